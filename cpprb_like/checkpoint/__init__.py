@@ -11,9 +11,9 @@ files, and ``_copy`` copies a state. ``_cpprb_files`` writes and reads the files
 
 Public: ``Checkpointed``, the base class with ``save``, ``save_async``, ``load`` and ``restore``;
 ``save`` and ``load`` for any ``Savable``; ``Saving``, a save in another thread; ``DamagedError``
-and ``CancelledError``; and the functions of the command line: ``Look``, ``states``, ``rows_of``,
-``verify`` and its ``Verdict``, ``copy`` and ``describe_transitions``. Parts of their results can be
-imported and are not listed.
+and ``CancelledError``; and the functions of the command line: ``describe``, ``states``, ``verify``
+and its ``Verdict``, ``copy`` and ``describe_transitions``. Parts of these can be imported and are
+not listed.
 
 May import: ``views`` and what is below it. Holders of rows derive from ``_savable.HoldsRows``, so
 no module here knows the buffers.
@@ -21,6 +21,9 @@ no module here knows the buffers.
 
 from cpprb_like._arguments.later import attach
 
-_PARTS = ("AS_IT_IS", "Damage", "Field", "Held", "Rows", "Transitions")
+_PARTS = (
+    *("AS_IT_IS", "Damage", "Transitions"),
+    *("describe_field", "reward_of", "spread", "statistics"),
+)
 
 __getattr__, __dir__ = attach(__name__, __file__, lambda: _PARTS)

@@ -2,12 +2,12 @@ from cpprb_like.checkpoint._copy import AS_IT_IS as AS_IT_IS
 from cpprb_like.checkpoint._copy import copy as copy
 from cpprb_like.checkpoint._cpprb_files import Transitions as Transitions
 from cpprb_like.checkpoint._cpprb_files import describe_transitions as describe_transitions
-from cpprb_like.checkpoint._describe import Field as Field
-from cpprb_like.checkpoint._describe import Held as Held
-from cpprb_like.checkpoint._describe import Look as Look
-from cpprb_like.checkpoint._describe import Rows as Rows
-from cpprb_like.checkpoint._describe import rows_of as rows_of
+from cpprb_like.checkpoint._describe import describe as describe
+from cpprb_like.checkpoint._describe import describe_field as describe_field
+from cpprb_like.checkpoint._describe import reward_of as reward_of
+from cpprb_like.checkpoint._describe import spread as spread
 from cpprb_like.checkpoint._describe import states as states
+from cpprb_like.checkpoint._describe import statistics as statistics
 from cpprb_like.checkpoint._progress import CancelledError as CancelledError
 from cpprb_like.checkpoint._savable import Savable as Savable
 from cpprb_like.checkpoint._save import Saving as Saving

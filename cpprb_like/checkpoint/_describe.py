@@ -8,12 +8,13 @@ mark episodes. Not here: checks of files (``_verify``), and loading (``_load``).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._fields.schema import Schema
@@ -21,82 +22,15 @@ from cpprb_like.checkpoint import _classes, _manifest
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState
 from cpprb_like.checkpoint._options import LoadOptions, Target
+from cpprb_like.checkpoint._ring_reader import RingReader
 from cpprb_like.checkpoint._values import Node, nodes
 from cpprb_like.errors import DamagedError
 from cpprb_like.samplers._uniform import Uniform
 
-__all__ = ["Field", "Held", "Look", "Rows", "rows_of", "states"]
+__all__ = ["describe", "describe_field", "reward_of", "spread", "states", "statistics"]
 
 BY_PRIORITY = ("Prioritized", "RankBased")
-
-
-class Field(NamedTuple):
-    """A field: its name, dtype and shape, and the bytes that are stored of each row."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    nbytes: int
-
-
-class Held(NamedTuple):
-    """A buffer in a checkpoint.
-
-    Attributes
-    ----------
-    path : str
-        Where it was found: ``""`` for the object itself, else as ``sources.demos.buffer``.
-    kind : str
-        Its class; ``caller_kind`` tells whether that is one of the caller's.
-    size, n_envs, written : int
-        As those of the buffer.
-    fields : tuple of Field
-    ends : tuple of str
-        The fields that end episodes.
-    next_of, stacks : tuple of str
-        Fields whose next values, or whose frames, are derived.
-    nstep : dict or None
-        ``size`` and ``gamma`` of n-step returns.
-    sampler : str
-        The class of its sampler.
-    nbytes : int
-        Memory that it takes when it is loaded, without its sampler.
-    """
-
-    path: str
-    kind: str
-    caller_kind: bool
-    size: int
-    n_envs: int
-    written: int
-    fields: tuple[Field, ...]
-    ends: tuple[str, ...]
-    next_of: tuple[str, ...]
-    stacks: tuple[str, ...]
-    nstep: dict[str, Any] | None
-    sampler: str
-    nbytes: int
-    ring: int
-    node: Node
-
-
-class Rows(NamedTuple):
-    """Ages, episodes and priorities of the rows of a buffer.
-
-    Attributes
-    ----------
-    ages : ndarray of int64, shape (n,)
-        Time steps since each row was added, oldest row first; 0 for the newest.
-    episodes : list of Episode
-    weights, priorities : ndarray of float64, shape (n,), or None
-        In proportion to the probability of a row; and its priority. None without priorities, or
-        with ``alpha=0``, which forgets them.
-    """
-
-    ages: NDArray[np.int64]
-    episodes: list[Any]
-    weights: NDArray[np.float64] | None
-    priorities: NDArray[np.float64] | None
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def states(folder: str | Path) -> list[int]:
@@ -122,8 +56,10 @@ def as_it_is(data: bytes) -> bytes:
     return data
 
 
-class Look:
-    """One state of a checkpoint.
+def describe(
+    folder: str | Path, *, state: int | None = None, reward: str | None = None
+) -> dict[str, Any]:
+    """The content of a checkpoint, without loading the object: see ``cpprb_like inspect --json``.
 
     Parameters
     ----------
@@ -131,92 +67,126 @@ class Look:
         The folder that ``save`` was given.
     state : int, optional
         Its number; by default the newest.
+    reward : str, optional
+        The field that is summed for returns of episodes; ``rew``, ``reward`` or ``rewards``.
 
-    Attributes
-    ----------
-    number : int
-        The number of the state.
-    kind : str
-        The class of what was saved.
-    files : list of File
-        ``name``, ``nbytes`` and ``codec`` of each.
-    external : list of str
-        Functions and environments, which ``load`` wants to be handed over: path and type.
-    objects : int
-        Python objects of the caller beside those of fields, as a ``ReplayMemory`` has.
-    buffers : list of Held
+    Returns
+    -------
+    dict of str to object
+        Values that JSON has: class, states and files, and of each buffer its options, fields,
+        episodes and priorities. None is a value that is not known.
 
     Raises
     ------
     FileNotFoundError
         There is no checkpoint, or no such state.
     ValueError
-        It is damaged, or of an unknown version.
+        It is damaged, or of an unknown version; or there is no such field of rewards.
+
+    Notes
+    -----
+    Cost: all files of the rows are read; memory for the fields that mark episodes.
     """
-
-    def __init__(self, folder: str | Path, state: int | None = None) -> None:
-        self._folder = folder
-        with reading(folder):
-            self._opened = OpenState(Disk(folder), LoadOptions(decode=as_it_is, state=state))
-            found = self._opened.state
-            self.number = found.number
-            self.files = found.files
-            self.kind = self._opened.root.cls
-            self.objects = sum(objects.stop - objects.first for objects in found.objects)
-            tagged = list(nodes(found.root))
-            self.external = [node.what for node in tagged if node.kind == "external"]
-            self.buffers = [self._held(node) for node in tagged if node.kind == "rows"]
-
-    def _held(self, node: Node) -> Held:
-        saved = self._opened.state.rings[node.ring]
-        options = saved.layout.native()
-        schema, nstep = options.schema, options.nstep
-        return Held(
-            path=node.path,
-            kind=node.cls,
-            caller_kind=node.is_callers,
-            size=options.size,
-            n_envs=options.n_envs,
-            written=saved.written,
-            fields=tuple(
-                Field(field.name, field.dtype, field.shape, schema.stored_nbytes(field))
-                for field in schema.fields
-            ),
-            ends=tuple(_ends(schema)),
-            next_of=tuple(source for _, source in schema.next_of),
-            stacks=tuple(stack.name for stack in schema.stacks),
-            nstep=None if nstep is None else {"size": nstep.size, "gamma": nstep.gamma},
-            sampler=Node("", node.attribute("sampler")).cls,
-            nbytes=options.layout().total_nbytes,
-            ring=node.ring,
-            node=node,
-        )
-
-    def rows(self, held: Held, reward: str | None = None) -> Rows:
-        """Facts about the rows of a buffer; with ``reward``, a field, episodes have returns.
-
-        Raises ``ValueError`` if a file is damaged, or there is no such field of one number a row.
-        Cost: all files of the rows are read, and memory is taken for the fields that are needed.
-        """
-        with reading(self._folder):
-            if reward is not None and reward not in [field.name for field in held.fields]:
-                names = [field.name for field in held.fields]
-                raise ValueError(f"reward: expected one of {names}, got {reward!r}")
-            attributes = _attributes(self._opened, held.node)
-            nstep = self._opened.state.rings[held.ring].layout.options.nstep
-            target = Target(fields=_needed(held, nstep, reward))
-            reader = self._opened.reader(held.ring, None)
-            buffer = self._opened.open_ring(_plain(), attributes, target, reader)
-            return rows_of(buffer, reward)
+    with reading(folder):
+        opened = OpenState(Disk(folder), LoadOptions(decode=as_it_is, state=state))
+        found = opened.state
+        tagged = list(nodes(found.root))
+        return {
+            "path": str(folder),
+            "kind": "checkpoint",
+            "class": opened.root.cls,
+            "state": found.number,
+            "states": states(folder),
+            "files": len(found.files),
+            "nbytes": sum(file.nbytes for file in found.files),
+            "codecs": sorted({file.codec or "none" for file in found.files}),
+            "not_saved": [node.what for node in tagged if node.kind == "external"],
+            "python_objects": sum(objects.stop - objects.first for objects in found.objects),
+            "buffers": [_buffer(opened, node, reward) for node in tagged if node.kind == "rows"],
+        }
 
 
-def _attributes(opened: OpenState, node: Node, *, draws: bool = True) -> dict[str, Any]:
-    """The attributes of a plain buffer; with ``draws`` also priorities, if known."""
+def _buffer(opened: OpenState, node: Node, reward: str | None) -> dict[str, Any]:
+    """The description of a holder of rows."""
+    saved = opened.state.rings[node.ring]
+    options = saved.layout.native()
+    schema, nstep = options.schema, options.nstep
+    reward = reward_of({field.name: (field.dtype, field.shape) for field in schema.fields}, reward)
+    ends = [schema.fields[number].name for number, *_ in schema.end_fields()]
+    rewards = () if nstep is None else (*nstep.rewards, *nstep.last_step_fields)
+    needed = _needed(schema, {*ends, *rewards, *([] if reward is None else [reward])})
+    sizes = [schema.stored_nbytes(field) for field in schema.fields]
+    buffer = _open(opened, node, Target(fields=needed), opened.reader(node.ring, None))
+    return {
+        "path": node.path,
+        "class": node.cls,
+        "class_of_caller": node.is_callers,
+        "capacity": options.size,
+        "written": saved.written,
+        "n_envs": options.n_envs,
+        "ends": ends,
+        "next_of": [source for _, source in schema.next_of],
+        "stack_compress": [stack.name for stack in schema.stacks],
+        "nstep": None if nstep is None else {"size": nstep.size, "gamma": nstep.gamma},
+        "sampler": Node("", node.attribute("sampler")).cls,
+        "nbytes_per_step": sum(sizes),
+        "nbytes": options.layout().total_nbytes,
+        "fields": [
+            describe_field(field.name, field.dtype, field.shape, nbytes, options.size)
+            for field, nbytes in zip(schema.fields, sizes, strict=True)
+        ],
+        **statistics(buffer, reward),
+    }
+
+
+def describe_field(
+    name: str, dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int, rows: int
+) -> dict[str, Any]:
+    """The description of a field of which each row takes so many bytes."""
+    return {
+        "name": name,
+        "dtype": str(dtype),
+        "shape": list(shape),
+        "nbytes_per_step": nbytes,
+        "nbytes": nbytes * rows,
+    }
+
+
+def reward_of(
+    fields: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], given: str | None
+) -> str | None:
+    """The field of rewards: the given one, or one of that name with a number for each row."""
+    if given is not None and given not in fields:
+        raise ValueError(f"reward: expected one of {list(fields)}, got {given!r}")
+    numbers = [
+        name
+        for name, (dtype, shape) in fields.items()
+        if dtype.kind in "biuf" and math.prod(shape) == 1
+    ]
+    return given or next((name for name in ("rew", "reward", "rewards") if name in numbers), None)
+
+
+def _needed(schema: Schema, names: set[str]) -> tuple[str, ...]:
+    """The names with the sources of next values; one of the smallest fields if there are none."""
+    names = names | {source for name, source in schema.next_of if name in names}
+    if not names:
+        of_bytes = [field for field in schema.fields if not field.dtype.hasobject and field.nbytes]
+        names = {min(of_bytes or schema.fields, key=lambda field: field.nbytes).name}
+    return tuple(name for name in schema.names if name in names)
+
+
+def _open(
+    opened: OpenState, node: Node, target: Target, reader: RingReader, *, draws: bool = True
+) -> Any:
+    """The rows of a holder in a plain buffer; with ``draws`` also priorities, if known."""
     sampler: Any = Uniform()
     own = Node("", node.attribute("sampler"))
     if draws and own.cls in BY_PRIORITY and not own.is_callers:
         sampler = opened.part(own.saved, {"beta": 0.0})
-    return {"rng": np.random.default_rng(0), "sampler": sampler}
+    attributes = {"rng": np.random.default_rng(0), "sampler": sampler}
+    kind = _classes.class_of("ReplayBuffer")  # of a room above
+    assert kind is not None
+    return opened.open_ring(kind, attributes, target, reader)
 
 
 def count_lost(opened: OpenState, ring: int) -> int:
@@ -224,40 +194,67 @@ def count_lost(opened: OpenState, ring: int) -> int:
     holders = [node for node in nodes(opened.state.root) if node.kind == "rows"]
     (node,) = [node for node in holders if node.ring == ring]
     reader = opened.reader(ring, lambda _: None)
-    opened.open_ring(_plain(), _attributes(opened, node, draws=False), Target(), reader)
+    _open(opened, node, Target(), reader, draws=False)
     return reader.lost
 
 
-def _plain() -> type:
-    """The class of buffers without anything of the caller's, which is in a room above."""
-    found = _classes.class_of("ReplayBuffer")
-    assert found is not None
-    return found
-
-
-def rows_of(buffer: Any, reward: str | None = None) -> Rows:
-    """Facts about the rows of a buffer: see ``Look.rows``."""
+def statistics(buffer: Any, reward: str | None) -> dict[str, Any]:
+    """Ages, episodes and priorities of the rows of a buffer, in values that JSON has."""
     ring, sampler = buffer.ring, buffer.sampler
     ids = np.arange(ring.first, ring.written, dtype=np.int64)
     slots = (ids % ring.capacity).astype(np.intp)
     there = ring.flags()[slots] & FLAG_ABSENT == 0
     ids, slots = ids[there], slots[there]
-    weights, priorities = sampler.row_weights(slots), sampler.row_priorities(slots)
-    ages = (ring.written - 1 - ids) // ring.n_envs
-    return Rows(ages, buffer.episodes.list(reward), weights, priorities)
+    episodes = buffer.episodes.list(reward)
+    complete = [episode for episode in episodes if episode.complete]
+    returns = [episode.return_ for episode in complete]
+    return {
+        "rows": len(ids),
+        "ages": spread((ring.written - 1 - ids) // ring.n_envs),
+        "episodes": {
+            "number": len(episodes),
+            "complete": len(complete),
+            "terminated": sum(episode.terminated for episode in episodes),
+            "truncated": sum(episode.truncated for episode in episodes),
+            "length": spread([episode.length for episode in episodes]),
+        },
+        "reward": reward,
+        "returns": None if reward is None else spread(returns),
+        "priorities": _priorities(sampler.row_weights(slots), sampler.row_priorities(slots)),
+    }
 
 
-def _ends(schema: Schema) -> list[str]:
-    return [schema.fields[number].name for number, *_ in schema.end_fields()]
+def spread(values: ArrayLike) -> dict[str, float | None] | None:
+    """Mean, least and greatest value; None without values."""
+    numbers = np.asarray(values, np.float64)
+    if not len(numbers):
+        return None
+    with np.errstate(all="ignore"):
+        found = {"mean": numbers.mean(), "min": numbers.min(), "max": numbers.max()}
+    return {name: _finite(value) for name, value in found.items()}
 
 
-def _needed(held: Held, nstep: Any, reward: str | None) -> tuple[str, ...]:
-    """The fields that mark episodes; one of the smallest if there are none."""
-    names = {*held.ends, *([] if reward is None else [reward])}
-    if nstep is not None:
-        names |= {*nstep.rewards, *nstep.last_step_fields}
-    names |= {source for source in held.next_of if f"next_{source}" in names}
-    if not names:
-        of_bytes = [field for field in held.fields if not field.dtype.hasobject and field.nbytes]
-        names = {min(of_bytes or held.fields, key=lambda field: field.nbytes).name}
-    return tuple(field.name for field in held.fields if field.name in names)
+def _finite(value: Any) -> float | None:
+    """Value for JSON, which has no infinity and no NaN: None for these."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _priorities(weights: Any, priorities: Any) -> dict[str, Any] | None:
+    """Statistics of the priorities of rows that can be drawn; None without priorities."""
+    if weights is None:
+        return None
+    can_be_drawn = weights > 0
+    weights = weights[can_be_drawn]
+    shares = weights / weights.max() if len(weights) else weights
+    effective = _finite(shares.sum() ** 2 / (shares**2).sum()) if len(shares) else 0.0
+    found: dict[str, Any] = {"rows": len(weights), "effective_sample_size": effective}
+    of_priorities = None if priorities is None else spread(priorities[can_be_drawn])
+    if of_priorities is None:  # no rows, or alpha=0, which forgets priorities
+        return found | {"mean": None, "min": None, "max": None, "quantiles": None}
+    quantiles = map(_finite, np.quantile(priorities[can_be_drawn], QUANTILES))
+    return (
+        found
+        | of_priorities
+        | {"quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True))}
+    )

@@ -1,8 +1,8 @@
 """The command line: ``cpprb_like inspect, verify, convert, copy``.
 
-``main`` is the entry point. It needs the package click, and says so where it is not there; pictures
-need matplotlib. A command collects what it shows as plain values (``_inspect``), which become JSON,
-tables (``_tables``) or a picture (``_plot``); ``_convert`` makes a buffer of cpprb's files.
+``main`` is the entry point. It needs the package click, and says so where it is not there. What
+``inspect`` shows are plain values (``_inspect``), which become JSON or tables (``_tables``);
+``_convert`` makes a buffer of other files.
 May import: public names of the other rooms.
 """
 

@@ -13,7 +13,7 @@ import click
 
 import cpprb_like
 from cpprb_like import checkpoint
-from cpprb_like.cli import _convert, _plot, _tables
+from cpprb_like.cli import _convert, _tables
 from cpprb_like.cli._inspect import inspect as look_at
 
 __all__ = ["commands"]
@@ -73,23 +73,17 @@ def commands() -> None:
 @click.option("--state", type=int, metavar="K", help="Which state of the folder; the newest.")
 @click.option("--reward", metavar="FIELD", help="The field of rewards; rew, reward or rewards.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--plot", type=PATH, metavar="OUT.PNG", help="Draw episodes, returns, priorities.")
-def inspect(
-    path: Path, state: int | None, reward: str | None, as_json: bool, plot: Path | None
-) -> None:
+def inspect(path: Path, state: int | None, reward: str | None, as_json: bool) -> None:
     """Show what is in a checkpoint folder, in a data set, or in a file of cpprb's.
 
-    Of a data set --reward and --plot read the rows; without them only its metadata are read.
+    Of a data set --reward reads the rows; without it only its metadata are read.
     """
     with _naming(path):
-        found = look_at(path, state, reward, reads_rows=plot is not None)
-    if plot is not None:
-        with _naming(plot):
-            _plot.draw(found.rows, plot)
+        found = look_at(path, state, reward)
     if as_json:
-        click.echo(json.dumps(found.document, indent=2, allow_nan=False))
+        click.echo(json.dumps(found, indent=2, allow_nan=False))
     else:
-        click.echo(_tables.report(found.document))
+        click.echo(_tables.report(found))
 
 
 @commands.command()
@@ -223,8 +217,8 @@ def copy(
             found = checkpoint.load(folder, size=size, fields=names, state=state, decode=_as_it_is)
         with _naming(new):
             found.save(new, codec=chosen, level=level, sync=not no_sync, encode=_as_it_is)
-    files = checkpoint.Look(new).files
-    nbytes = _tables.amount(sum(file.nbytes for file in files))
+    files = list(new.glob("*.npy*"))
+    nbytes = _tables.amount(sum(file.stat().st_size for file in files))
     click.echo(f"{new}: {_tables.plural(len(files), 'file')}, {nbytes}")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cpprb_like import ReplayBuffer, checkpoint
-from cpprb_like.checkpoint import Transitions, describe_transitions
+from cpprb_like.checkpoint import Transitions, describe_transitions, reward_of
 from cpprb_like.datasets import FORMATS, describe, detect_format
 
 __all__ = [
@@ -133,7 +133,7 @@ def read(
     if found.next_of:
         options["next_of"] = list(found.next_of)
     if nstep is not None:
-        rewards = reward_field(list(fields), reward)
+        rewards = reward_of(found.fields, reward)
         if rewards is None:
             raise ValueError(f"{file}: which of {list(fields)} has the rewards? give --reward")
         following = [name for name in fields if name.startswith("next_")]
@@ -143,10 +143,3 @@ def read(
         buffer = ReplayBuffer(max(1, found.rows) if size is None else size, fields, **options)
         buffer.load_transitions(file)
     return buffer, found, [str(warning.message) for warning in warned]
-
-
-def reward_field(names: list[str], given: str | None) -> str | None:
-    """The field of rewards: that which is given, or one that is called so, or None."""
-    if given is not None:
-        return given
-    return next((name for name in ("rew", "reward", "rewards") if name in names), None)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cpprb_like.checkpoint import Verdict
 
-__all__ = ["amount", "report", "table", "verdicts"]
-
-Pairs = list[tuple[str, str]]
+__all__ = ["amount", "clean", "plural", "report", "verdicts"]
 
 
 def amount(nbytes: int) -> str:
@@ -27,17 +25,10 @@ def plural(n: int, what: str) -> str:
     return f"{n:,} {what}" + ("" if n == 1 else "s")
 
 
-def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Lines of columns; those in ``right`` are aligned to the right."""
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    ends = set(right)
-    return [
-        "  ".join(
-            text.rjust(width) if number in ends else text.ljust(width)
-            for number, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def clean(text: str) -> str:
@@ -46,144 +37,49 @@ def clean(text: str) -> str:
 
 
 def report(document: dict[str, Any]) -> str:
-    """Report of ``inspect``."""
-    lines: list[str] = []
-    if document["kind"] == "checkpoint":
-        lines += table(_head(document))
-        for buffer in document["buffers"]:
-            lines += ["", *_buffer(buffer)]
-    elif document["kind"] == "data set":
-        lines += table(_head_of_dataset(document))
-        lines += ["", *_fields(document)]
-    else:
-        lines += table(_head_of_file(document))
-        lines += ["", *_fields(document)]
-        if document["is_nstep"]:
-            lines += ["", "rows sum several steps, so the file does not tell of episodes"]
-        else:
-            lines += ["", *table(_statistics(document))]
-    return "\n".join(map(clean, lines))
+    """Report of ``inspect``: a line for each value of its JSON that is not null or empty."""
+    return "\n".join(map(clean, _section(document)))
 
 
-def _head(document: dict[str, Any]) -> Pairs:
-    states = ", ".join(map(str, document["states"]))
-    codecs = ", ".join("not compressed" if c == "none" else c for c in document["codecs"])
-    files = f"{plural(document['files'], 'file')}, {amount(document['nbytes'])}"
-    lines = [
-        ("checkpoint", document["path"]),
-        ("object", document["class"]),
-        ("state", f"{document['state']} of {states}"),
-        ("files", f"{files}, {codecs}" if codecs else files),
-    ]
-    if document["python_objects"]:
-        lines.append(("objects", plural(document["python_objects"], "Python object")))
-    if document["not_saved"]:
-        lines.append(("not saved", ", ".join(document["not_saved"])))
-    return lines
+def _section(document: dict[str, Any]) -> Iterator[str]:
+    """A table of the values, then a table of the fields, then a section for each buffer."""
+    inner = ("fields", "buffers")
+    yield from table(
+        [pair for name in document if name not in inner for pair in _pairs(name, document[name])]
+    )
+    if fields := document.get("fields"):
+        yield ""
+        yield from table(
+            [[*fields[0]], *([_text(*item) for item in field.items()] for field in fields)]
+        )
+    for buffer in document.get("buffers", ()):
+        yield ""
+        yield from _section(buffer)
 
 
-def _head_of_dataset(document: dict[str, Any]) -> Pairs:
-    episodes = document["episodes"]
-    parts = [f"{episodes['number']:,}"]
-    parts += [f"{episodes[name]:,} {name}" for name in ("open", "cut") if episodes[name]]
-    lines = [
-        ("data set", document["path"]),
-        ("format", document["format"]),
-        ("files", f"{plural(document['files'], 'file')}, {amount(document['nbytes'])}"),
-        ("rows", plural(document["rows"], "row")),
-        ("episodes", "; ".join(parts)),
-        ("their length", _spread(episodes["length"], "rows")),
-    ]
-    if document["reward"] is not None:
-        what = f"{_spread(document['returns'])}, of complete episodes, by {document['reward']!r}"
-        lines.append(("returns", what if document["returns"] else "no episode is complete"))
-    if document["about"]:
-        lines.append(("metadata", ", ".join(document["about"])))
-    return lines + [("left out", text) for text in document["left_out"]]
+def _pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Lines of a value: of a dict, its numbers in one, and one more for each dict in it."""
+    if isinstance(value, dict):
+        numbers = {key: entry for key, entry in value.items() if not isinstance(entry, dict)}
+        if numbers:
+            yield name, ", ".join(f"{key} {_text(key, entry)}" for key, entry in numbers.items())
+        for key in value.keys() - numbers.keys():
+            yield from _pairs(f"{name}: {key}", value[key])
+    elif value not in (None, "", []):
+        yield name, _text(name, value)
 
 
-def _head_of_file(document: dict[str, Any]) -> Pairs:
-    lines = [
-        ("cpprb file", document["path"]),
-        ("size", amount(document["nbytes"])),
-        ("rows", plural(document["rows"], "row")),
-    ]
-    if document["next_of"]:
-        lines.append(("next_of", ", ".join(document["next_of"])))
-    return [*lines, ("n-step", "yes" if document["is_nstep"] else "no")]
-
-
-def _buffer(buffer: dict[str, Any]) -> Iterator[str]:
-    callers = " (a class of the caller's)" if buffer["class_of_caller"] else ""
-    lines = [
-        ("buffer", buffer["path"] or "the object itself"),
-        ("class", buffer["class"] + callers),
-        ("rows", f"{buffer['rows']:,}; {buffer['written']:,} written"),
-        ("capacity", plural(buffer["capacity"], "row")),
-        ("environments", str(buffer["n_envs"])),
-        ("memory", f"{amount(buffer['nbytes'])} when it is loaded, without its sampler"),
-        ("episodes end", ", ".join(buffer["ends"]) or "by on_episode_end only"),
-    ]
-    options = ("next_of", "stack_compress")
-    lines += [(option, ", ".join(buffer[option])) for option in options if buffer[option]]
-    if buffer["nstep"] is not None:
-        nstep = buffer["nstep"]
-        lines.append(("n-step", f"{nstep['size']} steps, gamma {nstep['gamma']}"))
-    lines.append(("sampler", buffer["sampler"]))
-    yield from table([*lines, *_statistics(buffer)])
-    yield ""
-    yield from _fields(buffer)
-
-
-def _fields(document: dict[str, Any]) -> list[str]:
-    rows = [("field", "dtype", "shape", "bytes/step", "total")]
-    for field in document["fields"]:
-        shape = "(" + ", ".join(map(str, field["shape"])) + ("," * (len(field["shape"]) == 1)) + ")"
-        each, total = str(field["nbytes_per_step"]), amount(field["nbytes"])
-        rows.append((field["name"], field["dtype"], shape, each, total))
-    total = amount(sum(field["nbytes"] for field in document["fields"]))
-    rows.append(("all fields", "", "", str(document["nbytes_per_step"]), total))
-    return table(rows, right=(3, 4))
-
-
-def _statistics(found: dict[str, Any]) -> Pairs:
-    episodes = found["episodes"]
-    ended = f"{episodes['terminated']:,} terminated, {episodes['truncated']:,} truncated"
-    lines = [
-        ("age of rows", _spread(found["ages"], "time steps")),
-        ("episodes", f"{episodes['number']:,}; {episodes['complete']:,} complete, {ended}"),
-        ("their length", _spread(episodes["length"], "rows")),
-    ]
-    if found["reward"] is not None:
-        what = f"{_spread(found['returns'])}, of complete episodes, by {found['reward']!r}"
-        lines.append(("returns", what if found["returns"] else "no episode is complete"))
-    if found["priorities"] is not None:
-        lines += _priorities(found["priorities"])
-    return lines
-
-
-def _spread(spread: dict[str, Any] | None, unit: str = "") -> str:
-    if spread is None:
-        return "no rows"
-    text = ", ".join(f"{name} {_number(spread[name])}" for name in ("mean", "min", "max"))
-    return f"{text} {unit}".rstrip()
-
-
-def _number(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.6g}"
-
-
-def _priorities(found: dict[str, Any]) -> Pairs:
-    size, n = _number(found["effective_sample_size"]), found["rows"]
-    share = "" if not n else f" ({(found['effective_sample_size'] or 0) / n:.1%})"
-    lines = []
-    if found["quantiles"] is None:
-        lines.append(("priorities", "not known: alpha is 0" if n else "no rows"))
-    else:
-        quantiles = [f"{float(q):.0%} {_number(v)}" for q, v in found["quantiles"].items()]
-        lines += [("priorities", _spread(found)), ("quantiles", ", ".join(quantiles))]
-    lines.append(("effective size", f"{size} of {plural(n, 'row')}{share}"))
-    return lines
+def _text(name: str, value: Any) -> str:
+    """A value in words; ``name`` says if it is a number of bytes."""
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return "; ".join(map(str, value)) if name != "shape" else str(tuple(value))
+    if isinstance(value, int):
+        return amount(value) if name.startswith("nbytes") else f"{value:,}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def verdicts(found: list[Verdict]) -> str:

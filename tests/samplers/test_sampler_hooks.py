@@ -11,7 +11,6 @@ from helpers import refused
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import ColumnSpec, Mixture
-from cpprb_like.checkpoint._describe import rows_of
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, PrioritySampler, RankBased, Sampler, Uniform
 from cpprb_like.testing import check_sampler
@@ -149,20 +148,20 @@ def test_check_asks_the_sampler_about_what_it_keeps_for_rows() -> None:
     ],
     ids=repr,
 )
-def test_a_look_tells_weights_and_priorities_of_rows(
-    sampler: Sampler, weights: Any, priorities: Any
-) -> None:
+def test_weights_and_priorities_of_rows(sampler: Sampler, weights: Any, priorities: Any) -> None:
     """As the sampler tells them; nothing where it keeps none, or none that are known."""
     rb = filled(sampler)
     if rb.has_priorities:
         rb.update_priorities([0, 1, 2, 3, 4], [0.0, 1.0, 2.0, 3.0, 4.0])
-    found = rows_of(rb)
+    slots = np.array([1, 3])
+    found: Any = rb.sampler.row_priorities(slots)
     if priorities is None:
-        assert found.priorities is None
+        assert found is None
     else:
-        np.testing.assert_allclose(found.priorities[[1, 3]], priorities)  # type: ignore[index]
+        np.testing.assert_allclose(found, priorities)
     if weights is not None:
-        np.testing.assert_allclose(found.weights[[1, 3]], weights)  # type: ignore[index]
+        found = rb.sampler.row_weights(slots)
+        np.testing.assert_allclose(found, weights)
 
 
 # ---- priorities of new rows ------------------------------------------------------------------
