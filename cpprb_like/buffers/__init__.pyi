@@ -3,8 +3,6 @@ from cpprb_like.buffers._batches import Batches as Batches
 from cpprb_like.buffers._create import create_buffer as create_buffer
 from cpprb_like.buffers._episodes import Episode as Episode
 from cpprb_like.buffers._episodes import Episodes as Episodes
-from cpprb_like.buffers._episodes import Spread as Spread
-from cpprb_like.buffers._episodes import Statistics as Statistics
 from cpprb_like.buffers._mixture import Mixture as Mixture
 from cpprb_like.buffers._prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
 from cpprb_like.buffers._replay import ReplayBuffer as ReplayBuffer

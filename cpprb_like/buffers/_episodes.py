@@ -7,13 +7,12 @@ agents (``views._sequences``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Batch, Slots
 from cpprb_like._arguments.checks import as_int
@@ -27,14 +26,15 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._starts import choose
 from cpprb_like.views._rows import read_rows
 
-__all__ = ["Episode", "Episodes", "Spread", "Statistics"]
+if TYPE_CHECKING:
+    from cpprb_like.buffers._moments import MomentSource
 
-Found = TypeVar("Found")
+__all__ = ["Episode", "Episodes"]
+
 Batches = list[Batch]  # ``list`` is a method below
 NO_SLOTS = np.empty(0, np.intp)
 ALL_ROWS = slice(None)
 MOST_DRAWN = sys.maxsize // 16  # episodes in a draw
-MAX_ROUNDS = 8  # of rejection sampling among all episodes, before complete ones are searched
 
 
 @dataclass(frozen=True)
@@ -72,63 +72,6 @@ class Episode:
 Records = list[Episode]
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean, population standard deviation, minimum and maximum of some numbers.
-
-    Attributes
-    ----------
-    mean, std, least, greatest : float
-        ``std`` is ``np.std`` with ``ddof=0``.
-    """
-
-    mean: float
-    std: float
-    least: float
-    greatest: float
-
-    @staticmethod
-    def of(numbers: NDArray[np.float64]) -> Spread:
-        """The spread of at least one number."""
-        return Spread(
-            float(numbers.mean()), float(numbers.std()), float(numbers.min()), float(numbers.max())
-        )
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Statistics of the complete episodes, as ``Episodes.statistics`` returns them.
-
-    Attributes
-    ----------
-    episodes : int
-        Number of complete episodes.
-    length : Spread
-        Of their lengths.
-    return_ : Spread or None
-        Of their undiscounted returns; None unless a field of rewards was named.
-    """
-
-    episodes: int
-    length: Spread
-    return_: Spread | None
-
-
-class Buffer(Protocol):
-    """What ``Episodes`` needs of a buffer."""
-
-    rng: np.random.Generator
-
-    @property
-    def sampler(self) -> Any:
-        """The sampler."""
-        ...
-
-    def consistently(self, attempt: Callable[[], tuple[Slots, Found] | None]) -> Found: ...
-
-    def _while_writers_wait(self, attempt: Callable[[], Found | None]) -> Found: ...
-
-
 class Episodes:
     """The episodes (trajectories) whose rows are in a buffer: ``rb.episodes``.
 
@@ -164,7 +107,7 @@ class Episodes:
     (2, 1)
     """
 
-    def __init__(self, buffer: Buffer, index: EpisodeIndex) -> None:
+    def __init__(self, buffer: MomentSource, index: EpisodeIndex) -> None:
         self._buffer = buffer
         self._index = index
 
@@ -238,34 +181,6 @@ class Episodes:
                 f"{columns[0].dtype} of shape {columns[0].shape}"
             )
         return columns[0]
-
-    def statistics(self, reward: str | None = None) -> Statistics:
-        """Statistics of the lengths of complete episodes, and of their returns with ``reward``.
-
-        Raises
-        ------
-        NotEnoughDataError
-            No episode is complete. It is a ``ValueError``.
-        TypeError, ValueError
-            ``reward`` is not a field with one number for each row.
-
-        Examples
-        --------
-        >>> from cpprb_like import ReplayBuffer
-        >>> rb = ReplayBuffer(100, {"rew": {"shape": ()}, "done": {"shape": ()}})
-        >>> rb.add(rew=[1, 2, 3, 4, 5], done=[0, 0, 1, 0, 1])
-        0
-        >>> rb.episodes.statistics("rew").return_
-        Spread(mean=7.5, std=1.5, least=6.0, greatest=9.0)
-        """
-        complete = [episode for episode in self.list(reward) if episode.complete]
-        if not complete:
-            raise NotEnoughDataError("no episode is complete")
-        lengths = np.array([episode.length for episode in complete], np.float64)
-        returns = np.array([episode.return_ for episode in complete], np.float64)
-        return Statistics(
-            len(complete), Spread.of(lengths), None if reward is None else Spread.of(returns)
-        )
 
     # ------------------------------------------------------------------ reading
 
@@ -356,14 +271,13 @@ class Episodes:
 
         Notes
         -----
-        Cost: proportional to the rows returned. Where hardly any episode is complete, also about
-        10 ns for each episode.
+        Cost: proportional to the rows returned, plus about 10 ns for each episode in the buffer.
         """
         count, columns = as_int("n", n, 0, MOST_DRAWN), self._columns(fields)
 
         def attempt() -> tuple[Slots, Batches] | None:
             version = self._index.version()
-            numbers = self._draw_complete(count) if complete else self._draw(count, None)
+            numbers = self._draw(count, complete)
             found = [self._batch(number, columns) for number in numbers.tolist()]
             if self._index.version() != version:
                 return None
@@ -373,31 +287,16 @@ class Episodes:
 
         return self._buffer.consistently(attempt)
 
-    def _draw(self, n: int, among: Slots | None) -> Slots:
-        """Numbers of n drawn episodes: of all, or of those in ``among``."""
-        candidates = len(self._index) if among is None else len(among)
-        if candidates == 0:
-            kind = "" if among is None else "complete "
-            raise NotEnoughDataError(f"cannot sample: there is no {kind}episode")
-        drawn = choose(n, candidates, self._buffer.rng)
-        return drawn if among is None else among[drawn]
-
-    def _draw_complete(self, n: int) -> Slots:
-        """Numbers of n drawn complete episodes.
-
-        By rejection, as nearly all episodes are complete unless there are few of them; after some
-        rounds from a list of all that are.
-        """
-        among, found = len(self._index), NO_SLOTS
-        middle = np.full(1, among // 2, np.intp)
-        for _ in range(MAX_ROUNDS if among and self._index.complete(middle).any() else 0):
-            proposed = self._draw(n - len(found), None)
-            found = np.concatenate([found, proposed[self._index.complete(proposed)]])
-            if len(found) == n:
-                return found
-        every = np.arange(among, dtype=np.intp)
-        rest = self._draw(n - len(found), every[self._index.complete(every)])
-        return np.concatenate([found, rest])
+    def _draw(self, n: int, complete: bool) -> Slots:
+        """Numbers of n drawn episodes: of all, or of the complete ones."""
+        among = np.arange(len(self._index), dtype=np.intp)
+        if complete:
+            among = among[self._index.complete(among)]
+        if len(among) == 0:
+            raise NotEnoughDataError(
+                f"cannot sample: there is no {'complete ' if complete else ''}episode"
+            )
+        return among[choose(n, len(among), self._buffer.rng)]
 
     def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...]:
         """The columns to read."""

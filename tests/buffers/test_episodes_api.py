@@ -17,7 +17,7 @@ from threads import run_together
 from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.buffers import Episode, Spread, Statistics
+from cpprb_like.buffers import Episode
 from cpprb_like.samplers import Prioritized, RankBased, Recency, Uniform
 from cpprb_like.typing import FieldSpec
 
@@ -148,22 +148,6 @@ def test_the_same_seed_draws_the_same_episodes() -> None:
     first = [batch["x"].tolist() for batch in rb.episodes.sample(20)]
     assert first == [batch["x"].tolist() for batch in copied.episodes.sample(20)]
     assert first != [batch["x"].tolist() for batch in rb.episodes.sample(20)]
-
-
-def test_statistics_are_those_of_complete_episodes() -> None:
-    """Lengths and returns of the complete episodes, and no number where there is none."""
-    rb = filled([1, 2, 30, 5, 7])
-    lengths = np.array([1, 2, 30, 5])
-    returns = np.array([0, 1 + 2, np.arange(3, 33).sum(), np.arange(33, 38).sum()])
-    found = rb.episodes.statistics("rew")
-    assert found == Statistics(
-        4,
-        Spread(lengths.mean(), lengths.std(), 1, 30),
-        Spread(returns.mean(), returns.std(), returns.min(), returns.max()),
-    )
-    assert rb.episodes.statistics().return_ is None
-    with refused(filled([3]), NotEnoughDataError, "no episode is complete"):
-        filled([3]).episodes.statistics()
 
 
 @pytest.mark.parametrize("kind", [Prioritized, RankBased])
