@@ -8,25 +8,14 @@ from __future__ import annotations
 
 import math
 import numbers
-import operator
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 from cpprb_like._arguments.checks import as_int
 
-__all__ = [
-    "Constant",
-    "Linear",
-    "Piecewise",
-    "Schedule",
-    "check",
-    "value_at",
-]
-
-
-Bounds = tuple[float, float, bool]  # least, most, and whether least itself is left out
+__all__ = ["Linear", "Piecewise", "Schedule", "check", "value_at"]
 
 
 class Schedule(Protocol):
@@ -39,37 +28,6 @@ class Schedule(Protocol):
     def __call__(self, t: float, /) -> float:
         """The number at time ``t``, which is at least 0."""
         ...
-
-
-@dataclass(frozen=True)
-class Constant:
-    """Constant schedule: the same number at all times.
-
-    Parameters
-    ----------
-    value : float
-        Finite.
-
-    Raises
-    ------
-    TypeError, ValueError
-        ``value`` is no finite number.
-
-    Examples
-    --------
-    >>> from cpprb_like.schedules import Constant
-    >>> Constant(0.4)(1000)
-    0.4
-    """
-
-    value: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "value", _finite("value", self.value))
-
-    def __call__(self, t: float, /) -> float:  # noqa: ARG002 (that is what constant means)
-        """``value``."""
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -124,10 +82,6 @@ class Piecewise:
     TypeError, ValueError
         ``points`` is none of that; the message names the point.
 
-    Notes
-    -----
-    Cost: logarithmic in the number of points.
-
     Examples
     --------
     >>> from cpprb_like.schedules import Piecewise
@@ -151,21 +105,17 @@ class Piecewise:
             (as_int(f"time of point {number}", t), _finite(f"value of point {number}", value))
             for number, (t, value) in enumerate(pairs)
         )
-        for number in range(1, len(read)):
-            if read[number][0] <= read[number - 1][0]:
-                raise ValueError(
-                    f"time of point {number}: expected more than {read[number - 1][0]}, "
-                    f"got {read[number][0]}"
-                )
+        for number, ((t0, _), (t1, _)) in enumerate(pairwise(read), 1):
+            if t1 <= t0:
+                raise ValueError(f"time of point {number}: expected more than {t0}, got {t1}")
         object.__setattr__(self, "points", read)
 
     def __call__(self, t: float, /) -> float:
         """The number at time ``t``."""
-        after = bisect_right(self.points, t, key=operator.itemgetter(0))
-        if after in (0, len(self.points)):
-            return self.points[max(after - 1, 0)][1]
-        (t0, start), (t1, stop) = self.points[after - 1 : after + 1]
-        return _between(start, stop, (t - t0) / (t1 - t0))
+        for (t0, start), (t1, stop) in pairwise(self.points):
+            if t < t1:
+                return _between(start, stop, (t - t0) / (t1 - t0))
+        return self.points[-1][1]
 
 
 def check(
@@ -206,19 +156,15 @@ def check(
     Traceback (most recent call last):
     ValueError: beta: expected 0 to 1, got 2.0 from Linear(start=0.4, stop=2.0, steps=100)
     """
-    known: list[Any]
-    if isinstance(value, Constant):
-        known = [value.value]
-    elif isinstance(value, Linear):
+    known: list[Any] = [value]
+    if isinstance(value, Linear):
         known = [value.start, value.stop]
     elif isinstance(value, Piecewise):
         known = [number for _, number in value.points]
     elif callable(value) and not isinstance(value, type):
         return
-    else:
-        known = [value]
     for number in known:
-        _read(name, number, (least, most, above), value)
+        _in_range(name, number, least, most, above, value)
 
 
 def value_at(
@@ -232,24 +178,7 @@ def value_at(
 ) -> float:
     """The number itself, or what the schedule gives at time ``t``.
 
-    Parameters
-    ----------
-    value : float or Schedule
-    t : float
-        The time.
-    name, least, most, above
-        As for ``check``; by default every finite number is in the range.
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    TypeError
-        ``value``, or what the schedule gave, is no number.
-    ValueError
-        The number is not finite, or not in the range.
+    The other parameters, and what is raised, are those of ``check``.
 
     Examples
     --------
@@ -258,33 +187,31 @@ def value_at(
     (0.5, 0.1)
     """
     number = value(t) if callable(value) else value
-    return _read(name, number, (least, most, above), value)
+    return _in_range(name, number, least, most, above, value)
 
 
 def _finite(name: str, value: object) -> float:
     """``value`` as a finite Python float, or an error."""
-    return _in_range(name, value, (-math.inf, math.inf, False), "a number", None)
+    return _in_range(name, value, -math.inf, math.inf, False, Schedule)
 
 
-def _read(name: str, number: object, bounds: Bounds, value: object) -> float:
-    """``number``, which is ``value`` or came from it, as a float within the bounds, or an error."""
-    if callable(value):
-        return _in_range(name, number, bounds, "a number", value)
-    return _in_range(name, number, bounds, "a number or a schedule", None)
+def _in_range(
+    name: str, number: object, least: float, most: float, above: bool, source: object
+) -> float:
+    """``number`` as a float within the bounds, or an error.
 
-
-def _in_range(name: str, number: object, bounds: Bounds, kind: str, source: object) -> float:
-    least, most, above = bounds
+    ``source`` is the number, the schedule that gave it, or ``Schedule`` where none may stand.
+    """
     is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
     try:
         found = float(number) if is_number else math.nan  # type: ignore[arg-type]  # it is Real
     except OverflowError:
         found = math.inf
-    low = found > least if above else found >= least
-    if math.isfinite(found) and low and found <= most:
+    if math.isfinite(found) and (found > least if above else found >= least) and found <= most:
         return found
-    origin = "" if source is None else f" from {source!r}"
+    origin = f" from {source!r}" if callable(source) and source is not Schedule else ""
     if not is_number:
+        kind = "a number" if callable(source) else "a number or a schedule"
         raise TypeError(f"{name}: expected {kind}, got {number!r}{origin}")
     if math.isinf(least) and math.isinf(most):
         expected = "a finite number"

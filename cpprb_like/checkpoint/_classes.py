@@ -37,7 +37,6 @@ MODULES = {
     "Sequences": "cpprb_like.views._sequences",
     "FrameStacks": "cpprb_like.views._frame_stacks",
     "Hindsight": "cpprb_like.views._hindsight",
-    "Constant": "cpprb_like.schedules",
     "Linear": "cpprb_like.schedules",
     "Piecewise": "cpprb_like.schedules",
     "Field": "cpprb_like._fields.schema",

@@ -21,7 +21,7 @@ from threads import run_together
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Mixture
 from cpprb_like.samplers import Prioritized, RankBased, Reverse, Uniform
-from cpprb_like.schedules import Constant, Linear, Piecewise
+from cpprb_like.schedules import Linear, Piecewise
 from cpprb_like.typing import FieldSpec
 
 FIELDS: dict[str, FieldSpec] = {
@@ -190,7 +190,7 @@ def test_batches_of_one_row_keep_the_shares() -> None:
 
 def test_shares_may_change_with_the_batches_drawn() -> None:
     """The time of a schedule is the number of batches before this one."""
-    mixture = mix(Piecewise([(0, 0.0), (4, 1.0)]), Linear(1.0, 0.0, 4), Constant(0.0))
+    mixture = mix(Piecewise([(0, 0.0), (4, 1.0)]), Linear(1.0, 0.0, 4), Linear(0.0, 0.0, 1))
     assert [counts(mixture, 8) for _ in range(6)] == [
         [0, 8, 0], [2, 6, 0], [4, 4, 0], [6, 2, 0], [8, 0, 0], [8, 0, 0],
     ]  # fmt: skip

@@ -15,19 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like.schedules import Constant, Linear, Piecewise, Schedule, check, value_at
+from cpprb_like.schedules import Linear, Piecewise, Schedule, check, value_at
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 SCHEDULES: list[Schedule] = [
-    Constant(0.5),
     Linear(0.4, 1.0, 100),
     Piecewise([(5, 1.0), (10, 3.0), (30, 2.0)]),
 ]
-
-
-def test_a_constant_is_the_same_at_all_times() -> None:
-    """Whatever the time, the number is that which was given."""
-    assert [Constant(3)(t) for t in (0, 1, 10**20, 0.5)] == [3.0] * 4
 
 
 @pytest.mark.parametrize(
@@ -55,7 +49,7 @@ def test_a_line_goes_from_start_to_stop_and_stays(t: float, number: float) -> No
 )
 def test_pieces_are_lines_between_points(t: float, number: float) -> None:
     """Between two points lies the line that joins them, and outside the nearest point's number."""
-    assert SCHEDULES[2](t) == pytest.approx(number, abs=1e-15)
+    assert SCHEDULES[1](t) == pytest.approx(number, abs=1e-15)
 
 
 def test_rounding_does_not_lead_outside() -> None:
@@ -107,7 +101,7 @@ def test_schedules_are_values(schedule: Any) -> None:
     for twin in (copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
         assert twin == schedule
         assert hash(twin) == hash(schedule)
-    assert len({*SCHEDULES, schedule}) == 3
+    assert len({*SCHEDULES, schedule}) == 2
     assert eval(repr(schedule)) == schedule
     for field in dataclasses.fields(schedule):
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -126,12 +120,12 @@ def test_numbers_of_any_type_are_read_as_floats() -> None:
 @pytest.mark.parametrize(
     ("cls", "values", "error", "message"),
     [
-        (Constant, (math.nan,), ValueError, "value: expected a finite number, got nan"),
-        (Constant, (10**400,), ValueError, "value: expected a finite number, got 1000"),
-        (Constant, ("1",), TypeError, "value: expected a number, got '1'"),
-        (Constant, (True,), TypeError, "value: expected a number, got True"),
-        (Constant, (1j,), TypeError, "value: expected a number, got 1j"),
-        (Constant, (Constant(1),), TypeError, "value: expected a number, got Constant("),
+        (Linear, (math.nan, 0, 1), ValueError, "start: expected a finite number, got nan"),
+        (Linear, (10**400, 0, 1), ValueError, "start: expected a finite number, got 1000"),
+        (Linear, ("1", 0, 1), TypeError, "start: expected a number, got '1'"),
+        (Linear, (True, 0, 1), TypeError, "start: expected a number, got True"),
+        (Linear, (1j, 0, 1), TypeError, "start: expected a number, got 1j"),
+        (Linear, (Linear(0, 1, 2), 0, 1), TypeError, "start: expected a number, got Linear("),
         (
             Linear,
             (
@@ -238,7 +232,16 @@ def test_a_number_is_a_schedule_that_does_not_change(value: Any, number: float) 
 
 @pytest.mark.parametrize(
     "value",
-    [-0.1, 1.5, math.nan, math.inf, Constant(2), Linear(0, 2, 5), Linear(-1, 1, 5), SCHEDULES[2]],
+    [
+        -0.1,
+        1.5,
+        math.nan,
+        math.inf,
+        Linear(2, 2, 1),
+        Linear(0, 2, 5),
+        Linear(-1, 1, 5),
+        SCHEDULES[1],
+    ],
     ids=repr,
 )
 def test_check_refuses_what_leaves_the_range(value: Any) -> None:
@@ -321,4 +324,4 @@ def test_the_protocol_takes_functions_and_our_classes() -> None:
     """Static and not only by habit: each is a ``Schedule``."""
     schedules: list[Schedule] = [square, *SCHEDULES]
 
-    assert [schedule(0) for schedule in schedules] == [0, 0.5, 0.4, 1.0]
+    assert [schedule(0) for schedule in schedules] == [0, 0.4, 1.0]

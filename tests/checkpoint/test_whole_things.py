@@ -19,7 +19,7 @@ from cpprb_like.checkpoint import load
 from cpprb_like.compat import coax, cpprb, dqn, keras_gym
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
 from cpprb_like.samplers import Prioritized, Sampler
-from cpprb_like.schedules import Constant, Linear
+from cpprb_like.schedules import Linear
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": 2},
@@ -129,8 +129,8 @@ def test_schedules_are_replaced_by_their_path(tmp_path: Path) -> None:
     rb = PrioritizedReplayBuffer(10, FIELDS, sampler=sampler, seed=0)
     rb.add(obs=np.zeros((5, 2)), rew=np.arange(5), done=np.zeros(5))
     rb.save(tmp_path)
-    found = PrioritizedReplayBuffer.load(tmp_path, replace={"sampler.beta": Constant(0.7)})
-    assert "beta=Constant(value=0.7)" in repr(found.sampler)
+    found = PrioritizedReplayBuffer.load(tmp_path, replace={"sampler.beta": Linear(0.7, 0.7, 1)})
+    assert "beta=Linear(start=0.7, stop=0.7, steps=1)" in repr(found.sampler)
 
 
 class Newest(Sampler):

@@ -42,7 +42,7 @@ from cpprb_like import (
     create_buffer,
 )
 from cpprb_like.samplers import Prioritized, RankBased, _prioritized
-from cpprb_like.schedules import Constant, Linear, Piecewise
+from cpprb_like.schedules import Linear, Piecewise
 from cpprb_like.views import Sequences
 
 PICKLE = pytest.mark.parametrize(
@@ -50,7 +50,6 @@ PICKLE = pytest.mark.parametrize(
 )
 BETAS = [0.0, 0.4, 1.0, 3.0]
 SCHEDULES = [
-    Constant(0.7),
     Linear(0.4, 1.0, 5),
     Piecewise([(0, 0.0), (3, 1.0), (8, 3.0)]),
     lambda t: 0.1 * t,
@@ -405,7 +404,7 @@ def test_the_default_beta_is_cpprbs() -> None:
         np.testing.assert_allclose(batch["weights"], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=["constant", "linear", "piecewise", "function"])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=["linear", "piecewise", "function"])
 @pytest.mark.parametrize("where", ["sampler", "call"])
 def test_beta_may_change_with_the_number_of_draws(schedule: Any, where: str) -> None:
     """A schedule, of the sampler or the call, is asked about the number of batches before."""
