@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from cpprb_like._files.file_maps import FileMode
     from cpprb_like._machine.generators import Seed
     from cpprb_like.samplers._base import Sampler
-    from cpprb_like.samplers._prioritized import PrioritySampler
 
 __all__ = [
     "BufferOptions",
-    "DataSetOptions",
     "FieldSpec",
     "NstepSpec",
     "PrioritizedOptions",
     "RowOptions",
-    "SamplerOptions",
     "SharedOptions",
 ]
 
@@ -96,13 +93,7 @@ class NstepSpec(_NstepSize, total=False):
 
 
 class RowOptions(TypedDict, total=False):
-    """What is stored of a step, and what is read of it: options of all kinds of buffers.
-
-    Parameters
-    ----------
-    terminated, truncated, next_of, stack_compress, Nstep
-        As for ``ReplayBuffer``.
-    """
+    """What is stored of a step, and what is read of it: options of ``ReplayBuffer``."""
 
     terminated: str | Literal[False] | None
     truncated: str | Literal[False] | None
@@ -112,35 +103,22 @@ class RowOptions(TypedDict, total=False):
 
 
 class SharedOptions(RowOptions, total=False):
-    """``RowOptions``, and the others of ``MPReplayBuffer``.
-
-    Parameters
-    ----------
-    default_dtype, n_envs, logger, ctx, backend, explorers, seed
-        As for ``MPReplayBuffer``.
-    """
+    """Options of ``MPReplayBuffer``."""
 
     default_dtype: DTypeLike | None
     n_envs: int
+    seed: Seed
     logger: object
     ctx: object
     backend: str
     explorers: int | None
-    seed: Seed
 
 
 class BufferOptions(RowOptions, total=False):
-    """Options of every buffer that are not its size, its fields or its sampler.
+    """Options of ``ReplayBuffer`` but for its sampler.
 
-    The keyword arguments of ``ReplayBuffer``, for functions that pass them on as ``**options``:
-    annotate these with ``typing_extensions.Unpack[BufferOptions]``.
-
-    Parameters
-    ----------
-    default_dtype, n_envs, terminated, truncated, next_of, stack_compress, Nstep, seed
-        As for ``ReplayBuffer``.
-    mmap_prefix, mmap_mode
-        As for ``ReplayBuffer``.
+    For functions that pass them on as ``**options``: annotate these with
+    ``typing_extensions.Unpack[BufferOptions]``.
 
     Examples
     --------
@@ -158,49 +136,10 @@ class BufferOptions(RowOptions, total=False):
     mmap_mode: FileMode
 
 
-class SamplerOptions(BufferOptions, total=False):
-    """``BufferOptions``, and the sampler: the keyword arguments of ``ReplayBuffer``.
-
-    Parameters
-    ----------
-    sampler : Sampler, optional
-        As for ``ReplayBuffer``.
-    """
-
-    sampler: Sampler | None
-
-
 class PrioritizedOptions(BufferOptions, total=False):
-    """``BufferOptions``, and the others of ``PrioritizedReplayBuffer``.
-
-    Parameters
-    ----------
-    alpha, eps, check_for_update, sampler
-        As for ``PrioritizedReplayBuffer``.
-    """
+    """Options of ``ReplayBuffer``, and the others of ``PrioritizedReplayBuffer``."""
 
     alpha: float | None
     eps: float | None
     check_for_update: bool | None
-    sampler: PrioritySampler | None
-
-
-class DataSetOptions(RowOptions, total=False):
-    """Options of ``from_dataset``: those of the constructor of the class, but for ``n_envs``.
-
-    Parameters
-    ----------
-    default_dtype, seed, mmap_prefix, mmap_mode, sampler
-        As for ``ReplayBuffer``.
-    alpha, eps, check_for_update
-        As for ``PrioritizedReplayBuffer``.
-    """
-
-    default_dtype: DTypeLike | None
-    seed: Seed
-    mmap_prefix: str | Path | None
-    mmap_mode: FileMode
     sampler: Sampler | None
-    alpha: float | None
-    eps: float | None
-    check_for_update: bool | None

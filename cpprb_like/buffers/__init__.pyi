@@ -1,13 +1,13 @@
 from cpprb_like.buffers._batches import Batch as Batch
 from cpprb_like.buffers._batches import Batches as Batches
-from cpprb_like.buffers._create import create_buffer as create_buffer
 from cpprb_like.buffers._episodes import Episode as Episode
 from cpprb_like.buffers._episodes import Episodes as Episodes
 from cpprb_like.buffers._mixture import Mixture as Mixture
 from cpprb_like.buffers._prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+from cpprb_like.buffers._prioritized import ReverseReplayBuffer as ReverseReplayBuffer
+from cpprb_like.buffers._prioritized import create_buffer as create_buffer
 from cpprb_like.buffers._replay import ReplayBuffer as ReplayBuffer
 from cpprb_like.buffers._replay_memory import ReplayMemory as ReplayMemory
-from cpprb_like.buffers._reverse import ReverseReplayBuffer as ReverseReplayBuffer
 from cpprb_like.buffers._source import ColumnSpec as ColumnSpec
 from cpprb_like.buffers._source import Source as Source
 from cpprb_like.buffers._tensors import TensorBatch as TensorBatch

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cpprb_like.checkpoint._progress import Tell
-from cpprb_like.typing import DataSetOptions, FieldSpec
+from cpprb_like.typing import FieldSpec, PrioritizedOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -131,7 +131,7 @@ class Exchanged:
         env_dict: Mapping[str, FieldSpec] | None = None,
         strict: bool = False,
         progress: Tell = None,
-        **options: Unpack[DataSetOptions],
+        **options: Unpack[PrioritizedOptions],
     ) -> Self:
         """A buffer with the rows of a data set.
 
@@ -155,7 +155,7 @@ class Exchanged:
         progress : callable or bool, optional
             As for ``save``.
         **options
-            Of the constructor, such as ``next_of``, ``Nstep`` and ``seed``.
+            Of the constructor but ``n_envs``, such as ``next_of``, ``Nstep`` and ``seed``.
 
         Returns
         -------

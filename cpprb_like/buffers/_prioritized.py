@@ -1,18 +1,21 @@
-"""``PrioritizedReplayBuffer``: a ``ReplayBuffer`` with the sampler ``Prioritized``."""
+"""Buffers of one sampler: cpprb's classes, each a ``ReplayBuffer`` with a sampler of its own.
+
+Not here: what the samplers do (``samplers``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.samplers._prioritized import Prioritized, PrioritySampler
-from cpprb_like.typing import BufferOptions, FieldSpec
+from cpprb_like.typing import BufferOptions, FieldSpec, PrioritizedOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["PrioritizedReplayBuffer"]
+__all__ = ["PrioritizedReplayBuffer", "ReverseReplayBuffer", "create_buffer"]
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -85,3 +88,69 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         elif not isinstance(sampler, PrioritySampler):
             raise TypeError(f"sampler: expected a PrioritySampler, got {sampler!r}")
         super().__init__(size, env_dict, sampler=sampler, **options)
+
+
+class ReverseReplayBuffer(ReplayBuffer):
+    """A buffer that is replayed from the newest step back in time: cpprb's class of this name.
+
+    It is ``ReplayBuffer(size, env_dict, sampler=Reverse(stride), **options)``.
+
+    Parameters
+    ----------
+    size, env_dict, **options
+        As for ``ReplayBuffer``, but for ``sampler``, which raises ``TypeError``.
+    stride : int
+        As for ``samplers.Reverse``, which says which rows are drawn.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReverseReplayBuffer
+    >>> rb = ReverseReplayBuffer(10, {"x": {"shape": (), "dtype": "i8"}}, stride=3)
+    >>> rb.add(x=range(10))
+    0
+    >>> rb.sample(4)["x"].tolist(), rb.sample(4)["x"].tolist()
+    ([9, 6, 3, 0], [8, 5, 2, 9])
+    """
+
+    def __init__(
+        self,
+        size: float,
+        env_dict: Mapping[str, FieldSpec],
+        *,
+        stride: int = 300,
+        **options: Unpack[BufferOptions],
+    ) -> None:
+        from cpprb_like.samplers._reverse import Reverse  # noqa: PLC0415 (on demand)
+
+        if "sampler" in options:
+            raise TypeError(
+                "sampler: ReverseReplayBuffer has its own; use ReplayBuffer for another"
+            )
+        super().__init__(size, env_dict, sampler=Reverse(stride), **options)
+
+
+def create_buffer(
+    size: float,
+    env_dict: Mapping[str, FieldSpec],
+    *,
+    prioritized: bool = False,
+    **options: Unpack[PrioritizedOptions],
+) -> ReplayBuffer:
+    """A ``PrioritizedReplayBuffer`` or a ``ReplayBuffer``: cpprb's function of this name.
+
+    Parameters
+    ----------
+    size, env_dict, **options
+        As for the class.
+    prioritized : bool
+        Which of the two.
+
+    Examples
+    --------
+    >>> from cpprb_like import create_buffer
+    >>> len(create_buffer(100, {"obs": {"shape": 4}}))
+    0
+    """
+    kind: Any = PrioritizedReplayBuffer if prioritized else ReplayBuffer
+    made: ReplayBuffer = kind(size, env_dict, **options)
+    return made

@@ -15,7 +15,7 @@ __all__ = ["class_of", "name_of"]
 MODULES = {
     "ReplayBuffer": "cpprb_like.buffers._replay",
     "PrioritizedReplayBuffer": "cpprb_like.buffers._prioritized",
-    "ReverseReplayBuffer": "cpprb_like.buffers._reverse",
+    "ReverseReplayBuffer": "cpprb_like.buffers._prioritized",
     "ReplayMemory": "cpprb_like.buffers._replay_memory",
     "View": "cpprb_like.buffers._view",
     "Mixture": "cpprb_like.buffers._mixture",

@@ -134,7 +134,7 @@ def test_unknown_options() -> None:
     with pytest.raises(TypeError, match="nevs"):
         ReplayBuffer(10, {"x": {}}, nevs=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="nevs"):
-        create_buffer(10, {"x": {}}, nevs=3)  # type: ignore[call-overload]
+        create_buffer(10, {"x": {}}, nevs=3)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("n_envs", [0, -1, 1.5, "2"])

@@ -759,7 +759,7 @@ def test_create_buffer_chooses_the_class() -> None:
     assert repr(rb.sampler).startswith("Prioritized(alpha=1")
     assert type(create_buffer(10, NUMBER)) is ReplayBuffer
     with pytest.raises(TypeError, match="alpha"):
-        create_buffer(10, NUMBER, alpha=1.0)  # type: ignore[call-overload]
+        create_buffer(10, NUMBER, alpha=1.0)
 
 
 @pytest.mark.parametrize("sampler", [Prioritized, RankBased])

@@ -79,7 +79,7 @@ PrioritizedReplayBuffer(10, fields, sampler=RankBased(0.7), default_dtype="f8")
 ReverseReplayBuffer(10, fields, stride=3, seed=1)
 assert_type(create_buffer(10, fields, seed=0, sampler=Uniform()), ReplayBuffer)
 assert_type(create_buffer(10, fields, prioritized=False), ReplayBuffer)
-assert_type(create_buffer(10, fields, prioritized=True, eps=1e-4), PrioritizedReplayBuffer)
+assert_type(create_buffer(10, fields, prioritized=True, eps=1e-4), ReplayBuffer)
 create_buffer(10, fields, prioritized=True, sampler=Prioritized(0.6))
 HindsightReplayBuffer(
     100,

@@ -65,10 +65,9 @@ ReplayBuffer.from_dataset("data", sampler="uniform")  # wrong: sampler
 PrioritizedReplayBuffer(10, {"obs": {}}, n_envs="2")  # wrong: n_envs
 ReverseReplayBuffer(10, {"obs": {}}, stride=2.5)  # wrong: stride
 ReverseReplayBuffer(10, {"obs": {}}, sampler=Uniform())  # wrong: sampler
-create_buffer(10, {"obs": {}}, alpha=0.6)  # wrong: create_buffer
-create_buffer(10, {"obs": {}}, prioritized=True, alpa=0.6)  # wrong: create_buffer
+create_buffer(10, {"obs": {}}, prioritized=True, alpa=0.6)  # wrong: alpa
 create_buffer(10, {"obs": {"shap": 4}})  # wrong: shap
-create_buffer(10, {"obs": {}}, sampler=3, prioritized=True)  # wrong: create_buffer
+create_buffer(10, {"obs": {}}, sampler=3, prioritized=True)  # wrong: sampler
 HindsightReplayBuffer(10, {"obs": {}}, 5, reward, alpa=0.6)  # wrong: alpa
 HindsightReplayBuffer(10, {"obs": {}}, 5, reward, strategy="later")  # wrong: strategy
 Prioritized("0.6")  # wrong: float
