@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from contextlib import suppress
-from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -117,46 +115,6 @@ CASES = [
 def test_what_is_read_was_there_together(place: Any, change: Any, read: Any) -> None:
     """Slots were drawn that another thread had overwritten, and fields were read one by one."""
     check_together(place(), change, read, 0.3)
-
-
-class AddsBehind(np.ndarray[Any, Any]):
-    """Flags behind whose copy another thread adds a step, if it need not wait."""
-
-    copied: Event
-    adding: Thread
-
-    def copy(self, order: Any = "C") -> Any:
-        found = np.array(self, order=order)
-        self.copied.set()
-        self.adding.join(0.5)
-        return found
-
-
-def test_what_is_pickled_was_there_together() -> None:
-    """The number of rows that the flags follow was newer than the flags: steps were lost."""
-    rb = PrioritizedReplayBuffer(1, 9, 4)
-
-    def add() -> None:
-        rb.add(observation=[1.0], action=1, reward=1.0, terminal=False)
-
-    for _ in range(3):
-        add()
-
-    def add_behind() -> None:
-        copied.wait()
-        add()
-
-    copied = Event()
-    adding = Thread(target=add_behind)
-    adding.start()
-    assert rb._rows is not None
-    rb._rows.flags = flags = rb._rows.flags.view(AddsBehind)
-    flags.copied, flags.adding = copied, adding
-    data = pickle.dumps(rb)
-    adding.join()
-    found = pickle.loads(data)
-    assert found.size == found.add_count - 1
-    assert rb.size == rb.add_count - 1 == 3
 
 
 def steps(kind: Any, added: int) -> Any:

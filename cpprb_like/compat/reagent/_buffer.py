@@ -7,23 +7,22 @@ arguments of the constructors (``_settings``); and files that ReAgent wrote (``_
 from __future__ import annotations
 
 import copy
+import json
 import operator
 import shutil
-import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, SupportsIndex, overload
+from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like import checkpoint
-from cpprb_like._arguments.arrays import Array, Slots
+from cpprb_like._arguments.arrays import Slots
 from cpprb_like._arguments.checks import as_int, as_path
 from cpprb_like.checkpoint import Savable
-from cpprb_like.compat.reagent import _settings
 from cpprb_like.compat.reagent._elements import (
     DenseMetadata,
     ElementMetadata,
@@ -32,16 +31,14 @@ from cpprb_like.compat.reagent._elements import (
     NamesError,
     ReplayElement,
     check_elements,
-    decode_lists,
     describe,
     described,
-    encode_lists,
     infer_step,
     need,
 )
 from cpprb_like.compat.reagent._files import Contents, read_files
-from cpprb_like.compat.reagent._rows import Rows, batch_type, transition_names
-from cpprb_like.compat.reagent._settings import Settings
+from cpprb_like.compat.reagent._rows import Rows, transition_names
+from cpprb_like.compat.reagent._settings import Settings, declare_spaces, declared
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]
@@ -53,11 +50,10 @@ Element = Any  # InferredElement or ReplayElement: which one, depends on the con
 
 
 class ReplayBuffer(Savable):
-    """A ring of steps that gives out transitions as tensors.
+    """A ring of steps that gives out transitions as tensors, as in the original.
 
-    A step is stored once; states, next states and sums of rewards are put together when they are
-    drawn. An episode begins with ``stack_size - 1`` rows of zeros, which take capacity and count in
-    ``add_count``, so that slots are those of ReAgent.
+    A step is stored once. An episode begins with ``stack_size - 1`` rows of zeros, which take
+    capacity and count in ``add_count``, so that slots are those of ReAgent.
 
     Parameters
     ----------
@@ -77,16 +73,9 @@ class ReplayBuffer(Savable):
         Steps of a transition, at least 1, or fewer where the episode ends.
     gamma : float
         The factor of each further reward.
-    strict : bool
-        Refuse values of another dtype than the first ones; otherwise those that can be converted
-        without changing their meaning are converted, such as 1 to 1.0 and 0 to False.
     observation_shape, extra_storage_types, ...
-        Where fields are declared, as until July 2020: ``observation_shape`` comes first, and then
-        ``stack_size``, ``replay_capacity``, ``batch_size``, the options above, and
-        ``max_sample_attempts``, which is not used. ``extra_storage_types`` are tuples of name,
-        shape and dtype. The dtypes of the others are ``observation_dtype`` (uint8),
-        ``action_dtype`` (int32), ``reward_dtype`` (float32) and ``terminal_dtype`` (uint8), and
-        their shapes ``action_shape`` and ``reward_shape``.
+        Where fields are declared, as until July 2020: the order and the defaults of that time.
+        ``max_sample_attempts`` is not used, and ``terminal_dtype`` is an argument too.
 
     Raises
     ------
@@ -126,28 +115,21 @@ class ReplayBuffer(Savable):
     """
 
     _BY_WEIGHT: ClassVar[bool] = False  # whether steps have priorities
-    _inferred: ClassVar[Callable[..., Settings]] = staticmethod(_settings.uniform)
-
-    @overload
-    def __init__(
-        self,
-        stack_size: int = 1,
-        replay_capacity: int = 10000,
-        batch_size: int = 1,
-        return_everything_as_stack: bool | None = False,
-        return_as_timeline_format: bool | None = False,
-        update_horizon: int = 1,
-        gamma: float = 0.99,
-        *,
-        strict: bool = False,
-    ) -> None: ...
-
-    @overload
-    def __init__(self, observation_shape: tuple[int, ...], *args: Any, **options: Any) -> None: ...
+    _inferred: ClassVar[Callable[..., Settings]] = Settings
 
     def __init__(self, *args: Any, **options: Any) -> None:
         need("torch")
-        self._open(*_settings.read_settings(self._inferred, args, options))
+        elements = None
+        if "observation_shape" in options or (args and not hasattr(args[0], "__index__")):
+            settings, elements = declared(*args, **options)
+        else:
+            settings = self._inferred(*args, **options)
+        if settings.return_as_timeline_format and settings.update_horizon == 1:
+            warnings.warn(
+                "return_as_timeline_format: with update_horizon=1 all lists have one item",
+                stacklevel=2,
+            )
+        self._open(settings, elements)
 
     def _open(self, settings: Settings, elements: dict[str, ElementMetadata] | None) -> None:
         """Be an empty buffer; ``elements`` are the fields if they are known."""
@@ -172,41 +154,27 @@ class ReplayBuffer(Savable):
         ----------
         env : gym.Env or gymnasium.Env
             Its ``observation_space`` is a Box, or the Dict of a RecSim environment; its
-            ``action_space`` a Box, MultiDiscrete or Discrete.
-        replay_memory_size, batch_size, stack_size
+            ``action_space`` a Box, MultiDiscrete or Discrete. Other spaces raise
+            ``NotImplementedError``.
+        replay_memory_size, batch_size, stack_size, **options
             As for the constructor.
         store_log_prob : bool
             Add the field ``log_prob``, behind ``mdp_id`` and ``sequence_number``.
-        **options
-            As for the constructor.
-
-        Raises
-        ------
-        NotImplementedError
-            A space is of another kind.
         """
-        fields = _settings.declare_spaces(env, store_log_prob=store_log_prob)
-        return cls(
-            **fields,
-            stack_size=stack_size,
-            replay_capacity=replay_memory_size,
-            batch_size=batch_size,
-            **options,
-        )
+        fields = declare_spaces(env, store_log_prob=store_log_prob)
+        sizes = {"replay_capacity": replay_memory_size, "batch_size": batch_size}
+        return cls(**fields, stack_size=stack_size, **sizes, **options)
 
     def _new_rows(self, elements: dict[str, ElementMetadata]) -> Rows:
         """Rows for these fields, or ``InputError``."""
         check_elements(elements, self._settings.stack_size)
-        batch_type(self._names(elements))
         seed = int(need("torch").randint(1 << 62, ()))
         return Rows.empty(elements, self._settings, seed, self._BY_WEIGHT)
 
     # ------------------------------------------------------------------ adding
 
     def add(self, /, *args: Any, **fields: Any) -> None:
-        """Add a step.
-
-        The next observation is not passed: it is the observation of the next step.
+        """Add a step, whose next observation is the observation of the next step.
 
         Parameters
         ----------
@@ -215,11 +183,11 @@ class ReplayBuffer(Savable):
         **fields
             ``observation``, ``action``, ``reward``, ``terminal`` and any others. The first call
             fixes their names, shapes and dtypes, where float64 becomes float32: arrays, numbers,
-            dicts of lists of ids, or dicts of tuples of ids and scores.
+            dicts of lists of ids, or dicts of tuples of ids and scores. Later values are converted
+            where that does not change their meaning.
         truncated : bool
-            The episode ends here without a terminal step: a time limit. The next step begins an
-            episode. The last ``update_horizon`` steps, whose next state is not known, never become
-            valid.
+            The episode ends here without a terminal step: a time limit. The last
+            ``update_horizon`` steps, whose next state is not known, never become valid.
         final_observation : array_like, optional
             At the end of an episode, the observation behind its last step; it takes one more row.
             The last steps of a truncated episode are valid then.
@@ -233,54 +201,37 @@ class ReplayBuffer(Savable):
             A value has another shape, or no faithful value of the field's dtype; or there is a
             final observation, but no end. It is a ``ValueError`` and an ``AssertionError``.
             Whatever is raised, the buffer is as it was.
-
-        Notes
-        -----
-        Cost: one copy of the values. The next draw finds which steps have become valid.
         """
         self._write(self._by_name(args, fields), None)
 
     def _by_name(self, args: Sequence[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
         """Values by position as values by name."""
-        if not args:
-            return dict(fields)
         names = self._add_names()
-        if not self._settings.is_declared:
+        if args and not self._settings.is_declared:
             raise TypeError(f"add: expected keywords only, got {len(args)} positional arguments")
         taken: dict[str, Any] = dict(zip(names, args, strict=False))
-        twice = [name for name in taken if name in fields]
-        if len(args) > len(names) or twice:
+        if len(args) > len(names) or taken.keys() & fields.keys():
             raise NamesError(f"Add expects {names}, got {len(args)} values and {list(fields)}")
         return {**taken, **fields}
 
     def _write(self, fields: dict[str, Any], priority: float | None) -> None:
         """Add a step."""
-        strict = self._settings.strict
-        truncated = fields.pop("truncated", False)
-        final = fields.pop("final_observation", None)
+        truncated, final = fields.pop("truncated", False), fields.pop("final_observation", None)
         if not isinstance(truncated, (bool, np.bool_, int)):
             raise InputError(f"truncated: expected a bool, got {truncated!r}")
         rows = self._new_rows(infer_step(fields)) if self._rows is None else self._rows
-        if fields.keys() != rows.elements.keys():
+        kinds = rows.elements
+        if fields.keys() != kinds.keys():
             raise NamesError(f"Add expects {self._add_names()}, got {list(fields)}")
-        step = {
-            name: kind.read(name, fields[name], strict=strict)
-            for name, kind in rows.elements.items()
-        }
+        step = {name: kind.read(name, fields[name]) for name, kind in kinds.items()}
         is_terminal = bool(step["terminal"])
         is_end = is_terminal or bool(truncated)
         if final is not None:
             if not is_end:
                 raise InputError("final_observation: the step is neither terminal nor truncated")
-            kind = rows.elements["observation"]
-            final = kind.read("final_observation", final, strict=strict)
+            final = kinds["observation"].read("final_observation", final)
         rows.add(step, is_terminal, is_end, final, priority)
         self._rows = rows
-
-    @property
-    def add_count(self) -> NDArray[np.int64]:
-        """Rows ever written, those of zeros included: an int of shape ()."""
-        return np.array(0 if self._rows is None else self._rows.ring.written + self._earlier)
 
     def _add_names(self) -> list[str]:
         return [element.name for element in self.get_add_args_signature()]
@@ -288,10 +239,7 @@ class ReplayBuffer(Savable):
     def initialize_buffer(self, /, **fields: Any) -> None:
         """Fix the fields as the first call of ``add`` does, by an example.
 
-        Raises
-        ------
-        InputError
-            They are fixed already, or no kind of value that is known.
+        Raises ``InputError`` if they are fixed already, or no kind of value that is known.
         """
         if self._rows is not None:
             raise InputError(f"the fields are fixed already: {list(self._rows.elements)}")
@@ -300,12 +248,16 @@ class ReplayBuffer(Savable):
     # ------------------------------------------------------------------ state
 
     @property
+    def add_count(self) -> NDArray[np.int64]:
+        """Rows ever written, those of zeros included: an int of shape ()."""
+        return np.array(0 if self._rows is None else self._rows.ring.written + self._earlier)
+
+    @property
     def _flags(self) -> NDArray[np.bool_]:
         """Whether each slot can be drawn, to be read only."""
         if self._rows is None:
             return np.zeros(self._settings.replay_capacity, np.bool_)
-        self._rows.follow()
-        return self._rows.flags
+        return self._rows.follow()
 
     @property
     def size(self) -> int:
@@ -313,7 +265,7 @@ class ReplayBuffer(Savable):
         if self._rows is None:
             return 0
         self._rows.follow()
-        return self._rows.count
+        return self._rows.size()
 
     def _slots(self, indices: Any) -> Slots:
         """Numbers of slots as an array.
@@ -346,19 +298,16 @@ class ReplayBuffer(Savable):
         return need("torch").from_numpy(np.asarray(self._flags[self._slots(index)]))
 
     def set_index_valid_status(self, idx: SupportsIndex, is_valid: bool) -> None:
-        """Say whether a slot can be drawn.
+        """Say whether a slot can be drawn, until another row takes it.
 
-        Raises
-        ------
-        IndexError
-            There is no such slot, or it is to be valid and holds nothing.
+        Raises ``IndexError`` if there is no such slot, or it is to be valid and holds nothing.
         """
-        slot = self._slots([operator.index(idx)])
-        if is_valid and slot >= self.add_count:
+        slot = int(self._slots(operator.index(idx)))
+        is_there = slot < self.add_count
+        if is_valid and not is_there:
             raise IndexError(f"idx: expected a slot that was written, got {idx}")
-        if self._rows is not None:
-            self._rows.follow()
-            self._rows.set_flags(slot, bool(is_valid))
+        if self._rows is not None and is_there:
+            self._rows.say(slot, bool(is_valid))
 
     def get_storage_signature(self) -> list[Element]:
         """The fields that are stored: their names and kinds, or as they were declared.
@@ -380,10 +329,8 @@ class ReplayBuffer(Savable):
 
     def get_transition_elements(self) -> list[str]:
         """The names of what a batch consists of; the fixed ones before the fields are known."""
-        return list(self._names({} if self._rows is None else self._rows.elements))
-
-    def _names(self, elements: Mapping[str, ElementMetadata]) -> tuple[str, ...]:
-        return transition_names(tuple(self._outputs(elements)))
+        elements = {} if self._rows is None else self._rows.elements
+        return list(transition_names(elements, self._BY_WEIGHT, self._settings.is_declared))
 
     # Names that users of ReAgent read although they are private.
 
@@ -404,9 +351,8 @@ class ReplayBuffer(Savable):
         rows, found = self._rows, dict[str, Any]()
         if rows is None:
             return found
-        every = rows.place(np.arange(rows.ring.capacity, dtype=np.intp))
         for name, kind in rows.elements.items():
-            values = rows.column(name, every)
+            values = rows.column(name)
             is_dense = isinstance(kind, DenseMetadata)
             found[name] = need("torch").from_numpy(values) if is_dense else values
         return found
@@ -414,12 +360,7 @@ class ReplayBuffer(Savable):
     # ------------------------------------------------------------------ sampling
 
     def sample_index_batch(self, batch_size: SupportsIndex) -> Tensor:
-        """Draw slots uniformly, with replacement.
-
-        Parameters
-        ----------
-        batch_size : int
-            How many, at least 0.
+        """Draw slots uniformly, or by priority, with replacement.
 
         Returns
         -------
@@ -428,32 +369,27 @@ class ReplayBuffer(Savable):
         Raises
         ------
         NotEnoughDataError
-            No slot is valid. It is a ``RuntimeError``.
+            No slot is valid, or none of them has a priority above 0. It is a ``RuntimeError``.
 
         Notes
         -----
         Cost: proportional to ``batch_size``, and with priorities to the logarithm of the capacity.
         """
-        n, rows = as_int("batch_size", batch_size, 0), self._rows
-        if rows is None:
-            raise NotEnoughDataError(f"cannot sample {n}: nothing was ever added")
-        slots = rows.rows.consistently(partial(self._choose, rows, partial(rows.draw, n)))
+        n = as_int("batch_size", batch_size, 0)
+
+        def read(rows: Rows, slots: Slots) -> tuple[Slots, Slots]:  # noqa: ARG001
+            return slots, slots
+
+        slots = self._consistently(lambda rows: rows.draw(n), read)
         return need("torch").from_numpy(slots.astype(np.int64, copy=False))
 
     def sample_all_valid_transitions(self) -> Any:
         """All transitions that can be drawn, each once, in the order of their slots.
 
-        Returns
-        -------
-        batch_type
-            See ``sample_transition_batch``.
-
-        Raises
-        ------
-        NotEnoughDataError
-            Nothing was ever added. It is a ``RuntimeError``.
+        The result is that of ``sample_transition_batch``. Raises ``NotEnoughDataError``, a
+        ``RuntimeError``, if nothing was ever added.
         """
-        return self._batch(lambda rows: np.flatnonzero(rows.flags))
+        return self._consistently(lambda rows: np.flatnonzero(rows.flags), Rows.transitions)
 
     def sample_transition_batch(
         self, batch_size: SupportsIndex | None = None, indices: Any = None
@@ -491,7 +427,7 @@ class ReplayBuffer(Savable):
         """
         if indices is None:
             n = as_int("batch_size", self._batch_size if batch_size is None else batch_size, 0)
-            return self._batch(lambda rows: rows.draw(n))
+            return self._consistently(lambda rows: rows.draw(n), Rows.transitions)
         slots = self._slots(indices)
         if slots.ndim != 1:
             raise InputError(f"indices: expected one dimension, got shape {slots.shape}")
@@ -504,80 +440,43 @@ class ReplayBuffer(Savable):
                 raise IndexError(f"indices: expected valid ones, got {wrong[0]}")
             return slots
 
-        return self._batch(choose)
+        return self._consistently(choose, Rows.transitions)
 
     sample_transition_batch_tensor = sample_transition_batch
 
-    def _batch(self, choose: Callable[[Rows], Slots]) -> Any:
-        """The transitions from the slots that are chosen, as they were at one moment."""
+    def _consistently(
+        self,
+        choose: Callable[[Rows], Slots],
+        read: Callable[[Rows, Slots], tuple[Slots, Any]],
+    ) -> Any:
+        """What ``read`` finds at the slots that are chosen, all of one moment."""
         rows = self._rows
         if rows is None:
             raise NotEnoughDataError("cannot sample: nothing was ever added")
-        return rows.rows.consistently(partial(self._read, rows, partial(choose, rows)))
 
-    def _choose(self, rows: Rows, choose: Callable[[], Slots]) -> tuple[Slots, Slots] | None:
-        """The slots that are chosen, twice; None if a row was added during the choice."""
-        rows.follow()
-        seen = rows.seen
-        slots = choose()
-        return (slots, slots) if rows.ring.written == seen else None
+        def attempt() -> tuple[Slots, Any] | None:
+            rows.follow()
+            seen = rows.seen
+            slots = choose(rows)
+            return read(rows, slots) if rows.ring.written == seen else None
 
-    def _read(self, rows: Rows, choose: Callable[[], Slots]) -> tuple[Slots, Any] | None:
-        """Slots of a batch, the oldest of each stack among them, and the batch."""
-        chosen = self._choose(rows, choose)
-        if chosen is None:
-            return None
-        slots, _ = chosen
-        elements = self._outputs(rows.elements)
-        batch = rows.transitions(slots, elements, partial(self._column, rows))
-        found = batch_type(self._names(rows.elements))(**batch, **self._beside(rows, slots))
-        if rows.padding:
-            slots = np.concatenate([slots, (slots - rows.padding) % rows.ring.capacity])
-        return slots, found
-
-    def _outputs(self, elements: Mapping[str, ElementMetadata]) -> Mapping[str, ElementMetadata]:
-        """The fields that are given out."""
-        return elements
-
-    def _column(self, rows: Rows, name: str, slots: Slots) -> Array:
-        """What is given out of a field, see ``Rows.read``."""
-        return rows.read(name, slots)
-
-    def _beside(
-        self,
-        rows: Rows,  # noqa: ARG002 (for subclasses)
-        slots: Slots,  # noqa: ARG002
-    ) -> dict[str, Any]:
-        """What is given out beside the fields."""
-        return {}
+        return rows.rows.consistently(attempt)
 
     # ------------------------------------------------------------------ files, copies
 
     def save(self, checkpoint_dir: Any, iteration_number: Any) -> None:
         """Save the buffer to the folder ``replay_buffer_ckpt.<iteration_number>`` of a directory.
 
-        The folder of ``iteration_number - 4``, if it is a number, is removed afterwards.
-
-        Parameters
-        ----------
-        checkpoint_dir : str or path
-            It exists.
-        iteration_number : int or str
-            A folder of the same number is replaced once the new files are complete.
-
-        Raises
-        ------
-        OSError
-            There is no such directory, or it cannot be written to.
-
-        Notes
-        -----
-        The folder is a checkpoint, as ``cpprb_like.checkpoint.save`` writes it; nothing is pickled.
+        The folder of ``iteration_number - 4``, if it is a number, is removed afterwards. A folder
+        of the same number is replaced once the new files are complete. It is a checkpoint, as
+        ``cpprb_like.checkpoint.save`` writes it. Raises ``OSError`` if there is no such directory,
+        or it cannot be written to.
         """
         directory = as_path("checkpoint_dir", checkpoint_dir)
         if not directory.is_dir():
             raise FileNotFoundError(f"checkpoint_dir: there is no directory {directory}")
-        checkpoint.save(self, _folder(directory, iteration_number), encode=encode_lists)
+        folder = _folder(directory, iteration_number)
+        checkpoint.save(self, folder, encode=lambda lists: json.dumps(lists).encode())
         if isinstance(iteration_number, (int, np.integer)):
             old = _folder(directory, iteration_number - CHECKPOINT_DURATION)
             shutil.rmtree(old, ignore_errors=True)
@@ -605,82 +504,47 @@ class ReplayBuffer(Savable):
         """
         directory = as_path("checkpoint_dir", checkpoint_dir)
         folder = _folder(directory, suffix)
+        other: ReplayBuffer
         if folder.is_dir():
-            other = checkpoint.load(folder, decode=decode_lists)
-            self._expect_alike(folder, other)
-            self._take(other)
+            other = checkpoint.load(folder, decode=json.loads)
+            if _picture(self) != _picture(other):
+                raise InputError(
+                    f"{folder}: written by a buffer with {_picture(other)}, not {_picture(self)}"
+                )
         else:
-            self._import(directory, suffix)
-
-    def _expect_alike(self, folder: Path, other: ReplayBuffer) -> None:
-        """Refuse a buffer whose rows this one cannot have."""
-        names = "replay_capacity", "stack_size", "update_horizon"
-        ours, its = (
-            (type(rb).__name__, *(getattr(rb._settings, name) for name in names))
-            for rb in (self, other)
-        )
-        if type(other) is not type(self) or ours != its:
-            raise InputError(f"{folder}: written by a buffer with {its}, not {ours}")
+            capacity = self._settings.replay_capacity
+            known = None if self._rows is None else self._rows.elements
+            found = read_files(directory, suffix, capacity, known, self._BY_WEIGHT)
+            other = object.__new__(type(self))
+            other._open(self._settings, found.elements)
+            other._fill(found)
         if self._rows is not None and other._rows is not None:
-            self._expect_fields(folder, other._rows.elements)
-
-    def _expect_fields(self, path: Path, elements: Mapping[str, ElementMetadata]) -> None:
-        if self._rows is not None and elements != self._rows.elements:
-            raise InputError(
-                f"{path}: written by a buffer of the fields {elements}, not {self._rows.elements}"
-            )
-
-    def _import(self, directory: Path, suffix: object) -> None:
-        """Take over what ReAgent wrote."""
-        capacity = self._settings.replay_capacity
-        known = None if self._rows is None else self._rows.elements
-        found = read_files(directory, suffix, capacity, known, self._BY_WEIGHT)
-        self._expect_fields(directory, found.elements)
-        other: ReplayBuffer = object.__new__(type(self))
-        other._open(self._settings, found.elements)
-        other._fill(found)
-        self._take(other)
+            its, ours = other._rows.elements, self._rows.elements
+            if its != ours:
+                raise InputError(f"{folder}: written by a buffer of the fields {its}, not {ours}")
+        self.__dict__.update({**vars(other), "_settings": self._settings})
 
     def _fill(self, found: Contents) -> None:
         """Take the rows that ReAgent wrote; of an empty buffer."""
-        if self._rows is not None:
-            priorities = None if found.priorities is None else found.priorities[0]
-            self._rows.fill(found.columns, found.add_count, priorities)
-            self._earlier = found.add_count - self._rows.ring.written
-
-    def _take(self, other: ReplayBuffer) -> None:
-        """Have all that another buffer has, but for its settings."""
-        self.__dict__.update({**vars(other), "_settings": self._settings})
+        assert self._rows is not None
+        priorities = None if found.priorities is None else found.priorities[0]
+        self._rows.fill(found.columns, found.add_count, priorities)
+        self._earlier = found.add_count - self._rows.ring.written
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._rows is None or threading.active_count() == 1:  # a forked child may lack the lock
-            return self._state()
-        return self._rows.rows._hold(False, self._state)
-
-    def _state(self) -> dict[str, Any]:
-        """What is pickled and saved, while other threads that write wait.
-
-        Rows are read later: ``follow`` takes in those that were added meanwhile.
-        """
-        rows, flags = self._rows, self._flags
+        rows = self._rows
         return {
             "settings": vars(self._settings),
             "elements": None if rows is None else describe(rows.elements),
             "earlier": self._earlier,
             "rows": None if rows is None else rows.rows,
-            "flags": flags.copy(),
-            "seen": 0 if rows is None else rows.seen,
-            "open": 0 if rows is None else rows.open,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._open(Settings(**state["settings"]), None)
         self._earlier = as_int("earlier", state["earlier"], 0)
         if state["rows"] is not None:
-            self._rows = rows = Rows(state["rows"], described(state["elements"]), self._settings)
-            rows.set_flags(np.arange(self._settings.replay_capacity), state["flags"])
-            rows.seen = as_int("seen", state["seen"], 0)
-            rows.open = as_int("open", state["open"], 0)
+            self._rows = Rows(state["rows"], described(state["elements"]), self._settings)
 
     def __copy__(self) -> ReplayBuffer:
         """A buffer is copied whole: nothing of it can be shared."""
@@ -697,3 +561,10 @@ class ReplayBuffer(Savable):
 def _folder(directory: Path, iteration: object) -> Path:
     """Where a buffer is saved."""
     return directory / f"replay_buffer_ckpt.{iteration}"
+
+
+def _picture(rb: ReplayBuffer) -> tuple[Any, ...]:
+    """What two buffers must have in common to have each other's rows."""
+    settings = getattr(rb, "_settings", None)
+    names = "replay_capacity", "stack_size", "update_horizon"
+    return type(rb).__name__, *(getattr(settings, name, None) for name in names)

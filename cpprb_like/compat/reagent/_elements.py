@@ -6,12 +6,11 @@ the rows (``_rows``).
 
 from __future__ import annotations
 
-import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,32 +19,10 @@ from numpy.typing import DTypeLike, NDArray
 from cpprb_like._arguments.arrays import Array
 from cpprb_like.typing import FieldSpec
 
-__all__ = [
-    "REQUIRED_KEYS",
-    "DenseMetadata",
-    "ElementMetadata",
-    "IDListMetadata",
-    "IDScoreListMetadata",
-    "InferredElement",
-    "InputError",
-    "NamesError",
-    "ReplayElement",
-    "check_elements",
-    "column",
-    "decode_lists",
-    "describe",
-    "described",
-    "encode_lists",
-    "infer_step",
-    "need",
-]
-
 REQUIRED_KEYS = ["observation", "action", "reward", "terminal"]
 RESERVED_KEYS = ("truncated", "final_observation")  # parameters of ``add``
-
 PACKAGES = {"torch": "PyTorch", "pandas": "pandas"}
-
-Lists = dict[str, tuple[Array, ...]]
+NUMBERS = "biufc"  # kinds of dtypes
 
 
 class InputError(ValueError, AssertionError):
@@ -85,25 +62,25 @@ class InferredElement(NamedTuple):
     metadata: ElementMetadata
 
 
-class ElementMetadata(ABC):
+class ElementMetadata:
     """A kind of value, and how it goes into a buffer and out of it."""
 
     @classmethod
-    @abstractmethod
     def like(cls, name: str, example: Any) -> ElementMetadata:
         """The kind of this value; ``InputError`` if it is of another kind."""
+        raise NotImplementedError
 
-    @abstractmethod
     def declaration(self) -> FieldSpec:
-        """What the ``env_dict`` of the rows says of it."""
+        """The declaration of the field in the rows."""
+        return {"shape": (), "dtype": object}
 
-    @abstractmethod
-    def read(self, name: str, value: Any, *, strict: bool) -> Any:
+    def read(self, name: str, value: Any) -> Any:
         """The value of one step as the rows take it, or ``InputError``."""
+        raise NotImplementedError
 
-    @abstractmethod
     def output(self, stacks: Array) -> Any:
-        """Drawn values, shape ``(n, stack, *shape)``, as callers get them: never one axis alone."""
+        """Values of shape ``(n, stack, *shape)`` as callers get them: of two axes or more."""
+        raise NotImplementedError
 
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
         """Values of several lists, one behind another, each list by itself."""
@@ -123,20 +100,20 @@ class DenseMetadata(ElementMetadata):
 
     @classmethod
     def like(cls, name: str, example: Any) -> DenseMetadata:
-        dtype = _narrow(_as_array(name, example).dtype.newbyteorder("="))
-        if not _torch_has(dtype):
-            raise InputError(f"{name}: PyTorch has no tensors of {dtype}")
-        return cls(_shape(name, example), dtype)
+        array = _as_array(name, example)
+        if array.dtype.kind not in NUMBERS:
+            raise InputError(f"{name}: expected numbers, got {array.dtype}")
+        dtype = array.dtype.newbyteorder("=")
+        return cls(array.shape, np.dtype(np.float32) if dtype == np.float64 else dtype)
 
     def declaration(self) -> FieldSpec:
         return {"shape": self.shape, "dtype": self.dtype}
 
-    def read(self, name: str, value: Any, *, strict: bool) -> Any:
-        shape = _shape(name, value)
+    def read(self, name: str, value: Any) -> Any:
+        is_array = isinstance(value, (np.ndarray, np.generic))
+        shape = value.shape if is_array else _as_array(name, value).shape
         if shape != self.shape:
             raise InputError(f"{name}: expected shape {self.shape}, got {shape}")
-        if strict and _narrow(np.asarray(value).dtype) != self.dtype:
-            raise InputError(f"{name}: expected {self.dtype}, got {np.asarray(value).dtype}")
         return value
 
     def output(self, stacks: Array) -> Any:
@@ -144,21 +121,18 @@ class DenseMetadata(ElementMetadata):
         return need("torch").from_numpy(stacks if is_number else _frames_last(stacks))
 
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
-        if not len(lengths):
-            return []
-        return list(need("torch").from_numpy(_frames_last(stacks)).split(lengths.tolist()))
+        tensor = need("torch").from_numpy(_frames_last(stacks))
+        return list(tensor.split(lengths.tolist())) if len(lengths) else []
 
 
 def _frames_last(stacks: Array) -> Array:
     """The frames along the last axis; without that axis for one of them."""
-    if stacks.shape[1] == 1:
-        return stacks[:, 0]
-    return stacks.transpose(0, *range(2, stacks.ndim), 1)
+    return stacks[:, 0] if stacks.shape[1] == 1 else np.moveaxis(stacks, 1, -1)
 
 
 @dataclass(frozen=True)
 class _ListsMetadata(ElementMetadata):
-    """Lists of varying length under fixed keys, each of one column or several."""
+    """Lists of varying length under fixed keys, each of one column or two."""
 
     keys: tuple[str, ...]
 
@@ -169,33 +143,32 @@ class _ListsMetadata(ElementMetadata):
         if not isinstance(example, Mapping) or not all(isinstance(key, str) for key in example):
             raise InputError(f"{name}: expected a dict with keys of type str, got {example!r}")
         kind = cls(tuple(example))
-        kind.read(name, example, strict=False)
+        kind.read(name, example)
         return kind
 
-    def declaration(self) -> FieldSpec:
-        return {"shape": (), "dtype": object}
-
-    def read(self, name: str, value: Any, *, strict: bool) -> Any:
+    def read(self, name: str, value: Any) -> dict[str, list[list[Any]]]:
+        """The columns of each list, which JSON can hold."""
         if not isinstance(value, Mapping):
             raise InputError(f"{name}: expected a dict of lists, got {type(value).__name__}")
         if set(value) != set(self.keys):
             raise InputError(f"{name}: expected the keys {list(self.keys)}, got {list(value)}")
-        return {key: self._columns(f"{name}[{key!r}]", value[key], strict) for key in self.keys}
+        return {key: self._columns(f"{name}[{key!r}]", value[key]) for key in self.keys}
 
-    @abstractmethod
-    def _columns(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
+    def _columns(self, name: str, value: Any) -> list[list[Any]]:
         """The columns of the list under one key, copied, or ``InputError``."""
+        return [_ids(name, value)]
 
     def output(self, stacks: Array) -> Any:
-        rows: list[Lists | None] = stacks.reshape(-1).tolist()
-        tensor = need("torch").from_numpy
-        empty: tuple[Array, ...] = tuple(np.empty(0, dtype) for dtype in self.DTYPES)
+        rows: list[Any] = stacks.reshape(-1).tolist()
         found = {}
         for key in self.keys:
-            lists = [row[key] if row else empty for row in rows]
+            lists = [row[key] if row else [[]] * len(self.DTYPES) for row in rows]
             ends = np.cumsum([0, *(len(columns[0]) for columns in lists)], dtype=np.int32)
-            joined = [np.concatenate(parts) for parts in zip(empty, *lists, strict=True)]
-            found[key] = tuple(map(tensor, (ends[:-1], *joined)))
+            columns: list[Array] = [
+                np.fromiter(chain.from_iterable(row[place] for row in lists), dtype)
+                for place, dtype in enumerate(self.DTYPES)
+            ]
+            found[key] = tuple(map(need("torch").from_numpy, (ends[:-1], *columns)))
         return found
 
 
@@ -203,9 +176,6 @@ class IDListMetadata(_ListsMetadata):
     """A list of ids under each key, given out as ``{key: (offsets int32, ids int64)}``."""
 
     DTYPES = (np.int64,)
-
-    def _columns(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
-        return (_ids(name, value, strict),)
 
 
 class IDScoreListMetadata(_ListsMetadata):
@@ -216,19 +186,17 @@ class IDScoreListMetadata(_ListsMetadata):
 
     DTYPES = (np.int64, np.float32)
 
-    def _columns(self, name: str, value: Any, strict: bool) -> tuple[Array, ...]:
+    def _columns(self, name: str, value: Any) -> list[list[Any]]:
         if not isinstance(value, tuple) or len(value) != 2:
             raise InputError(f"{name}: expected a tuple of ids and scores, got {value!r}")
-        ids = _ids(name, value[0], strict)
-        scores = _as_array(name, value[1])
-        right = "f" if strict and scores.size else "fiu"
-        if scores.ndim != 1 or (scores.size and scores.dtype.kind not in right):
+        ids, scores = _ids(name, value[0]), _as_array(name, value[1])
+        if scores.ndim != 1 or (scores.size and scores.dtype.kind not in "fiu"):
             raise InputError(f"{name}: expected a list of scores, got {value[1]!r}")
         if len(ids) != len(scores):
             raise InputError(
                 f"{name}: expected a score for each of {len(ids)} ids, got {len(scores)}"
             )
-        return ids, scores.astype(np.float32)
+        return [ids, scores.astype(np.float32).tolist()]
 
 
 KINDS = (DenseMetadata, IDListMetadata, IDScoreListMetadata)
@@ -236,15 +204,11 @@ KINDS = (DenseMetadata, IDListMetadata, IDScoreListMetadata)
 
 def column(values: Array) -> Any:
     """A tensor of at least two axes, a value to a row."""
-    rows = values[:, np.newaxis] if values.ndim == 1 else values
-    return need("torch").from_numpy(rows)
+    return need("torch").from_numpy(values[:, np.newaxis] if values.ndim == 1 else values)
 
 
 def _infer(name: str, example: Any) -> ElementMetadata:
-    """The first kind that the value of a field can be of.
-
-    Raises ``InputError``, which is a ``ValueError``, if there is none.
-    """
+    """The first kind that the value of a field can be of; ``InputError`` if there is none."""
     reasons = []
     for kind in KINDS:
         try:
@@ -255,13 +219,9 @@ def _infer(name: str, example: Any) -> ElementMetadata:
 
 
 def infer_step(fields: Mapping[str, Any]) -> dict[str, ElementMetadata]:
-    """The kinds of the fields of a first step: those that are required first.
-
-    Raises ``InputError`` if a field has no kind.
-    """
-    first = [name for name in REQUIRED_KEYS if name in fields]
-    extras = [name for name in fields if name not in REQUIRED_KEYS]
-    return {name: _infer(name, fields[name]) for name in [*first, *extras]}
+    """The kinds of the fields of a first step: those that are required first."""
+    names = dict.fromkeys([*(name for name in REQUIRED_KEYS if name in fields), *fields])
+    return {name: _infer(name, fields[name]) for name in names}
 
 
 def check_elements(elements: Mapping[str, ElementMetadata], stack_size: int) -> None:
@@ -271,20 +231,21 @@ def check_elements(elements: Mapping[str, ElementMetadata], stack_size: int) -> 
     reserved = [name for name in elements if name in RESERVED_KEYS]
     if reserved:
         raise InputError(f"{reserved} are parameters of add, and no names for fields")
-    for name in REQUIRED_KEYS:
-        kind = elements[name]
+    for name, kind in elements.items():
         if not isinstance(kind, DenseMetadata):
-            raise InputError(f"{name}: expected an array, got {kind}")
+            if name in REQUIRED_KEYS:
+                raise InputError(f"{name}: expected an array, got {kind}")
+            if stack_size > 1:
+                raise InputError(f"{name}: id lists need stack_size=1, got {stack_size}")
+            continue
+        try:
+            need("torch").from_numpy(np.empty(0, kind.dtype))
+        except TypeError:
+            raise InputError(f"{name}: PyTorch has no tensors of {kind.dtype}") from None
         if name in ("reward", "terminal") and kind.dtype.kind not in "biuf":
             raise InputError(f"{name}: expected real numbers, got {kind.dtype}")
         if name == "terminal" and kind.shape != ():
             raise InputError(f"terminal: expected one number or bool, got shape {kind.shape}")
-    for name, kind in elements.items():
-        if isinstance(kind, DenseMetadata) and not _torch_has(kind.dtype):
-            raise InputError(f"{name}: PyTorch has no tensors of {kind.dtype}")
-    lists = [name for name, kind in elements.items() if not isinstance(kind, DenseMetadata)]
-    if lists and stack_size > 1:
-        raise InputError(f"{lists} are id lists: these need stack_size=1, got {stack_size}")
 
 
 def describe(elements: Mapping[str, ElementMetadata]) -> list[list[Any]]:
@@ -306,45 +267,6 @@ def described(words: Iterable[list[Any]]) -> dict[str, ElementMetadata]:
     }
 
 
-def encode_lists(lists: Lists | None) -> bytes:
-    """The lists of one row as JSON, for a checkpoint."""
-    columns = {key: [x.tolist() for x in found] for key, found in (lists or {}).items()}
-    return json.dumps(None if lists is None else columns).encode()
-
-
-def decode_lists(data: bytes) -> Lists | None:
-    """The inverse of ``encode_lists``."""
-    lists = json.loads(data)
-    if lists is None:
-        return None
-    dtypes = np.int64, np.float32
-    return {
-        key: tuple(np.array(x, dtype) for x, dtype in zip(columns, dtypes, strict=False))
-        for key, columns in lists.items()
-    }
-
-
-def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(np.float32) if dtype == np.float64 else dtype
-
-
-def _torch_has(dtype: np.dtype[Any]) -> bool:
-    try:
-        need("torch").from_numpy(np.empty(0, dtype))
-    except TypeError:
-        return False
-    return True
-
-
-def _shape(name: str, value: Any) -> tuple[int, ...]:
-    """The shape of a dense value."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.shape
-    if isinstance(value, (bool, int, float, complex)):
-        return ()
-    return _as_array(name, value).shape
-
-
 def _as_array(name: str, value: Any) -> Array:
     if isinstance(value, (Mapping, need("torch").Tensor)):
         raise InputError(f"{name}: Input shouldn't be tensor or dict, got {type(value).__name__}")
@@ -354,12 +276,12 @@ def _as_array(name: str, value: Any) -> Array:
         raise InputError(f"{name}: expected an array, got {value!r}: {error}") from None
 
 
-def _ids(name: str, value: Any, strict: bool) -> Array:
-    """A list of ids as a fresh array."""
+def _ids(name: str, value: Any) -> list[int]:
+    """A list of ids, copied."""
     ids = _as_array(name, value)
-    is_right = ids.dtype == np.int64 if strict else ids.dtype.kind in "iu"
-    if ids.ndim != 1 or (ids.size and not is_right):
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise InputError(f"{name}: expected a list of ids, got {value!r}")
     if ids.size and ids.max() > np.iinfo(np.int64).max:
         raise InputError(f"{name}: expected ids that int64 holds, got {ids.max()}")
-    return ids.astype(np.int64)
+    found: list[int] = ids.astype(np.int64).tolist()
+    return found

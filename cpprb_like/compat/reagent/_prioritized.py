@@ -1,38 +1,35 @@
 """ReAgent's ``PrioritizedReplayBuffer``: transitions drawn by priority.
 
-Not here: transitions (``_buffer``), and the weights of rows, which the sampler ``Prioritized`` has.
+Not here: transitions (``_rows``), and the weights of rows, which the sampler ``Prioritized`` has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast, overload
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._arguments.arrays import Array, Floats, Slots
-from cpprb_like.compat.reagent import _settings
-from cpprb_like.compat.reagent._buffer import Element, ReplayBuffer, Tensor
-from cpprb_like.compat.reagent._elements import DenseMetadata, ElementMetadata, InputError, column
+from cpprb_like._arguments.arrays import Floats, Slots
+from cpprb_like.compat.reagent._buffer import Element, ReplayBuffer
+from cpprb_like.compat.reagent._elements import ElementMetadata, InputError
 from cpprb_like.compat.reagent._files import Contents
-from cpprb_like.compat.reagent._rows import Rows
-from cpprb_like.compat.reagent._settings import Settings
+from cpprb_like.compat.reagent._rows import PRIORITY, PRIORITY_KIND, Rows
+from cpprb_like.compat.reagent._settings import Settings, prioritized
 from cpprb_like.compat.reagent._sum_tree import SumTree
-from cpprb_like.samplers import Prioritized, PrioritySampler
+from cpprb_like.samplers import PrioritySampler
 
 __all__ = ["PrioritizedReplayBuffer"]
 
-PRIORITY = "priority"
 read_priorities = PrioritySampler().read_priorities  # as all priorities are read
-KIND = DenseMetadata((), np.dtype(np.float32))
 
 
 class Priorities(SumTree):
     """The priorities of the rows of a buffer, under the names of ``SumTree``."""
 
     def __init__(self, rows: Rows) -> None:
-        self._sampler = cast("Prioritized", rows.rows.sampler)
+        self._sampler = rows.sampler
         self._ring = rows.ring
         self.capacity = rows.ring.capacity
 
@@ -57,10 +54,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Parameters
     ----------
-    stack_size, replay_capacity, batch_size, update_horizon, gamma, ...
-        As for ``ReplayBuffer``.
-    max_sample_attempts : int
-        Taken for ReAgent's sake: slots that are not valid are not drawn in the first place.
+    stack_size, replay_capacity, batch_size, update_horizon, gamma, max_sample_attempts
+        As for ``ReplayBuffer``; the first three are required. ``max_sample_attempts`` is not used:
+        slots that are not valid are not drawn in the first place. ``return_everything_as_stack``
+        and ``return_as_timeline_format`` are keywords.
 
     Attributes
     ----------
@@ -75,7 +72,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     Notes
     -----
     Draws are stratified where all rows are valid: one slot from each of equal parts of the sum of
-    the priorities. A slot that is not valid is replaced by an independent draw.
+    the priorities. A slot that is not valid is replaced by an independent draw. Batches have
+    ``priority`` and ``next_priority``, ``sampling_probabilities``, which are the raw priorities as
+    in the original, and ``probabilities``. Where fields are declared, they have only the second.
 
     Source: Schaul et al. (2016), "Prioritized Experience Replay", without its exponents.
 
@@ -91,31 +90,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     _BY_WEIGHT = True
-    _inferred: ClassVar[Callable[..., Settings]] = staticmethod(_settings.prioritized)
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __init__(
-            self,
-            stack_size: int,
-            replay_capacity: int,
-            batch_size: int,
-            update_horizon: int = 1,
-            gamma: float = 0.99,
-            max_sample_attempts: int = 1000,
-            *,
-            return_everything_as_stack: bool | None = False,
-            return_as_timeline_format: bool | None = False,
-            strict: bool = False,
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self, observation_shape: tuple[int, ...], *args: Any, **options: Any
-        ) -> None: ...
-
-        def __init__(self, *args: Any, **options: Any) -> None: ...
+    _inferred: ClassVar[Callable[..., Settings]] = staticmethod(prioritized)
 
     @property
     def sum_tree(self) -> SumTree:
@@ -128,8 +103,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if PRIORITY in elements:
             raise InputError(f"{PRIORITY}: it is a parameter of add, and no name for a field")
         return super()._new_rows(elements)
-
-    # ------------------------------------------------------------------ adding
 
     def add(self, /, *args: Any, priority: float | None = None, **fields: Any) -> None:
         """Add a step, see ``ReplayBuffer.add``.
@@ -149,24 +122,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         priority = given.pop(PRIORITY, None)
         if priority is None:
             priority = self.sum_tree.max_recorded_priority
-        (value,) = self._read_priorities(priority, 1)
+        (value,) = _read_priorities(priority, 1)
         self._write(given, value)
-
-    def _read_priorities(self, priorities: ArrayLike, n: int) -> NDArray[np.float64]:
-        values = read_priorities(priorities)
-        if len(values) != n:
-            raise InputError(f"priorities: expected {n}, got {len(values)}")
-        largest = self.sum_tree.largest
-        if n and values.max() > largest:
-            raise InputError(f"priorities: expected at most {largest:g}, got {values.max():g}")
-        return values
 
     def get_add_args_signature(self) -> list[Element]:
         """The fields that ``add`` takes, ``priority`` last."""
         signature = super().get_add_args_signature()
-        return [*signature, self._element(PRIORITY, KIND)] if signature else []
-
-    # ------------------------------------------------------------------ priorities
+        return [*signature, self._element(PRIORITY, PRIORITY_KIND)] if signature else []
 
     def set_priority(self, indices: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of slots; those that hold no row yet have none.
@@ -185,33 +147,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         TypeError, ValueError
             They are no slots, no priorities, or not one for each slot. Whatever is raised, no
             priority has changed.
-
-        Notes
-        -----
-        Cost: proportional to n and the logarithm of the capacity.
         """
         slots = self._slot_list(indices)
-        values = self._read_priorities(priorities, len(slots))
-        self.sum_tree.set_many(slots, values)
+        self.sum_tree.set_many(slots, _read_priorities(priorities, len(slots)))
 
     def get_priority(self, indices: ArrayLike) -> NDArray[np.float32]:
-        """The priorities of slots, 0 for those that were never used.
+        """The priorities of slots, shape ``(n,)``; 0 for those that were never used.
 
-        Parameters
-        ----------
-        indices : array_like of int, shape (n,) or (n, 1)
-
-        Returns
-        -------
-        ndarray of float32, shape (n,)
-
-        Raises
-        ------
-        IndexError
-            There is no such slot.
-        InputError
-            They are no integers in one dimension. It is a ``ValueError`` and an
-            ``AssertionError``.
+        ``indices`` and errors are those of ``set_priority``.
         """
         return self.sum_tree.get_many(self._slot_list(indices)).astype(np.float32)
 
@@ -221,62 +164,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise InputError(f"indices: expected shape (n,) or (n, 1), got {slots.shape}")
         return np.ascontiguousarray(slots.reshape(-1))
 
-    # ------------------------------------------------------------------ sampling
-
-    def sample_index_batch(self, batch_size: SupportsIndex) -> Tensor:
-        """Draw slots by priority, see the notes of the class.
-
-        Parameters
-        ----------
-        batch_size : int
-            How many, at least 0.
-
-        Returns
-        -------
-        Tensor of int64, shape (batch_size,)
-
-        Raises
-        ------
-        NotEnoughDataError
-            No slot is valid and has a priority above 0. It is a ``RuntimeError``.
-        """
-        return super().sample_index_batch(batch_size)
-
-    # What ReAgent gave out until July 2020, where fields are declared, and no more.
-
-    def _names(self, elements: Mapping[str, ElementMetadata]) -> tuple[str, ...]:
-        more = () if self._settings.is_declared else ("probabilities",)
-        return (*super()._names(elements), "sampling_probabilities", *more)
-
-    def _outputs(self, elements: Mapping[str, ElementMetadata]) -> Mapping[str, ElementMetadata]:
-        return elements if self._settings.is_declared else {**elements, PRIORITY: KIND}
-
-    def _column(self, rows: Rows, name: str, slots: Slots) -> Array:
-        if name != PRIORITY:
-            return super()._column(rows, name, slots)
-        there = slots >= 0
-        priorities = np.zeros(slots.shape, np.float32)
-        priorities[there] = Priorities(rows).get_many(slots[there])
-        return priorities
-
-    def _beside(self, rows: Rows, slots: Slots) -> dict[str, Any]:
-        """The priorities under ReAgent's name for them, and what they make probable."""
-        tree = Priorities(rows)
-        priorities = tree.get_many(slots)
-        columns = {"sampling_probabilities": priorities}
-        if not self._settings.is_declared:
-            others = np.flatnonzero(~rows.flags[: rows.ring.stored])
-            total = tree._total_priority() - tree.get_many(others).sum()
-            columns["probabilities"] = priorities / (total if total > 0 else 1.0)
-        return {name: column(values.astype(np.float32)) for name, values in columns.items()}
-
-    # ------------------------------------------------------------------ files
-
     def _fill(self, found: Contents) -> None:
         assert found.priorities is not None
         leaves, greatest = found.priorities
-        values = self._read_priorities([*leaves, greatest], len(leaves) + 1)
+        values = _read_priorities([*leaves, greatest], len(leaves) + 1)
         super()._fill(found._replace(priorities=(values[:-1], greatest)))
-        if self._rows is not None and found.add_count:  # the greatest so far may be of no row
+        if found.add_count:  # the greatest so far may be of no row
             for priority in (greatest, values[0]):
-                self.sum_tree.set_many(np.zeros(1, np.intp), np.array([priority]))
+                self.sum_tree.set(0, priority)
+
+
+def _read_priorities(priorities: ArrayLike, n: int) -> Floats:
+    values = read_priorities(priorities)
+    if len(values) != n:
+        raise InputError(f"priorities: expected {n}, got {len(values)}")
+    return values

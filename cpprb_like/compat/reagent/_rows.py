@@ -7,36 +7,33 @@ are ReAgent's slots. Not here: arguments of calls, and tensors of single fields 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like.compat.reagent._elements import (
     REQUIRED_KEYS,
+    DenseMetadata,
     ElementMetadata,
     InputError,
     column,
 )
 from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.samplers import Prioritized, Where
-from cpprb_like.views._stacking import CHECKED_NBYTES, take_stacks
-
-__all__ = ["Rows", "batch_type", "invalid_range", "transition_names"]
 
 CHUNK = 1 << 16  # rows whose windows are in memory at once
-PRIORITIES = "priorities"  # argument of ``PrioritizedReplayBuffer.add``
-# Names that a buffer with priorities has for itself, and those of such fields of the user inside.
-INSIDE = {name: f"${name}" for name in (PRIORITIES, "weights", "indexes")}
+PRIORITY = "priority"
+PRIORITY_KIND = DenseMetadata((), np.dtype(np.float32))
 # Fields beside those of the user, whose names are names of Python.
 STEP = "$step"  # 1 in a step; 0 in a row of zeros and in a final observation
+SAID = "$said"  # what ``set_index_valid_status`` said of the row: 1, -1, or 0 for nothing
 TERMINAL = "$terminal"  # 1 in the last row of an episode that was terminated
 TRUNCATED = "$truncated"  # the same, of other episodes
-
 # By the flags of the last row of a window, see ``Ring.windows``.
 IS_END, IS_TERMINAL = (np.arange(16) & bit != 0 for bit in (1, 2))
 
@@ -45,23 +42,7 @@ class Rows:
     """Rows of named elements, and flags of the slots that can be drawn.
 
     A slot is valid if its row is a step whose stack is there, and so is what follows for
-    ``update_horizon`` steps, or the end of the episode. Flags follow the rows at the next look.
-
-    Parameters
-    ----------
-    rows : ReplayBuffer
-        Of the fields that ``empty`` declares.
-    elements : dict
-        The kind of each field.
-    settings : Settings
-        Of the buffer.
-
-    Attributes
-    ----------
-    flags : ndarray of bool, shape (capacity,)
-        Whether each slot can be drawn, at the last ``follow``; to be read only.
-    seen, open : int
-        Rows that were written at the last ``follow``, and those of them in an open episode.
+    ``update_horizon`` steps, or the end of the episode. ``flags`` are those of the last ``follow``.
     """
 
     def __init__(
@@ -75,32 +56,30 @@ class Rows:
         self.horizon = settings.update_horizon
         self.flags: NDArray[np.bool_] = np.zeros(settings.replay_capacity, np.bool_)
         self.valid = Where(rows.ring, self.flags.take)
-        self.seen = self.open = 0
-        self._count: int | None = 0  # of the flags that are set; None while they change
-        self._columns = {x.name: x for x in rows.ring.columns if x.objects is None}
+        self.seen = 0  # rows written at the last ``follow``
+        self.count: int | None = 0  # of the flags that are set; None while they change
         self._fields = {field.name: field for field in rows.schema.fields}
-        self._renamed = [name for name in INSIDE if name in elements]
+        self._outputs = dict(elements)
+        if rows.has_priorities and not settings.is_declared:
+            self._outputs[PRIORITY] = PRIORITY_KIND
+        names = transition_names(elements, rows.has_priorities, settings.is_declared)
+        self._batch_type = _batch_type(names)
 
     @classmethod
     def empty(
         cls, elements: Mapping[str, ElementMetadata], settings: Settings, seed: int, by_weight: bool
     ) -> Rows:
         """No rows yet, of these fields; ``InputError`` if there can be no such rows."""
-        declared: dict[str, Any] = {
-            INSIDE.get(name, name): kind.declaration() for name, kind in elements.items()
-        }
-        for name in (STEP, TERMINAL, TRUNCATED):
-            declared[name] = {"shape": (), "dtype": bool}
-        sampler = Prioritized(1.0, beta=0.0, eps=0.0, check_for_update=False)
-        make = partial(PrioritizedReplayBuffer, sampler=sampler) if by_weight else ReplayBuffer
+        declared: dict[str, Any] = {name: kind.declaration() for name, kind in elements.items()}
+        declared |= {name: {"shape": (), "dtype": bool} for name in (STEP, TERMINAL, TRUNCATED)}
+        declared[SAID] = {"shape": (), "dtype": np.int8}
+        options: dict[str, Any] = {"terminated": TERMINAL, "truncated": TRUNCATED, "seed": seed}
+        make: Any = ReplayBuffer
+        if by_weight:
+            make = PrioritizedReplayBuffer
+            options["sampler"] = Prioritized(1.0, beta=0.0, eps=0.0, check_for_update=False)
         try:
-            rows = make(
-                settings.replay_capacity,
-                declared,
-                terminated=TERMINAL,
-                truncated=TRUNCATED,
-                seed=seed,
-            )
+            rows = make(settings.replay_capacity, declared, **options)
         except (TypeError, ValueError) as error:
             raise InputError(str(error)) from error
         return cls(rows, elements, settings)
@@ -119,34 +98,33 @@ class Rows:
 
         ``InputError`` names the field that has no faithful value of its dtype.
         """
-        padding = 0 if self.ring.episode_len(0) else self.padding
-        for name in self._renamed:
-            step[INSIDE[name]] = step.pop(name)
-        step |= {STEP: True, TERMINAL: is_terminal, TRUNCATED: is_end and not is_terminal}
-        n = padding + 1 + (final is not None)
+        place = 0 if self.ring.episode_len(0) else self.padding
+        n = place + 1 + (final is not None)
+        columns = {
+            **step,
+            STEP: True,
+            SAID: 0,
+            TERMINAL: is_terminal,
+            TRUNCATED: is_end and not is_terminal,
+        }
         beside: dict[str, Any] = {}
         if priority is not None:
-            beside[PRIORITIES] = np.zeros(n)
-            beside[PRIORITIES][padding] = priority
+            beside["priorities"] = np.zeros(n)
+            beside["priorities"][place] = priority
         try:
-            if n == 1:
-                self.rows.add(**step, **beside)
-                return
-            columns = {name: self._zeros(name, n) for name in self._fields}
-            for name, value in step.items():
-                columns[name][padding] = self._fields[name].convert(value, 1)[0]
-            if final is not None:  # the last row instead of the step
-                columns["observation"][-1] = self._fields["observation"].convert(final, 1)[0]
-                for name in (TERMINAL, TRUNCATED):
-                    columns[name][-2:] = False, columns[name][-2]
+            if n > 1:
+                for name, value in columns.items():
+                    field = self._fields[name]
+                    blank = None if field.dtype.kind == "O" else field.dtype.type()
+                    columns[name] = np.full((n, *field.shape), blank, field.dtype)
+                    columns[name][place] = field.convert(value, 1)[0]
+                if final is not None:  # the last row instead of the step
+                    columns["observation"][-1] = self._fields["observation"].convert(final, 1)[0]
+                    for name in (TERMINAL, TRUNCATED):
+                        columns[name][-2:] = columns[name][[-1, -2]]
             self.rows.add(**columns, **beside)
         except ValueError as error:
             raise InputError(str(error)) from error
-
-    def _zeros(self, name: str, n: int) -> Array:
-        field = self._fields[name]
-        blank = None if field.dtype.kind == "O" else field.dtype.type()
-        return np.full((n, *field.shape), blank, field.dtype)
 
     def fill(self, columns: Mapping[str, Array], count: int, priorities: Array | None) -> None:
         """Add rows that ReAgent stored by slot, after ``count`` rows: each goes to its slot.
@@ -157,18 +135,17 @@ class Rows:
         capacity = self.ring.capacity
         stored = min(count, capacity)
         slots = np.arange(count - stored, count) % capacity
-        ends = columns["terminal"][slots] != 0
-        is_first = np.append(count <= capacity, ends)[:stored]
+        is_end = columns["terminal"] != 0
+        is_first = np.append(count <= capacity, is_end[slots])[:stored]
         is_padding = np.zeros(stored, np.bool_)
         for place in range(self.padding):
             is_padding[place:] |= is_first[: stored - place]
         is_step = np.zeros(capacity, np.bool_)
         is_step[slots] = ~is_padding
-        is_end = columns["terminal"] != 0
-        found = {INSIDE.get(name, name): values for name, values in columns.items()}
-        found |= {STEP: is_step, TERMINAL: is_end, TRUNCATED: is_end & False}
+        found = {**columns, STEP: is_step, TERMINAL: is_end, TRUNCATED: is_end & False}
+        found[SAID] = np.zeros(capacity, np.int8)
         if priorities is not None:
-            found[PRIORITIES] = priorities
+            found["priorities"] = priorities
         try:
             # Slots before the cursor a second time, so that the next row goes behind them.
             for stop in (stored, count % capacity if count > capacity else 0):
@@ -178,54 +155,43 @@ class Rows:
 
     # ------------------------------------------------------------------ which can be drawn
 
-    def follow(self) -> None:
-        """Set the flags of the rows that were added since the last call.
-
-        An interrupted call is repeated by the next one.
-        """
+    def follow(self) -> NDArray[np.bool_]:
+        """The flags, up to date. An interrupted call is repeated by the next one."""
         if self.ring.written != self.seen:
             self.rows._hold(False, self._take_in)
+        return self.flags
 
     def _take_in(self) -> None:
         """``follow``, while other threads that write wait."""
         written, capacity = self.ring.written, self.ring.capacity
         oldest = max(0, written - capacity)
-        # Steps of an open episode lacked what follows; users may have set their flags.
-        first = self.seen - min(self.horizon, self.open)
-        for start in range(max(oldest, first), written, CHUNK):
-            slots = np.arange(start, min(start + CHUNK, written)) % capacity
-            flags, n = self._are_valid(slots), max(0, self.seen - start)
-            flags[:n] |= self.flags[slots[:n]]
-            self.set_flags(slots, flags)
-        if oldest and self.padding:  # broken stacks
-            self.set_flags(np.arange(oldest, oldest + self.padding) % capacity, False)
-        self.open = self.ring.episode_len(0)
+        # Steps before the new rows lacked what follows; the oldest stacks have lost frames.
+        for start in range(max(oldest, self.seen - self.horizon), written, CHUNK):
+            self._look(np.arange(start, min(start + CHUNK, written)) % capacity)
+        self._look(np.arange(oldest, oldest + self.padding if oldest else 0) % capacity)
         self.seen = written
 
-    def _are_valid(self, slots: Slots) -> NDArray[np.bool_]:
-        """The rule of the class, for rows that are stored."""
-        window, counts, flags = self.ring.windows(slots, self.padding, self.horizon)
-        is_step = self.read(STEP, window.take([self.padding, -1], axis=1))
-        has_end = IS_TERMINAL[flags] | (IS_END[flags] & ~is_step[:, 1])
-        has_future = (counts[:, 1] == self.horizon) | has_end
-        valid: NDArray[np.bool_] = is_step[:, 0] & has_future & (counts[:, 0] == self.padding)
-        return valid
-
-    def set_flags(self, slots: Slots, flags: NDArray[np.bool_] | bool) -> None:
+    def _look(self, slots: Slots) -> None:
         """Set the flags of slots, each of which is there once."""
-        count, self._count = self.count, None  # an interrupted call leaves no wrong count
-        count -= int(np.count_nonzero(self.flags[slots]))
-        self.flags[slots] = flags
-        self._count = count + int(np.count_nonzero(self.flags[slots]))
+        before, self.count = self.size(), None  # an interrupted call leaves no wrong count
+        before -= int(np.count_nonzero(self.flags[slots]))
+        window, counts, flags = self.ring.windows(slots, self.padding, self.horizon)
+        is_step = self.rows.stack(STEP, window[:, [self.padding, -1]])
+        has_end = IS_TERMINAL[flags] | (IS_END[flags] & ~is_step[:, 1])
+        valid = is_step[:, 0] & (has_end | (counts[:, 1] == self.horizon))
+        said = self.rows.stack(SAID, slots[:, np.newaxis])[:, 0]
+        self.flags[slots] = valid & (counts[:, 0] == self.padding) & (said >= 0) | (said > 0)
+        self.count = before + int(np.count_nonzero(self.flags[slots]))
 
-    @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many flags are set."""
-        known = self._count
-        return self._counted() if known is None else known
+        return int(np.count_nonzero(self.flags)) if self.count is None else self.count
 
-    def _counted(self) -> int:
-        return int(np.count_nonzero(self.flags))
+    def say(self, slot: int, is_valid: bool) -> None:
+        """Declare a row that is stored valid or not."""
+        self.rows.update([slot], **{SAID: [1 if is_valid else -1]})
+        self.follow()
+        self.rows._hold(False, self._look, np.array([slot]))
 
     def draw(self, n: int) -> Slots:
         """Slots of valid rows, drawn as the sampler of the rows draws them."""
@@ -247,105 +213,103 @@ class Rows:
 
     # ------------------------------------------------------------------ reading
 
+    @property
+    def sampler(self) -> Prioritized:
+        """The priorities, where there are some."""
+        return cast("Prioritized", self.rows.sampler)
+
     def read(self, name: str, slots: Slots) -> Array:
-        """A field at these slots, shape ``(*slots.shape, *shape)``, slots in two dimensions.
+        """A field at slots in two dimensions, shape ``(*slots.shape, *shape)``.
 
         The slot -1 stands for zeros, or ``None`` where the field holds lists.
         """
-        name = INSIDE.get(name, name)
-        found = self._columns.get(name)
-        if found is None or slots.size * found.nbytes >= CHECKED_NBYTES:
+        if name != PRIORITY or PRIORITY in self.elements:
             return self.rows.stack(name, slots, axis=0)
-        return take_stacks(self.ring, found, slots, 0)  # half the time of ``stack``
+        priorities = np.zeros(slots.shape, np.float32)
+        priorities[slots >= 0] = self.sampler.rows.get(slots[slots >= 0])
+        return priorities
 
-    def column(self, name: str, slots: Slots) -> Array:
-        """A field at slots in one dimension."""
-        return self.read(name, slots[:, np.newaxis])[:, 0]
+    def column(self, name: str) -> Array:
+        """A field at all slots."""
+        slots = np.arange(self.ring.capacity, dtype=np.intp)
+        return self.read(name, np.where(slots < self.ring.stored, slots, -1)[:, np.newaxis])[:, 0]
 
-    def place(self, slots: Slots) -> Slots:
-        """Slots around the end of the ring; -1 for those that were never written."""
-        places = slots % self.ring.capacity
-        places[places >= self.ring.stored] = -1
-        return places
+    def transitions(self, slots: Slots) -> tuple[Slots, Any]:
+        """All slots that are read, and the batch of the transitions from ``slots`` on."""
+        window, counts, flags = self.ring.windows(slots, self.padding, self.horizon, repeat=False)
+        every, ahead, is_end = np.arange(len(slots)), counts[:, 1], IS_END[flags]
+        last = window[every, self.padding + ahead, np.newaxis]
+        is_final = is_end & ~self.read(STEP, last)[:, 0]
+        steps = np.where(is_end, np.minimum(ahead + 1 - is_final, self.horizon), self.horizon)
+        terminal = IS_TERMINAL[flags] & (is_final | (ahead < self.horizon))
 
-    def _stacks(self, slots: Slots) -> Slots:
-        """The slots of the stacks that end at these slots, shape ``(n, depth)``; all -1 for -1."""
-        if not self.padding:
-            return slots[:, np.newaxis]
-        stacked = self.place(slots[:, np.newaxis] + np.arange(-self.padding, 1))
-        stacked[slots < 0] = -1
-        return stacked
-
-    def transitions(
-        self,
-        slots: Slots,
-        elements: Mapping[str, ElementMetadata],
-        read: Callable[[str, Slots], Array],
-    ) -> dict[str, Any]:
-        """The transitions from these slots on, as tensors by name.
-
-        ``elements`` are the fields that are given out, and ``read`` reads one of them.
-        """
-        window, counts, flags = self.ring.windows(slots, 0, self.horizon, repeat=False)
-        ahead, is_end = counts[:, 1], IS_END.take(flags)
-        is_final = is_end & ~self.column(STEP, self.place(slots + ahead))
-        steps = np.minimum(ahead + 1 - is_final, self.horizon)
-        steps[~is_end] = self.horizon
-        terminal = IS_TERMINAL.take(flags) & (is_final | (ahead < self.horizon))
-
-        n, width = window.shape
         is_timeline = self.settings.return_as_timeline_format
-        is_within = np.arange(self.horizon) < steps[:, np.newaxis] if is_timeline else None
-        # The row behind the last step; -1 if that is no row of the same episode.
-        behind = window.take(np.arange(0, n * width, width) + steps)
-        later = behind if is_within is None else window[:, 1:][is_within]
-        stacks = self._stacks(np.concatenate([slots, later]))
+        is_within = np.arange(self.horizon) < steps[:, np.newaxis]
+        # Stacks that end at each row of the transition; all -1 behind the end of the episode.
+        stacks = sliding_window_view(window, self.padding + 1, axis=1)
+        stacks = np.where(stacks[..., -1:] < 0, -1, stacks)
+        following = stacks[:, 1:][is_within] if is_timeline else stacks[every, steps]
+        picked = np.concatenate([stacks[:, 0], following])
         batch: dict[str, Any] = {}
-        for name, kind in elements.items():
+        for name, kind in self._outputs.items():
             if name == "terminal":
                 continue
             out = "state" if name == "observation" else name
-            values = read(name, stacks)
-            batch[out], following = kind.output(values[:n]), values[n:]
+            values = self.read(name, picked)
+            now, later = values[: len(slots)], values[len(slots) :]
+            batch[out] = kind.output(now)
             batch[f"next_{out}"] = (
-                kind.output_lists(following, steps) if is_timeline else kind.output(following)
+                kind.output_lists(later, steps) if is_timeline else kind.output(later)
             )
-        if is_within is not None:
-            rewards = read("reward", self._stacks(window[:, :-1][is_within]))
-            batch["reward"] = elements["reward"].output_lists(rewards, steps)
+        if is_timeline:
+            rewards = self.read("reward", stacks[:, :-1][is_within])
+            batch["reward"] = self._outputs["reward"].output_lists(rewards, steps)
         elif not self.settings.return_everything_as_stack:
             # Rows behind the last step, and final observations, have rewards of 0.
-            rewards = read("reward", window)[:, :-1].astype(np.float64)
-            factors = _factors(self.settings.gamma, self.horizon)
-            plain = rewards.ndim == 2
-            total = rewards @ factors if plain else np.tensordot(factors, rewards, (0, 1))
+            rewards = self.read("reward", window[:, self.padding : -1]).astype(np.float64)
+            factors = self.settings.gamma ** np.arange(float(self.horizon))
+            total = np.tensordot(factors, rewards, (0, 1))
             batch["reward"] = column(total.astype(np.float32))
         batch["terminal"] = column(terminal)
         batch["indices"] = column(slots.astype(np.int64))
         batch["step"] = column(steps)
-        return batch
+        if self.rows.has_priorities:
+            self._add_probabilities(batch, slots)
+        return window[window >= 0], self._batch_type(**batch)
+
+    def _add_probabilities(self, batch: dict[str, Any], slots: Slots) -> None:
+        """Add the priorities under ReAgent's name for them, and what they make probable."""
+        weights = self.sampler.rows
+        priorities = weights.get(slots)
+        batch["sampling_probabilities"] = column(priorities.astype(np.float32))
+        if not self.settings.is_declared:
+            others = np.flatnonzero(~self.flags[: self.ring.stored])
+            total = weights.total - weights.get(others).sum()
+            probabilities = priorities / (total if total > 0 else 1.0)
+            batch["probabilities"] = column(probabilities.astype(np.float32))
 
 
-@lru_cache(maxsize=8)
-def _factors(gamma: float, horizon: int) -> NDArray[np.float64]:
-    """Discount factors of the rewards of a transition."""
-    return np.asarray(gamma ** np.arange(float(horizon)))
+def transition_names(
+    elements: Iterable[str], has_priorities: bool, is_declared: bool
+) -> tuple[str, ...]:
+    """The names of what a batch consists of, for a buffer of these fields.
 
-
-@lru_cache(maxsize=64)
-def transition_names(elements: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of what a batch consists of, for a buffer of these fields."""
+    ReAgent gave out fewer of the priorities until July 2020, where fields are declared.
+    """
     extras = [name for name in elements if name not in REQUIRED_KEYS]
+    more: tuple[str, ...] = ()
+    if has_priorities:
+        extras += [] if is_declared else [PRIORITY]
+        more = ("sampling_probabilities", *([] if is_declared else ["probabilities"]))
     return (
         *("state", "action", "reward", "next_state", "next_action", "next_reward"),
         *("terminal", "indices", "step"),
         *(f"{prefix}{name}" for name in extras for prefix in ("", "next_")),
+        *more,
     )
 
 
-@lru_cache(maxsize=64)
-def batch_type(names: tuple[str, ...]) -> Any:
-    """The class of batches with these names; making one takes longer than drawing a batch."""
+def _batch_type(names: tuple[str, ...]) -> Any:
     try:
         return namedtuple("batch_type", names)  # noqa: PYI024 (the names are known when it runs)
     except ValueError as error:
