@@ -21,13 +21,12 @@ from cpprb_like._arguments.arrays import Array
 from cpprb_like.checkpoint._restricted_pickle import PickledObject, plain
 from cpprb_like.checkpoint._restricted_pickle import load as load_pickle
 from cpprb_like.compat.reagent._elements import (
+    NUMBERS,
     REQUIRED_KEYS,
     DenseMetadata,
     ElementMetadata,
     InputError,
 )
-
-__all__ = ["STORE_FILENAME_PREFIX", "Contents", "read_files"]
 
 Found = TypeVar("Found")
 
@@ -56,70 +55,46 @@ class Contents(NamedTuple):
 def read_files(
     folder: Path, suffix: object, capacity: int, known: Mapping[str, Any] | None, has_tree: bool
 ) -> Contents:
-    """Read the files of a suffix.
+    """Read the files of a suffix, whose arrays have ``capacity`` slots.
 
-    Parameters
-    ----------
-    folder, suffix
-        The arguments of ``load``.
-    capacity : int
-        Slots that each array must have.
-    known : mapping, optional
-        Names of the fields; by default those that there are files of.
-    has_tree : bool
-        Whether priorities are read.
-
-    Raises
-    ------
-    FileNotFoundError
-        A file is missing. All are looked for before the first is read.
-    InputError
-        A file is damaged, or was written by a buffer of another capacity.
+    ``known`` are names of the fields; by default those that there are files of. Raises
+    ``FileNotFoundError`` before the first file is read, and ``InputError`` if a file is damaged or
+    was written by a buffer of another capacity.
     """
-
-    def path(name: str) -> Path:
-        return folder / f"{name}_ckpt.{suffix}.gz"
+    end = f"_ckpt.{suffix}.gz"
 
     def read(name: str, reader: Callable[[Any], Found]) -> Found:
+        path = folder / f"{name}{end}"
         try:
-            with gzip.open(path(name)) as file:
+            with gzip.open(path) as file:
                 found = reader(file)
                 if file.read(1):
                     raise InputError("there are more bytes than expected")
         except DAMAGE as error:
-            raise InputError(f"{path(name)}: {str(error) or type(error).__name__}") from error
+            raise InputError(f"{path}: {str(error) or type(error).__name__}") from error
         return found
 
-    fields = list(known or (REQUIRED_KEYS + _extras(folder, suffix, path("sum_tree").is_file())))
+    paths = [path.name for path in folder.glob("*") if path.name.endswith(end)]
+    there = {name[: -len(end)] for name in paths}
+    fields = list(known or REQUIRED_KEYS)
+    if not known:
+        # ReAgent's buffer by priority writes a field of priorities, which it never fills.
+        left_out = {*REQUIRED_KEYS, *["priority"] * ("sum_tree" in there)}
+        stored = {name.removeprefix(STORE_FILENAME_PREFIX) for name in there}
+        fields += sorted(x for x in stored - left_out if STORE_FILENAME_PREFIX + x in there)
     names = [STORE_FILENAME_PREFIX + field for field in fields]
     for name in [*names, "add_count", *["sum_tree"] * has_tree]:
-        if not path(name).is_file():
-            raise FileNotFoundError(f"Missing file: {path(name)}")
-    count = read("add_count", lambda file: _read_array(file, "iu", ()))
+        if name not in there:
+            raise FileNotFoundError(f"Missing file: {folder / name}{end}")
+    count = int(read("add_count", lambda file: _read_array(file, "iu", ())))
     if count < 0:
-        raise InputError(f"{path('add_count')}: expected at least 0, got {count}")
+        raise InputError(f"{folder / 'add_count'}{end}: expected at least 0, got {count}")
     columns = {
-        field: read(name, lambda file: _read_array(file, "biufc", (capacity,)))
+        field: read(name, lambda file: _read_array(file, NUMBERS, (capacity,)))
         for field, name in zip(fields, names, strict=True)
     }
     tree = read("sum_tree", lambda file: _read_sum_tree(file, capacity)) if has_tree else None
-    return Contents(columns, int(count), tree)
-
-
-def _extras(folder: Path, suffix: object, has_priorities: bool) -> list[str]:
-    """Names of the fields that there are files of, besides those that are required.
-
-    ReAgent's buffer by priority writes a field of priorities, which it never fills.
-    """
-    left_out = [*REQUIRED_KEYS, *["priority"] * has_priorities]
-    end = f"_ckpt.{suffix}.gz"
-    paths = folder.iterdir() if folder.is_dir() else iter(())
-    found = (
-        path.name[len(STORE_FILENAME_PREFIX) : -len(end)]
-        for path in paths
-        if path.name.startswith(STORE_FILENAME_PREFIX) and path.name.endswith(end)
-    )
-    return sorted(name for name in found if name not in left_out)
+    return Contents(columns, count, tree)
 
 
 def _read_array(file: Any, kinds: str, shape: tuple[int, ...]) -> Array:
@@ -147,5 +122,4 @@ def _read_sum_tree(file: Any, capacity: int) -> tuple[NDArray[np.float64], float
         raise InputError(
             f"expected priorities of {capacity} slots, got {leaves.dtype} of shape {leaves.shape}"
         )
-    greatest = plain(tree.state["max_recorded_priority"])
-    return leaves[:capacity].astype(np.float64), float(greatest)
+    return leaves[:capacity], float(plain(tree.state["max_recorded_priority"]))

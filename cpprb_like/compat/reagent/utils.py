@@ -69,22 +69,31 @@ def replay_buffer_to_pre_timeline_df(
         )
     if isinstance(batch.reward, list):
         raise InputError("replay_buffer: expected one without return_as_timeline_format")
-    n = len(batch.indices)
-    actions = _rows("action", batch.action)
-    terminal = _column("terminal", batch.terminal)
-    reward = _column("reward", batch.reward)
+
+    def rows(name: str, width: int | None = None) -> Any:
+        """A field as an array of vectors, or of one number for each step."""
+        values = getattr(batch, name).numpy()
+        if values.ndim != 2 or width not in (None, values.shape[1]):
+            kind = "vector" if width is None else "number"
+            raise InputError(f"{name}: expected one {kind} for each step, got {values.shape}")
+        return values if width is None else values[:, 0]
+
+    def sparse(name: str) -> list[dict[int, float]]:
+        return [dict(enumerate(row)) for row in rows(name).tolist()]
+
+    reward, terminal = rows("reward", 1).tolist(), rows("terminal", 1).tolist()
     table: dict[str, Any] = {
-        "ds": [DEFAULT_DS] * n,
-        "state_features": list(map(_sparse, _rows("state", batch.state))),
-        "action": list(map(_sparse, actions)),
-        "mdp_id": list(map(str, _column("mdp_id", batch.mdp_id))),
-        "sequence_number": _column("sequence_number", batch.sequence_number),
-        "action_probability": np.exp(_column("log_prob", batch.log_prob)).tolist(),
+        "ds": [DEFAULT_DS] * len(reward),
+        "state_features": sparse("state"),
+        "action": sparse("action"),
+        "mdp_id": list(map(str, rows("mdp_id", 1).tolist())),
+        "sequence_number": rows("sequence_number", 1).tolist(),
+        "action_probability": np.exp(rows("log_prob", 1)).tolist(),
         "reward": reward,
         "metrics": [{"reward": amount} for amount in reward],
     }
     if is_discrete_action:
-        chosen = _column("action", batch.action)
+        chosen = rows("action", 1).tolist()
         table["action"] = list(map(str, chosen))
         possible: Iterable[Any] = sorted(set(chosen))
         if n_actions is not None:
@@ -98,27 +107,3 @@ def replay_buffer_to_pre_timeline_df(
     else:
         table |= {name: getattr(batch, name).tolist() for name in POSSIBLE if hasattr(batch, name)}
     return pandas.DataFrame(table)
-
-
-def _rows(name: str, values: Any) -> list[list[float]]:
-    """A tensor of two dimensions as lists."""
-    if values.ndim != 2:
-        raise InputError(
-            f"{name}: expected one vector for each step, got shape {tuple(values.shape)}"
-        )
-    rows: list[list[float]] = values.tolist()
-    return rows
-
-
-def _column(name: str, values: Any) -> list[Any]:
-    """A tensor of shape (n, 1) as a list."""
-    if values.ndim != 2 or values.shape[1] != 1:
-        raise InputError(
-            f"{name}: expected one number for each step, got shape {tuple(values.shape)}"
-        )
-    column: list[Any] = values[:, 0].tolist()
-    return column
-
-
-def _sparse(row: list[float]) -> dict[int, float]:
-    return dict(enumerate(row))
