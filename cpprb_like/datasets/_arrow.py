@@ -157,20 +157,14 @@ class ParquetWriter:
 class ParquetFiles:
     """The rows of Parquet files, one file after the other, by number.
 
-    Reading is fast where rows follow those that were read before. One file is open at a time, and
-    one batch of rows is in memory.
+    One file is open at a time, and one of its groups of rows is in memory.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
         self._number = -1
         self._file: Any = None
-        self._forget()
-
-    def _forget(self) -> None:
-        self._key: tuple[Any, ...] = ()  # what `_batches` iterates over
-        self._batch: Any = None
-        self._start = self._stop = 0  # rows of the batch in its file
+        self._key: tuple[Any, ...] = ()  # of the group in memory
 
     def open(self, number: int) -> Any:
         """Open a file, as a ``pyarrow.parquet.ParquetFile``."""
@@ -188,11 +182,7 @@ class ParquetFiles:
     @cached_property
     def starts(self) -> Array:
         """Number of the first row of each file, and of all rows."""
-        counts = []
-        for number, path in enumerate(self.paths):
-            file = self.open(number)
-            with reading(path):
-                counts.append(file.metadata.num_rows)
+        counts = [self.open(number).metadata.num_rows for number in range(len(self.paths))]
         return np.cumsum([0, *counts], dtype=np.int64)
 
     def read(
@@ -203,35 +193,31 @@ class ParquetFiles:
             number = int(np.searchsorted(self.starts, start, side="right")) - 1
             if number >= len(self.paths):
                 raise ValueError(f"expected row {start}, got {self.starts[-1]} rows")
-            first = int(self.starts[number])
-            self.open(number)
             with reading(self.paths[number]):
-                self._go_to(start - first, columns, most)
-                n = min(stop, first + self._stop) - start
-                rows = convert(self._batch.slice(start - first - self._start, n))
+                self.open(number)
+                row = start - int(self.starts[number])
+                first, group = self._group(row, columns)
+                found = group.slice(row - first, min(most, stop - start))
+                rows = convert(found)
             yield rows
-            start += n
+            start += len(found)
 
-    def _go_to(self, row: int, columns: list[str], most: int) -> None:
-        """Read on to the batch of a row, in the group of rows that has it and in no other."""
+    def _group(self, row: int, columns: list[str]) -> tuple[int, Any]:
+        """The group of rows that has a row of the open file, and the number of its first row."""
         starts = self._groups
         group = int(np.searchsorted(starts, row, side="right")) - 1
         if group >= len(starts) - 1:
             raise ValueError(f"expected row {row}, got {starts[-1]} rows")
-        key = group, most, *columns
-        if key != self._key or row < self._start:
-            self._forget()
-            self._batches = self._file.iter_batches(most, [group], columns, use_threads=False)
-            self._key, self._start, self._stop = key, int(starts[group]), int(starts[group])
-        while self._stop <= row:
-            self._batch = next(self._batches, None)
-            if self._batch is None or len(self._batch) == 0:
-                raise ValueError(f"expected row {row}, got {self._stop} rows")
-            self._start, self._stop = self._stop, self._stop + len(self._batch)
+        if self._key != (group, *columns):
+            table = self._file.read_row_group(group, columns, use_threads=False)
+            if len(table) != starts[group + 1] - starts[group]:
+                raise ValueError(f"expected rows up to {starts[group + 1]}, got {len(table)}")
+            self._key, self._batch = (group, *columns), table.combine_chunks().to_batches()[0]
+        return int(starts[group]), self._batch
 
     def close(self) -> None:
         """Close the file."""
-        self._forget()
+        self._key, self._batch = (), None
         if self._file is not None:
             self._file.close()
         self._file, self._number = None, -1

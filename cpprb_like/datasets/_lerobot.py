@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +45,6 @@ from cpprb_like.datasets._model import (
     Rows,
     load_json,
 )
-from cpprb_like.datasets._video import Video
 
 __all__ = ["FORMAT"]
 
@@ -55,7 +53,6 @@ INFO, STATS = "meta/info.json", "meta/stats.json"
 TASKS, EPISODES = "meta/tasks.parquet", "meta/episodes"
 PIECE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 DATA_PATH = f"data/{PIECE}.parquet"
-VIDEO_PATH = f"videos/{{video_key}}/{PIECE}.mp4"
 FILES_IN_CHUNK = 1000
 FILE_NBYTES = 100 << 20
 VIDEO_FILE_MB = 200
@@ -63,7 +60,6 @@ TASK = "from_replay_buffer"  # as LeRobot's own replay buffer says
 FPS = 1
 BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
 MOST_EPISODES = 256  # whose metadata wait to be written
-MOST_STATISTICS = 256  # numbers of a feature that has statistics of each episode
 ALONE = ("observation", "observation.state", "observation.image")
 
 
@@ -85,7 +81,7 @@ class LerobotWriter(Writer):
             raise ValueError(f"about: fps: expected an integer of at least 1, got {self._fps!r}")
         if not isinstance(self._task, str) or not self._task:
             raise ValueError(f"about: task: expected text, got {self._task!r}")
-        if any(feature.kind == "image" for feature in found.values()):
+        if any(feature.is_image for feature in found.values()):
             need("PIL.Image", NAME)
         made = {column: np.dtype(dtype) for column, dtype in DEFAULTS.items()}
         made |= dict.fromkeys((DONE, TERMINATED, TRUNCATED), FLAG)
@@ -97,7 +93,7 @@ class LerobotWriter(Writer):
         where = PIECE.format(chunk_index=0, file_index=0)
         self._episodes = self._new_file(path / EPISODES / f"{where}.parquet", MOST_EPISODES)
         self._number = self._row = 0  # of the file, and of all rows
-        self._statistics: dict[str, Statistics] = {}
+        self._statistics = {column: Statistics() for column in self._features}
 
     def _new_file(self, path: Path, most: int) -> _arrow.ParquetWriter:
         known = ["episode_index"]
@@ -113,7 +109,6 @@ class LerobotWriter(Writer):
             self._file.close()
             self._number += 1
             self._file = self._new_file(self._data_path(self._number), self._most)
-        self._samples: dict[str, Statistics] = {column: Statistics() for column in self._features}
 
     def steps(self, at: int, steps: Steps) -> None:
         """Write rows behind those before."""
@@ -132,7 +127,7 @@ class LerobotWriter(Writer):
         columns = {}
         for column, feature in self._features.items():
             columns[column] = feature.to_arrow(found[column])
-            self._samples[column].add(feature.samples(found[column]))
+            self._statistics[column].add(feature.samples(found[column]))
         self._file.add(columns)
 
     def end(self, final: Steps) -> None:
@@ -152,13 +147,6 @@ class LerobotWriter(Writer):
             "meta/episodes/chunk_index": 0,
             "meta/episodes/file_index": 0,
         }
-        for column, found in self._samples.items():
-            feature = self._features[column]
-            sizes = () if feature.kind == "image" else feature.numbers.shape
-            if math.prod(sizes) <= MOST_STATISTICS:
-                made = found.to_json(feature)
-                row |= {f"stats/{column}/{name}": values for name, values in made.items()}
-            self._statistics.setdefault(column, Statistics()).merge(found)
         self._episodes.add({key: pa.array([value]) for key, value in row.items()})
         self._row = stop
 
@@ -219,21 +207,6 @@ class LerobotWriter(Writer):
 # ---------------------------------------------------------------------- reading
 
 
-class _Clip(NamedTuple):
-    """Where the images of an episode are in a video."""
-
-    path: Path
-    start: float
-
-
-class _Span(NamedTuple):
-    """Where an episode is: the number that its rows have, its first row, and its images."""
-
-    number: int
-    start: int
-    clips: dict[str, _Clip]
-
-
 class LerobotReader(Reader):
     """Reads a folder of LeRobot's."""
 
@@ -241,7 +214,6 @@ class LerobotReader(Reader):
         super().__init__(path, split)
         need("pyarrow.parquet", NAME)
         self._files = _arrow.ParquetFiles(sorted((path / "data").glob("*/*.parquet")))
-        self._videos: dict[str, tuple[Path, Video]] = {}
 
     def load(self) -> None:
         """Read all but the rows, and a row, before memory is taken for sizes that files claim.
@@ -290,8 +262,8 @@ class LerobotReader(Reader):
 
         def field_of(path: Place, name: str) -> Field | str:
             feature = feature_of(columns[path], name, found[columns[path]])
-            if feature is None or not self._is_there(feature):
-                return _reason(found[columns[path]]["dtype"])
+            if feature is None:
+                return str(found[columns[path]]["dtype"])
             self._features[name] = feature
             return feature.field
 
@@ -303,115 +275,51 @@ class LerobotReader(Reader):
             )
         return builder
 
-    def _is_there(self, feature: Feature) -> bool:
-        """Whether what reads a feature is installed: frames of videos need PyAV."""
-        if feature.kind != "video":
-            return True
-        key = feature.column
-        if "/" in key or "\\" in key or feature.image_shape[2] != 3:
-            return False
-        try:
-            need("av", NAME)
-        except ImportError:
-            return False
-        return True
-
-    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, _Span]]:
-        """The episodes of all files, and where their rows and their frames are."""
-        numbers = ["episode_index", "dataset_from_index", "dataset_to_index"]
-        filmed = [name for name, feature in self._features.items() if feature.kind == "video"]
-        videos = {
-            name: [
-                f"videos/{self._features[name].column}/{key}"
-                for key in ("chunk_index", "file_index", "from_timestamp")
-            ]
-            for name in filmed
-        }
-        columns = [*numbers, *(column for found in videos.values() for column in found)]
+    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, tuple[int, int]]]:
+        """The episodes of all files; the number that its rows have, and its first row."""
+        columns = ["episode_index", "dataset_from_index", "dataset_to_index"]
+        total = int(self._files.starts[-1])
+        folder = self.path / EPISODES
+        files = _arrow.ParquetFiles(sorted(folder.glob("*/*.parquet")))
 
         def values_of(batch: Any) -> Rows:
-            lacking = [column for column in columns if column not in batch.schema.names]
-            if lacking:
-                raise ValueError(f"expected the columns {lacking}")
-            return {column: _arrow.flat(batch.column(column), column)[0] for column in columns}
+            return {name: _arrow.flat(batch.column(name), name)[0] for name in columns}
 
-        total = int(self._files.starts[-1])
-        files = _arrow.ParquetFiles(sorted((self.path / EPISODES).glob("*/*.parquet")))
         with contextlib.closing(files):
             for rows in files.read(0, int(files.starts[-1]), columns, 1 << 12, values_of):
-                found = {column: values.tolist() for column, values in rows.items()}
-                indexes = zip(*(found[column] for column in numbers), strict=True)
-                for k, (number, start, stop) in enumerate(indexes):
+                found = (rows[name].tolist() for name in columns)
+                for number, start, stop in zip(*found, strict=True):
                     if not 0 <= start <= stop <= total:
                         raise ValueError(
-                            f"{self.path / EPISODES}: episode {number}: expected rows of 0 to "
-                            f"{total}, got {start} to {stop}"
+                            f"{folder}: episode {number}: expected rows of 0 to {total}, got "
+                            f"{start} to {stop}"
                         )
-                    clips = {}
-                    for name, keys in videos.items():
-                        chunk, piece, when = (found[key][k] for key in keys)
-                        where = VIDEO_PATH.format(
-                            video_key=self._features[name].column,
-                            chunk_index=chunk,
-                            file_index=piece,
-                        )
-                        clips[name] = _Clip(self.path / where, float(when))
-                    yield EpisodeRecord(stop - start), _Span(number, start, clips)
+                    yield EpisodeRecord(stop - start), (number, start)
 
     def read(self, number: int, most: int, skip: int = 0) -> Iterator[Rows]:
         """The rows of an episode from one on, as far as they have columns."""
-        span, length = self.spans[number], self.header.episodes[number].length
-        stored = [one.column for one in self._features.values() if one.kind != "video"]
-        timed = ["timestamp"] if span.clips else []
-        columns = list(dict.fromkeys(["episode_index", *stored, *timed]))
+        (index, start), length = self.spans[number], self.header.episodes[number].length
+        columns = ["episode_index", *(one.column for one in self._features.values())]
 
         def values_of(batch: Any) -> Rows:
-            lacking = [name for name in columns if name not in batch.schema.names]
-            if lacking:
-                raise ValueError(f"expected the columns {lacking}")
             found = _arrow.flat(batch.column("episode_index"), "episode_index")[0]
-            if (found != span.number).any():
-                raise ValueError(f"episode_index: expected {span.number}, got {found[:5].tolist()}")
-            rows = {
+            if (found != index).any():
+                raise ValueError(f"episode_index: expected {index}, got {found[:5].tolist()}")
+            return {
                 name: feature.from_arrow(batch.column(feature.column))
                 for name, feature in self._features.items()
-                if feature.kind != "video"
             }
-            for name, clip in span.clips.items():
-                times = _arrow.flat(batch.column("timestamp"), "timestamp")[0].astype(np.float64)
-                rows[name] = self._video(name, clip.path).frames((times + clip.start).tolist())
-            return rows
 
-        return self._files.read(span.start + skip, span.start + length, columns, most, values_of)
-
-    def _video(self, name: str, path: Path) -> Video:
-        if name not in self._videos or self._videos[name][0] != path:
-            if name in self._videos:
-                self._videos.pop(name)[1].close()
-            fps = self._info.get("fps")
-            if isinstance(fps, bool) or not isinstance(fps, int | float) or not fps > 0:
-                raise ValueError(f"{self.path / INFO}: expected fps, got {fps!r}")
-            shape = self._features[name].image_shape
-            self._videos[name] = path, Video(path, shape, 0.5 / fps)
-        return self._videos[name][1]
+        columns = list(dict.fromkeys(columns))
+        return self._files.read(start + skip, start + length, columns, most, values_of)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the file."""
         self._files.close()
-        for _, video in self._videos.values():
-            video.close()
-        self._videos.clear()
 
 
 def _is_part(column: str, role: str) -> bool:
     return column == role or column.startswith(f"{role}.")
-
-
-def _reason(dtype: str) -> str:
-    """The reason why a feature is left out."""
-    if dtype != "video":
-        return dtype
-    return "video of three channels, which needs av: pip install 'cpprb_like[video]'"
 
 
 def _path_of(column: str, *, is_alone: bool) -> Place:

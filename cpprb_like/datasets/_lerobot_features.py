@@ -1,6 +1,6 @@
 """The features of LeRobot: which column a field is, numbers in lists, and images as PNG.
 
-Not here: files (``_lerobot``), PNG (``_images``), and frames of videos (``_video``).
+Not here: files (``_lerobot``), and PNG (``_images``).
 """
 
 from __future__ import annotations
@@ -59,14 +59,12 @@ class Feature(NamedTuple):
 
     column: str
     field: Field
-    kind: str = "numbers"  # or "image", or "video", which has no column
-    channels_first: bool = False  # in the buffer that is written; files have them last
+    is_image: bool = False
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Height, width and channels."""
-        shape = (*self.field.shape, 1)[:3]
-        height, width, channels = (*shape[1:], shape[0]) if self.channels_first else shape
+        height, width, channels = (*self.field.shape, 1)[:3]
         return height, width, channels
 
     @property
@@ -76,7 +74,7 @@ class Feature(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """What ``info.json`` says of it."""
-        if self.kind == "image":
+        if self.is_image:
             names = ["height", "width", "channels"]
             return {"dtype": "image", "shape": list(self.image_shape), "names": names}
         numbers = self.numbers
@@ -87,7 +85,7 @@ class Feature(NamedTuple):
     def to_arrow(self, values: Array) -> Any:
         """Values of shape (n, ...) as an array of Arrow."""
         pa = need("pyarrow", NAME)
-        if self.kind == "image":
+        if self.is_image:
             data = pa.array([encoded(image, NAME) for image in self._images(values)], pa.binary())
             paths = pa.nulls(len(values), pa.string())
             return pa.StructArray.from_arrays([data, paths], names=["bytes", "path"])
@@ -108,7 +106,7 @@ class Feature(NamedTuple):
         if isinstance(found, pa.ExtensionArray):
             found = found.storage
         n, field, numbers = len(found), self.field, self.numbers
-        if self.kind == "image":
+        if self.is_image:
             return self._from_images(found)
         values, shape = _arrow.flat(found, self.column)
         fits = np.can_cast(values.dtype, numbers.dtype, "same_kind")
@@ -123,11 +121,8 @@ class Feature(NamedTuple):
         return whole
 
     def _images(self, values: Array) -> Array:
-        """Values as images, with the channels last."""
-        if self.channels_first:
-            values = np.moveaxis(values, 1, -1)
-        whole: Array = np.ascontiguousarray(values).reshape(len(values), *self.image_shape)
-        return whole
+        """Values as images, with an axis of channels."""
+        return values.reshape(len(values), *self.image_shape)
 
     def _from_images(self, found: Any) -> Array:
         data = _arrow.part(found, ("bytes",), self.column)
@@ -136,7 +131,7 @@ class Feature(NamedTuple):
 
     def samples(self, values: Array) -> Array:
         """What statistics are of: numbers, or the channels of each pixel."""
-        if self.kind == "image":
+        if self.is_image:
             return self._images(values).reshape(-1, self.image_shape[2])
         return values.reshape(len(values), *self.numbers.shape)
 
@@ -144,16 +139,10 @@ class Feature(NamedTuple):
 # ---------------------------------------------------------------------- fields as features
 
 
-def _made(column: str, field: Field) -> Feature:
-    """The feature of a field: an image if it is one, or numbers."""
-    shape = field.shape
-    if field.dtype != np.uint8 or len(shape) not in (2, 3) or not all(shape):
-        return Feature(column, field)
-    if len(shape) == 2 or shape[2] in (1, 3):
-        return Feature(column, field, "image")
-    if shape[0] in (1, 3):
-        return Feature(column, field, "image", channels_first=True)
-    return Feature(column, field)
+def _is_image(field: Field) -> bool:
+    """Whether values are images: uint8 of shape (height, width), or with 1 or 3 channels."""
+    is_colors = len(field.shape) == 2 or (len(field.shape) == 3 and field.shape[2] in (1, 3))
+    return field.dtype == np.uint8 and is_colors and all(field.shape)
 
 
 def features_of(header: Header) -> dict[str, Feature]:
@@ -163,13 +152,13 @@ def features_of(header: Header) -> dict[str, Feature]:
     for name, path in header.places(ROLES, TAKEN).items():
         column = ".".join(path)
         if name in header.observations:
-            is_image = _made("", header[name]).kind == "image"
+            is_image = _is_image(header[name])
             column = ".".join((OBSERVATION, *_observation(path[1:], is_image=is_image)))
             while column in taken:
                 column += "_"
             taken.add(column)
-        is_numbers = name in header.actions
-        made[name] = (Feature if is_numbers else _made)(column, header.stored(name))
+        field = header.stored(name)
+        made[name] = Feature(column, field, name not in header.actions and _is_image(field))
     return made
 
 
@@ -198,7 +187,7 @@ def feature_of(column: str, name: str, found: Any) -> Feature | None:
         raise ValueError(f"{column}: expected a feature with dtype and shape, got {found!r}")
     if not all(type(length) is int and 0 <= length < 1 << 40 for length in shape):
         raise ValueError(f"{column}: expected a shape, got {shape!r}")
-    if kind in ("image", "video"):
+    if kind == "image":
         names = found.get("names")
         if len(shape) != 3:
             raise ValueError(f"{column}: expected height, width and channels, got {shape}")
@@ -210,7 +199,7 @@ def feature_of(column: str, name: str, found: Any) -> Feature | None:
         lengths = (*shape[1:], shape[0]) if is_first else tuple(shape)
         if lengths[2] not in COLORS:
             raise ValueError(f"{column}: expected 1, 3 or 4 channels, got {shape}")
-        return Feature(column, Field(name, np.dtype(np.uint8), lengths), kind)
+        return Feature(column, Field(name, np.dtype(np.uint8), lengths), is_image=True)
     try:
         dtype = np.dtype(kind)
     except (TypeError, ValueError, SyntaxError):
@@ -238,32 +227,23 @@ class Statistics:
         step = max(1, PIECE // max(1, samples[:1].size))
         for start in range(0, len(samples), step):
             piece = samples[start : start + step].astype(np.float64)
-            one = Statistics()
-            one.count = len(piece)
             with np.errstate(all="ignore"):
-                one._least, one._greatest = piece.min(axis=0), piece.max(axis=0)
-                one._mean = piece.mean(axis=0)
-                one._squares = np.square(piece - one._mean).sum(axis=0)
-            self.merge(one)
+                self._merge(piece)
 
-    def merge(self, other: Statistics) -> None:
-        """Take in the samples of another."""
-        n = self.count + other.count
-        if n == 0:
-            return
-        with np.errstate(all="ignore"):
-            self._least = np.minimum(self._least, other._least)
-            self._greatest = np.maximum(self._greatest, other._greatest)
-            away = other._mean - self._mean
-            self._mean = self._mean + away * (other.count / n)
-            between = np.square(away) * (self.count * other.count / n)
-            self._squares = self._squares + other._squares + between
+    def _merge(self, piece: Array) -> None:
+        n, mean = self.count + len(piece), piece.mean(axis=0)
+        away = mean - self._mean
+        self._least = np.minimum(self._least, piece.min(axis=0))
+        self._greatest = np.maximum(self._greatest, piece.max(axis=0))
+        self._mean = self._mean + away * (len(piece) / n)
+        between = np.square(away) * (self.count * len(piece) / n)
+        self._squares = self._squares + np.square(piece - mean).sum(axis=0) + between
         self.count = n
 
     def to_json(self, feature: Feature) -> dict[str, list[Any]]:
         """As LeRobot has them: of images by channel, of values from 0 to 1."""
         count, scale, shape = self.count, 1.0, np.shape(self._mean) or (1,)
-        if feature.kind == "image":
+        if feature.is_image:
             height, width, channels = feature.image_shape
             count, scale, shape = count // (height * width), 255.0, (channels, 1, 1)
         with np.errstate(all="ignore"):

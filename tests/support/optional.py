@@ -19,7 +19,6 @@ PACKAGES = {
     "Cython": "Cython",
     "PIL": "Pillow",
     "ale_py": "ale-py",
-    "av": "PyAV",
     "cleanrl": "CleanRL",
     "click": "click",
     "cpprb": "cpprb",
