@@ -21,7 +21,7 @@ from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._images import decoded
 from cpprb_like.datasets._minari_arrow import ArrowOutput, ArrowStorage
 from cpprb_like.datasets._minari_hdf5 import Hdf5Output, Hdf5Storage
-from cpprb_like.datasets._minari_metadata import ENDS, INFOS, SEED, Leaf, StoredEpisode
+from cpprb_like.datasets._minari_metadata import ENDS, INFOS, Leaf, StoredEpisode
 from cpprb_like.datasets._model import (
     Array,
     EpisodeRecord,
@@ -36,7 +36,6 @@ from cpprb_like.datasets._model import (
 __all__ = ["ARROW", "HDF5"]
 
 INFO = "info."
-# The field "seed" has the seed of the reset in each row of an episode, and -1 where there is none.
 ROLES = {
     "observations": "obs",
     "actions": "act",
@@ -47,35 +46,19 @@ ROLES = {
 }
 
 
-def _has_seeds(header: Header) -> bool:
-    """Whether there is a field of seeds."""
-    if SEED not in header.names or SEED in (*header.observations, *header.actions, header.reward):
-        return False
-    return header[SEED].dtype.kind in "iu" and header[SEED].shape == ()
-
-
 def _places(header: Header) -> dict[str, Place]:
-    """The path of each field. That of seeds is ``("seed",)``, which is no column."""
+    """The path of each field."""
     places = header.places(ROLES)
     extras = [name for name, path in places.items() if path[0] not in ROLES]
     infos: dict[str, Place] = {}
     for name in extras:
         parts = tuple(map(key_of, name.removeprefix(INFO).split(".")))
         infos[name] = parts if all(parts) else (key_of(name),)
-    if _has_seeds(header):
-        del infos[SEED]
     try:
         nest((path, name) for name, path in infos.items())
     except ValueError:  # one is a part of another
         infos = {name: (key_of(name),) for name in infos}
-    places |= {name: (INFOS, *path) for name, path in infos.items()}
-    return places | ({SEED: (SEED,)} if _has_seeds(header) else {})
-
-
-def _info_of_reset(field: Field) -> Array:
-    """What stands for the info of a reset, which no buffer has: NaN, or 0 where there is none."""
-    value = math.nan if field.dtype.kind == "f" else 0
-    return np.full((1, *field.shape), value, field.dtype)
+    return places | {name: (INFOS, *path) for name, path in infos.items()}
 
 
 class MinariWriter(Writer):
@@ -87,7 +70,6 @@ class MinariWriter(Writer):
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
         super().__init__(header, _places(header))
         self._folder, self._about = path / "data", about
-        self._uneven = 0
         numbers = set()
         parts = header.observations, header.actions
         for key, named in zip(_minari_metadata.SPACES, parts, strict=True):
@@ -95,35 +77,27 @@ class MinariWriter(Writer):
             is_number = {name: known[path].kind == "Discrete" for name, path in named.items()}
             numbers |= {self.places[name] for name, found in is_number.items() if found}
         self._folder.mkdir()
-        columns = {place: field for place, field in self.columns.items() if place != (SEED,)}
-        self._infos = [place for place in columns if place[0] == INFOS]
-        self._files = self.output(self._folder, columns, numbers)
+        self._files = self.output(self._folder, self.columns, numbers)
 
     def begin(self) -> None:
         """Begin with the infos of the reset."""
-        self._seeds: set[int] = set()
         self._files.begin(self.number, self.record.length)
-        for place in self._infos:
-            self._files.put(place, 0, _info_of_reset(self.columns[place]))
+        for place, field in self.columns.items():
+            if place[0] == INFOS:  # NaN, or 0, stands for the info of the reset
+                value = math.nan if field.dtype.kind == "f" else 0
+                self._files.put(place, 0, np.full((1, *field.shape), value, field.dtype))
 
     def steps(self, at: int, steps: Steps) -> None:
         """Write rows. Infos stand behind those of the reset."""
-        self._seeds |= set(steps.pop((SEED,), np.zeros(0)).tolist())
         for place, values in steps.items():
             self._files.put(place, at + (place[0] == INFOS), values)
 
     def end(self, final: Steps) -> None:
-        """Write final observations, and the seed if all rows have the same."""
+        """Write final observations."""
         for place, values in final.items():
             if place[0] == "observations":
                 self._files.put(place, self.record.length, values)
-        seeds = self._seeds or {-1}
-        if len(seeds) > 1 or min(seeds) < -1:
-            seeds = {-1}
-            self._uneven += 1
-            self.lost = [f"the seeds of {self._uneven} episodes, which are no number from 0 on"]
-        (seed,) = seeds
-        self._files.end(None if seed < 0 else seed)
+        self._files.end()
 
     def close(self) -> None:
         """Close the files, and write the metadata."""
@@ -170,25 +144,18 @@ class MinariReader(Reader):
             )
         self._found: list[tuple[EpisodeRecord, int]] = []
         paths: Counter[Place] = Counter()
-        resets: set[Place] = set()
         first: StoredEpisode | None = None
         for number in range(total):
             one = self._storage.episode(number)
             if one.length > 0:
                 first = first or one
                 is_open = not any(_is_set(one, path) for path in ENDS)
-                record = EpisodeRecord(one.length, is_open=is_open, seed=one.seed)
-                self._found.append((record, number))
+                self._found.append((EpisodeRecord(one.length, is_open=is_open), number))
                 paths.update(one.columns.keys())
-                resets |= set(_infos_of_resets(one))
         builder = HeaderBuilder(ROLES, self.left_out, makes_next=True)
         if first is None:
             return builder
         self._add_fields(builder, first)
-        infos = [name for name, path in builder.places.items() if path in resets]
-        if infos:
-            self.left_out.append(f"{', '.join(infos)} of {len(self._found)} resets")
-        self._add_seeds(builder)
         later = {path: n for path, n in paths.items() if path not in builder.seen}
         self.left_out += [f"{'/'.join(path)} of {n} episodes" for path, n in later.items()]
         return builder
@@ -213,16 +180,6 @@ class MinariReader(Reader):
 
         builder.add(first.columns, field_of)
 
-    def _add_seeds(self, builder: HeaderBuilder) -> None:
-        """Add the field of seeds, if episodes have some."""
-        seeds = [episode.seed for episode, _ in self._found if episode.seed is not None]
-        if not seeds:
-            return
-        if SEED in builder.fields or not 0 <= min(seeds) <= max(seeds) < 1 << 63:
-            self.left_out.append(f"the seeds of {len(seeds)} episodes")
-        else:
-            builder.fields[SEED] = Field(SEED, np.dtype(np.int64), ())
-
     def read(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
         header, record = self.header, self.header.episodes[number]
@@ -232,9 +189,6 @@ class MinariReader(Reader):
         for start in range(0, record.length, most):
             stop = min(start + most, record.length)
             rows: Rows = {}
-            if SEED in header.names and SEED not in self.places:
-                seed = -1 if record.seed is None else record.seed
-                rows[SEED] = np.full(stop - start, seed, np.int64)
             for name, path in self.places.items():
                 values = self._values(one, header[name], path, start, stop)
                 rows[name] = values[: stop - start]
@@ -273,24 +227,13 @@ def _is_set(one: StoredEpisode, path: Place) -> bool:
     return bool(column.read(one.length - 1, one.length, field).any())
 
 
-def _infos_of_resets(one: StoredEpisode) -> Iterator[Place]:
-    """Paths of infos whose value at the reset is not what stands for none."""
-    for path, column in one.columns.items():
-        if path[0] == INFOS and column.extra == 1:
-            field = column.field("", None)
-            if isinstance(field, Field):
-                value = column.read(0, 1, field)
-                if not np.array_equal(value, _info_of_reset(field), equal_nan=True):
-                    yield path
-
-
 class Minari(Format):
     """Minari with one of its storages. See ``Format``."""
 
     name = "minari"
     reader = MinariReader
     writer: ClassVar[type[MinariWriter]] = MinariWriter
-    lacks = (CUT, "the infos of resets")
+    lacks = (CUT, "the infos and seeds of resets")
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)
 
     def matches(self, path: Path) -> bool:

@@ -18,8 +18,8 @@ import numpy as np
 
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need, reading
-from cpprb_like.datasets._minari_metadata import INFOS, METADATA, SEED, Leaf, StoredEpisode
-from cpprb_like.datasets._model import Array, Field, Place, load_json
+from cpprb_like.datasets._minari_metadata import INFOS, METADATA, Leaf, StoredEpisode
+from cpprb_like.datasets._model import Array, Field, Place
 
 __all__ = ["ArrowColumn", "ArrowOutput", "ArrowStorage"]
 
@@ -49,7 +49,7 @@ class ArrowOutput:
         del at
         self._pieces[path].append(values)
 
-    def end(self, seed: int | None) -> None:
+    def end(self) -> None:
         """Write the folder of the episode."""
         pa, n = need("pyarrow", NAME), self._n
         parts: dict[str, dict[Place, Any]] = {}
@@ -77,7 +77,7 @@ class ArrowOutput:
             pa.ipc.new_file(file, batch.schema) as out,
         ):
             out.write_batch(batch)
-        found = {"id": self._number, "total_steps": n, **({} if seed is None else {SEED: seed})}
+        found = {"id": self._number, "total_steps": n}
         (folder / METADATA).write_text(json.dumps(found), encoding="utf-8")
         self._nbytes += batch.nbytes
 
@@ -107,16 +107,13 @@ class ArrowStorage:
             else:
                 table = pa.ipc.open_file(pa.memory_map(str(paths[0]))).read_all()
             table.validate(full=True)
-        path = folder / METADATA
-        found = load_json(path.read_bytes(), str(path)) if path.is_file() else {}
-        seed = found.get(SEED) if isinstance(found, dict) else None
         columns = {
             (column.name, *rest): ArrowColumn(table, (column.name, *rest))
             for column in table.schema
             if column.name != "episode_id"
             for rest in _arrow.parts(column)
         }
-        return StoredEpisode(table.num_rows - 1, seed if type(seed) is int else None, columns)
+        return StoredEpisode(table.num_rows - 1, columns)
 
     def close(self) -> None:
         """Do nothing: no file is open."""

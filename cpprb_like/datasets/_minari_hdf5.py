@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _hdf5
-from cpprb_like.datasets._minari_metadata import INFOS, SEED, Leaf, StoredEpisode, is_tuple
+from cpprb_like.datasets._minari_metadata import INFOS, Leaf, StoredEpisode, is_tuple
 from cpprb_like.datasets._model import Array, Field, Place, nest
 
 __all__ = ["Hdf5Column", "Hdf5Output", "Hdf5Storage"]
@@ -61,10 +61,8 @@ class Hdf5Output:
         """Write rows of a data set."""
         self._data[path][at : at + len(values)] = values
 
-    def end(self, seed: int | None) -> None:
-        """Write the seed."""
-        if seed is not None:
-            self._group.attrs[SEED] = seed
+    def end(self) -> None:
+        """Do nothing: all is written."""
 
     def close(self) -> int:
         """Close the file, and return its size."""
@@ -88,15 +86,13 @@ class Hdf5Storage:
             raise ValueError(f"episode_{number}: expected a group, got {group!r}")
         rewards = _hdf5.member(group, "rewards")
         _hdf5.check_dataset(rewards, f"{group.name}/rewards")
-        seed = group.attrs.get(SEED)
-        is_none = isinstance(seed, (str, bytes)) and seed in ("None", b"None")
         columns = {
             tuple(key.removeprefix(NUMBERED) for key in place): Hdf5Column(
                 data, place, len(rewards), has_jpeg=self._has_jpeg
             )
             for place, data in _hdf5.members(group)
         }
-        return StoredEpisode(len(rewards), None if seed is None or is_none else int(seed), columns)
+        return StoredEpisode(len(rewards), columns)
 
     def close(self) -> None:
         """Close the file."""

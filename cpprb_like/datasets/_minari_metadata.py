@@ -24,7 +24,6 @@ __all__ = [
     "ENDS",
     "INFOS",
     "METADATA",
-    "SEED",
     "SPACES",
     "Leaf",
     "StoredEpisode",
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 METADATA = "metadata.json"
-INFOS, SEED = "infos", "seed"
+INFOS = "infos"
 ENDS = (("terminations",), ("truncations",))
 STORAGES = "hdf5", "arrow", "parquet"
 VERSION = "0.5.4"  # of Minari, whose layout this is
@@ -59,10 +58,9 @@ OWN = {  # keys of which export knows the values
 
 
 class StoredEpisode(NamedTuple):
-    """An episode in a storage: its steps, the seed of its reset, and its columns by path."""
+    """An episode in a storage: its steps, and its columns by path."""
 
     length: int
-    seed: int | None
     columns: Mapping[Place, Any]
 
 

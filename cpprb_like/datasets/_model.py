@@ -55,8 +55,6 @@ class EpisodeRecord:
         Whether rows before its first one may be missing, as a ring overwrote them.
     is_open : bool
         Whether it had not ended when it was written.
-    seed : int or None
-        That of its reset, where the format says it.
     env : int
         Its environment in a buffer that is written; 0 in a data set that is read.
     """
@@ -64,7 +62,6 @@ class EpisodeRecord:
     length: int
     is_cut: bool = False
     is_open: bool = False
-    seed: int | None = None
     env: int = 0
 
 

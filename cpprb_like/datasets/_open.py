@@ -48,7 +48,7 @@ class Description(NamedTuple):
     fields : dict of str to (dtype, shape)
         Those that a buffer of it has; the shape is that of a row.
     episodes : tuple of EpisodeRecord
-        ``length``, ``is_cut``, ``is_open`` and ``seed`` of each.
+        ``length``, ``is_cut`` and ``is_open`` of each.
     left_out : list of str
         What is in the files and would not be in a buffer of all fields.
     lacks : tuple of str

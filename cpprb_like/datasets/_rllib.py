@@ -3,13 +3,16 @@
 ``eps_id``, ``t``, ``obs``, ``actions``, ``rewards``, ``new_obs``, ``terminateds``, ``truncateds``;
 parts of an observation or action are the fields of a struct. An extra field is a column of its
 name, which RLlib takes for an output of the model. A folder of such files is read too, as RLlib
-records them. Not here: which rows are of one episode (``_rllib_episodes``).
+records them. A row has the name of its episode, and at best ``t``, which counts its steps. RLlib's
+own recorder leaves ``t`` out and spreads rows over files, in each of which several episodes go on
+by turns: there the next observation of a row links it to the row after.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,19 +24,14 @@ from cpprb_like.datasets._files import begins_with, need, reading
 from cpprb_like.datasets._format import CUT, Format, Reader, Steps, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._header_builder import HeaderBuilder
-from cpprb_like.datasets._model import EpisodeRecord, Field, Header, Place, Rows
-from cpprb_like.datasets._rllib_episodes import (
-    AGENT,
-    EPISODE,
-    TIME,
-    Episodes,
-    Mark,
-)
+from cpprb_like.datasets._model import Array, EpisodeRecord, Field, Header, Place, Rows
 
 __all__ = ["FORMAT"]
 
 NAME = "rllib"
 MAGIC = b"PAR1"
+EPISODE, TIME, AGENT = "eps_id", "t", "agent_id"
+UNIQUE = re.compile("[0-9a-f]{32}")  # names that RLlib makes, each once
 PATTERNS = ("*.parquet", "run-*/*.parquet", "*/run-*/*.parquet")  # of a folder, and of recorders
 WHOLE = "item"  # the column in which RLlib packs episodes
 COLUMNS = {
@@ -44,6 +42,7 @@ COLUMNS = {
     "terminateds": "terminated",
     "truncateds": "truncated",
 }
+Key = tuple[Any, ...]  # name of the episode and of the agent of a row; () if no column says it
 GROUPS = ("obs", "actions", "new_obs")  # which may have parts
 RESERVED = (EPISODE, TIME, AGENT, "module_id", "infos", "dones", "unroll_id")
 BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
@@ -134,63 +133,121 @@ class RllibReader(Reader):
         builder.add(paths, field_of)
         return builder
 
-    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, list[list[int]]]]:
-        """Where the rows say that episodes begin; those are open that nothing ends."""
-        there = self._files.open(0).schema_arrow.names
-        names = list(self.header.observations)
-        nexts = [name for name, path in self.places.items() if path[0] == "new_obs"]
-        is_linked = sorted(nexts) == sorted(f"next_{name}" for name in names) != []
-        is_linked = is_linked and EPISODE in there and TIME not in there
-        linking = names if is_linked else []
-        episodes = Episodes(has_times=TIME in there, has_observations=is_linked)
-        for number, (path, first) in enumerate(
-            zip(self._files.paths, self._files.starts.tolist(), strict=False)
-        ):
-            file, at = self._files.open(number), first
-            with reading(path):
-                for marks in self._marks(file, linking):
-                    episodes.add(number, marks, at)
-                    at += len(marks)
-                if file.metadata.num_rows != at - first:
-                    raise ValueError(f"expected {file.metadata.num_rows} rows, got {at - first}")
-        if all(key[:1] == (str(number),) for number, key in enumerate(episodes.keys)):
+    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, list[tuple[int, int]]]]:
+        """Where the rows say that episodes begin, and the runs of rows of each."""
+        keys, of_key, ended, times = self._read_marks()
+        order = np.argsort(of_key, kind="stable")  # rows of a key in a row, in the order of files
+        begins = np.ones(len(order), np.bool_)
+        begins[1:] = self._begin(keys, of_key, ended, times, order[:-1], order[1:])
+        pieces = np.split(order, np.flatnonzero(begins)[1:])
+        pieces.sort(key=lambda rows: int(rows[0]))
+        names = [keys[of_key[rows[0]]] for rows in pieces]
+        if all(name[:1] == (str(number),) for number, name in enumerate(names)):
             # Names that only count the episodes say nothing that a buffer lacks.
             self.left_out = [text for text in self.left_out if not text.startswith(f"{EPISODE} (")]
-        return zip(episodes.records(), episodes.pieces, strict=True)
+        for rows in pieces:
+            runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+            spans = [(int(run[0]), int(run[-1]) + 1) for run in runs]
+            yield EpisodeRecord(len(rows), is_open=not ended[rows[-1]]), spans
 
-    def _marks(self, file: Any, linking: list[str]) -> Iterator[list[Mark]]:
-        """Of the rows of a file: what tells the episode that each is of."""
-        header = self.header
-        there = file.schema_arrow.names
-        keys = [name for name in (EPISODE, AGENT) if name in there] if EPISODE in there else []
-        ends = [self.places[name][0] for name in header.ends.names]
-        nexts = [f"next_{name}" for name in linking]
-        linked = {self.places[name][0] for name in (*linking, *nexts)}
-        columns = [*keys, *([TIME] if TIME in there else []), *ends, *linked]
-        nbytes = sum(header[name].nbytes for name in (*linking, *nexts))
-        for batch in file.iter_batches(rows_in_chunk(max(nbytes, 64)), columns=columns or None):
-            n = len(batch)
-            found = list(zip(*(batch.column(name).to_pylist() for name in keys), strict=True))
-            found = found or [()] * n
-            flags = {
-                name: _arrow.flat(batch.column(self.places[name][0]), name)[0].reshape(n)
-                for name in header.ends.names
-            }
-            terminated, truncated = header.ends.flags(flags, n)
-            marks = list(map(Mark, found, (terminated | truncated).tolist()))
-            if TIME in there:
-                times = _arrow.flat(batch.column(TIME), TIME)[0].reshape(n).tolist()
-                marks = [
-                    mark._replace(here=t, after=t + 1) for mark, t in zip(marks, times, strict=True)
-                ]
-            if linking:
-                obs, new_obs = self._values(batch, linking), self._values(batch, nexts)
-                for k in range(n):
-                    if k == 0 or marks[k].key != marks[k - 1].key:
-                        marks[k] = marks[k]._replace(here=_digest(obs, k))
-                    if k == n - 1 or marks[k].key != marks[k + 1].key:
-                        marks[k] = marks[k]._replace(after=_digest(new_obs, k))
-            yield marks
+    def _read_marks(self) -> tuple[list[Key], Array, Array, Array | None]:
+        """What tells episodes: all keys, and of each row the number of its key, end and ``t``."""
+        ends, numbers = self.header.ends, dict[Key, int]()
+        of_key: list[int] = []
+        ended: list[Array] = []
+        times: list[Array] = []
+        there = self._files.open(0).schema_arrow.names
+        named = [name for name in (EPISODE, AGENT) if name in there] if EPISODE in there else []
+        columns = {name: self.places[name][0] for name in ends.names}
+        columns |= {TIME: TIME} if TIME in there else {}
+        for number, path in enumerate(self._files.paths):
+            file = self._files.open(number)
+            with reading(path):
+                wanted = [*named, *columns.values()] or None
+                for batch in file.iter_batches(1 << 16, columns=wanted):
+                    n = len(batch)
+                    parts = [batch.column(name).to_pylist() for name in named]
+                    keys = list(zip(*parts, strict=True)) if named else [()] * n
+                    of_key.extend(numbers.setdefault(key, len(numbers)) for key in keys)
+                    values = {
+                        name: _arrow.flat(batch.column(column), column)[0].reshape(n)
+                        for name, column in columns.items()
+                    }
+                    ended.append(np.logical_or(*ends.flags(values, n)))
+                    times += [values[TIME]] if TIME in there else []
+                if len(of_key) != self._files.starts[number + 1]:
+                    raise ValueError(f"expected {file.metadata.num_rows} rows, got others")
+        every = np.concatenate(times) if times else None
+        return list(numbers), np.array(of_key, np.int64), np.concatenate(ended), every
+
+    def _begin(
+        self,
+        keys: list[Key],
+        of_key: Array,
+        ended: Array,
+        times: Array | None,
+        before: Array,
+        after: Array,
+    ) -> Array:
+        """Whether rows begin an episode, and do not go on that of the rows before them.
+
+        Raises ``ValueError`` if rows of one key are in no order.
+        """
+        files = np.repeat(np.arange(len(self._files.paths)), np.diff(self._files.starts))
+        is_same, is_other = of_key[before] == of_key[after], files[before] != files[after]
+        begins: Array = ~is_same | ended[before]
+        wrong = np.zeros(len(after), np.bool_)
+        what = "its rows in a row, got others between them: sort the rows by eps_id"
+        if times is not None:
+            was, now = times[before], times[after]
+            is_new = (now == 0) & (begins | is_other | (keys == [()]))
+            wrong = is_same & (now != was + 1) & ~is_new
+            begins |= is_new
+        else:
+            apart = np.flatnonzero(~begins & (is_other | (after != before + 1)))
+            if self._is_linked():
+                begins[apart] = ~self._are_linked(before[apart], after[apart])
+                unique = np.array([UNIQUE.fullmatch(str(key[0])) is not None for key in keys])
+                wrong = is_same & ended[before] & unique[of_key[after]]
+                what = (
+                    "it once, got it again after its end: without output_max_rows_per_file RLlib "
+                    "records all rows again with each run, so read the folder of the last run alone"
+                )
+            else:
+                begins[apart], wrong[apart] = is_other[apart], ~is_other[apart]
+        for k in np.flatnonzero(wrong)[:1].tolist():
+            if times is not None:
+                by = f"sort the rows by {EPISODE}, {AGENT} and {TIME}"
+                what = f"t to count the steps, got {now[k]} after {was[k]}: {by}"
+            path, key = self._files.paths[files[after[k]]], keys[of_key[after[k]]]
+            raise ValueError(f"{path}: episode {'/'.join(map(str, key))!r}: expected {what}")
+        return begins
+
+    def _is_linked(self) -> bool:
+        """Whether observations and next observations tell which rows follow one another."""
+        nexts = [name for name, path in self.places.items() if path[0] == "new_obs"]
+        names = [f"next_{name}" for name in self.header.observations]
+        has_names = EPISODE in self._files.open(0).schema_arrow.names
+        return has_names and sorted(nexts) == sorted(names) != []
+
+    def _are_linked(self, before: Array, after: Array) -> Array:
+        """Whether the next observations of rows are the observations of others."""
+        names = list(self.header.observations)
+        nexts = self._digests(before, [f"next_{name}" for name in names])
+        here = self._digests(after, names)
+        return np.array([one == other for one, other in zip(nexts, here, strict=True)], np.bool_)
+
+    def _digests(self, rows: Array, names: list[str]) -> list[bytes]:
+        """A digest of some fields of each row."""
+        columns = list(dict.fromkeys(self.places[name][0] for name in names))
+        made = {}
+        for row in sorted(rows.tolist()):
+            (found,) = self._files.read(
+                row, row + 1, columns, 1, lambda batch: self._values(batch, names)
+            )
+            data = b"".join(found[name].tobytes() for name in names)
+            made[row] = hashlib.blake2b(data, digest_size=16).digest()
+        return [made[row] for row in rows.tolist()]
 
     def read(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
@@ -231,14 +288,6 @@ def _check_recorded(batch: Any) -> None:
             f"{WHOLE}: expected a column for each of {list(COLUMNS)}, got whole episodes: record "
             "with output_write_episodes=False and output_compress_columns=[]"
         )
-
-
-def _digest(rows: Rows, row: int) -> bytes:
-    """One of the values of a row."""
-    made = hashlib.blake2b(digest_size=16)
-    for values in rows.values():
-        made.update(values[row].tobytes())
-    return made.digest()
 
 
 class Rllib(Format):

@@ -122,7 +122,7 @@ def test_a_file_of_d4rl_without_rows_is_refused(tmp_path: Path) -> None:
             read(tmp_path / "x.hdf5")
 
 
-def write_minari(path: Path, seed: Any = 3, n: int = 1, **more: Any) -> None:
+def write_minari(path: Path, n: int = 1, **more: Any) -> None:
     """A data set of Minari's of n episodes of three steps."""
     h5py = need("h5py")
     (path / "data").mkdir(parents=True)
@@ -138,7 +138,7 @@ def write_minari(path: Path, seed: Any = 3, n: int = 1, **more: Any) -> None:
     with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
         for k in range(n):
             group = file.create_group(f"episode_{k}")
-            group.attrs["seed"] = seed[k] if isinstance(seed, list) else seed
+            group.attrs["seed"] = 3
             for name, values in {**steps, **more}.items():
                 group[name] = values
 
@@ -160,56 +160,21 @@ def test_numbers_of_minari_may_be_in_any_byte_order(tmp_path: Path) -> None:
     assert rows["info.x"].dtype == np.int16
 
 
-def test_a_seed_may_be_the_word_none(tmp_path: Path) -> None:
-    """As Minari writes it of an episode that was begun without one."""
-    seeds: list[tuple[Any, int | None]] = [("None", None), (np.bytes_(b"None"), None), (5, 5)]
-    for k, (seed, expected) in enumerate(seeds):
-        write_minari(tmp_path / str(k), seed)
-        assert describe(tmp_path / str(k)).episodes[0].seed == expected
-
-
-@pytest.mark.parametrize("format", ["minari", "minari-arrow"])
-def test_seeds_are_kept(format: str, tmp_path: Path) -> None:  # noqa: A002 (as the option is called)
-    """In a field, and by each format; they were None after they were read and written again."""
-    need("pyarrow")
-    write_minari(tmp_path / "x", [100, 101, "None"], n=3)
-    rb = ReplayBuffer.from_dataset(tmp_path / "x", strict=True)
-    assert rb.get_all_transitions()["seed"].tolist() == [100] * 3 + [101] * 3 + [-1] * 3
-    rb.export(tmp_path / "y", format)
-    assert [one.seed for one in describe(tmp_path / "y").episodes] == [100, 101, None]
-    again = ReplayBuffer.from_dataset(tmp_path / "y", strict=True)
-    assert again.get_all_transitions()["seed"].tolist() == [100] * 3 + [101] * 3 + [-1] * 3
-    rb.update(range(9), seed=range(9))
-    with pytest.warns(DataLossWarning, match="the seeds of 3 episodes, which"):
-        rb.export(tmp_path / "w", format)
-    assert [one.seed for one in describe(tmp_path / "w").episodes] == [None] * 3
-    with pytest.raises(ValueError, match="the seeds of 3 episodes, which"):
-        rb.export(tmp_path / "v", format, strict=True)
-    assert not (tmp_path / "v").exists()
-
-
-@pytest.mark.parametrize("seed", [-3, 2**63])
-def test_seeds_that_no_field_holds_are_told(seed: int, tmp_path: Path) -> None:
-    """The numbers of a seed are those of int64 that are not negative."""
-    write_minari(tmp_path / "x", np.int64(seed) if seed < 0 else np.uint64(seed))
-    assert describe(tmp_path / "x").left_out == ["the seeds of 1 episodes"]
-
-
-def test_infos_of_resets_and_of_later_episodes_are_told(tmp_path: Path) -> None:
+def test_infos_of_later_episodes_are_told(tmp_path: Path) -> None:
     """What has no place in a buffer was left out without a word."""
     h5py = need("h5py")
     infos: Any = {"infos/height": np.arange(4.0)}
-    write_minari(tmp_path / "x", "None", n=3, **infos)
+    write_minari(tmp_path / "x", n=3, **infos)
     with h5py.File(tmp_path / "x" / "data" / "main_data.hdf5", "r+") as file:
         file["episode_1/infos/later/deep"] = np.arange(4.0)
         file["episode_2/infos/later/deep"] = np.arange(4.0)
     found = describe(tmp_path / "x")
-    assert found.left_out == ["info.height of 3 resets", "infos/later/deep of 2 episodes"]
-    with pytest.raises(ValueError, match="3 resets, infos/later/deep of 2 episodes"):
+    assert found.left_out == ["infos/later/deep of 2 episodes"]
+    with pytest.raises(ValueError, match="infos/later/deep of 2 episodes"):
         ReplayBuffer.from_dataset(tmp_path / "x", strict=True)
 
 
-def test_infos_of_resets_and_of_later_episodes_are_told_with_arrow(tmp_path: Path) -> None:
+def test_infos_of_later_episodes_are_told_with_arrow(tmp_path: Path) -> None:
     """The same."""
     pa, parquet = need("pyarrow"), need("pyarrow.parquet")
     write_minari_arrow(tmp_path, 2)
@@ -219,7 +184,7 @@ def test_infos_of_resets_and_of_later_episodes_are_told_with_arrow(tmp_path: Pat
         table["terminations"] = [False, True, False]
         parquet.write_table(pa.table({**table, "infos": [infos] * 3}), path)
     found = describe(tmp_path)
-    assert found.left_out == ["info.height of 2 resets", "infos/later/deep of 1 episodes"]
+    assert found.left_out == ["infos/later/deep of 1 episodes"]
 
 
 def test_of_two_data_sets_of_one_name_minaris_is_read(tmp_path: Path) -> None:

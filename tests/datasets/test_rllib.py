@@ -144,7 +144,7 @@ def timed(ids: list[str], times: list[int], **columns: Any) -> Any:
 @pytest.mark.parametrize(
     ("ids", "times", "match"),
     [
-        (["0", "1"] * 2, [0, 0, 2, 2], "'0': expected its rows in a row"),
+        (["0", "1"] * 2, [0, 0, 2, 2], "'0': expected t to count the steps, got 2 after 0"),
         (["0"] * 4, [3, 2, 1, 0], "t to count the steps, got 2 after 3"),
         (["0"] * 4, [0, 1, 7, 8], "got 7 after 1"),
     ],
@@ -156,7 +156,9 @@ def test_rows_out_of_order_are_refused(
     """No transition is made of rows that do not follow one another."""
     more = {"new_obs": [[0.0]] * len(ids)} if new_obs else {}
     parquet.write_table(timed(ids, times, **more), tmp_path / "x.parquet")
-    with pytest.raises(ValueError, match=rf"x\.parquet: .*{match}.*: sort .* by eps_id and t$"):
+    with pytest.raises(
+        ValueError, match=rf"x\.parquet: .*{match}.*: sort .* by eps_id, agent_id and t$"
+    ):
         ReplayBuffer.from_dataset(tmp_path / "x.parquet")
 
 
