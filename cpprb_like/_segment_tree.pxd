@@ -1,4 +1,4 @@
-"""Attributes and C signatures of ``SumTree`` and the trees over its leaves.
+"""Attributes and C signatures of ``SumTree``, and of ``MinTree`` over its leaves.
 
 Another compiled module may write leaves itself, with the interpreter lock held. It fills
 ``c_level(0)`` with weights of 0.0 (never -0.0) to ``largest`` and calls ``c_sum_above(first, last)``
@@ -27,25 +27,12 @@ cdef inline bitgen_t* c_bit_generator(bit_generator) except NULL:
 cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1
 
 
-cdef class SideTree:
+cdef class MinTree:
     cdef float64_t[::1] nodes    # from the level SIDE_LEVEL on
     cdef float64_t[::1] leaves   # nodes of the sum tree
     cdef Shape shape
-    cdef bint greatest           # maximum; if not, minimum
 
-    cdef void c_note(
-        self, const intp_t* leaves, const float64_t* weights, intp_t n
-    ) noexcept nogil
-    cdef void c_settle_above(self, intp_t first, intp_t last) noexcept nogil
-    cdef float64_t c_extreme(self) noexcept nogil
-
-
-cdef class MinTree(SideTree):
-    pass
-
-
-cdef class MaxTree(SideTree):
-    pass
+    cdef float64_t c_min(self) noexcept nogil
 
 
 cdef class SumTree:
@@ -54,7 +41,6 @@ cdef class SumTree:
     cdef float64_t[::1] nodes
     cdef Shape shape
     cdef MinTree minima              # over the same leaves, or None
-    cdef MaxTree maxima              # the same
 
     cdef float64_t* c_level(self, intp_t level) noexcept nogil
     cdef float64_t c_total(self) noexcept nogil

@@ -1,25 +1,16 @@
-from typing import Self, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import disjoint_base
 
 def tree_size(capacity: int) -> int: ...
 def min_tree_size(capacity: int) -> int: ...
 
-@disjoint_base
-class SideTree:
-    def __new__(cls, nodes: NDArray[np.float64], tree: SumTree) -> Self: ...
-
 @final
-class MinTree(SideTree):
+class MinTree:
+    def __new__(cls, nodes: NDArray[np.float64], tree: SumTree) -> MinTree: ...
     @property
     def min(self) -> float: ...
-
-@final
-class MaxTree(SideTree):
-    @property
-    def max(self) -> float: ...
 
 @final
 class SumTree:

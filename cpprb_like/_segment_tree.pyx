@@ -1,4 +1,4 @@
-"""Segment trees over the weights of slots: their sum, minimum and maximum, and draws by weight.
+"""Segment trees over the weights of slots: their sum and minimum, and draws by weight.
 
 Trees over arrays that the caller allocated. Each slot has a leaf. A node above holds the sum of its
 eight children, or a bound of the leaves below it. Compiled because an update or a draw touches a
@@ -15,8 +15,8 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array, c_index
 from cpprb_like._c.copying cimport c_prefetch
 from cpprb_like._c.tree_node cimport (
-    CHUNK, SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_measure, c_most,
-    c_settle, c_sum_at, c_sum_of, c_sum_range,
+    CHUNK, SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_least_of_all,
+    c_measure, c_settle, c_sum_at, c_sum_of, c_sum_range,
 )
 from cpprb_like._c.typedefs cimport float64_t, intp_t
 
@@ -35,7 +35,7 @@ def tree_size(capacity):
 
 
 def min_tree_size(capacity):
-    """Length of the array of a ``MinTree`` or a ``MaxTree``: about 1/56 of ``capacity``."""
+    """Length of the array of a ``MinTree``: about 1/56 of ``capacity``."""
     cdef Shape shape
     c_measure(c_index(capacity), &shape)
     return shape.size - shape.offset[SIDE_LEVEL]
@@ -52,88 +52,44 @@ cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1:
     return 0
 
 
-cdef class SideTree:
-    """What ``MinTree`` and ``MaxTree`` share: an extreme of the leaves of a ``SumTree``.
+@cython.final
+cdef class MinTree:
+    """The least weight of a ``SumTree`` that is not zero.
 
     It has no leaves of its own; the sum tree keeps it up to date. Each of the lowest nodes is above
-    64 leaves. A node holds a bound: no leaf below it exceeds it, and one had this value at some
-    time. Bounds are made exact lazily, only where that decides what the minimum or maximum of all
-    is. So setting a leaf rarely costs more than a comparison; with exact nodes it cost a cache miss
-    and a look at eight children. A sum tree may have one of each kind.
+    64 leaves. A node holds a bound: no leaf below it is less, and one had this value at some time.
+    Bounds are made exact only where that decides what the least of all is. So setting a leaf rarely
+    costs more than a comparison; with exact nodes it cost a cache miss and a look at eight children.
 
     Parameters
     ----------
     nodes : ndarray of float64, shape (min_tree_size(tree.capacity),)
-        Memory for the nodes, dense and writeable; zeros for a tree of zero weights, or what an
-        earlier tree of the same kind and leaves left there. Otherwise call ``tree.rebuild()``.
+        Memory for the nodes, dense and writeable; zeros for a tree of zero weights. Otherwise call
+        ``tree.rebuild()``.
     tree : SumTree
-        The tree whose leaves it is over.
+        The tree whose leaves it is over. It has no other.
     """
 
     def __cinit__(self, float64_t[::1] nodes not None, SumTree tree not None):
         cdef intp_t size = tree.shape.size - tree.shape.offset[SIDE_LEVEL]
         if nodes.shape[0] != size:
             raise ValueError(f"nodes: expected {size}, got {nodes.shape[0]}")
+        if tree.minima is not None:
+            raise ValueError("tree: it has a MinTree already")
         self.nodes = nodes
         self.leaves = tree.nodes
         self.shape = tree.shape
-        self.greatest = False
-
-    cdef void c_note(
-        self, const intp_t* leaves, const float64_t* weights, intp_t n
-    ) noexcept nogil:
-        """Update the bounds for leaves that get these weights."""
-        if self.greatest:
-            c_admit(True, &self.nodes[0], &self.shape, leaves, weights, n)
-        else:
-            c_admit(False, &self.nodes[0], &self.shape, leaves, weights, n)
-
-    cdef void c_settle_above(self, intp_t first, intp_t last) noexcept nogil:
-        """Make the nodes above the leaves ``first`` to ``last`` exact, after these were written."""
-        first >>= SIDE_SHIFT
-        last >>= SIDE_SHIFT
-        if self.greatest:
-            c_settle(True, &self.nodes[0], &self.shape, &self.leaves[0], first, last)
-        else:
-            c_settle(False, &self.nodes[0], &self.shape, &self.leaves[0], first, last)
-
-    cdef float64_t c_extreme(self) noexcept nogil:
-        """The least weight above zero, or the greatest; zero if there is none."""
-        if self.greatest:
-            return c_most(True, &self.nodes[0], &self.shape, &self.leaves[0])
-        return c_most(False, &self.nodes[0], &self.shape, &self.leaves[0])
-
-
-@cython.final
-cdef class MinTree(SideTree):
-    """The least weight of a ``SumTree`` that is not zero. See ``SideTree``."""
-
-    def __cinit__(self, nodes, SumTree tree):
-        if tree.minima is not None:
-            raise ValueError("tree: it has a MinTree already")
         tree.minima = self
+
+    cdef float64_t c_min(self) noexcept nogil:
+        """As ``min``."""
+        cdef float64_t least = c_least_of_all(&self.nodes[0], &self.shape, &self.leaves[0])
+        return least if least > 0.0 else INFINITY
 
     @property
     def min(self):
         """The least weight above zero; infinity if there is none."""
-        cdef float64_t least = self.c_extreme()
-        return least if least > 0.0 else INFINITY
-
-
-@cython.final
-cdef class MaxTree(SideTree):
-    """The greatest weight of a ``SumTree``. See ``SideTree``."""
-
-    def __cinit__(self, nodes, SumTree tree):
-        if tree.maxima is not None:
-            raise ValueError("tree: it has a MaxTree already")
-        self.greatest = True
-        tree.maxima = self
-
-    @property
-    def max(self):
-        """The greatest weight; 0.0 if there is none."""
-        return self.c_extreme()
+        return self.c_min()
 
 
 @cython.final
@@ -153,7 +109,7 @@ cdef class SumTree:
         that the tree is 1.1 to 1.3 times slower. Zeros for a tree of zero weights, or what an
         earlier tree left there; otherwise call ``rebuild``.
     capacity : int
-        Leaves. A ``MinTree`` and a ``MaxTree`` can be built over the same leaves.
+        Leaves. A ``MinTree`` can be built over the same leaves.
     """
 
     def __cinit__(self, float64_t[::1] nodes not None, capacity):
@@ -214,12 +170,10 @@ cdef class SumTree:
         self.c_clear(0)
 
     cdef void c_clear(self, intp_t first) noexcept nogil:
-        """Set the nodes from ``first`` on, and all nodes of the other trees, to zero."""
+        """Set the nodes from ``first`` on, and all nodes of the ``MinTree``, to zero."""
         self.nodes[first:] = 0.0
         if self.minima is not None:
             self.minima.nodes[:] = 0.0
-        if self.maxima is not None:
-            self.maxima.nodes[:] = 0.0
 
     cdef void c_clear_first(self, intp_t n) noexcept nogil:
         """Set all weights to zero, where all but the first n leaves are zero already."""
@@ -227,12 +181,9 @@ cdef class SumTree:
         for level in range(self.shape.levels if n else 0):
             offset = self.shape.offset[level]
             self.nodes[offset : offset + nodes] = 0.0
-            if level >= SIDE_LEVEL:
+            if level >= SIDE_LEVEL and self.minima is not None:
                 offset -= self.shape.offset[SIDE_LEVEL]
-                if self.minima is not None:
-                    self.minima.nodes[offset : offset + nodes] = 0.0
-                if self.maxima is not None:
-                    self.maxima.nodes[offset : offset + nodes] = 0.0
+                self.minima.nodes[offset : offset + nodes] = 0.0
             nodes = (nodes + (1 << SHIFT) - 1) >> SHIFT
 
     def rebuild(self):
@@ -317,9 +268,7 @@ cdef class SumTree:
         for k in range(n):
             c_prefetch(weights + leaves[k])
         if self.minima is not None:
-            self.minima.c_note(leaves, values, n)
-        if self.maxima is not None:
-            self.maxima.c_note(leaves, values, n)
+            c_admit(&self.minima.nodes[0], &self.shape, leaves, values, n)
         for k in range(n):
             weights[leaves[k]] = values[k] + 0.0  # never minus zero
 
@@ -336,9 +285,10 @@ cdef class SumTree:
         """Compute all nodes above the leaves ``first`` to ``last``, after these were written."""
         self.c_sum_from(1, first, last)
         if self.minima is not None:
-            self.minima.c_settle_above(first, last)
-        if self.maxima is not None:
-            self.maxima.c_settle_above(first, last)
+            c_settle(
+                &self.minima.nodes[0], &self.shape, &self.nodes[0], first >> SIDE_SHIFT,
+                last >> SIDE_SHIFT,
+            )
 
     cdef void c_sum_from(self, intp_t level, intp_t first, intp_t last) noexcept nogil:
         """Compute the sums from ``level`` up above the nodes ``first`` to ``last`` of the level

@@ -57,7 +57,7 @@ STATED = "draw_state has the attributes that a draw changes: with those from bef
 WORKS = "a draw of n rows, n at least 0, works"
 DECLARED = "columns are dtype and shape by name, and each draw has such columns"
 CHECKED = "check_draw raises nothing where a draw works"
-ASIDE = "sync, check_draw, check_rows, row_weights and row_priorities change no draw"
+ASIDE = "check_draw, check_rows, row_weights and row_priorities change no draw"
 HOOKED = "what a buffer calls when it is made, and when rows come and go, works"
 NBYTES = "nbytes_for is a number of bytes"
 KEEPS = "a sampler that keeps something for rows, in a file or not, says so by keeps_rows"
@@ -255,8 +255,7 @@ class _Stage:
 
 
 def _check_probed(where: str, sampler: Sampler, n: int, replace: bool, drawn: Draw | None) -> None:
-    """``check_draw`` refuses no draw that works; ``sync`` works at any time."""
-    sampler.sync()
+    """``check_draw`` refuses no draw that works."""
     try:
         sampler.check_draw(n, replace=replace)
     except Exception as error:

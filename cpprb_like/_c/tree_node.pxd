@@ -112,46 +112,43 @@ cdef inline void c_sum_range(
         sums[node] = c_sum(below + (node << SHIFT))
 
 
-cdef inline uint64_t c_rank(bint greatest, float64_t weight) noexcept nogil:
-    """A number that is the lower, the nearer a weight above zero is to being the least, or the
-    greatest; and the highest for a weight of zero.
-    """
+cdef inline uint64_t c_rank(float64_t weight) noexcept nogil:
+    """A number that rises with a weight above zero, and is the highest for a weight of zero."""
     cdef uint64_t bits
     memcpy(&bits, &weight, sizeof(bits))
-    return ~bits if greatest else bits - 1
+    return bits - 1
 
 
-cdef inline float64_t c_extreme(bint greatest, const float64_t* weights, intp_t n) noexcept nogil:
-    """The least of n weights that is not zero, or the greatest; zero if all are."""
-    cdef uint64_t rank, lowest = c_rank(greatest, 0.0)
+cdef inline float64_t c_least(const float64_t* weights, intp_t n) noexcept nogil:
+    """The least of n weights that is not zero; zero if all are."""
+    cdef uint64_t rank, lowest = c_rank(0.0)
     cdef float64_t weight
     cdef intp_t k
     for k in range(n):
-        rank = c_rank(greatest, weights[k])
+        rank = c_rank(weights[k])
         lowest = rank if rank < lowest else lowest
-    lowest = ~lowest if greatest else lowest + 1
+    lowest += 1
     memcpy(&weight, &lowest, sizeof(weight))
     return weight
 
 
 cdef inline void c_admit(
-    bint greatest, float64_t* nodes, const Shape* shape,
-    const intp_t* leaves, const float64_t* weights, intp_t n,
+    float64_t* nodes, const Shape* shape, const intp_t* leaves, const float64_t* weights, intp_t n
 ) noexcept nogil:
-    """Leaves have got new weights: move the bounds that these exceed.
+    """Leaves have got new weights: lower the bounds that are above these.
 
-    ``nodes`` is the level SIDE_LEVEL. Few weights exceed the bound of 64 leaves, so as a rule this
-    is one comparison for each.
+    ``nodes`` is the level SIDE_LEVEL. Few weights are below the bound of 64 leaves, so as a rule
+    this is one comparison for each.
     """
     cdef intp_t k, node, level
     cdef uint64_t rank
     cdef float64_t* bounds
     for k in range(n):
-        rank = c_rank(greatest, weights[k] + 0.0)  # never minus zero
+        rank = c_rank(weights[k] + 0.0)  # never minus zero
         bounds = nodes
         level = SIDE_LEVEL
         node = leaves[k] >> SIDE_SHIFT
-        while rank < c_rank(greatest, bounds[node]):
+        while rank < c_rank(bounds[node]):
             bounds[node] = weights[k]
             if level == shape.levels - 1:
                 break
@@ -161,8 +158,7 @@ cdef inline void c_admit(
 
 
 cdef inline void c_settle(
-    bint greatest, float64_t* nodes, const Shape* shape, const float64_t* leaves,
-    intp_t first, intp_t last,
+    float64_t* nodes, const Shape* shape, const float64_t* leaves, intp_t first, intp_t last
 ) noexcept nogil:
     """Compute the nodes ``first`` to ``last`` of the level SIDE_LEVEL from their leaves, and those
     above them from their children.
@@ -170,9 +166,8 @@ cdef inline void c_settle(
     cdef intp_t node, level = SIDE_LEVEL, filled = shape.offset[1]  # whole nodes of the sums
     cdef const float64_t* below
     for node in range(first, last + 1):
-        nodes[node] = c_extreme(
-            greatest, leaves + (node << SIDE_SHIFT),
-            min(1 << SIDE_SHIFT, filled - (node << SIDE_SHIFT)),
+        nodes[node] = c_least(
+            leaves + (node << SIDE_SHIFT), min(1 << SIDE_SHIFT, filled - (node << SIDE_SHIFT))
         )
     while level < shape.levels - 1:
         below = nodes
@@ -181,13 +176,13 @@ cdef inline void c_settle(
         last >>= SHIFT
         level += 1
         for node in range(first, last + 1):
-            nodes[node] = c_extreme(greatest, below + (node << SHIFT), WIDTH)
+            nodes[node] = c_least(below + (node << SHIFT), WIDTH)
 
 
-cdef inline float64_t c_most(
-    bint greatest, float64_t* nodes, const Shape* shape, const float64_t* leaves
+cdef inline float64_t c_least_of_all(
+    float64_t* nodes, const Shape* shape, const float64_t* leaves
 ) noexcept nogil:
-    """The least of all weights that is not zero, or the greatest; zero if all are.
+    """The least of all weights that is not zero; zero if all are.
 
     The root is a bound. Going down by the child that has its parent's bound leads to 64 leaves; if
     one of them has that weight, it is the result. Otherwise the bounds are those of earlier
@@ -209,7 +204,7 @@ cdef inline float64_t c_most(
             while child < WIDTH - 1 and line[child] != bound:
                 child += 1
             node += child
-        c_settle(greatest, nodes, shape, leaves, node, node)
+        c_settle(nodes, shape, leaves, node, node)
         if nodes[node] == bound:
             return bound
 

@@ -27,7 +27,6 @@ cdef class BufferBase:
     cdef bint is_watched             # its chained values are counted, until there are enough
     cdef bint warns                  # most of them are stored apart: the next call warns
     cdef bint has_priorities         # ``add`` takes priorities: for its sampler, or others
-    cdef bint keeps_rows             # whether its sampler is synchronised before absent rows are added
     cdef tuple names                 # field names, in declared order
     cdef dict numbers                # of the fields, by name
     cdef tuple further               # names of columns that readings add to a batch
@@ -57,7 +56,6 @@ cdef class BufferBase:
     )
     cdef void c_watch(self) noexcept
     cdef object c_publish(self, intp_t n, const uint8_t* present, Beside beside)
-    cdef object c_add_where(self, present, dict fields)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
     cdef list c_check_out(self, out, intp_t n, tuple columns)
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns)

@@ -168,7 +168,6 @@ cdef class BufferBase:
         self.is_watched = len(ring.chains) > 0
         self.warns = False
         self.has_priorities = attributes["sampler"].has_priorities or self._takes_priorities
-        self.keeps_rows = attributes["sampler"].keeps_rows
         self.names = names
         self.numbers = numbers
         self.further = further
@@ -509,15 +508,6 @@ cdef class BufferBase:
         if self.warns:
             self.warns = False
             self._warn_of_values_apart()
-        if not self.keeps_rows:
-            return self.c_add_where(present, fields)
-        self.sampler.sync()
-        slot = self.c_add_where(present, fields)
-        self.sampler.sync()
-        return slot
-
-    cdef object c_add_where(self, present, dict fields):
-        """``add_where``, without what the sampler hears of it."""
         cdef Ring ring = self.c_ring
         cdef cnp.ndarray mask = c_read_present(present, ring.n_envs)
         cdef Beside beside = None

@@ -348,9 +348,7 @@ class Episodes:
         given = _read_number(number)
 
         def attempt() -> int | None:
-            sampler = self._buffer.sampler
-            sampler.sync()  # so that rows that came before have the weights that follow from these
-            return self._index.hide(given, sampler.forget)
+            return self._index.hide(given, self._buffer.sampler.forget)
 
         return self._buffer._while_writers_wait(attempt)
 

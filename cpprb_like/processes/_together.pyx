@@ -395,15 +395,13 @@ cdef class WeightsTogether:
             if member is not None:
                 one = <RowWeights> member
                 one.c_begin()
-                newest = max(newest, one.c_greatest())
+                newest = max(newest, one.newest_weight)
                 priority = max(priority, one.greatest_priority)
         for member in self.members:
             if member is not None:
                 one = <RowWeights> member
                 one.greatest_priority = priority
-                if one.maxima is None:
-                    one.newest_weight = newest
-                one.floor = newest
+                one.newest_weight = newest
                 one.c_sync()
         return 0
 
@@ -444,12 +442,6 @@ cdef class WeightsTogether:
                    default=1.0)
 
     @property
-    def newest(self):
-        """The weight of the next new row."""
-        self.c_sync()
-        return max([one.newest for one in self.members if one is not None], default=1.0)
-
-    @property
     def total(self):
         """The sum of all masses."""
         return sum([mass for _, mass, _ in self._parts()])
@@ -458,7 +450,7 @@ cdef class WeightsTogether:
     def least(self):
         """The least mass of a row, above 0; infinity if there is none."""
         return min(
-            [self.c_member(number).c_least() * (mass / total)
+            [self.c_member(number).minima.c_min() * (mass / total)
              for number, mass, total in self._parts()],
             default=INFINITY,
         )
@@ -510,7 +502,8 @@ cdef class WeightsTogether:
                 total += parts[k].mass
                 least = min(
                     least,
-                    self.c_member(parts[k].number).c_least() * (parts[k].mass / parts[k].total),
+                    self.c_member(parts[k].number).minima.c_min()
+                    * (parts[k].mass / parts[k].total),
                 )
             c_check_drawn(INDEPENDENT, total > 0.0, size)
             with bit_generator.lock:

@@ -125,12 +125,6 @@ class Sampler:
         its rows. ``slots[k]`` is the slot that the row in slot k had, -1 if that is absent.
         """
 
-    def sync(self) -> None:
-        """Bring the state by row up to date.
-
-        Called before and after absent rows are added, and before the rows of an episode are hidden.
-        """
-
     def forget(self, slots: Slots, moment: Moment) -> None:
         """The rows in these slots were deleted with their episode: draw them no more.
 

@@ -23,7 +23,7 @@ from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._core import Beside, Ring
 from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like._files.arenas import allocate_floats
-from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
+from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
 from cpprb_like.samplers._row_weights import RowWeights, notes_size
@@ -583,9 +583,6 @@ class Prioritized(ByPriority):
     weights : {"all", "batch"}
         Normalise importance-sampling weights by their maximum over the buffer (``"all"``) or over
         the batch.
-    max_priority : {"ever", "present"}
-        Initial priority of new rows: the greatest priority so far (as in the paper), or the
-        greatest in the buffer, so that an outlier is forgotten with its row.
     probabilities : bool
         Add the column ``probabilities``: P(i), float64.
     weights_dtype : {float32, float64}
@@ -635,7 +632,6 @@ class Prioritized(ByPriority):
         check_for_update: bool = True,
         stratified: bool = True,
         weights: Literal["all", "batch"] = "all",
-        max_priority: Literal["ever", "present"] = "ever",
         probabilities: bool = False,
         weights_dtype: DTypeLike = np.float32,
     ) -> None:
@@ -648,31 +644,24 @@ class Prioritized(ByPriority):
             weights_dtype=weights_dtype,
         )
         self.eps = _number("eps", eps)
-        _one_of("weights", weights, ("all", "batch"))
-        _one_of("max_priority", max_priority, ("ever", "present"))
+        _read_normalizer(weights)
         self.weights = weights
-        self.max_priority = max_priority
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         _number("eps", state["eps"])
-        _one_of("weights", state["weights"], ("all", "batch"))
-        _one_of("max_priority", state["max_priority"], ("ever", "present"))
+        _read_normalizer(state["weights"])
         super().__setstate__(state)
 
     # ------------------------------------------------------------------ memory
 
     def nbytes_for(self, capacity: int) -> int:
         """Bytes that it allocates for a ring of this capacity."""
-        sides = 2 if self.max_priority == "present" else 1
-        return 8 * (tree_size(capacity) + sides * min_tree_size(capacity))
+        return 8 * (tree_size(capacity) + min_tree_size(capacity))
 
     def _keep(self, ring: Ring, mapped: Mapping[str, Floats]) -> RowWeights:
         capacity = ring.capacity
         tree = SumTree(memory_of(mapped, "weights", tree_size(capacity)), capacity)
         minima = MinTree(allocate_floats(min_tree_size(capacity)), tree)
-        maxima = None
-        if self.max_priority == "present":
-            maxima = MaxTree(allocate_floats(min_tree_size(capacity)), tree)
         try:
             first = (1.0 + self.eps) ** self.alpha
         except OverflowError:
@@ -682,7 +671,7 @@ class Prioritized(ByPriority):
                 f"alpha={self.alpha}, eps={self.eps}: the weight of a new row, "
                 f"(1 + eps) ** alpha, must be at most {tree.largest}"
             )
-        return RowWeights(ring, tree, minima, maxima, first)
+        return RowWeights(ring, tree, minima, first)
 
     def _mapped(self, capacity: int) -> tuple[str, dict[str, int]]:
         what, sizes = super()._mapped(capacity)
@@ -730,20 +719,6 @@ class Prioritized(ByPriority):
             )
         return weights
 
-    def sync(self) -> None:
-        """See ``Sampler.sync``."""
-        if self.max_priority == "present":
-            self.rows.sync()
-
-    def get_max_priority(self) -> float:
-        """The priority that new rows get: the greatest so far, 1.0 at first and after ``clear``.
-
-        With ``max_priority="present"`` it is computed from the weight, so exact up to rounding.
-        """
-        if self.max_priority == "ever" or self.alpha == 0:
-            return self.rows.largest_priority
-        return max(float(self.rows.newest ** (1 / self.alpha)) - self.eps, 0.0)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self.alpha:g}, beta={self.beta}, eps={self.eps:g})"
 
@@ -765,9 +740,9 @@ def read_weights_dtype(dtype: Any) -> np.dtype[Any]:
     raise ValueError(f"weights_dtype: expected float32 or float64, got {dtype!r}")
 
 
-def _one_of(name: str, value: object, words: tuple[str, str]) -> None:
-    if not isinstance(value, str) or value not in words:
-        raise ValueError(f"{name}: expected {words[0]!r} or {words[1]!r}, got {value!r}")
+def _read_normalizer(value: object) -> None:
+    if not isinstance(value, str) or value not in ("all", "batch"):
+        raise ValueError(f"weights: expected 'all' or 'batch', got {value!r}")
 
 
 def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:

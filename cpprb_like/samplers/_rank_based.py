@@ -119,7 +119,7 @@ class RankBased(ByPriority):
         tree = SumTree(memory_of(mapped, "weights", tree_size(capacity)), capacity)
         minima = MinTree(allocate_floats(min_tree_size(capacity)), tree)
         ranks = Ranks(memory_of(mapped, "priorities", capacity), self.alpha)
-        return RowWeights(ring, tree, minima, None, 1.0, ranks)
+        return RowWeights(ring, tree, minima, 1.0, ranks)
 
     def row_priorities(self, slots: Slots) -> Floats:
         """See ``Sampler.row_priorities``."""

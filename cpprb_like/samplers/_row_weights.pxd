@@ -4,7 +4,7 @@ from numpy cimport ndarray
 
 from cpprb_like._core cimport Beside, DerivedState
 from cpprb_like.samplers._ranks cimport Ranks
-from cpprb_like._segment_tree cimport MaxTree, MinTree, SumTree
+from cpprb_like._segment_tree cimport MinTree, SumTree
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
 
@@ -17,12 +17,10 @@ cdef class NewWeights(Beside):
 cdef class RowWeights(DerivedState):
     cdef readonly SumTree tree
     cdef MinTree minima
-    cdef MaxTree maxima              # None: new rows get the greatest weight so far
     cdef readonly Ranks ranks        # None: proportional prioritization
     cdef readonly float64_t first    # weight of new rows before any other was given
-    cdef float64_t newest_weight     # the greatest so far
+    cdef float64_t newest_weight     # of new rows: the greatest so far
     cdef float64_t greatest_priority  # so far
-    cdef float64_t floor             # of the weights of new rows with ``maxima``: the greatest of other rings
     cdef int64_t drawn               # rows that had been written at the last draw
     # Rows whose n-step window is not complete yet: ids, -1 for a free place, and their weights (with
     # ranks, their priorities, as in ``newest_weight``); ``ring.lookahead`` places for each stream.
@@ -40,8 +38,6 @@ cdef class RowWeights(DerivedState):
     cdef void c_set_new(
         self, int64_t first, ndarray priorities, ndarray weights, const uint8_t* present
     ) noexcept
-    cdef float64_t c_greatest(self) noexcept nogil
-    cdef float64_t c_new_weight(self) noexcept nogil
     cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil
     cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil
     cdef void c_note(
@@ -52,7 +48,6 @@ cdef class RowWeights(DerivedState):
     ) noexcept nogil
     cdef void c_lift(self, const intp_t* slots, float64_t* weights, intp_t n) noexcept nogil
     cdef void c_put_back(self, const intp_t* slots, const float64_t* weights, intp_t n) noexcept nogil
-    cdef float64_t c_least(self) noexcept nogil
     cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil
     cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil
     cdef void c_catch_up(self) noexcept nogil
@@ -64,7 +59,6 @@ cdef class RowWeights(DerivedState):
     cdef intp_t c_hold_incomplete(
         self, intp_t* slots, float64_t* weights, intp_t n
     ) noexcept nogil
-    cdef float64_t c_heaviest_held(self) noexcept nogil
     cdef int c_rank(self, intp_t n) except -1
     cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1
     cdef dict c_left_behind(self, float64_t[::1] notes, dict held, bint positive)

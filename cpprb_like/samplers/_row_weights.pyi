@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Beside, DerivedState, Ring
-from cpprb_like._segment_tree import MaxTree, MinTree, SumTree
+from cpprb_like._segment_tree import MinTree, SumTree
 from cpprb_like.samplers._ranks import Ranks
 
 _Floats: TypeAlias = NDArray[np.float64]
@@ -26,7 +26,6 @@ class RowWeights(DerivedState):
         ring: Ring,
         tree: SumTree,
         minima: MinTree,
-        maxima: MaxTree | None,
         first: float,
         ranks: Ranks | None = None,
     ) -> RowWeights: ...
@@ -46,8 +45,6 @@ class RowWeights(DerivedState):
     def least(self) -> float: ...
     @property
     def total(self) -> float: ...
-    @property
-    def newest(self) -> float: ...
     @property
     def largest(self) -> float: ...
     def count(self, n: int) -> int: ...

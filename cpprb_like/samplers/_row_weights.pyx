@@ -25,8 +25,7 @@ from cpprb_like._core cimport (
 from cpprb_like.samplers._ranks cimport Ranks
 from cpprb_like._rows.row_handles cimport c_find, c_indexes, c_refuse
 from cpprb_like._segment_tree cimport (
-    DISTINCT, INDEPENDENT, STRATIFIED, Manner, MaxTree, MinTree, SumTree, c_bit_generator,
-    c_check_drawn,
+    DISTINCT, INDEPENDENT, STRATIFIED, Manner, MinTree, SumTree, c_bit_generator, c_check_drawn,
 )
 from cpprb_like._c.tree_node cimport c_count
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
@@ -75,9 +74,6 @@ cdef class RowWeights(DerivedState):
         With as many leaves as the ring has slots, all zero.
     minima : MinTree
         Over the leaves of ``tree``.
-    maxima : MaxTree, optional
-        The same. With it, a new row gets the greatest weight in the ring; without it, the greatest
-        weight so far.
     first : float
         Weight of new rows as long as no weight was given.
     ranks : Ranks, optional
@@ -87,13 +83,12 @@ cdef class RowWeights(DerivedState):
     """
 
     def __cinit__(
-        self, Ring ring not None, SumTree tree not None, MinTree minima not None, MaxTree maxima,
-        float64_t first, Ranks ranks=None,
+        self, Ring ring not None, SumTree tree not None, MinTree minima not None, float64_t first,
+        Ranks ranks=None,
     ):
         self.ring = ring
         self.tree = tree
         self.minima = minima
-        self.maxima = maxima
         self.ranks = ranks
         self.first = self.newest_weight = first
         self.greatest_priority = 1.0
@@ -142,10 +137,9 @@ cdef class RowWeights(DerivedState):
         """Fill the leaves of the rows before ``stop``, then sum the nodes above those that are new."""
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
-        cdef float64_t weight = self.c_new_weight() if self.filled < stop else 0.0
         if self.ring.lookahead:
             self.c_catch_up()
-        self.c_fill(stop, weight)
+        self.c_fill(stop, self.newest_weight)
         self.seen = max(self.seen, stop - capacity)
         if self.seen >= stop:
             return
@@ -165,17 +159,6 @@ cdef class RowWeights(DerivedState):
         self.tree.c_sum_above(first, first + run - 1)
         if run < n:
             self.tree.c_sum_above(0, n - run - 1)
-
-    cdef float64_t c_greatest(self) noexcept nogil:
-        """The greatest weight so far, or in the ring; then 0.0 if there is none."""
-        if self.maxima is None:
-            return self.newest_weight
-        return max(self.maxima.c_extreme(), self.c_heaviest_held())
-
-    cdef float64_t c_new_weight(self) noexcept nogil:
-        """The weight of a row that is added now."""
-        cdef float64_t weight = max(self.c_greatest(), self.floor)
-        return weight if weight > 0.0 else self.first
 
     cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil:
         """Give a weight to the rows before ``stop`` that have none yet."""
@@ -305,20 +288,8 @@ cdef class RowWeights(DerivedState):
         if high >= 0:
             self.tree.c_sum_above(low, high)
 
-    cdef float64_t c_heaviest_held(self) noexcept nogil:
-        cdef float64_t heaviest = 0.0
-        cdef intp_t k
-        for k in range(self.held_rows.shape[0]):
-            if self.held_rows[k] >= self.oldest:  # others were left out while they waited
-                heaviest = max(heaviest, self.held[k])
-        return heaviest
-
     def sync(self):
-        """Bring the weights up to date.
-
-        To be called before and after absent rows are added, if there are ``maxima``: absent rows
-        may overwrite the row of the greatest weight. Otherwise it is not needed.
-        """
+        """Bring the weights up to date."""
         self.c_sync()
 
     def set_new(
@@ -353,9 +324,7 @@ cdef class RowWeights(DerivedState):
         cdef int64_t oldest = self.ring.state[WRITTEN] - self.ring.capacity
         cdef bint holds_step
         self.c_begin()
-        if self.maxima is not None:
-            self.c_sync_to(first)
-        elif self.ring.lookahead:
+        if self.ring.lookahead:
             self.c_catch_up()
         self.c_fill(first, self.newest_weight)
         self.c_write(first, given, n)
@@ -369,8 +338,6 @@ cdef class RowWeights(DerivedState):
                 )
             if holds_step:
                 self.c_note(values + k, given + k, 1)
-        if self.maxima is not None:
-            self.c_sync_to(self.ring.state[WRITTEN])
         self.c_note_down()
 
     cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil:
@@ -440,7 +407,7 @@ cdef class RowWeights(DerivedState):
             found = self.tree.c_draw(bitgen, manner, leaves, values, count)
             if n_passed:
                 self.c_put_back(passed, <const float64_t*> cnp.PyArray_DATA(lifted), n_passed)
-            least, total = self.c_least(), self.tree.c_total()
+            least, total = self.minima.c_min(), self.tree.c_total()
         c_check_drawn(manner, found, count)
         self.drawn = stop
         if count <= FETCHED_ROWS:
@@ -483,11 +450,6 @@ cdef class RowWeights(DerivedState):
             found = c_count(&self.tree.nodes[0], &self.tree.shape, count)
         c_check_drawn(manner, found, count)
 
-    cdef float64_t c_least(self) noexcept nogil:
-        """As ``least``, of a tree that is up to date."""
-        cdef float64_t least = self.minima.c_extreme()
-        return least if least > 0.0 else INFINITY
-
     @property
     def least(self):
         """The least weight above 0; infinity if there is none."""
@@ -499,14 +461,6 @@ cdef class RowWeights(DerivedState):
         """The sum of all weights."""
         self.c_sync()
         return self.tree.total
-
-    @property
-    def newest(self):
-        """The weight of the next new row."""
-        self.c_sync()
-        if self.maxima is None:
-            return self.newest_weight
-        return max(self.maxima.max, self.c_heaviest_held(), self.floor) or self.first
 
     @property
     def largest(self):
@@ -659,7 +613,7 @@ cdef class RowWeights(DerivedState):
         cdef Ring ring = self.ring
         cdef int64_t written = saved["written"], drawn = saved["drawn"], first, row
         cdef bint is_whole = saved["capacity"] == ring.capacity
-        cdef float64_t newest = saved["newest"], fresh
+        cdef float64_t newest = saved["newest"]
         cdef float64_t[::1] weights
         cdef cnp.ndarray values
         if saved["clears"] != ring.state[CLEARS] or written > ring.state[WRITTEN] or not later and (
@@ -674,11 +628,8 @@ cdef class RowWeights(DerivedState):
         self.c_check(saved, None if later or not is_whole else ring.flags() & ABSENT == 0)
         values, ranks = np.array(saved["values"]), saved["ranks"] if is_whole else None
         first = written - len(values)
-        fresh = newest
-        if self.maxima is not None:
-            fresh = values.max(initial=0.0, where=~np.isnan(values)) or self.first
         if ranks is None:
-            values[np.isnan(values)] = fresh
+            values[np.isnan(values)] = newest
         if self.ranks is not None:
             self.ranks.c_clear()
             if ranks is not None:
@@ -802,7 +753,6 @@ cdef class RowWeights(DerivedState):
         values = (leaves if self.ranks is None else self.ranks.left_behind(len(rows)))[
             rows % self.ring.capacity
         ]
-        heaviest = max([weight for row, weight in held.items() if 0 <= row < filled], default=0.0)
         for row in list(held):
             if first <= row < min(filled, written):
                 values[row - first] = held[row]
@@ -816,12 +766,9 @@ cdef class RowWeights(DerivedState):
         elif positive:
             is_new |= values == 0.0
         known = values[~is_new]
-        fresh = NAN
-        if self.maxima is not None and filled > 0:  # rows that were overwritten since count, as in a draw
-            fresh = values.max(initial=heaviest) or NAN
-        values[is_new] = fresh
+        values[is_new] = NAN
         sound = (known >= 0.0) & (known <= self.tree.largest)
-        if not sound.all() or fresh > self.tree.largest or not (
+        if not sound.all() or not (
             self.first <= newest <= self.tree.largest and 1.0 <= greatest < INFINITY
         ):
             raise ValueError("the priorities of the rows were damaged")

@@ -137,11 +137,10 @@ def test_sound_buffers_pass(
     copy.deepcopy(rb).check(**names)
 
 
-@pytest.mark.parametrize("max_priority", ["ever", "present"])
-def test_sound_buffers_with_priorities_pass(max_priority: Any) -> None:
+def test_sound_buffers_with_priorities_pass() -> None:
     """Weights of rows that come, go, are absent or get other priorities sum up."""
     rng = np.random.default_rng(0)
-    sampler = Prioritized(max_priority=max_priority, eps=0.0)
+    sampler = Prioritized(eps=0.0)
     rb = PrioritizedReplayBuffer(21, {"x": {}}, n_envs=3, sampler=sampler, seed=0)
     for i in range(200):
         rb.add_where(rng.random(3) < 0.8, x=[i] * 3, priorities=rng.random(3))

@@ -66,7 +66,6 @@ def buffer_of(kind: str, capacity: int = 20_000) -> ReplayBuffer:
     samplers: dict[str, Any] = {
         "uniform": None,
         "prioritized": Prioritized(1.0),
-        "present": Prioritized(1.0, max_priority="present"),
         "ranks": RankBased(1.0),
     }
     sampler = samplers[kind]
@@ -78,7 +77,7 @@ def buffer_of(kind: str, capacity: int = 20_000) -> ReplayBuffer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["uniform", "prioritized", "present", "ranks"])
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "ranks"])
 def test_children_of_a_busy_process_neither_hang_nor_find_half_of_anything(kind: str) -> None:
     """Forty processes are forked while threads add, draw, update and read; all of them can go on.
 

@@ -35,14 +35,13 @@ pytestmark = [
 
 FIELDS: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "r": {"shape": ()}, "done": {}}
 ROUNDS = 20_000
-KINDS = ["uniform", "prioritized", "present", "ranks"]
+KINDS = ["uniform", "prioritized", "ranks"]
 
 
 def buffer_of(kind: str) -> ReplayBuffer:
     """A buffer of three-step rows, some of whose episodes are open."""
     samplers: dict[str, Any] = {
         "prioritized": Prioritized(1.0),
-        "present": Prioritized(1.0, max_priority="present"),
         "ranks": RankBased(1.0),
     }
     cls = ReplayBuffer if kind == "uniform" else PrioritizedReplayBuffer

@@ -189,7 +189,6 @@ def test_a_writer_is_not_starved_by_readers() -> None:
 
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "prioritized": lambda: Prioritized(1.0, eps=0.0, check_for_update=True),
-    "present": lambda: Prioritized(1.0, max_priority="present", check_for_update=True),
     "ranks": lambda: RankBased(1.0, check_for_update=True),
 }
 

@@ -28,7 +28,6 @@ def test_bad_sizes(size: Any) -> None:
     [
         {},
         {"sampler": Prioritized()},
-        {"sampler": Prioritized(max_priority="present")},
         {"sampler": RankBased()},
         {"Nstep": {"size": 3}},
         {"next_of": "x", "stack_compress": "x", "n_envs": 2},

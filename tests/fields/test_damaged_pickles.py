@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "reverse": (Reverse(3), {}),
     "recency": (Recency(0.9, updates=5, least=2), {}),
     "prioritized": (Prioritized(1.0, check_for_update=True), {"n_envs": 2}),
-    "present": (Prioritized(0.5, max_priority="present"), {"Nstep": {"size": 3, "rew": "r"}}),
+    "nstep": (Prioritized(0.5), {"Nstep": {"size": 3, "rew": "r"}}),
     "ranks": (RankBased(1.0), {"Nstep": {"size": 3, "rew": "r"}, "n_envs": 2}),
     "chained": (None, {"n_envs": 2, "next_of": "stack", "stack_compress": "stack"}),
     "object": (None, {}),

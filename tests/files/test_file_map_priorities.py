@@ -22,7 +22,7 @@ FIELDS: dict[str, Any] = {
 }
 SAMPLERS: dict[str, Any] = {
     "proportional": lambda: Prioritized(0.7, eps=0.0),
-    "present": lambda: Prioritized(1.0, max_priority="present"),
+    "linear": lambda: Prioritized(1.0),
     "ranks": lambda: RankBased(0.8),
 }
 NSTEP: Any = {"size": 3, "rew": [], "next": []}
@@ -96,7 +96,7 @@ def test_a_file_of_other_parameters(tmp_path: Path) -> None:
     """Weights of another exponent are refused: they had been drawn by as if they were right."""
     make("proportional", tmp_path, "x").add(x=[1, 2], done=[0, 0], priorities=[1, 2])
     with pytest.raises(ValueError, match=r"a\.sampler\.dat.*alpha"):
-        make("present", tmp_path, "r+")
+        make("linear", tmp_path, "r+")
     with pytest.raises(ValueError, match=r"a\.sampler\.dat.*RankBased"):
         make("ranks", tmp_path, "r+")
     assert weights(make("proportional", tmp_path, "r+"))[1] == 2.0
@@ -127,25 +127,6 @@ def test_priorities_of_absent_rows_do_not_count(tmp_path: Path, name: str) -> No
     rb = make(name, tmp_path, "r+", n_envs=2)
     rb.add(x=[2, 3], done=[False, False])
     assert len(set(weights(rb)[0])) == 1
-
-
-@pytest.mark.parametrize("options", [{}, {"Nstep": NSTEP}])
-def test_new_rows_have_the_greatest_priority_that_was_there(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    """With ``"present"`` rows that no draw has seen weigh the same with and without a new start.
-
-    They had overwritten the row of the greatest priority, which did not count any more. With
-    ``Nstep`` its weight was held in the file.
-    """
-    rb = make("present", tmp_path, "x", **options)
-    twin = PrioritizedReplayBuffer(40, FIELDS, sampler=SAMPLERS["present"](), seed=0, **options)
-    for each in (rb, twin):
-        each.add(x=np.arange(40), done=np.zeros(40), priorities=39 * [2.0] + [9.0])
-        each.get_max_priority()
-        each.add(x=np.arange(40, 100), done=np.zeros(60))
-    del rb, each
-    assert weights(make("present", tmp_path, "r+", **options)) == weights(twin)
 
 
 def test_a_sampler_file_that_was_damaged_or_lost(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ FIELDS: dict[str, Any] = {
 SAMPLERS: dict[str, Any] = {
     "uniform": Uniform,
     "prioritized": lambda: Prioritized(1.0, eps=0.0),
-    "present": lambda: Prioritized(1.0, max_priority="present"),
     "ranks": lambda: RankBased(1.0),
 }
 

@@ -42,7 +42,7 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "Uniform": Uniform,
     "Prioritized": Prioritized,
     "independent": lambda: Prioritized(stratified=False),
-    "present": lambda: Prioritized(max_priority="present", weights="batch"),
+    "batch": lambda: Prioritized(weights="batch"),
     "RankBased": RankBased,
 }
 in_every_sampler = pytest.mark.parametrize("name", SAMPLERS)
@@ -130,12 +130,11 @@ def test_draws_over_uneven_shards_are_uniform(
     limit_of(found, np.full(500, 20.0))
 
 
-@pytest.mark.parametrize("name", ["Prioritized", "independent", "present"])
+@pytest.mark.parametrize("name", ["Prioritized", "independent"])
 def test_draws_are_in_proportion_to_priorities(name: str) -> None:
     """Chi-square with priorities that differ from row to row and from shard to shard."""
     with filled((5, 20, 75)) as replay:
-        mode: Any = "present" if name == "present" else "ever"
-        sampler = Prioritized(1.0, eps=0.0, stratified=name != "independent", max_priority=mode)
+        sampler = Prioritized(1.0, eps=0.0, stratified=name != "independent")
         learner = replay.learner(sampler, seed=4)
         batch = learner.sample(100, replace=False)
         priorities = 1.0 + batch["id"] // EACH * 3 + batch["id"] % 5
@@ -299,11 +298,10 @@ def test_a_try_at_rows_that_were_written_over_is_no_draw(tries: int) -> None:
         assert times == [turn for turn in range(5) for _ in range(tries)]
 
 
-@pytest.mark.parametrize("mode", ["ever", "present"])
-def test_new_rows_have_the_greatest_priority_of_all_shards(mode: Any) -> None:
+def test_new_rows_have_the_greatest_priority_of_all_shards() -> None:
     """Not only of their own."""
     with filled((4, 4), env_dict=SMALL) as replay:
-        sampler = Prioritized(1.0, eps=0.0, probabilities=True, max_priority=mode)
+        sampler = Prioritized(1.0, eps=0.0, probabilities=True)
         learner = replay.learner(sampler, seed=12)
         batch = learner.sample(8, replace=False)
         learner.update_priorities(batch["indexes"], np.where(batch["id"] < EACH, 3.0, 1.0))

@@ -23,7 +23,6 @@ EACH = 40  # rows of a shard
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "uniform": Uniform,
     "prioritized": lambda: Prioritized(0.7, beta=Linear(0.4, 1.0, 30)),
-    "greatest that is there": lambda: Prioritized(0.7, max_priority="present"),
     "ranks": lambda: RankBased(0.8),
 }
 

@@ -77,7 +77,6 @@ class PrioritizedAgainstTwin(RuleBasedStateMachine):
         n_envs=st.integers(1, 3),
         alpha=st.sampled_from([0.6, 0.0, 0.5, 1.0, 2.0]),
         eps=st.sampled_from([1e-4, 0.0, 0.5]),
-        max_priority=st.sampled_from(["ever", "present"]),
         check_for_update=st.booleans(),
         stratified=st.booleans(),
         weights=st.sampled_from(["all", "batch"]),
@@ -229,17 +228,9 @@ class PrioritizedAgainstTwin(RuleBasedStateMachine):
         np.testing.assert_array_equal(weights_of(self.rb), self.twin.weights)
         np.testing.assert_allclose(rows.total, self.twin.weights.sum(), rtol=1e-14)
         assert rows.least == self.twin.least
-        assert rows.newest == self.twin.new_weight
-        self.compare_greatest()
+        assert self.rb.get_max_priority() == self.twin.greatest
         assert_nodes_are_sums(self.rb)
         assert len(self.rb) == len(self.twin.steps())
-
-    def compare_greatest(self) -> None:
-        if self.twin.max_priority == "ever" or self.twin.alpha == 0:
-            assert self.rb.get_max_priority() == self.twin.greatest
-        else:
-            expected = self.twin.new_weight ** (1 / self.twin.alpha) - self.twin.eps
-            assert self.rb.get_max_priority() == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
     def teardown(self) -> None:
         if hasattr(self, "rb"):
@@ -460,44 +451,6 @@ def test_new_rows_get_the_greatest_priority_so_far() -> None:
     assert weights_of(rb).tolist() == [1.0, 0, 0, 0]
 
 
-def test_an_outlier_is_forgotten_with_its_row() -> None:
-    """With ``max_priority="present"`` new rows get the greatest priority in the buffer."""
-    rb = prioritized(3, 1.0, eps=0.5, max_priority="present")
-    assert rb.get_max_priority() == 1.0
-    rb.add(x=[0, 1], priorities=[100.0, 2.0])
-    rb.add(x=2)
-    assert rb.get_max_priority() == 100.0
-    rb.update_priorities([0, 2], [3.0, 1.0])
-    assert rb.get_max_priority() == 3.0
-    rb.add(x=3)
-    assert weights_of(rb).tolist() == [3.5, 2.5, 1.5]
-    rb.update_priorities([0, 1, 2], [0.0, 0.25, 0.0])
-    assert rb.get_max_priority() == 0.25
-    rb.clear()
-    assert rb.get_max_priority() == 1.0
-
-
-@pytest.mark.parametrize("how", ["update", "clear"])
-def test_an_outlier_that_waited_is_forgotten_too(how: str) -> None:
-    """Rows that wait for the steps of ``Nstep`` count as present while they wait, not longer."""
-    sampler = Prioritized(1.0, eps=0.0, max_priority="present")
-    fields = {**NUMBER, "done": {"shape": (), "dtype": bool}}
-    rb = PrioritizedReplayBuffer(8, fields, Nstep={"size": 2}, sampler=sampler)
-    rb.add(x=0, done=False, priorities=100.0)
-    assert rb.get_max_priority() == 100.0
-    rb.add(x=1, done=True)
-    assert weights_of(rb)[:2].tolist() == [100.0, 100.0]
-    if how == "update":
-        rb.update_priorities([0, 1], [2.0, 3.0])
-        assert rb.get_max_priority() == 3.0
-        rb.add(x=2, done=True)
-        assert weights_of(rb)[:3].tolist() == [2.0, 3.0, 3.0]
-    else:
-        rb.clear()
-        rb.add(x=2, done=True)
-        assert weights_of(rb)[:3].tolist() == [1.0, 0.0, 0.0]
-
-
 def test_looks_at_the_weights_beside_distinct_draws() -> None:
     """What has been drawn weighs nothing during the call: nobody else sees that, or keeps it."""
     n = 20_000
@@ -519,22 +472,9 @@ def test_looks_at_the_weights_beside_distinct_draws() -> None:
     assert_nodes_are_sums(rb)
 
 
-@pytest.mark.parametrize("looks", [True, False], ids=["looks", "blind"])
-def test_the_greatest_present_may_leave_with_an_absent_row(looks: bool) -> None:
-    """Absent rows that come and go between two draws change new rows as if somebody had looked."""
-    rb = prioritized(4, 1.0, eps=0.0, max_priority="present")
-    rb.add(x=[0, 1, 2, 3], priorities=[10.0, 0.5, 0.5, 0.5])
-    for present in [False, True, True, True, True, True]:
-        rb.add_where([present], x=[0])
-        if looks:
-            weights_of(rb)
-    assert weights_of(rb).tolist() == [0.5] * 4
-
-
-@pytest.mark.parametrize("max_priority", ["ever", "present"])
-def test_priorities_of_absent_rows_do_not_count(max_priority: str) -> None:
+def test_priorities_of_absent_rows_do_not_count() -> None:
     """What is given for a row that holds no step is filler: it is nobody's greatest priority."""
-    rb = prioritized(6, 1.0, eps=0.0, n_envs=2, max_priority=max_priority)
+    rb = prioritized(6, 1.0, eps=0.0, n_envs=2)
     rb.add_where([True, False], x=[0, 1], priorities=[2.0, 100.0])
     assert rb.get_max_priority() == 2.0
     rb.add(x=[2, 3])
@@ -670,25 +610,19 @@ def learn(rb: PrioritizedReplayBuffer, steps: int) -> list[list[float]]:
     return seen
 
 
-@pytest.mark.parametrize("max_priority", ["ever", "present"])
-def test_same_seed_same_batches(max_priority: Any) -> None:
+def test_same_seed_same_batches() -> None:
     """Two buffers of one seed and one history draw the same, of another seed others."""
-    runs = [learn(prioritized(20, max_priority=max_priority, seed=seed), 60) for seed in (3, 3, 4)]
+    runs = [learn(prioritized(20, seed=seed), 60) for seed in (3, 3, 4)]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
 
 
 @PICKLE
-@pytest.mark.parametrize("max_priority", ["ever", "present"])
 @pytest.mark.parametrize("check_for_update", [True, False])
 @pytest.mark.parametrize("steps", [0, 5, 33])
-def test_copies_go_on_alike(
-    how: Any, max_priority: Any, check_for_update: bool, steps: int
-) -> None:
+def test_copies_go_on_alike(how: Any, check_for_update: bool, steps: int) -> None:
     """A copy draws what the original draws, learns what it learns, and is another thing."""
-    rb = prioritized(
-        20, 0.7, beta=Linear(0, 1, 50), max_priority=max_priority, check_for_update=check_for_update
-    )
+    rb = prioritized(20, 0.7, beta=Linear(0, 1, 50), check_for_update=check_for_update)
     learn(rb, steps)
     rb.add(x=[1, 2, 3], priorities=[4.0, 0.0, 2.0])
     outstanding = rb.sample(5)["indexes"]
@@ -814,10 +748,7 @@ def test_the_class_of_cpprb_has_slots_by_default() -> None:
 # ---- cost --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_priority", ["ever", "present"])
-def test_add_without_priorities_does_nothing_to_the_tree(
-    max_priority: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_add_without_priorities_does_nothing_to_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory stays as it was until somebody draws, however many rows come."""
     memory: list[Array] = []
 
@@ -826,7 +757,7 @@ def test_add_without_priorities_does_nothing_to_the_tree(
         return memory[-1]
 
     monkeypatch.setattr(_prioritized, "allocate_floats", allocate)
-    rb = prioritized(64, max_priority=max_priority)
+    rb = prioritized(64)
     for i in range(200):
         rb.add(x=i)
     rb.add(x=np.arange(100))
@@ -855,15 +786,14 @@ def test_add_without_priorities_costs_what_a_uniform_buffer_costs() -> None:
     assert best[1] < 2 * best[0]
 
 
-@pytest.mark.parametrize("max_priority", ["ever", "present"])
-def test_memory_stays_within_the_promise(max_priority: Any) -> None:
+def test_memory_stays_within_the_promise() -> None:
     """Rows of five small fields keep at most 1.05 times their declared bytes and 16, all told."""
-    rb = prioritized(100_000, fields=FIVE_SMALL, max_priority=max_priority)
+    rb = prioritized(100_000, fields=FIVE_SMALL)
     plain = ReplayBuffer(100_000, FIVE_SMALL)
     declared = 4 * (4 + 1 + 1 + 4) + 1
     sampler = sampler_of(rb).nbytes_for(100_000)
     assert rb.nbytes <= 1.05 * (declared + 16) * 100_000
-    assert sampler <= (12 if max_priority == "present" else 11) * 100_000
+    assert sampler <= 11 * 100_000
     assert rb.nbytes >= sampler + declared * 100_000
     assert "(sampler)" in repr(rb)
     assert "(sampler)" not in repr(plain)
@@ -874,7 +804,7 @@ def test_nbytes_is_what_is_allocated() -> None:
     ring = ReplayBuffer(10_000, NUMBER).ring
 
     def opened() -> Prioritized:
-        sampler = Prioritized(max_priority="present")
+        sampler = Prioritized()
         sampler.open(ring)
         return sampler
 
@@ -971,7 +901,6 @@ def test_rows_without_weight_are_never_drawn(
 
 DELETED: dict[str, Callable[[], Prioritized | RankBased]] = {
     "prioritized": lambda: Prioritized(1.0, eps=0.0, check_for_update=True),
-    "present": lambda: Prioritized(1.0, max_priority="present", check_for_update=True),
     "ranks": lambda: RankBased(1.0, check_for_update=True),
 }
 deleting = pytest.mark.parametrize(
@@ -1039,22 +968,6 @@ def test_many_deletions_between_two_draws_are_all_followed() -> None:
         found = rb.sample(200 - deletions, replace=False)
         assert set(found["x"].tolist()) == set(rb.get_all_transitions()["x"].tolist())
         rb.check()
-
-
-def test_a_new_row_never_gets_the_priority_of_a_deleted_one() -> None:
-    """With ``max_priority="present"``: the greatest of those that are there when it comes."""
-    rb = prioritized(10, 1.0, eps=0.0, max_priority="present")
-    for priority in (1.0, 9.0, 2.0):
-        rb.add(x=0, priorities=priority)
-        rb.on_episode_end()
-    rb.add(x=1)
-    rb.episodes.delete(1)
-    rb.add(x=2)
-    assert weights_of(rb)[:5].tolist() == [1.0, 0.0, 2.0, 9.0, 9.0]
-    rb.on_episode_end()
-    rb.episodes.delete(2)
-    rb.add(x=3)
-    assert weights_of(rb)[:6].tolist() == [1.0, 0.0, 2.0, 0.0, 0.0, 2.0]
 
 
 # ---- starts ------------------------------------------------------------------------------

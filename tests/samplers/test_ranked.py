@@ -180,7 +180,7 @@ class Coarse(RankBased):
         tree = SumTree(allocate_floats(tree_size(ring.capacity)), ring.capacity)
         minima = MinTree(allocate_floats(min_tree_size(ring.capacity)), tree)
         ranks = Ranks(allocate_floats(ring.capacity), self.alpha, 1)
-        return RowWeights(ring, tree, minima, None, 1.0, ranks)
+        return RowWeights(ring, tree, minima, 1.0, ranks)
 
 
 some_priorities = st.one_of(

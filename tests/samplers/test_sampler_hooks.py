@@ -316,14 +316,6 @@ class Counting(Plain):
         return slots, {"turn": np.full(n, self.turn)}
 
 
-@breaks("sync", "change no draw; 'turn': ")
-class Synced(Counting):
-    """Counts how often it is brought up to date."""
-
-    def sync(self) -> None:
-        self.turn += 1
-
-
 @breaks("forget", "when rows come and go, works; it raised NotImplementedError")
 class Remembers(Plain):
     """Has no answer to rows that are deleted."""
@@ -485,7 +477,7 @@ def test_a_hook_that_breaks_its_promise_is_found(hook: str) -> None:
         Prioritized,
         Notes,
         lambda: Prioritized(check_for_update=True, probabilities=True, weights_dtype=np.float64),
-        lambda: Prioritized(max_priority="present", stratified=False),
+        lambda: Prioritized(stratified=False),
         lambda: RankBased(check_for_update=True),
     ],
 )

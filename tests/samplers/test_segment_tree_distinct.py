@@ -180,7 +180,7 @@ def test_nodes_that_contradict_the_leaves_do_not_trap_a_draw() -> None:
     assert trees.nodes[:8].tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("what", ["total", "extremes", "weights"])
+@pytest.mark.parametrize("what", ["total", "least", "weights"])
 def test_other_threads_never_see_a_draw_under_way(what: str) -> None:
     """A draw of thousands, which puts weights aside, is one step for other threads."""
     capacity = 2**15
@@ -189,7 +189,7 @@ def test_other_threads_never_see_a_draw_under_way(what: str) -> None:
     few = np.arange(1000, capacity, 1000)
     looks: dict[str, Callable[[], bool]] = {
         "total": lambda: trees.sum.total == capacity,
-        "extremes": lambda: (trees.min.min, trees.max.max) == (0.5, 1.5),
+        "least": lambda: trees.min.min == 0.5,
         "weights": lambda: bool((trees.sum.get(few) == 1).all()),
     }
     seen: list[bool] = []

@@ -13,7 +13,7 @@ import pytest
 from tree_cases import Trees, assert_nodes_are_those_of, edge_targets, floats, indexes, twin_of
 
 from cpprb_like import NotEnoughDataError
-from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
+from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 
 # ---- bad input --------------------------------------------------------------------------------
 
@@ -156,7 +156,6 @@ def test_minus_zero_is_zero() -> None:
     assert not np.signbit(trees.nodes).any()
     assert trees.sum.total == 38
     assert trees.min.min == 1
-    assert trees.max.max == 9
 
 
 def test_arguments_are_left_alone_and_results_are_the_callers() -> None:
@@ -195,12 +194,11 @@ def test_a_tree_goes_on_where_another_left_off(rng: np.random.Generator) -> None
     """The arrays are all there is: another tree over them, or a copy of them, is the same."""
     trees = Trees(70, rng.random(70))
     copy = Trees(70)
-    copy.nodes[:], copy.minima[:], copy.maxima[:] = trees.nodes, trees.minima, trees.maxima
+    copy.nodes[:], copy.minima[:] = trees.nodes, trees.minima
     again = SumTree(trees.nodes, 70)
     for other in (copy.sum, again):
         assert other.total == trees.sum.total
     assert copy.min.min == trees.min.min
-    assert copy.max.max == trees.max.max
     targets = edge_targets(trees.sum.total)
     np.testing.assert_array_equal(trees.sum.find(targets), copy.sum.find(targets))
 
@@ -230,20 +228,19 @@ def test_bad_memory() -> None:
             SumTree(bad, 10)
     with pytest.raises(ValueError, match="capacity: expected 1 to"):
         SumTree(good, 0)
-    kinds: tuple[Any, ...] = (SumTree, MinTree, MaxTree)
+    kinds: tuple[Any, ...] = (SumTree, MinTree)
     for kind in kinds:
         with pytest.raises(TypeError):
             kind.__new__(kind)
     with pytest.raises(TypeError):
         SumTree(None, 10)  # type: ignore[arg-type]
     tree = SumTree(good, 10)
-    for side in (MinTree, MaxTree):
-        with pytest.raises(ValueError, match="nodes: expected 1, got 10"):
-            side(np.zeros(10), tree)
-        first = side(np.zeros(1), tree)
-        with pytest.raises(ValueError, match=f"has a {side.__name__} already"):
-            side(np.zeros(1), tree)
-        assert isinstance(first, side)
+    with pytest.raises(ValueError, match="nodes: expected 1, got 10"):
+        MinTree(np.zeros(10), tree)
+    first = MinTree(np.zeros(1), tree)
+    with pytest.raises(ValueError, match="has a MinTree already"):
+        MinTree(np.zeros(1), tree)
+    assert isinstance(first, MinTree)
 
 
 def test_rebuilding_refuses_what_is_no_weight() -> None:

@@ -29,7 +29,6 @@ class ReferencePrioritized:
     capacity: int
     alpha: float = 0.6
     eps: float = 1e-4
-    max_priority: str = "ever"
     check_for_update: bool = False
     history: list[WeightedRow] = field(default_factory=list)
     greatest: float = 1.0  # priority so far
@@ -111,9 +110,7 @@ class ReferencePrioritized:
     @property
     def new_weight(self) -> float:
         """What the next row weighs."""
-        if self.max_priority == "ever":
-            return self.weigh(self.greatest)
-        return max(self.weights.tolist()) or self.weigh(1.0)
+        return self.weigh(self.greatest)
 
     @property
     def least(self) -> float:

@@ -25,7 +25,6 @@ class ReferenceShards:
     eps: float
     nstep: int = 1
     n_envs: int = 1  # rows of environments alternate
-    max_priority: str = "ever"
     shards: list[list[ShardRow]] = field(default_factory=list)
     greatest: float = 1.0
     cleared: set[int] = field(default_factory=set)  # shards, since the learner looked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -26,11 +25,6 @@ class ReferenceTree:
     def min(self) -> float:
         """The least weight that is not zero."""
         return float(min(self.weights[self.weights > 0], default=np.inf))
-
-    @property
-    def max(self) -> float:
-        """The greatest weight."""
-        return float(max(self.weights))
 
     def sum(self, start: int, stop: int) -> Fraction:
         """The exact sum of some weights."""
@@ -73,15 +67,12 @@ class ReferenceTree:
             levels.append(_padded(sums) if sums.size > 1 or len(levels) < 2 else sums)
         return np.concatenate(levels)
 
-    def bounds(self, choose: Callable[[Floats], Floats]) -> list[Floats]:
-        """The levels of a ``MinTree`` or a ``MaxTree`` if all nodes are exact, the root last.
-
-        ``choose`` finds the most extreme weight in each row, 0 if all weights there are.
-        """
-        levels = [choose(_padded(self.weights, 64).reshape(-1, 64))]
+    def bounds(self) -> list[Floats]:
+        """The levels of a ``MinTree`` if all nodes are exact, the root last."""
+        levels = [least(_padded(self.weights, 64).reshape(-1, 64))]
         while levels[-1].size > 1:
             levels[-1] = _padded(levels[-1])
-            levels.append(choose(levels[-1].reshape(-1, 8)))
+            levels.append(least(levels[-1].reshape(-1, 8)))
         return levels
 
 
@@ -89,12 +80,6 @@ def least(rows: Floats) -> Floats:
     """The least weight of each row that is not zero, or zero."""
     found: Floats = np.where(rows > 0, rows, np.inf).min(axis=1)
     found[np.isinf(found)] = 0
-    return found
-
-
-def greatest(rows: Floats) -> Floats:
-    """The greatest weight of each row."""
-    found: Floats = rows.max(axis=1)
     return found
 
 

@@ -7,28 +7,26 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from reference_tree import Floats, ReferenceTree, greatest, least
+from reference_tree import Floats, ReferenceTree, least
 
-from cpprb_like._segment_tree import MaxTree, MinTree, SumTree, min_tree_size, tree_size
+from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 
 Indexes = npt.NDArray[np.intp]
 
 
 class Trees:
-    """A sum tree, a min tree and a max tree over memory that the tests can see."""
+    """A sum tree and a min tree over memory that the tests can see."""
 
     def __init__(self, capacity: int, weights: Any = ()) -> None:
         self.nodes: Floats = np.zeros(tree_size(capacity))
         self.minima: Floats = np.zeros(min_tree_size(capacity))
-        self.maxima: Floats = np.zeros(min_tree_size(capacity))
         self.sum = SumTree(self.nodes, capacity)
         self.min = MinTree(self.minima, self.sum)
-        self.max = MaxTree(self.maxima, self.sum)
         self.sum.set_range(0, floats(weights))
 
     def bytes(self) -> bytes:
         """Everything that the trees know."""
-        return self.nodes.tobytes() + self.minima.tobytes() + self.maxima.tobytes()
+        return self.nodes.tobytes() + self.minima.tobytes()
 
 
 def floats(values: Any) -> Floats:
@@ -51,15 +49,14 @@ def twin_of(weights: Any) -> ReferenceTree:
 def assert_nodes_are_those_of(twin: ReferenceTree, trees: Trees) -> None:
     """Every sum is what the leaves say, to the last bit, and every bound holds."""
     assert trees.nodes.tobytes() == twin.sum_nodes().tobytes()
-    for nodes, choose in ((trees.minima, least), (trees.maxima, greatest)):
-        exact = twin.bounds(choose)
-        assert len(nodes) == sum(map(len, exact))
-        bounds = np.split(nodes, np.cumsum([len(level) for level in exact])[:-1])
-        for bound, level in zip(bounds, exact, strict=True):
-            np.testing.assert_array_equal(choose(np.stack([bound, level], axis=1)), bound)
-        for below, above in itertools.pairwise(bounds):
-            children = choose(below.reshape(-1, 8))
-            np.testing.assert_array_equal(above[: len(children)], children)
+    exact = twin.bounds()
+    assert len(trees.minima) == sum(map(len, exact))
+    bounds = np.split(trees.minima, np.cumsum([len(level) for level in exact])[:-1])
+    for bound, level in zip(bounds, exact, strict=True):
+        np.testing.assert_array_equal(least(np.stack([bound, level], axis=1)), bound)
+    for below, above in itertools.pairwise(bounds):
+        children = least(below.reshape(-1, 8))
+        np.testing.assert_array_equal(above[: len(children)], children)
 
 
 def edge_targets(total: float) -> Floats:
