@@ -20,7 +20,7 @@ from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array, take, take_chain
 from cpprb_like._rows.rings import Rings
-from cpprb_like.views._walker import Walker, can_sum
+from cpprb_like.views._walker import Walker
 
 __all__ = ["RowReader", "read_fields", "read_rows"]
 
@@ -72,27 +72,26 @@ class RowReader:
         self.ring = ring
         self.nstep = nstep
         self.around = (0, 0) if around is None else around
-        self._odd: list[Column] = []  # rewards that are summed here
+        self._odd: list[Column] = []  # rewards that are summed in ``_sum_odd``
         self.last_fields = frozenset[str]()  # read from the last row of an n-step return
         self._walker: Walker | None = None
         if nstep is not None or around is not None:
             self._walker = self._new_walker(nstep, around is not None)
 
     def _new_walker(self, nstep: NStepReturns | None, gives_windows: bool) -> Walker:
-        sums = frozenset[str]()
+        summed: Column | None = None
         if nstep is not None:
             rewards = [column for column in self.ring.columns if column.name in nstep.rewards]
             stored = self.ring.stored_columns
-            plain = [column for column in rewards if column in stored and can_sum(column)]
-            self._odd = [column for column in rewards if column not in plain]
+            summed = next((one for one in rewards if one in stored and _is_one_float(one)), None)
+            self._odd = [column for column in rewards if column is not summed]
             self.last_fields = frozenset(nstep.last_step_fields)
-            sums = frozenset(column.name for column in plain)
         before, after = self.around
         return Walker(
             self.ring,
             size=1 if nstep is None else nstep.size,
             gamma=1.0 if nstep is None else nstep.gamma,
-            sums=sums,
+            summed=summed,
             last_fields=self.last_fields,
             discount_shape=nstep.discount_shape if nstep is not None and nstep.discount else None,
             before=before,
@@ -146,7 +145,7 @@ class RowReader:
         return found
 
     def _sum_odd(self, rows: Slots, lengths: Slots, batch: Batch) -> None:
-        """Sum the rewards that the walker cannot: of unusual dtypes, and chained ones."""
+        """Sum the rewards that the walker does not: all but one column of one float a row."""
         assert self.nstep is not None
         most = int(lengths.max(initial=1))
         before = self.around[0]
@@ -181,3 +180,7 @@ class RowReader:
             out[...] = (steps * powers.reshape(-1, *axes)).sum(axis=1)
         alone = within.sum(axis=1) == 1
         out[alone] = rewards[alone, 0]  # to the last bit, NaN too
+
+
+def _is_one_float(column: Column) -> bool:
+    return column.dtype.char in "fd" and column.nbytes == column.dtype.itemsize

@@ -8,8 +8,6 @@ from cpprb_like._core import Ring
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.rings import Rings
 
-def can_sum(column: Column) -> bool: ...
-
 @final
 class Walker:
     def __new__(
@@ -18,7 +16,7 @@ class Walker:
         *,
         size: int,
         gamma: float,
-        sums: frozenset[str],
+        summed: Column | None,
         last_fields: frozenset[str],
         discount_shape: tuple[int, ...] | None,
         before: int,

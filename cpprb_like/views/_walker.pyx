@@ -21,7 +21,7 @@ from cpprb_like._core cimport (
 )
 from cpprb_like._rows.gather cimport c_check_arrays, c_check_steps, c_new_array, c_take_chain
 from cpprb_like._rows.rings cimport Rings, Span
-from cpprb_like._c.typedefs cimport float32_t, float64_t, intp_t
+from cpprb_like._c.typedefs cimport float32_t, float64_t, intp_t, uint8_t
 
 import numpy as np
 
@@ -31,48 +31,60 @@ cdef enum:
     CHUNK = 64                   # windows whose records are fetched before the first is walked
     UNLOCKED_NBYTES = 32768      # smaller batches keep the interpreter lock
 
-cdef enum:  # what a batch holds of a column
-    OF_FIRST = 0                 # the value of the drawn row
-    OF_LAST = 1                  # the value of the last row of its n-step return
-    SUM_OF_SINGLES = 2           # the discounted sum over the rows of its n-step return
-    SUM_OF_DOUBLES = 3
 
-
-def can_sum(Column column not None):
-    """Whether ``Walker`` sums this column, if it is stored as it is: floats of 4 or 8 bytes."""
-    return column.dtype.char in "fd"
+cdef struct Read:                # of one batch
+    char** outs                  # of each column, by its place; NULL of those that are not read
+    const intp_t* slots
+    const intp_t* steps          # the most rows of each n-step return; NULL: ``most`` of each
+    intp_t most
+    intp_t before                # rows before each row, at most
+    intp_t after                 # rows behind it, at most
+    bint is_whole                # windows of all rows are written, not of one chunk
+    intp_t* windows              # slots: a matrix of before + 1 + after columns
+    intp_t* counts               # rows before and behind each row; NULL unless ``is_whole``
+    intp_t* lengths              # rows of each n-step return
+    intp_t* last                 # slot of the last of them
+    const float64_t* powers      # of gamma
+    float32_t* discount          # NULL if there is no such column
+    Block* blocks                # room for one of each column
+    Walk* walks                  # of several rings, by number; NULL: the rows are slots of one
+    const Span* spans            # of several rings, as are ...
+    int bits                     # ... the low bits of a row that hold its number, and ...
+    intp_t mask                  # ... the same bits
+    const char** wholes          # where the records of the rows lie, or other values of each
 
 
 @cython.final
 cdef class Walker:
     """Walks the windows of drawn rows, and reads batches of them.
 
-    Parameters
-    ----------
-    ring : Ring or Rings
-        The rows; those of several rings are numbers, as windows are then.
-    size : int
-        The most rows of an n-step return.
-    gamma : float
-        Discount factor.
-    sums, last_fields : frozenset of str
-        Names of the stored columns that are summed over an n-step return, which ``can_sum``, and of
-        the columns that are of its last row. All others are of the drawn row.
-    discount_shape : tuple of int, optional
-        Of a row of the column ``discount``: () or (1,). Without it there is no such column.
-    before, after : int
-        Rows before and behind each drawn row that a window has, at most. Windows have at least
-        the ``size`` rows of an n-step return.
-    gives_windows : bool
-        Whether ``take`` returns the windows.
+    ``summed`` is the stored column of one float that is summed over n-step returns of at most
+    ``size`` rows. Columns of ``last_fields`` are of the last row, all others of the drawn row.
+    A window has at most ``before`` rows before its row, and ``after`` or ``size - 1`` behind it.
+    ``discount_shape`` is that of a row of the column ``discount``, None for no such column. Of
+    ``Rings`` rows and windows are numbers.
     """
 
+    cdef Ring ring               # or the layout of ``rings``
+    cdef Rings rings             # several of them, or None
+    cdef intp_t size             # the most rows of an n-step return
+    cdef intp_t before           # rows before each row that are walked
+    cdef intp_t after            # rows behind it that are walked, at least size - 1
+    cdef intp_t least_after      # of them, those that are walked whatever the n of a row is
+    cdef bint gives_windows
+    cdef bint keeps              # slots of windows are written
+    cdef float64_t[::1] powers   # of gamma, from 0 to ``size``
+    cdef frozenset last_fields   # names of the columns that are of the last row
+    cdef uint8_t[::1] of_last    # by the place of a column: whether it is of the last row
+    cdef intp_t lead             # place of the column that is summed on the way, or -1
+    cdef bint is_single          # its numbers have 4 bytes, not 8
+    cdef int discount_ndim       # 0 if there is no such column
+
     def __cinit__(
-        self, ring not None, *, intp_t size, gamma, frozenset sums, frozenset last_fields,
+        self, ring not None, *, intp_t size, gamma, Column summed, frozenset last_fields,
         discount_shape, intp_t before, intp_t after, bint gives_windows,
     ):
         cdef Column column
-        cdef intp_t summed = 0
         self.rings = None if type(ring) is Ring else <Rings?> ring
         self.ring = <Ring> ring if self.rings is None else self.rings.layout
         self.size = size
@@ -83,50 +95,23 @@ cdef class Walker:
         self.powers = c_powers(gamma, size)
         self.last_fields = last_fields
         self.discount_ndim = 0 if discount_shape is None else 1 + len(discount_shape)
-        self.origins = np.zeros(len(self.ring.columns), np.uint8)
-        self.lead = -1
+        self.of_last = np.zeros(len(self.ring.columns), np.uint8)
         for column in self.ring.stored_columns:
-            if column.name in sums:
-                self.origins[column.place] = (
-                    SUM_OF_SINGLES if column.dtype.itemsize == 4 else SUM_OF_DOUBLES
-                )
-                summed += 1
-                if column.nbytes == column.dtype.itemsize:
-                    self.lead = column.place  # the last such column, if there are more
-            elif column.name in last_fields:
-                self.origins[column.place] = OF_LAST
-        self.keeps = gives_windows or self.lead < 0 or summed > 1
+            self.of_last[column.place] = column.name in last_fields
+        self.lead = -1 if summed is None else summed.place
+        self.is_single = summed is not None and summed.nbytes == 4
+        self.keeps = gives_windows or self.lead < 0
 
     def take(
         self, cnp.ndarray slots not None, list arrays=None, steps=None, tuple columns=None,
     ):
         """A batch of the rows in the given slots, and their windows.
 
-        Parameters
-        ----------
-        slots : ndarray of intp, shape (n,)
-            Slots in use, dense.
-        arrays : list of ndarray, optional
-            The caller's, one for each column, of the right size, dense and writeable.
-        steps : ndarray of intp, shape (n,), optional
-            The most rows of each n-step return, 1 to ``size``, in place of ``size``.
-        columns : tuple of Column, optional
-            Columns of the ring to read; all.
-
-        Returns
-        -------
-        batch : dict of ndarray
-        windows : ndarray of intp, shape (n, before + 1 + after), or None
-            Slots, oldest first. Outside of the episode the first and the last row are repeated.
-        counts : ndarray of intp, shape (n, 2), or None
-            Rows of each window before the drawn row, and behind it.
-        lengths : ndarray of intp, shape (n,)
-            Rows of each n-step return.
-
-        Notes
-        -----
-        Raises ``TypeError`` and ``IndexError`` as ``gather.take`` does, ``ValueError`` for other
-        steps.
+        ``arrays`` are the caller's, one for each of ``columns``. ``steps`` are the most rows of each
+        n-step return, 1 to ``size``. Returns the batch; the slots of windows, shape
+        (n, before + 1 + after), or None: outside of the episode the first and the last row are
+        repeated; the rows before and behind each, shape (n, 2), or None; and the rows of each n-step
+        return. Raises as ``gather.take``, and ``ValueError`` for other steps.
         """
         cdef Ring ring = self.ring
         if self.rings is None:
@@ -247,35 +232,22 @@ cdef class Walker:
         cdef const intp_t* row
         cdef const intp_t* slots
         cdef const char* column
-        cdef char* out
         c_fetch(self.ring, read.slots, count)
         while start < n:
             following = min(n - start - count, CHUNK)
             c_fetch(self.ring, read.slots + start + count, following)
             windows = read.windows + start * width * read.is_whole
             self.c_walk_chunk(self.ring, walk, read, start, count, windows)
-            for number in range(self.ring.table.shape[0]):
+            for number in range(self.ring.in_record):
                 if number == self.lead or read.outs[number] == NULL:
                     continue
                 row = &self.ring.table[number, 0]
                 column = <const char*> &self.ring.arena[0] + row[OFFSET]
-                out = read.outs[number] + start * row[NBYTES]
-                if number >= self.ring.in_record and self.origins[number] in (OF_FIRST, OF_LAST):
-                    continue
-                if self.origins[number] == OF_FIRST:
-                    c_gather(out, column, row[STRIDE], row[NBYTES], read.slots + start, count)
-                elif self.origins[number] == OF_LAST:
-                    c_gather(out, column, row[STRIDE], row[NBYTES], read.last + start, count)
-                elif self.origins[number] == SUM_OF_SINGLES:
-                    c_sum(
-                        read, False, windows + read.before, width, read.lengths + start, column,
-                        0, row[STRIDE], row[NBYTES], True, count, out,
-                    )
-                else:
-                    c_sum(
-                        read, False, windows + read.before, width, read.lengths + start, column,
-                        0, row[STRIDE], row[NBYTES], False, count, out,
-                    )
+                slots = read.last if self.of_last[number] else read.slots
+                c_gather(
+                    read.outs[number] + start * row[NBYTES], column, row[STRIDE], row[NBYTES],
+                    slots + start, count,
+                )
             if read.discount != NULL:
                 for k in range(start, start + count):
                     read.discount[k] = <float32_t> read.powers[read.lengths[k]]
@@ -285,13 +257,11 @@ cdef class Walker:
             count = following
         count = 0
         for number in range(self.ring.in_record, self.ring.table.shape[0]):
-            if read.outs[number] == NULL or self.origins[number] not in (OF_FIRST, OF_LAST):
+            if number == self.lead or read.outs[number] == NULL:
                 continue
             row = &self.ring.table[number, 0]
             column = <const char*> &self.ring.arena[0] + row[OFFSET]
-            slots = read.slots
-            if self.origins[number] == OF_LAST:
-                slots = read.last
+            slots = read.last if self.of_last[number] else read.slots
             read.blocks[count] = Block(read.outs[number], column, row[STRIDE], row[NBYTES], slots)
             count += 1
         c_gather_blocks(read.blocks, count, n)
@@ -312,15 +282,15 @@ cdef class Walker:
             with nogil:
                 self.c_read_chunks(ring, read, n)
         for place in range(ring.in_record, ring.table.shape[0]):
-            if read.outs[place] == NULL or self.origins[place] not in (OF_FIRST, OF_LAST):
+            if place == self.lead or read.outs[place] == NULL:
                 continue
-            rows = read.slots if self.origins[place] == OF_FIRST else read.last
+            rows = read.last if self.of_last[place] else read.slots
             rings.c_fill_block(ring, read.outs[place], read.wholes, place, rows, n)
         return 0
 
     cdef void c_read_chunks(self, Ring ring, Read* read, intp_t n) noexcept nogil:
         """Walk the windows of rows of several rings, and read what lies in records."""
-        cdef intp_t start = 0, count = min(n, CHUNK), following, k, place, origin
+        cdef intp_t start = 0, count = min(n, CHUNK), following, k, place
         cdef intp_t width = read.before + 1 + read.after
         cdef const Walk* walk
         cdef const intp_t* row
@@ -333,23 +303,18 @@ cdef class Walker:
             windows = read.windows + start * width * read.is_whole
             self.c_walk_chunk(ring, read.walks[0], read, start, count, windows)
             for k in range(count):
-                lasts[k] = c_value(read, True, NULL, 0, read.last[start + k], ring.record_stride)
-            for place in range(ring.table.shape[0]):
+                lasts[k] = read.spans[read.last[start + k] & read.mask].base + (
+                    (read.last[start + k] >> read.bits) * ring.record_stride
+                )
+            for place in range(ring.in_record):
                 if place == self.lead or read.outs[place] == NULL:
                     continue
-                row, origin = &ring.table[place, 0], self.origins[place]
-                if origin in (SUM_OF_SINGLES, SUM_OF_DOUBLES):
-                    c_sum(
-                        read, True, windows + read.before, width, read.lengths + start, NULL,
-                        row[OFFSET], row[STRIDE], row[NBYTES], origin == SUM_OF_SINGLES, count,
-                        read.outs[place] + start * row[NBYTES],
-                    )
-                elif place < ring.in_record:
-                    c_gather_at(
-                        read.outs[place] + start * row[NBYTES],
-                        read.wholes + start if origin == OF_FIRST else lasts,
-                        row[OFFSET], row[NBYTES], count,
-                    )
+                row = &ring.table[place, 0]
+                c_gather_at(
+                    read.outs[place] + start * row[NBYTES],
+                    &lasts[0] if self.of_last[place] else read.wholes + start,
+                    row[OFFSET], row[NBYTES], count,
+                )
             if read.discount != NULL:
                 for k in range(start, start + count):
                     walk = read.walks + (read.last[k] & read.mask)
@@ -364,7 +329,7 @@ cdef class Walker:
     ) noexcept nogil:
         """Walk the windows of a chunk, in a loop made for what there is to sum on the way."""
         cdef intp_t after = self.least_after
-        cdef bint single = self.lead >= 0 and self.origins[self.lead] == SUM_OF_SINGLES
+        cdef bint single = self.is_single
         cdef bint sums = self.lead >= 0 and read.outs[self.lead] != NULL
         cdef intp_t stride = 0, offset = 0
         cdef const intp_t* row
@@ -387,17 +352,10 @@ cdef class Walker:
             c_walk(
                 walk, read, False, after, start, n, windows, False, True, True, column, 0, stride, out
             )
-        elif sums and not self.keeps:
-            c_walk(
-                walk, read, False, after, start, n, windows, False, True, False, column, 0, stride, out
-            )
-        elif sums and single:
-            c_walk(
-                walk, read, False, after, start, n, windows, True, True, True, column, 0, stride, out
-            )
         elif sums:
             c_walk(
-                walk, read, False, after, start, n, windows, True, True, False, column, 0, stride, out
+                walk, read, False, after, start, n, windows, self.keeps, True, single, column, 0,
+                stride, out,
             )
         else:
             c_walk(
@@ -437,15 +395,6 @@ cdef void c_free(Read* read, intp_t* scratch) noexcept:
     free(read.blocks)
     free(read.walks)
     free(read.wholes)
-
-
-cdef inline const char* c_value(
-    const Read* read, bint several, const char* column, intp_t offset, intp_t row, intp_t stride
-) noexcept nogil:
-    """The value of a row: in a column, or at an offset in the arena of one of several rings."""
-    if several:
-        return read.spans[row & read.mask].base + (offset + (row >> read.bits) * stride)
-    return column + row * stride
 
 
 cdef inline void c_fetch_several(
@@ -539,33 +488,3 @@ cdef inline void c_walk(
             c_repeat(out, -ahead, -before, out[-before])
             c_repeat(out, count + 1, behind + 1, out[count])
         out += width
-
-
-cdef inline void c_sum(
-    const Read* read, bint several, const intp_t* windows, intp_t width, const intp_t* lengths,
-    const char* column, intp_t offset, intp_t stride, intp_t nbytes, bint single, intp_t n, char* out,
-) noexcept nogil:
-    """Discounted sums of a column over n-step returns.
-
-    A sum begins with the first row, whose factor is 1; that of a lone row is its value, to the last
-    bit.
-    """
-    cdef intp_t k, i, item, length, size = 4 if single else 8, items = nbytes // size
-    cdef float64_t total
-    cdef const float64_t* powers = read.powers
-    cdef const char* value
-    for k in range(n):
-        length = lengths[k]
-        if length == 1:
-            memcpy(out, c_value(read, several, column, offset, windows[0], stride), nbytes)
-        else:
-            for item in range(items):
-                value = c_value(read, several, column, offset, windows[0], stride)
-                total = c_number(value + item * size, single)
-                for i in range(1, length):
-                    if powers[i] != 0.0:  # otherwise infinite rewards would make it NaN
-                        value = c_value(read, several, column, offset, windows[i], stride)
-                        total += powers[i] * c_number(value + item * size, single)
-                c_put(out + item * size, total, single)
-        windows += width
-        out += nbytes
