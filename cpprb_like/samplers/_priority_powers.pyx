@@ -25,6 +25,10 @@ cdef float64_t SMALL = 1e-150    # ... of numbers between these do not leave the
 cdef float64_t LARGE = 1e150     # so NumPy has nothing to warn of
 cdef object np_power = np.power
 
+ctypedef fused real:
+    float32_t
+    float64_t
+
 
 def as_priorities(values):
     """A fresh array of float64 if the values are priorities in one of the common forms, else None.

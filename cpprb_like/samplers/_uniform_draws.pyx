@@ -18,7 +18,7 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._core cimport Ring, c_fetch, c_window_rows
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
-from cpprb_like._c.typedefs cimport intp_t, uint64_t
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint64_t
 
 import numpy as np
 
@@ -116,35 +116,21 @@ cdef enum:
     NUMBERS = -1             # in place of a slot
 
 
+cdef struct Plan:            # of a draw: the slots that it draws from
+    intp_t first             # the first of them, or ``NUMBERS``: draw numbers of rows instead
+    intp_t among             # how many slots from there on, or how many numbers
+    intp_t drawable          # rows among these that can be drawn
+    intp_t passed            # rows that can be drawn, and are older than these
+    int64_t oldest           # id of the oldest row that is not left out
+    bint skips               # reject slots that cannot be drawn, which are at most half of them
+
+
 def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=None):
-    """Draw n slots whose rows can be drawn, each with the same probability.
+    """Draw n slots whose rows can be drawn, each with the same probability; intp, in random order.
 
-    Parameters
-    ----------
-    ring : Ring
-        The rows.
-    n : int
-        How many slots, at least 0.
-    rng : numpy.random.Generator
-        Where the randomness comes from: 32 bits for a slot, or a little more.
-    replace : bool
-        Whether a slot may be drawn more than once. If not, they are in random order.
-    newest : int, optional
-        Draw from so many newest rows that can be drawn; by default from all.
+    Without ``replace`` they are distinct. They are of so many ``newest`` rows that can be drawn, at
+    least 1; by default of all. Raises ``NotEnoughDataError`` where there are not enough.
 
-    Returns
-    -------
-    ndarray of intp, shape (n,)
-
-    Raises
-    ------
-    ValueError
-        ``newest`` is below 1.
-    NotEnoughDataError
-        There is no row, or fewer than n without replacement.
-
-    Notes
-    -----
     Cost: proportional to n; times the logarithm of the rows stored, if over half of these cannot be
     drawn, or if there are such rows and ``newest`` is given.
     """
@@ -272,13 +258,20 @@ cdef bint c_draw(
 cdef class Epoch:
     """The slots whose rows can be drawn when it is created, once each.
 
-    Parameters
-    ----------
-    ring : Ring
-        The rows.
-    rng : numpy.random.Generator, optional
-        For random order; by default they come in the order of public slots.
+    They come in the random order of ``rng``, or without one in the order of public slots.
     """
+
+    cdef Ring ring
+    cdef object rng              # None: in the order of the slots
+    cdef Shuffle shuffle
+    cdef cnp.ndarray slots       # of the rows, where most of the ring's rows cannot be drawn
+    cdef cnp.ndarray memory      # what ``absent`` points into
+    cdef const uint64_t* absent  # a bit for each slot: no row could be drawn there at first; or NULL
+    cdef int64_t first           # row ids of the others: from ``base`` to ``stop``, then from here
+    cdef int64_t base
+    cdef int64_t stop
+    cdef intp_t n                # rows in all
+    cdef intp_t given            # rows that were asked for so far
 
     def __cinit__(self, Ring ring not None, rng=None):
         self.ring = ring

@@ -19,7 +19,7 @@ from cpprb_like._rows.chained cimport Chain, NextOf
 from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_move, c_pick, c_prefetch_rows
 from cpprb_like._core cimport (
-    ABSENT, END, WRITTEN, Moment, Ring, Walk, c_cursor, c_forward, c_walk_of
+    ABSENT, END, WRITTEN, Cursor, Moment, Ring, Walk, c_cursor, c_forward, c_walk_of
 )
 from cpprb_like.samplers._starts cimport Starts
 from cpprb_like._rows.gather cimport c_new_array
@@ -36,6 +36,35 @@ cdef enum:
     UNLOCKED_NBYTES = 32768      # smaller batches keep the lock: taking it back costs more
 
 COPIED_AT_ONCE = UNLOCKED_NBYTES  # bytes below which a copy keeps the interpreter lock
+
+
+cdef struct Part:            # a column of a batch that is copied in runs
+    char* to                 # its rows
+    const char* column       # the row in slot 0
+    intp_t stride            # from slot to slot
+    intp_t nbytes            # of a row
+    bint first_only          # only the first row of each sequence is read
+    const uint8_t* apart     # next values only: of each slot, whether the value is stored apart ...
+    uint8_t* aside           # ... and of each row of the batch, whether the chain has to be read
+
+
+cdef struct Plan:            # of a batch
+    Part* parts
+    intp_t n_parts
+    intp_t rows              # of a sequence
+    bint across              # sequences run over the ends of episodes
+    uint8_t* marks           # of each row of the batch: see ``take_sequences``
+    int64_t* ids             # of each row of the batch; NULL if they are not needed
+    Walk walk
+    const char* records      # that of slot 0, ...
+    intp_t record_stride     # ... and from slot to slot
+    const intp_t* starts     # slots of the first rows of its sequences
+    const intp_t* places     # of these sequences in the batch; NULL: they are all of it, in order
+
+
+cdef struct Place:           # of a row
+    Cursor at                # in the ring
+    intp_t number            # in the batch
 
 
 def take_stacks(
@@ -132,41 +161,15 @@ def take_sequences(
     list parts not None, intp_t n, frozenset single not None, tuple columns=None, dict arrays=None,
     bint located=False,
 ):
-    """The sequences that start at some slots of a ring, or of several of one layout.
+    """The n sequences that start at some slots of a ring, or of several of one layout.
 
-    Parameters
-    ----------
-    parts : list of (Starts, ndarray of intp, ndarray of intp or None)
-        For each ring, at least one: how long sequences are, and whether they run over the ends of
-        episodes; the slots of the first rows; the places of these sequences in the batch, None if
-        they are all of it, in order.
-    n : int
-        Sequences of the batch.
-    single : frozenset of str
-        Columns of which the first row only is read.
-    columns : tuple of Column, optional
-        Those of a ring that are read; all.
-    arrays : dict of ndarray, optional
-        The caller's, one for each column by name, of the shapes below: dense and writeable.
-    located : bool
-        Whether the row ids are wanted.
+    ``parts`` has for each ring its ``Starts``, the slots of first rows, and the places of these
+    sequences in the batch, None if they are all of it, in order. Of ``single`` columns the first row
+    only is read. ``arrays`` are the caller's, by name.
 
-    Returns
-    -------
-    columns : dict of ndarray
-        Shape ``(n, rows, *shape)``, or ``(n, *shape)`` of those in ``single``. Behind the end of
-        its episode a sequence has zeros, or ``None``.
-    marks : ndarray of bool, shape (n, rows)
-        Which rows are there; of sequences that run over the ends of episodes, at which one begins,
-        as far as is known: not at the oldest row of a stream if the one before was overwritten.
-    ids : ndarray of int64, shape (n, rows), or None
-        Row ids; behind the last row of a sequence that of any row that is there.
-
-    Notes
-    -----
-    None in place of all if rows were overwritten or edited while they were copied, where that was
-    seen in time; it is up to the caller to ask at the end (``Ring.holds``). Raises ``TypeError`` if the slots are
-    no dense 1-d array of intp, ``IndexError`` if one is not in use.
+    Returns the columns, the marks (see ``views.Sequences``) and, if ``located``, the row ids, shape
+    (n, rows): behind a sequence that of any row that is there. Returns None if rows were seen to be
+    overwritten; the caller asks ``Ring.holds`` at the end.
     """
     cdef Sequences sequences = Sequences.__new__(Sequences)
     sequences.single, sequences.given = single, arrays
@@ -190,6 +193,18 @@ def take_sequences(
 @cython.final
 cdef class Sequences:
     """Sequences of a ring, while they are read: see ``take_sequences``."""
+
+    cdef Starts starts       # of the ring that is read, as are ...
+    cdef cnp.ndarray slots   # ... those of the first rows, and ...
+    cdef cnp.ndarray places  # ... the places of the sequences in the batch; None: all of it, in order
+    cdef tuple wanted        # the columns that are read
+    cdef frozenset single    # names of the columns of which the first row only is read
+    cdef dict given          # arrays of the caller's by name, or None
+    cdef dict columns        # of the batch
+    cdef cnp.ndarray marks
+    cdef cnp.ndarray ids     # of all rows; None if they are not needed
+    cdef dict asides         # by name: which next values are read from the chain
+    cdef set unstored        # names of the columns of which nothing is copied in runs
 
     cdef int c_open(self, Starts starts, tuple columns, intp_t n, bint located) except -1:
         """Make the arrays of a batch of n."""

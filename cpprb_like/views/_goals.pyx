@@ -38,28 +38,9 @@ def choose_rows(EpisodeIndex index not None, cnp.ndarray slots not None, rng, in
     Of an episode whose first rows were overwritten, those that are left count; of one that has not
     ended, the rows so far. Other threads may call it and add rows at the same time.
 
-    Parameters
-    ----------
-    index : EpisodeIndex
-        The episodes of a ring.
-    slots : ndarray of intp, shape (n,)
-        Slots of rows that hold a step.
-    rng : numpy.random.Generator
-        Where the randomness comes from.
-    strategy : int
-        ``FUTURE``: a row from the given one to the last of its episode; ``EPISODE``: any row of it;
-        ``FINAL``: the last one; ``RANDOM``: any row of the ring.
-
-    Returns
-    -------
-    ndarray of intp, shape (n,)
-        Slots of rows that hold a step.
-
-    Notes
-    -----
-    Cost: proportional to n, and to the rows that were added since the last call, 10 ns each. Where
-    nearly all rows of an episode are absent, at most about ``2 * sqrt(m)`` rows are looked at for
-    each slot, m being the rows from the first to the last of its episode.
+    ``FUTURE`` chooses from the row itself to the last of its episode, ``EPISODE`` any row of it,
+    ``FINAL`` the last one, ``RANDOM`` any row of the ring. All slots are of rows that hold a step.
+    Cost: ``Hindsight``.
     """
     index.ring.c_check_slots(slots)
     index.c_sync_rows()
