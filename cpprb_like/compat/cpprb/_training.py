@@ -7,8 +7,8 @@ shape of what they return; neither package is imported. Not here: anything that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,9 +17,10 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import Schema
 from cpprb_like.buffers import Batch, ReplayBuffer
 
-__all__ = ["Environment", "Outcome", "train"]
+__all__ = ["Environment", "train"]
 
 Transition = dict[str, Any]
+KNOWN = ("obs", "act", "rew", "next_obs", "terminated", "truncated", "done")
 
 
 class Environment(Protocol):
@@ -34,71 +35,60 @@ class Environment(Protocol):
         ...
 
 
-@dataclass(frozen=True)
 class Outcome:
-    """What a step of an environment led to, whichever way it said so."""
+    """Result of a step: as its transition says, else as ``env.step`` returned it.
 
-    obs: Any
-    reward: Any
-    terminated: bool
-    truncated: bool
-    tells_truncation: bool  # apart from the termination
+    So the observation that is acted on is the one that is stored, and an episode ends for the agent
+    where it ends in the buffer.
+    """
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the episode is."""
-        return self.terminated or self.truncated
+    def __init__(self, result: Any, transition: Transition, schema: Schema) -> None:
+        self._result = result
+        self._transition = transition
+        self._schema = schema
 
-    @classmethod
-    def of(cls, result: Any) -> Outcome:
-        """Read what ``env.step`` returned.
+    @cached_property
+    def returned(self) -> tuple[Any, Any, bool, bool]:
+        """Observation, reward, terminated and truncated of ``env.step``.
 
         Of four values, ``info["TimeLimit.truncated"]`` says whether the end was a truncation.
         Raises ``ValueError`` if they are neither four nor five.
         """
+        result = self._result
         if not isinstance(result, tuple) or len(result) not in (4, 5):
             what = f"{len(result)} values" if isinstance(result, tuple) else repr(result)
             raise ValueError(f"env.step(): expected a tuple of 5 values, or 4, got {what}")
         if len(result) == 5:
-            obs, reward, terminated, truncated, _ = result
-            return cls(obs, reward, bool(terminated), bool(truncated), True)
+            return result[0], result[1], bool(result[2]), bool(result[3])
         obs, reward, done, info = result
         cut_off = bool(done) and isinstance(info, dict) and bool(info.get("TimeLimit.truncated"))
-        return cls(obs, reward, bool(done) and not cut_off, cut_off, False)
+        return obs, reward, bool(done) and not cut_off, cut_off
 
-    @classmethod
-    def of_transition(
-        cls, transition: Transition, result: Any, schema: Schema, reads: Collection[str]
-    ) -> Outcome:
-        """What the transition of ``after_step`` says.
+    @property
+    def obs(self) -> Any:
+        """The observation behind the step."""
+        return self._transition["next_obs"] if "next_obs" in self._transition else self.returned[0]
 
-        So the observation that is acted on is the one that is stored, and an episode ends for the
-        agent where it ends in the buffer. ``reads`` are those of ``obs``, ``rew`` and ``ends`` that
-        the loop reads. Only where the transition lacks one of them ``result`` is read, which
-        ``env.step`` returned, and which ``Outcome.of`` may refuse.
-        """
+    @property
+    def reward(self) -> Any:
+        """The reward of the step."""
+        return self._transition["rew"] if "rew" in self._transition else self.returned[1]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the episode is over; also by a truncation that no field of the transition has."""
+        schema, transition = self._schema, self._transition
         names = {schema.names[number] for number, *_ in schema.end_fields()} & transition.keys()
-        has = {"obs": "next_obs" in transition, "rew": "rew" in transition, "ends": bool(names)}
-        if all(has[what] for what in reads):
-            given = cls(None, 0.0, False, _is_truncated(result), True)
-        else:
-            given = cls.of(result)
-        obs = transition.get("next_obs", given.obs)
-        reward = transition.get("rew", given.reward)
         if not names:
-            return replace(given, obs=obs, reward=reward)
-        ends = any(np.any(transition[name]) for name in names)
-        untold = given.tells_truncation and (schema.truncated or "truncated") not in names
-        return cls(obs, reward, ends, untold and given.truncated, True)
-
-
-def _is_truncated(result: Any) -> bool:
-    """Whether this is a step of Gymnasium that was truncated; other results say nothing."""
-    if not isinstance(result, tuple) or len(result) != 5:
-        return False
-    _, _, terminated, truncated, info = result
-    are_flags = all(isinstance(flag, (bool, np.bool_)) for flag in (terminated, truncated))
-    return are_flags and isinstance(info, dict) and bool(truncated)
+            return self.returned[2] or self.returned[3]
+        if any(np.any(transition[name]) for name in names):
+            return True
+        result = self._result
+        if not isinstance(result, tuple) or len(result) != 5:
+            return False
+        are_flags = all(isinstance(flag, (bool, np.bool_)) for flag in result[2:4])
+        is_truncated = are_flags and isinstance(result[4], dict) and bool(result[3])
+        return is_truncated and (schema.truncated or "truncated") not in names
 
 
 def train(
@@ -146,9 +136,8 @@ def train(
         ``after_step(obs, action, result, step, episode)`` gives the fields of ``buffer.add``;
         ``result`` is what ``env.step`` returned. The loop goes on with what is stored: the agent
         acts on its ``next_obs``, its ``rew`` counts, and the episode is over where it ends in the
-        buffer, by ``done``, ``terminated`` or ``truncated``, or by the fields of its options. As in
-        cpprb, ``result`` may then be anything. It is read where the transition lacks one of
-        these values, and for a truncation of Gymnasium that no field of the transition has.
+        buffer. ``result`` may be anything, as in cpprb. It is read where the transition lacks one
+        of these values, and for a truncation of Gymnasium that no field of the transition has.
         By default the transition has those fields of the buffer that are called ``obs``, ``act``,
         ``rew``, ``next_obs``, ``terminated``, ``truncated`` and ``done``.
         ``done`` is the end of an episode if the buffer has ``terminated`` or ``truncated`` too;
@@ -180,9 +169,7 @@ def train(
     -----
     The buffer gets the end of each episode (``on_episode_end``), also of one that is open when
     training begins or ends, by an error too: the environment is reset in any case. There is no
-    update as long as the buffer has no row to draw. In a step the functions are called in the order
-    ``get_action``, ``after_step``, ``update_policy``, ``rew_sum``, ``done_check``, then
-    ``obs_update``, or ``episode_callback`` at the end of an episode.
+    update as long as the buffer has no row to draw. Functions are called in cpprb's order.
 
     Examples
     --------
@@ -222,10 +209,13 @@ def train(
         )
     if buffer.n_envs != 1:
         raise ValueError(f"buffer: expected one of 1 environment, got n_envs={buffer.n_envs}")
-    if after_step is None:
-        _check_default_fields(buffer.schema.names)
-    own = {"obs": obs_update, "rew": rew_sum, "ends": done_check}
-    reads = [what for what, function in own.items() if function is None]
+    schema = buffer.schema
+    unknown = [name for name in schema.names if name not in KNOWN]
+    if after_step is None and unknown:
+        raise ValueError(
+            f"after_step: expected a function, because the buffer has fields {unknown} besides "
+            f"some of {list(KNOWN)}"
+        )
     logger = logging.getLogger("cpprb_like.train") if logger is None else logger
 
     episode, first_step, reward = 0, 0, 0.0
@@ -237,11 +227,15 @@ def train(
             action = get_action(obs, step, episode, is_warmup)
             result = env.step(action)
             if after_step is None:
-                outcome = Outcome.of(result)
-                transition = _default_transition(buffer.schema.names, obs, action, outcome)
+                outcome = Outcome(result, {}, schema)
+                transition = _default_transition(schema.names, obs, action, outcome)
             else:
                 transition = after_step(obs, action, result, step, episode)
-                outcome = Outcome.of_transition(transition, result, buffer.schema, reads)
+                outcome = Outcome(result, transition, schema)
+            # What cannot be read is an error before the step is stored.
+            obs = outcome.obs if obs_update is None else None
+            gained: Any = outcome.reward if rew_sum is None else None
+            is_over = outcome.is_over if done_check is None else False
             buffer.add(**transition)
             if not is_warmup and len(buffer):
                 batch = buffer.sample(batch_size)
@@ -251,12 +245,13 @@ def train(
                         raise TypeError("update_policy: expected the errors of the batch, got None")
                     buffer.update_priorities(batch["indexes"], errors)
             if rew_sum is None:
-                reward += float(np.sum(outcome.reward))
+                reward += float(np.sum(gained))
             else:
                 reward = rew_sum(reward, transition)
-            is_over = outcome.is_over if done_check is None else bool(done_check(transition))
+            if done_check is not None:
+                is_over = bool(done_check(transition))
             if not is_over:
-                obs = outcome.obs if obs_update is None else obs_update(transition)
+                obs = obs if obs_update is None else obs_update(transition)
                 continue
             buffer.on_episode_end()
             logger.info("episode %d: reward %g, %d steps so far", episode, reward, step + 1)
@@ -278,28 +273,12 @@ def _reset(env: Environment) -> Any:
     return result
 
 
-def _check_default_fields(names: tuple[str, ...]) -> None:
-    known = ("obs", "act", "rew", "next_obs", "terminated", "truncated", "done")
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(
-            f"after_step: expected a function, because the buffer has fields {unknown} besides "
-            f"some of {list(known)}"
-        )
-
-
 def _default_transition(
     names: tuple[str, ...], obs: Any, action: Any, outcome: Outcome
 ) -> Transition:
     """The values of those fields that the buffer has."""
+    next_obs, reward, terminated, truncated = outcome.returned
     splits = "terminated" in names or "truncated" in names
-    known = {
-        "obs": obs,
-        "act": action,
-        "rew": outcome.reward,
-        "next_obs": outcome.obs,
-        "terminated": outcome.terminated,
-        "truncated": outcome.truncated,
-        "done": outcome.terminated or (splits and outcome.truncated),
-    }
+    values = (obs, action, reward, next_obs, terminated, truncated)
+    known = dict(zip(KNOWN, (*values, terminated or (splits and truncated)), strict=True))
     return {name: known[name] for name in names}
