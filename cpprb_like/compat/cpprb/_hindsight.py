@@ -15,11 +15,9 @@ from numpy.typing import ArrayLike
 from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import read_env_dict
-from cpprb_like._rows.gather import new_array
 from cpprb_like.buffers import Batch, ReplayBuffer, create_buffer
 from cpprb_like.buffers._source import if_prioritized
 from cpprb_like.checkpoint import Checkpointed
-from cpprb_like.samplers import Slots
 from cpprb_like.schedules import Schedule
 from cpprb_like.typing import FieldSpec, PrioritizedOptions
 from cpprb_like.views._hindsight import (
@@ -33,7 +31,6 @@ from cpprb_like.views._hindsight import (
     read_field,
     read_strategy,
 )
-from cpprb_like.views._rows import read_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -44,8 +41,7 @@ __all__ = ["HindsightReplayBuffer"]
 class HindsightReplayBuffer(Checkpointed):
     """Episodes stored several times, with the goal that the agent had and with others: as in cpprb.
 
-    ``Hindsight`` does the same with every step stored once, and is what new programs want. This is
-    for those that know cpprb's class and its sizes.
+    ``Hindsight`` does the same with every step stored once, and is what new programs want.
 
     Parameters
     ----------
@@ -79,15 +75,11 @@ class HindsightReplayBuffer(Checkpointed):
         ``Nstep`` goes with ``"final"`` only, whose copies have one goal throughout; ``n_envs`` does
         not go.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As the buffer; or a parameter is of a wrong type or value.
-
     Notes
     -----
     Copies come in whole episodes, each in the order of time, and each ends as an episode does. One
-    generator (``seed=``) draws goals and batches.
+    generator (``seed=``) draws goals and batches. A parameter of a wrong type or value is a
+    ``TypeError`` or ``ValueError`` that names it.
 
     Source: Andrychowicz et al. (2017), "Hindsight Experience Replay", algorithm 1.
 
@@ -181,15 +173,10 @@ class HindsightReplayBuffer(Checkpointed):
     def add(self, **fields: Any) -> None:
         """Add one step of the present episode, or several: without reward and goal.
 
-        Raises
-        ------
-        TypeError
-            A field is missing or unknown.
-        ValueError
-            The episode would be longer than ``max_episode_len``, or as ``ReplayBuffer.add``.
-            Whatever is raised, nothing has changed.
+        Raises ``TypeError`` or ``ValueError`` as ``ReplayBuffer.add``, and ``ValueError`` if the
+        episode would be longer than ``max_episode_len``. Then nothing has changed.
         """
-        before, n = len(self._episode), self._length(fields)
+        before, n = len(self._episode), self._count(fields)
         if before + n > self.max_episode_len:
             raise ValueError(
                 f"an episode has at most max_episode_len={self.max_episode_len} steps: there are "
@@ -197,13 +184,13 @@ class HindsightReplayBuffer(Checkpointed):
             )
         self._episode.add(**fields)
 
-    def _length(self, fields: dict[str, Any]) -> int:
+    def _count(self, fields: dict[str, Any]) -> int:
         """How many steps came."""
         schema = self._episode.schema
         field = schema.fields[0]
         value = fields.get(field.name)
         if isinstance(value, np.ndarray) and value.shape == field.shape:
-            return 1  # most calls; to convert the value first takes longer than to add the step
+            return 1  # a conversion takes longer than to add the step
         schema.check_names(fields)
         return len(field.convert(value, 1))
 
@@ -258,22 +245,11 @@ class HindsightReplayBuffer(Checkpointed):
                 rows = rng.integers(0, stored + n, n)  # of those before, and of this episode
                 reached = states[np.maximum(rows - stored, 0)]
                 before = np.flatnonzero(rows < stored)
-                reached[before] = self._states_at(rows[before])
+                slots = rows[before, np.newaxis]
+                reached[before] = self._rows.stack(self._state.name, slots, axis=0)[:, 0]
                 yield reached
             else:
                 yield states[rng.integers(step if self.strategy == "future" else 0, n, n)]
-
-    def _states_at(self, slots: Slots) -> Array:
-        ring = self._rows.ring
-        (column,) = [column for column in ring.columns if column.name == self._state.name]
-        chosen = slots.astype(np.intp)
-
-        def attempt() -> tuple[Slots, Array]:
-            states = new_array(ring, column, len(chosen))
-            read_rows(ring, chosen, {self._state.name: states})
-            return chosen, states
-
-        return self._rows.consistently(attempt)
 
     def clear(self) -> None:
         """Forget all rows, and the episode that is open."""

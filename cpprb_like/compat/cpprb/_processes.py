@@ -10,7 +10,7 @@ import contextlib
 import copy
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields import row_options
-from cpprb_like._fields.schema import Schema, read_size
+from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.generators import Seed
 from cpprb_like.buffers._source import Batch
 from cpprb_like.checkpoint._cpprb_files import (
@@ -44,52 +44,6 @@ __all__ = ["MPPrioritizedReplayBuffer", "MPReplayBuffer"]
 BACKENDS = ("sharedctypes", "SharedMemory")
 FEW_EXPLORERS = 16
 PRIORITY = "_priority"  # the field of what explorers say of their rows, NaN if nothing
-
-
-class _Ends:
-    """What one process has of a shared replay, made when it first needs it."""
-
-    def __init__(
-        self,
-        make_actor: Callable[[], Actor],
-        make_learner: Callable[[Seed], NewestLearner],
-        seed: Seed,
-    ) -> None:
-        self.process = os.getpid()
-        self._make_actor = make_actor
-        self._make_learner = make_learner
-        self._seed = seed
-        self._lock = threading.Lock()
-        self._actor: Actor | None = None
-        self._learner: NewestLearner | None = None
-
-    @property
-    def actor(self) -> Actor:
-        """The end that adds."""
-        if self._actor is None:
-            with self._lock:
-                if self._actor is None:
-                    self._actor = self._make_actor()
-        return self._actor
-
-    @property
-    def learner(self) -> NewestLearner:
-        """The end that reads; another one after a ``clear`` of any process."""
-        found = self._learner
-        if found is None or found.is_cleared:
-            with self._lock:
-                if self._learner is found:
-                    self._learner = self._make_learner(self._seed if found is None else found.rng)
-                    if found is not None:
-                        found.close()
-                found = self._learner
-                assert found is not None
-        return found
-
-    def end_episodes(self) -> None:
-        """End what this process has added, as truncated."""
-        if self._actor is not None:
-            self._actor.on_episode_end()
 
 
 class MPReplayBuffer:
@@ -171,23 +125,23 @@ class MPReplayBuffer:
     ) -> None:
         if backend not in BACKENDS:
             raise ValueError(f"backend: expected one of {BACKENDS}, got {backend!r}")
-        self._size = read_size(size)
+        self.capacity = read_size(size)
         self._seed = seed
         fields: Any = {} if env_dict is None else env_dict
         rows = row_options.RowOptions.read(
-            self._size, fields, default_dtype=default_dtype, n_envs=n_envs, **options
+            self.capacity, fields, default_dtype=default_dtype, n_envs=n_envs, **options
         )
-        self._schema = rows.schema
-        self._n_envs = rows.n_envs
+        self.schema = rows.schema
+        self.n_envs = rows.n_envs
         self._is_nstep = rows.nstep is not None
         self._is_divided = explorers is not None
         if explorers is None:
             writers = max(FEW_EXPLORERS, 2 * (os.cpu_count() or 1))
-            each = self._size
+            each = self.capacity
         else:
             writers = as_int("explorers", explorers, 1)
-            each = max(1, self._size // writers)
-            self._size = each * writers
+            each = max(1, self.capacity // writers)
+            self.capacity = each * writers
         self._replay = SharedReplay(
             each * writers,
             self._stored_fields(fields),
@@ -199,89 +153,91 @@ class MPReplayBuffer:
         )
         shards = [self._replay._shard(number) for number in range(writers)]
         NewestLearner.make(self._replay.folder, shards)
-        self._ends = self._new_ends()
+        self._start()
 
     def _stored_fields(self, fields: Any) -> Any:
         """The fields that explorers store."""
         return fields
 
-    def _new_ends(self) -> _Ends:
-        return _Ends(self._make_actor, self._make_learner, self._seed)
+    def _start(self) -> None:
+        """Have no actor and no learner in this process yet: each is made when it is needed."""
+        self._lock = threading.Lock()
+        self._actor: Actor | None = None
+        self._learner: NewestLearner | None = None
+        self._process = os.getpid()  # last: other threads of a forked child look at it
+
+    def _here(self) -> Actor:
+        """The end of this process that adds."""
+        if self._process != os.getpid():
+            self._start()
+        if self._actor is None:
+            with self._lock:
+                if self._actor is None:
+                    self._actor = self._make_actor()
+        return self._actor
+
+    def _reader(self) -> NewestLearner:
+        """The end of this process that reads; another one after a ``clear`` of any process."""
+        if self._process != os.getpid():
+            self._start()
+        found = self._learner
+        if found is None or found.is_cleared:
+            with self._lock:
+                if self._learner is found:
+                    self._learner = self._make_learner(self._seed if found is None else found.rng)
+                    if found is not None:
+                        found.close()
+                found = self._learner
+                assert found is not None
+        return found
 
     def _make_actor(self) -> Actor:
-        """An actor, over the memory of an explorer that has ended if there is one."""
-        actor = self._inherited()
-        if actor is None:
-            actor = self._replay.actor()
-        NewestLearner.tell_taken(self._replay.folder, actor.number)
-        return actor
-
-    def _inherited(self) -> Actor | None:
-        """An actor over the memory of an explorer that has ended; None if there is none.
+        """An actor over the memory of an explorer that has ended, if there is one, or over more.
 
         It is that of the oldest rows. Where the memory is divided, all of it is used before.
         Another process may be faster. Another explorer may have ended since, so it looks again.
         """
-        while True:
+        actor: Actor | None = None
+        while actor is None:
             actors = [one for one in self._replay.members() if one.kind == "actor"]
             ended = [one for one in actors if not one.alive]
             if not ended or (self._is_divided and len(actors) < self._replay.writers):
-                return None
+                actor = self._replay.actor()
+                break
             silent = max(ended, key=lambda one: np.inf if one.age is None else one.age)
             with contextlib.suppress(BlockingIOError):  # another process was faster
-                return self._replay.actor(silent.number)
+                actor = self._replay.actor(silent.number)
+        NewestLearner.tell_taken(self._replay.folder, actor.number)
+        return actor
 
     def _make_learner(self, seed: Seed) -> NewestLearner:
         learner = self._replay._learner_of(NewestLearner, copy.deepcopy(self._sampler), seed)
-        learner.keep(None if self._is_divided else self._size, self._said_in)
+        learner.keep(None if self._is_divided else self.capacity, self._said_in)
         return learner
 
-    def _here(self) -> _Ends:
-        """The ends of this process."""
-        if self._ends.process != os.getpid():
-            self._ends = self._new_ends()
-        return self._ends
-
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_ends"}
+        own = ("_process", "_lock", "_actor", "_learner")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._ends = self._new_ends()
+        self._start()
 
     # ------------------------------------------------------------------ explorers
 
     def add(self, **fields: Any) -> int | None:
-        """Add one step, or several, of this process.
+        """Add one step, or several, of this process: see ``ReplayBuffer.add``.
 
-        Parameters
-        ----------
-        **fields
-            As for ``ReplayBuffer.add``.
-
-        Returns
-        -------
-        int or None
-            The slot of the first row, among those of this process.
-
-        Raises
-        ------
-        BlockingIOError
-            More processes than there may be add already.
-        MemoryError
-            Shared memory has no room for the rows of this process.
-        TypeError, ValueError
-            As ``ReplayBuffer.add``; nothing was added, and other processes see no change.
+        Returns the slot of the first row, among those of this process. Raises ``BlockingIOError``
+        if as many processes as there may be add already, and ``MemoryError`` if shared memory has
+        no room for the rows of this process. Whatever is raised, nothing was added.
         """
-        return self._here().actor.add(**self._stored(fields))
+        return self._here().add(**fields)
 
-    def _stored(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """What is stored of a call of ``add``."""
-        return fields
-
-    def on_episode_end(self) -> None:
-        """End the episodes of this process that are open, as truncated."""
-        self._here().end_episodes()
+    def on_episode_end(self, env: int | None = None) -> None:
+        """End the open episodes of this process, or that of one environment, as truncated."""
+        if self._process == os.getpid() and self._actor is not None:
+            self._actor.on_episode_end(env)
 
     # ------------------------------------------------------------------ the learner
 
@@ -294,19 +250,19 @@ class MPReplayBuffer:
         fields: str | Iterable[str] | None = None,
     ) -> Batch:
         """Draw rows of all explorers: see ``ReplayBuffer.sample``."""
-        return self._here().learner.sample(
+        return self._reader().sample(
             batch_size, replace=replace, out=out, fields=self._visible(fields)
         )
 
     def _visible(self, fields: str | Iterable[str] | None) -> str | Iterable[str] | None:
         """Fields, or all that the program has declared."""
         if fields is None and self._said_in is not None:
-            return tuple(name for name in self._schema.names if name != self._said_in)
+            return tuple(name for name in self.schema.names if name != self._said_in)
         return fields
 
     def get_all_transitions(self, shuffle: bool = False) -> Batch:
         """All rows, explorer by explorer, or shuffled: see ``ReplayBuffer``."""
-        learner = self._here().learner
+        learner = self._reader()
         n = max(1, len(learner))
         rows = next(learner.epoch(n, shuffle=shuffle, fields=self._visible(None)), None)
         if rows is not None:
@@ -316,32 +272,42 @@ class MPReplayBuffer:
 
     def clear(self) -> None:
         """Forget all rows, of all explorers, and the greatest priority; those that add go on."""
-        self._here().learner.clear_all()
+        self._reader().clear_all()
 
     def _encode_sample(self, idx: ArrayLike) -> Batch:
         """The rows of ``batch["indexes"]``, or in these places of ``get_all_transitions``.
 
         Under cpprb's name. Raises ``IndexError`` for a row that is not there, or not any more.
         """
-        learner = self._here().learner
+        learner = self._reader()
         return learner.rows_at(idx, learner._read_batch_size(0, self._visible(None))[1])
 
     # ------------------------------------------------------------------ sizes
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return self.schema.names
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """The columns of batches, with their shapes and dtypes."""
+        return self._reader().columns
+
     def get_stored_size(self) -> int:
         """Rows that can be drawn."""
-        return len(self._here().learner)
+        return len(self._reader())
 
     def get_buffer_size(self) -> int:
         """Rows that can be drawn at most."""
-        return self._size
+        return self.capacity
 
     def get_next_index(self) -> int:
         """Rows that were added since the last ``clear``, modulo the size.
 
         With ``Nstep``, steps count when they can be drawn.
         """
-        return self._here().learner.next_index() % self._size
+        return self._reader().next_index() % self.capacity
 
     def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
         """Whether rows are read as transitions of several steps."""
@@ -351,18 +317,52 @@ class MPReplayBuffer:
 
     def save_transitions(self, file: File, *, safe: bool = True) -> None:
         """Write all rows to a file that cpprb reads too: see ``ReplayBuffer.save_transitions``."""
-        save_transitions(_Transitions(self), file, safe=safe)
+        save_transitions(self, file, safe=safe)
 
     def load_transitions(self, file: File) -> None:
         """Add the rows of a file, as this process: see ``ReplayBuffer.load_transitions``."""
-        load_transitions(_Transitions(self), file)
+        load_transitions(self, file)
+
+    def _all_by_age(self) -> tuple[Batch, NDArray[np.bool_]]:
+        """All rows, episode by episode in the order of their ends, and which rows end one."""
+        learner = self._reader()
+        shards = learner._shards
+        ends = np.zeros(0, np.bool_)
+
+        def choose() -> NDArray[np.intp]:
+            nonlocal ends
+            found: list[tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.int64]]] = []
+            for number, ring in shards.group.usable_rings:
+                slots, last = slots_by_age(ring)
+                times = learner.times_of(number, slots[last])
+                times = np.repeat(times, np.diff(np.flatnonzero(last), prepend=-1))
+                found.append((shards.group.names.name(number, slots), last, times))
+            if not found:
+                return np.zeros(0, np.intp)
+            rows, lasts, times = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+            order = np.argsort(times, kind="stable")
+            order = order[shards.are_beyond(shards.limits, rows[order])]
+            ends = lasts[order]
+            return rows[order]
+
+        _, names = learner._read_batch_size(0, self._visible(None))
+        batch = learner._read_chosen(choose, names)
+        return batch, ends
+
+    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
+        """Not here: raises ``NotImplementedError``, as processes add whole steps only."""
+        raise NotImplementedError("processes add whole steps only")
+
+    def _hold(self, pauses: bool, call: Any, *arguments: Any) -> Any:  # noqa: ARG002
+        """Call at once, as only this process adds to its shard."""
+        return call(*arguments)
 
     def close(self) -> None:
         """Let go of the shared memory in this process; the last one that does so frees it."""
         self._replay.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(size={self._size}, name={self._replay.name!r})"
+        return f"{type(self).__name__}(size={self.capacity}, name={self._replay.name!r})"
 
 
 class MPPrioritizedReplayBuffer(MPReplayBuffer):
@@ -412,7 +412,7 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
     ) -> None:
         self._sampler = Prioritized(alpha=alpha, eps=eps, check_for_update=True)
         super().__init__(size, env_dict, **options)
-        self._steps = StepCounter(self._schema.fields, self._n_envs)
+        self._steps = StepCounter(self.schema.fields, self.n_envs)
 
     def _stored_fields(self, fields: Any) -> Any:
         own = ("priorities", "weights", "indexes", PRIORITY)
@@ -422,30 +422,18 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
         return {**fields, PRIORITY: {"shape": (), "dtype": np.float64}}
 
     def add(self, *, priorities: ArrayLike | None = None, **fields: Any) -> int | None:
-        """Add one step, or several, of this process.
+        """Add one step, or several, of this process: see ``MPReplayBuffer.add``.
 
-        Parameters
-        ----------
-        priorities : array_like, optional
-            One for each row, finite and at least 0; by default the greatest that the learner knows.
-        **fields
-            As for ``MPReplayBuffer.add``.
+        ``priorities`` are one for each row, finite and at least 0; by default the greatest that the
+        learner knows.
         """
-        return super().add(priorities=priorities, **fields)
-
-    def _stored(self, fields: dict[str, Any]) -> dict[str, Any]:
-        fields = dict(fields)
-        priorities = fields.pop("priorities", None)
         n = self._steps(fields)
-        if priorities is None:
-            values = np.full(n, np.nan)
-        else:
-            values = read_priorities(priorities)
-            if len(values) != n:
-                raise ValueError(f"priorities: expected {n}, one for each row, got {len(values)}")
-        if self._n_envs > 1 and n > self._n_envs:
-            return {**fields, PRIORITY: values.reshape(-1, self._n_envs)}
-        return {**fields, PRIORITY: values}
+        values = np.full(n, np.nan) if priorities is None else read_priorities(priorities)
+        if len(values) != n:
+            raise ValueError(f"priorities: expected {n}, one for each row, got {len(values)}")
+        if self.n_envs > 1 and n > self.n_envs:
+            values = values.reshape(-1, self.n_envs)
+        return super().add(**fields, **{PRIORITY: values})
 
     def sample(  # beta comes second, as in cpprb
         self,
@@ -457,71 +445,14 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
         fields: str | Iterable[str] | None = None,
     ) -> Batch:
         """Draw rows by priority: see ``PrioritizedReplayBuffer``."""
-        return self._here().learner.sample(
+        return self._reader().sample(
             batch_size, beta, replace=replace, out=out, fields=self._visible(fields)
         )
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of drawn rows, in the process that draws.
-
-        Rows that were overwritten since they were drawn are passed over; see
-        ``PrioritizedReplayBuffer.update_priorities`` for the rest.
-        """
-        self._here().learner.update_priorities(indexes, priorities)
+        """Set the priorities of drawn rows: see ``PrioritizedReplayBuffer.update_priorities``."""
+        self._reader().update_priorities(indexes, priorities)
 
     def get_max_priority(self) -> float:
         """The priority of new rows: the greatest that this process knows, 1.0 at first."""
-        return self._here().learner.get_max_priority()
-
-
-class _Transitions:
-    """The rows of all processes, as they are saved, and loaded by one."""
-
-    def __init__(self, shared: MPReplayBuffer) -> None:
-        self._shared = shared
-        self.schema: Schema = shared._schema
-        self.capacity = shared.get_buffer_size()
-        self.n_envs = shared._n_envs
-        self.is_Nstep = shared.is_Nstep
-        self.add = shared.add
-        self.fields = tuple(self.schema.names)
-
-    @property
-    def columns(self) -> Mapping[str, Any]:
-        return self._shared._here().learner.columns
-
-    def _all_by_age(self) -> tuple[Batch, NDArray[np.bool_]]:
-        """All rows, episode by episode in the order of their ends, and which rows end one."""
-        learner = self._shared._here().learner
-        shards = learner._shards
-        ends = np.zeros(0, np.bool_)
-
-        def choose() -> NDArray[np.intp]:
-            nonlocal ends
-            found: list[tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.int64]]] = []
-            for number, ring in shards.group.usable_rings:
-                slots, last = slots_by_age(ring)
-                times = learner.times_of(number, slots[last])
-                times = np.repeat(times, np.diff(np.flatnonzero(last), prepend=-1))
-                found.append((shards.group.names.name(number, slots), last, times))
-            if not found:
-                return np.zeros(0, np.intp)
-            rows, lasts, times = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-            order = np.argsort(times, kind="stable")
-            order = order[shards.are_beyond(shards.limits, rows[order])]
-            ends = lasts[order]
-            return rows[order]
-
-        _, names = learner._read_batch_size(0, self._shared._visible(None))
-        batch = learner._read_chosen(choose, names)
-        return batch, ends
-
-    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
-        raise NotImplementedError("files of transitions have whole steps only")
-
-    def on_episode_end(self, env: int | None = None) -> None:
-        self._shared._here().actor.on_episode_end(env)
-
-    def _hold(self, pauses: bool, call: Any, *arguments: Any) -> Any:  # noqa: ARG002
-        """Call at once, as only this process adds to its shard."""
-        return call(*arguments)
+        return self._reader().get_max_priority()

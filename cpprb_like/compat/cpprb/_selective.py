@@ -28,13 +28,10 @@ class SelectiveReplayBuffer(Checkpointed):
 
     Parameters
     ----------
-    episode_len : int
-        Steps of an episode; with ``Nepisodes`` it merely gives the number of steps that there is
-        room for, and episodes may be longer.
+    episode_len, Nepisodes : int
+        Their product is the number of steps that there is room for; episodes may be longer.
     obs_dim, act_dim, rew_dim : int
         Lengths of observations, actions and rewards: their shapes are ``(obs_dim,)``, and so on.
-    Nepisodes : int
-        Episodes that there is room for.
     is_discrete_action : bool
         Actions are int32 and not float64, of shape ``(1,)``; ``act_dim`` is the number of actions.
     obs_shape : int or tuple of int, optional
@@ -79,57 +76,41 @@ class SelectiveReplayBuffer(Checkpointed):
         seed: Seed = None,
     ) -> None:
         capacity = as_int("episode_len", episode_len, 1) * as_int("Nepisodes", Nepisodes, 1)
-        obs_dim = as_int("obs_dim", obs_dim, 0)
-        act_dim = as_int("act_dim", act_dim, 0)
-        rew_dim = as_int("rew_dim", rew_dim, 0)
-        shape: SupportsIndex | Iterable[SupportsIndex] = obs_dim
+        shape: SupportsIndex | Iterable[SupportsIndex] = as_int("obs_dim", obs_dim, 0)
+        self._act_dim = as_int("act_dim", act_dim, 0)
+        self._rew_dim = as_int("rew_dim", rew_dim, 0)
         if obs_shape is not None:
             shape = tuple(obs_shape) if isinstance(obs_shape, Iterable) else obs_shape
-        fields: dict[str, FieldSpec] = {
+        self._fields: dict[str, FieldSpec] = {
             "obs": {"shape": shape, "dtype": np.float64},
-            "act": {"shape": act_dim, "dtype": np.float64},
-            "rew": {"shape": rew_dim, "dtype": np.float64},
+            "act": {"shape": self._act_dim, "dtype": np.float64},
+            "rew": {"shape": self._rew_dim, "dtype": np.float64},
             "next_obs": {"shape": shape, "dtype": np.float64},
             "done": {"shape": 1, "dtype": np.float64},
         }
         if is_discrete_action:
-            fields["act"] = {"shape": 1, "dtype": np.int32}
-        rows = ReplayBuffer(capacity, fields, seed=seed)
-        self._act_dim, self._rew_dim, self._fields, self._rows = act_dim, rew_dim, fields, rows
+            self._fields["act"] = {"shape": 1, "dtype": np.int32}
+        self._rows = ReplayBuffer(capacity, self._fields, seed=seed)
 
     def add(
         self, obs: ArrayLike, act: ArrayLike, rew: ArrayLike, next_obs: ArrayLike, done: ArrayLike
     ) -> int:
         """Add one step, or several with a leading axis; each nonzero ``done`` ends an episode.
 
-        Parameters
-        ----------
-        obs, act, rew, next_obs, done : array_like
-            Of the shapes that the constructor says, or ``(n, *shape)``; fields of shape ``(1,)``
-            take numbers too, and ``(n,)``.
-
-        Returns
-        -------
-        int
-            Number of the first row written.
-
-        Raises
-        ------
-        ValueError
-            There is no room for the steps, or a value is refused as by ``ReplayBuffer.add``. Then
-            nothing has changed.
+        Returns the number of the first row written. Raises ``ValueError`` if there is no room for
+        the steps, or a value is refused as by ``ReplayBuffer.add``. Then nothing has changed.
         """
         given = {"obs": obs, "act": act, "rew": rew, "next_obs": next_obs, "done": done}
         fields = self._rows.schema.fields
         steps = {field.name: field.convert(given[field.name], 1) for field in fields}
-        room = self._rows.capacity - len(self._rows)
+        first = len(self._rows)
+        room = self._rows.capacity - first
         most = max(map(len, steps.values()))
         if most > room:
             raise ValueError(
-                f"expected at most {room} steps, got {most}: the buffer holds {len(self._rows)} of "
+                f"expected at most {room} steps, got {most}: the buffer holds {first} of "
                 f"{self._rows.capacity}; delete_episode or clear makes room"
             )
-        first = len(self._rows)
         self._rows.add(**steps)
         return first
 
@@ -158,36 +139,14 @@ class SelectiveReplayBuffer(Checkpointed):
         -------
         dict of ndarray
             Each field, shape ``(n, *shape)``; n is 0 if there is no such episode.
-
-        Raises
-        ------
-        TypeError, ValueError
-            ``i`` is no integer; or ``fields`` as for ``ReplayBuffer.sample``.
-
-        Notes
-        -----
-        Cost: proportional to the rows of the episode, and to the rows that were added since such a
-        call, 10 ns each; to all rows after ``delete_episode``.
         """
         columns = self._rows._columns(fields)
         return self._rows._read(lambda: self._find(i), columns)
 
     def delete_episode(self, i: int) -> int:
-        """Remove an episode; the rows and episodes behind it move down.
+        """Remove an episode, and return how many rows it had; 0 if there is no such episode.
 
-        Parameters
-        ----------
-        i : int
-            See ``get_episode``.
-
-        Returns
-        -------
-        int
-            Rows removed; 0 if there is no such episode.
-
-        Notes
-        -----
-        Cost: proportional to all rows in the buffer, which are copied into new memory.
+        The rows and episodes behind it move down. Cost: proportional to all rows in the buffer.
         """
         episode = self._find(i)
         removed = len(episode)
@@ -205,27 +164,7 @@ class SelectiveReplayBuffer(Checkpointed):
         return len(self._rows.episodes)
 
     def sample(self, batch_size: int, *, fields: str | Iterable[str] | None = None) -> Batch:
-        """Draw rows uniformly, with replacement.
-
-        Parameters
-        ----------
-        batch_size : int
-            Rows to draw.
-        fields : str or iterable of str, optional
-            The fields to read; all.
-
-        Returns
-        -------
-        dict of ndarray
-            Each field, shape ``(batch_size, *shape)``.
-
-        Raises
-        ------
-        NotEnoughDataError
-            The buffer is empty. It is a ``ValueError``.
-        TypeError, ValueError
-            As ``ReplayBuffer.sample``.
-        """
+        """Draw rows uniformly, with replacement: see ``ReplayBuffer.sample``."""
         return self._rows.sample(batch_size, fields=fields)
 
     def clear(self) -> None:
@@ -265,8 +204,7 @@ class SelectiveReplayBuffer(Checkpointed):
         return self._rew_dim
 
     def __repr__(self) -> str:
-        episodes = self.get_stored_episode_size()
         return (
             f"{type(self).__name__}(size={self._rows.capacity}, stored={len(self)}, "
-            f"episodes={episodes})"
+            f"episodes={self.get_stored_episode_size()})"
         )
