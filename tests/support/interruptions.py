@@ -20,6 +20,9 @@ from cpprb_like import ReplayBuffer
 HARNESS = (__file__, contextlib.__file__)  # who has to put back what was traced before
 
 
+EACH = 0  # a number of ``cut_at`` that stands for all lines
+
+
 class Cut(BaseException):
     """As Ctrl-C, at a line that the test chooses."""
 
@@ -29,12 +32,19 @@ def _cut() -> None:
 
 
 @contextmanager
-def cut_at(line: int, then: Callable[[], object] = _cut) -> Iterator[list[int]]:
-    """Raise ``Cut`` at the given line, or call ``then``, counting the lines that the block runs."""
+def cut_at(
+    line: int, then: Callable[[], object] = _cut, only: Callable[[str], bool] = lambda path: True
+) -> Iterator[list[int]]:
+    """Raise ``Cut`` at the given line, or call ``then``, counting the lines that the block runs.
+
+    Lines count in files for which ``only`` is true of the path.
+    """
     count = [0]
 
     def trace(frame: Any, event: str, arg: object) -> Any:
         del arg
+        if not only(frame.f_code.co_filename):
+            return None
         if frame.f_code.co_filename in HARNESS:
             return None
         if frame.f_globals.get("__name__", "").startswith("hypothesis"):
@@ -45,7 +55,7 @@ def cut_at(line: int, then: Callable[[], object] = _cut) -> Iterator[list[int]]:
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
         if event == "line" and sys.exc_info()[0] is None and not text.startswith("with "):
             count[0] += 1
-            if count[0] == line:
+            if line in (count[0], EACH):
                 then()
         return trace
 
@@ -55,6 +65,24 @@ def cut_at(line: int, then: Callable[[], object] = _cut) -> Iterator[list[int]]:
         yield count
     finally:
         sys.settrace(before)
+
+
+def first_and_last(call: Callable[[], object], only: Callable[[str], bool]) -> list[int]:
+    """Numbers, for ``cut_at``, of the first or the last time that each line of these files runs.
+
+    Lines take turns: the first time of one, the last time of the next.
+    """
+    places: dict[tuple[str, int], list[int]] = {}
+
+    def note() -> None:
+        frame = sys._getframe(2)  # behind this function and the trace function
+        counted[0] += 1
+        places.setdefault((frame.f_code.co_filename, frame.f_lineno), []).append(counted[0])
+
+    counted = [0]
+    with cut_at(EACH, note, only):
+        call()
+    return sorted(times[-(turn % 2)] for turn, times in enumerate(places.values()))
 
 
 def cut_everywhere(
