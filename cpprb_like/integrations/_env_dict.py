@@ -5,7 +5,7 @@ New programs use ``GymnasiumRecorder``, which needs no helpers and handles autor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -44,9 +44,8 @@ class BeforeAdd(Protocol):
 def create_env_dict(
     env: EnvWithSpaces,
     *,
-    int_type: npt.DTypeLike | Literal["space"] | None = None,
-    float_type: npt.DTypeLike | Literal["space"] | None = None,
-    dict_names: Literal["key", "prefix"] = "key",
+    int_type: npt.DTypeLike | None = None,
+    float_type: npt.DTypeLike | None = None,
 ) -> dict[str, FieldSpec]:
     """Return the fields of an environment's steps for ``ReplayBuffer``, as cpprb does.
 
@@ -55,20 +54,16 @@ def create_env_dict(
     env : gymnasium.Env
         Its ``observation_space`` and ``action_space`` are read.
     int_type : dtype, optional
-        For Discrete, MultiDiscrete and MultiBinary spaces; default int32. ``"space"``: the dtype of
-        the space.
+        For Discrete, MultiDiscrete and MultiBinary spaces; default int32.
     float_type : dtype, optional
-        For Box spaces, rewards and ``done``; default float32, for images too. ``"space"``: the
-        dtype of the space, and float32 for rewards and ``done``.
-    dict_names : {"key", "prefix"}
-        Parts of Dict spaces are named by their key, ``k`` and ``next_k``, or with a prefix,
-        ``obs_k``, ``next_obs_k`` and ``act_k``. Say the same to ``create_before_add_func``.
+        For Box spaces, rewards and ``done``; default float32, for images too.
 
     Returns
     -------
     dict
         ``rew`` and ``done``, then observations, each with its ``next_`` field, then actions:
-        ``obs`` and ``act``, or ``obs0``, ``obs1``, ... for Tuple spaces. Parts of nested spaces
+        ``obs`` and ``act``, or ``obs0``, ``obs1``, ... for Tuple spaces, or the keys of Dict
+        spaces. Parts of nested spaces
         are named by their path, such as ``obs0.camera``. Text is a string of fixed width; values
         of Graph, Sequence and OneOf spaces are Python objects.
 
@@ -86,10 +81,11 @@ def create_env_dict(
     >>> list(create_env_dict(gymnasium.make("CartPole-v1")))
     ['rew', 'done', 'obs', 'next_obs', 'act']
     """
-    obs, act = _named_leaves(env, dict_names)
-    number = np.float32 if float_type is None or _is_space(float_type) else float_type
+    obs, act = _named_leaves(env)
+    int_type = np.int32 if int_type is None else int_type
+    float_type = np.float32 if float_type is None else float_type
     env_dict: dict[str, FieldSpec] = {
-        name: {"shape": 1, "dtype": number} for name in ("rew", "done")
+        name: {"shape": 1, "dtype": float_type} for name in ("rew", "done")
     }
     for name, leaf in obs:
         env_dict[name] = _declaration(leaf, int_type, float_type)
@@ -99,17 +95,13 @@ def create_env_dict(
     return env_dict
 
 
-def create_before_add_func(
-    env: EnvWithSpaces, *, dict_names: Literal["key", "prefix"] = "key"
-) -> BeforeAdd:
+def create_before_add_func(env: EnvWithSpaces) -> BeforeAdd:
     """Return a function that gives the parts of a step the names of ``create_env_dict``.
 
     Parameters
     ----------
     env : gymnasium.Env
         Its ``observation_space`` and ``action_space`` are read.
-    dict_names : {"key", "prefix"}
-        As for ``create_env_dict``.
 
     Returns
     -------
@@ -119,10 +111,8 @@ def create_before_add_func(
 
     Raises
     ------
-    ValueError
-        Two fields would have the same name.
-    NotImplementedError
-        A space is not one of Gymnasium's own.
+    ValueError, NotImplementedError
+        As ``create_env_dict``.
 
     Examples
     --------
@@ -136,7 +126,7 @@ def create_before_add_func(
     >>> rb.add(**before_add(obs, 0, next_obs, rew, terminated))
     0
     """
-    obs_leaves, act_leaves = _named_leaves(env, dict_names)
+    obs_leaves, act_leaves = _named_leaves(env)
 
     def before_add(obs: Any, act: Any, next_obs: Any, rew: Any, done: Any) -> dict[str, Any]:
         return {
@@ -150,30 +140,25 @@ def create_before_add_func(
     return before_add
 
 
-def _named_leaves(env: EnvWithSpaces, dict_names: str) -> tuple[NamedLeaves, NamedLeaves]:
+def _named_leaves(env: EnvWithSpaces) -> tuple[NamedLeaves, NamedLeaves]:
     """Return the leaves of the observation and the action space, with their field names."""
-    if dict_names not in {"key", "prefix"}:
-        raise ValueError(f"dict_names: expected 'key' or 'prefix', got {dict_names!r}")
     obs, act = (
-        [(_name(leaf, space, root, dict_names), leaf) for leaf in leaves_of(space)]
+        [(_name(leaf, space, root), leaf) for leaf in leaves_of(space)]
         for space, root in ((env.observation_space, "obs"), (env.action_space, "act"))
     )
     names = ["rew", "done", *(name for name, _ in obs + act), *(f"next_{name}" for name, _ in obs)]
     try:
         refuse_repeated(tuple(names), "spaces")
     except ValueError as error:
-        raise ValueError(f"{error}; dict_names='prefix' may keep them apart") from None
+        raise ValueError(f"{error}; GymnasiumRecorder keeps them apart") from None
     return obs, act
 
 
-def _name(leaf: SpaceLeaf, space: spaces.Space[Any], root: str, dict_names: str) -> str:
+def _name(leaf: SpaceLeaf, space: spaces.Space[Any], root: str) -> str:
     if not leaf.path:
         return root
     first, *deeper = leaf.path
-    if isinstance(space, spaces.Tuple):
-        name = f"{root}{first}"
-    else:
-        name = f"{first}" if dict_names == "key" else f"{root}_{first}"
+    name = f"{root}{first}" if isinstance(space, spaces.Tuple) else f"{first}"
     return ".".join([name, *map(str, deeper)])
 
 
@@ -181,23 +166,13 @@ def _declaration(leaf: SpaceLeaf, int_type: Any, float_type: Any) -> FieldSpec:
     """Return the entry of one field, with cpprb's shape: 1 for single values other than Box."""
     match leaf.space:
         case spaces.Box():
-            return {"shape": leaf.shape, "dtype": _dtype(float_type, np.float32, leaf)}
+            return {"shape": leaf.shape, "dtype": float_type}
         case spaces.MultiBinary(n=shape):
-            return {"shape": shape, "dtype": _dtype(int_type, np.int32, leaf)}
+            return {"shape": shape, "dtype": int_type}
         case spaces.Discrete() | spaces.MultiDiscrete():
-            return {"shape": leaf.shape or 1, "dtype": _dtype(int_type, np.int32, leaf)}
+            return {"shape": leaf.shape or 1, "dtype": int_type}
         case _:
             return {"shape": 1, "dtype": leaf.dtype}
-
-
-def _dtype(wanted: Any, default: Any, leaf: SpaceLeaf) -> Any:
-    if wanted is None:
-        return default
-    return leaf.dtype if _is_space(wanted) else wanted
-
-
-def _is_space(wanted: Any) -> bool:
-    return isinstance(wanted, str) and wanted == "space"
 
 
 def _part(value: Any, leaf: SpaceLeaf) -> Any:

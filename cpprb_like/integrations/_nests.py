@@ -1,8 +1,8 @@
 """Nests of values as flat fields: the way there and back.
 
 Dicts, lists, tuples and named tuples are the branches of a nest; whatever else is declared is a
-leaf, which becomes one field. Not here: what a leaf is, and which values fit it (``_spaces``,
-``_specs``).
+leaf, which becomes one field. What recorders share is here too: dtypes of floats, and the check of
+a buffer. Not here: what a leaf is, and which values fit it (``_spaces``, ``_specs``).
 """
 
 from __future__ import annotations
@@ -11,22 +11,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from cpprb_like._arguments.arrays import Array, Flags
+from cpprb_like.buffers import ReplayBuffer
 
 __all__ = [
     "Array",
     "Branch",
     "Flags",
+    "FloatType",
     "Leaf",
     "Path",
     "Tree",
     "field_name",
+    "names_of",
     "outline",
+    "prepare",
+    "read_float_type",
     "refuse_repeated",
+    "restored",
+    "stored_dtype",
 ]
 
 Path: TypeAlias = tuple[Any, ...]
+FloatType: TypeAlias = npt.DTypeLike | None
 
 
 class Leaf:
@@ -145,3 +154,54 @@ def outline(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of length {len(value)}"
     return type(value).__name__
+
+
+def names_of(tree: Tree, root: str, nest: str) -> tuple[str, ...]:
+    """The field name of each leaf; ``ValueError`` if two leaves would share one."""
+    names = tuple(leaf.name(root) for leaf in tree.leaves())
+    refuse_repeated(names, nest)
+    return names
+
+
+def restored(batch: Mapping[str, Array], trees: Mapping[str, Tree]) -> dict[str, Any]:
+    """A batch with the columns of each tree in its nesting, by the name of its root."""
+    flat = {leaf.name(root) for root, tree in trees.items() for leaf in tree.leaves()}
+    return {
+        **{root: tree.restore(batch, root) for root, tree in trees.items()},
+        **{name: column for name, column in batch.items() if name not in flat},
+    }
+
+
+def prepare(buffer: Any, names: Iterable[str], n_envs: int) -> None:
+    """Give a buffer the recorder's number of environments.
+
+    Raises ``ValueError`` if it lacks a field, or has another number of environments.
+    """
+    missing = [name for name in names if name not in buffer.schema.names]
+    if missing:
+        raise ValueError(f"the buffer lacks the fields {missing}")
+    if buffer.n_envs != n_envs and isinstance(buffer, ReplayBuffer):
+        buffer._take_n_envs(n_envs)
+    if buffer.n_envs != n_envs:
+        raise ValueError(f"expected a buffer of n_envs={n_envs}, got {buffer.n_envs}")
+
+
+def read_float_type(float_type: FloatType, keep: str) -> np.dtype[Any] | None:
+    """The dtype that floating-point values are stored as; None, for the word ``keep``, as they are.
+
+    Raises ``TypeError`` for what is no dtype, and ``ValueError`` for one that is no float.
+    """
+    if isinstance(float_type, str) and float_type == keep:
+        return None
+    try:
+        dtype = np.dtype(np.float32 if float_type is None else float_type)
+    except TypeError as error:
+        raise TypeError(f"float_type: expected a dtype or {keep!r}, got {float_type!r}") from error
+    if dtype.kind != "f":
+        raise ValueError(f"float_type: expected a floating-point dtype or {keep!r}, got {dtype}")
+    return dtype
+
+
+def stored_dtype(dtype: np.dtype[Any], float_type: np.dtype[Any] | None) -> np.dtype[Any]:
+    """The dtype of a field for values of a dtype."""
+    return dtype if float_type is None or dtype.kind != "f" else float_type

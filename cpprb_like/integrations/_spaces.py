@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from cpprb_like.integrations._nests import Array, Branch, Leaf, Path, Tree, outline, refuse_repeated
+from cpprb_like.integrations._nests import Array, Branch, Leaf, Path, Tree, outline
 from cpprb_like.integrations._steps import MOST_AXES, Parts
 
 _NUMBERS = "biufc"  # kinds of dtype
@@ -95,19 +95,6 @@ def parts_of(tree: Tree, n_rows: int | None) -> Parts | None:
     if len(found) < len(children):
         return None
     return Parts(tuple(tree.children) if tree.made_of is None else None, found, ())
-
-
-def field_names(tree: Tree, root: str) -> tuple[str, ...]:
-    """Return the field name of each leaf.
-
-    Raises
-    ------
-    ValueError
-        Two leaves would share a name, as the keys ``"a.b"``, and ``"b"`` below ``"a"``.
-    """
-    names = tuple(leaf.name(root) for leaf in tree.leaves())
-    refuse_repeated(names, "spaces")
-    return names
 
 
 def _shape_and_dtype(space: spaces.Space[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -23,7 +23,7 @@ from cpprb_like.integrations._nests import (
     Path,
     Tree,
     field_name,
-    refuse_repeated,
+    names_of,
 )
 from cpprb_like.typing import FieldSpec
 
@@ -101,16 +101,15 @@ class SpecNest:
 
     def __init__(self, spec: object, name: str = "") -> None:
         self._root = name
-        self._tree = _tree_of(spec, name, ())
-        self.names = tuple(leaf.name(name) for leaf in self._tree.leaves())
-        refuse_repeated(self.names, "specs")
+        self.tree = _tree_of(spec, name, ())
+        self.names = names_of(self.tree, name, "specs")
 
     @property
     def env_dict(self) -> dict[str, FieldSpec]:
         """Fields for ``ReplayBuffer``, of the specs' shapes and dtypes; a new dict each time."""
         return {
             name: {"shape": leaf.shape, "dtype": leaf.dtype}
-            for name, leaf in zip(self.names, self._tree.leaves(), strict=True)
+            for name, leaf in zip(self.names, self.tree.leaves(), strict=True)
         }
 
     def flatten(self, value: object, *, n_envs: int | None = None) -> dict[str, Array]:
@@ -132,7 +131,7 @@ class SpecNest:
 
     def collect(self, value: object, n_rows: int | None, unset: Flags | None = None) -> list[Array]:
         """Return the parts of a value in the order of ``names``; ``unset`` rows become 0."""
-        return list(self._tree.collect(value, self._root, n_rows, unset))
+        return list(self.tree.collect(value, self._root, n_rows, unset))
 
     def restore(self, batch: Mapping[str, Array]) -> Any:
         """Return the columns of a batch in the nesting of the specs.
@@ -152,7 +151,7 @@ class SpecNest:
         KeyError
             The batch lacks one of the fields.
         """
-        return self._tree.restore(batch, self._root)
+        return self.tree.restore(batch, self._root)
 
 
 def _tree_of(spec: Any, root: str, path: Path) -> Tree:

@@ -12,8 +12,15 @@ import numpy as np
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like.buffers import ReplayBuffer
-from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
-from cpprb_like.integrations._nests import Array, Flags
+from cpprb_like.integrations._nests import (
+    Array,
+    Flags,
+    FloatType,
+    prepare,
+    read_float_type,
+    restored,
+    stored_dtype,
+)
 from cpprb_like.integrations._specs import SpecNest
 from cpprb_like.typing import FieldSpec
 
@@ -190,26 +197,9 @@ class DmEnvRecorder:
     def attach(self, buffer: BufferT) -> BufferT:
         """Record into ``buffer`` from the next ``reset`` on, and return it.
 
-        Parameters
-        ----------
-        buffer : ReplayBuffer
-            With the fields of ``env_dict``. It may have further fields, and other dtypes or shapes
-            where they suit the values. Only ``discount`` may be left out. Where it was made without
-            ``n_envs`` and has no rows, it gets that of the recorder.
-
-        Raises
-        ------
-        ValueError
-            A field is missing, or the number of environments differs.
+        As ``GymnasiumRecorder.attach``; the field ``discount`` may be left out.
         """
-        there = {"discount", *buffer.schema.names}
-        missing = [name for name in self.env_dict if name not in there]
-        if missing:
-            raise ValueError(f"the buffer lacks the fields {missing}")
-        if buffer.n_envs != self.n_envs and isinstance(buffer, ReplayBuffer):
-            buffer._take_n_envs(self.n_envs)
-        if buffer.n_envs != self.n_envs:
-            raise ValueError(f"expected a buffer of n_envs={self.n_envs}, got {buffer.n_envs}")
+        prepare(buffer, [name for name in self.env_dict if name != "discount"], self.n_envs)
         self._names = tuple(name for name in self.env_dict if name in buffer.schema.names)
         self._buffer = buffer
         self._obs = None
@@ -299,23 +289,9 @@ class DmEnvRecorder:
         return slot
 
     def restore(self, batch: Mapping[str, Array]) -> dict[str, Any]:
-        """Return a batch with observations, actions and rewards in the nesting of their specs.
+        """Return a batch in the nesting of the specs: ``obs``, ``act``, ``rew`` and ``next_obs``.
 
-        Parameters
-        ----------
-        batch : mapping of str to ndarray
-            As drawn from the buffer.
-
-        Returns
-        -------
-        dict
-            ``obs``, ``act``, ``rew`` and ``next_obs``: dicts, lists and tuples of the batch's own
-            arrays, or one array for a plain spec. Every other entry as it was.
-
-        Raises
-        ------
-        KeyError
-            The batch lacks one of these fields.
+        As ``GymnasiumRecorder.restore``: every other entry is as it was.
         """
         nests = {
             "obs": self._obs_nest,
@@ -323,11 +299,7 @@ class DmEnvRecorder:
             "rew": self._rew_nest,
             "next_obs": self._next_nest,
         }
-        flat = {name for nest in nests.values() for name in nest.names}
-        return {
-            **{root: nest.restore(batch) for root, nest in nests.items()},
-            **{name: column for name, column in batch.items() if name not in flat},
-        }
+        return restored(batch, {root: nest.tree for root, nest in nests.items()})
 
     def _no_env(self) -> Flags:
         return np.zeros(() if self._n_rows is None else self._n_rows, np.bool_)[()]

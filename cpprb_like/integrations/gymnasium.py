@@ -24,9 +24,16 @@ except ImportError as error:
 
 from cpprb_like.integrations._autoreset import final_observations, mode_of, with_final
 from cpprb_like.integrations._env_dict import create_before_add_func, create_env_dict
-from cpprb_like.integrations._floats import FloatType, read_float_type, stored_dtype
-from cpprb_like.integrations._nests import Array
-from cpprb_like.integrations._spaces import field_names, parts_of, tree_of
+from cpprb_like.integrations._nests import (
+    Array,
+    FloatType,
+    names_of,
+    prepare,
+    read_float_type,
+    restored,
+    stored_dtype,
+)
+from cpprb_like.integrations._spaces import parts_of, tree_of
 from cpprb_like.integrations._steps import Steps
 from cpprb_like.typing import FieldSpec
 
@@ -176,10 +183,10 @@ class GymnasiumRecorder(_Wrappable):
         self._obs_tree = tree_of(self.single_observation_space)
         self._act_tree = tree_of(self.single_action_space)
         self._names = (
-            *field_names(self._obs_tree, "obs"),
-            *field_names(self._act_tree, "act"),
+            *names_of(self._obs_tree, "obs", "spaces"),
+            *names_of(self._act_tree, "act", "spaces"),
             "rew",
-            *field_names(self._obs_tree, "next_obs"),
+            *names_of(self._obs_tree, "next_obs", "spaces"),
             "terminated",
             "truncated",
         )
@@ -239,13 +246,7 @@ class GymnasiumRecorder(_Wrappable):
         ValueError
             A field is missing, or the number of environments differs.
         """
-        missing = [name for name in self._names if name not in buffer.schema.names]
-        if missing:
-            raise ValueError(f"the buffer lacks the fields {missing}")
-        if buffer.n_envs != self.n_envs and isinstance(buffer, ReplayBuffer):
-            buffer._take_n_envs(self.n_envs)
-        if buffer.n_envs != self.n_envs:
-            raise ValueError(f"expected a buffer of n_envs={self.n_envs}, got {buffer.n_envs}")
+        prepare(buffer, self._names, self.n_envs)
         self._steps.attach(buffer)
         return buffer
 
@@ -487,11 +488,7 @@ class GymnasiumRecorder(_Wrappable):
             The batch lacks one of these fields.
         """
         trees = {"obs": self._obs_tree, "act": self._act_tree, "next_obs": self._obs_tree}
-        flat = {leaf.name(root) for root, tree in trees.items() for leaf in tree.leaves()}
-        return {
-            **{root: tree.restore(batch, root) for root, tree in trees.items()},
-            **{name: column for name, column in batch.items() if name not in flat},
-        }
+        return restored(batch, trees)
 
     @property
     def _resets_at_once(self) -> bool:
@@ -593,8 +590,9 @@ class _VectorRecorder(  # type: ignore[misc]
         mode = AutoresetMode.SAME_STEP if disabled else self.autoreset_mode
         return {**self.env.metadata, "autoreset_mode": mode}
 
-    def __del__(self) -> None:
-        """Do nothing, as the environment may be used on; a ``VectorEnv`` would close it."""
+    # Older versions of VectorEnv close the environment when they are dropped; it may be used on.
+    # This function is one of C, so no signal handler runs in it.
+    __del__ = object.__hash__
 
 
 def _those(envs: Flags) -> str:

@@ -33,19 +33,20 @@ OBSERVED = ("obs", "obs_next")
 class _Given(Sampler):
     """Draws the rows that it was given, which Tianshou has drawn."""
 
-    def __init__(self) -> None:
-        self.slots = np.zeros(0, np.intp)
+    slots = np.zeros(0, np.intp)
 
-    def draw(
-        self,
-        ring: Any,  # noqa: ARG002
-        n: int,  # noqa: ARG002
-        rng: np.random.Generator,  # noqa: ARG002
-        *,
-        replace: bool,  # noqa: ARG002
-    ) -> tuple[Array, dict[str, Array]]:
+    def draw(self, *args: Any, **options: Any) -> tuple[Array, dict[str, Array]]:  # noqa: ARG002
         """See ``Sampler.draw``."""
         return self.slots, {}
+
+
+def _missing(name: str, remedy: str) -> Any:
+    """A method of Tianshou's that would miss the observations, and so raises."""
+
+    def refuse(*_args: Any, **_options: Any) -> Any:
+        raise NotImplementedError(f"{name} would miss the observations; {remedy}")
+
+    return staticmethod(refuse)
 
 
 class _Observations(ReplayBufferManager):  # type: ignore[misc]
@@ -220,23 +221,10 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ what it does not have
 
-    def save_hdf5(self, path: str, compression: str | None = None) -> None:
-        """Not there: pickle the buffer."""
-        raise NotImplementedError("save_hdf5 would miss the observations; pickle the buffer")
-
-    @classmethod
-    def load_hdf5(cls, path: str, device: str | None = None) -> Any:
-        """Not there: pickle the buffer."""
-        raise NotImplementedError("load_hdf5 would miss the observations; pickle the buffer")
-
-    @classmethod
-    def from_data(cls, *args: Any, **options: Any) -> Any:
-        """Not there: ``add`` the steps."""
-        raise NotImplementedError("from_data would miss the observations; add the steps")
-
-    def set_batch(self, batch: Any) -> None:
-        """Not there: ``add`` the steps."""
-        raise NotImplementedError("set_batch would miss the observations; add the steps")
+    save_hdf5 = _missing("save_hdf5", "pickle the buffer")
+    load_hdf5 = _missing("load_hdf5", "pickle the buffer")
+    from_data = _missing("from_data", "add the steps")
+    set_batch = _missing("set_batch", "add the steps")
 
 
 class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignore[misc]

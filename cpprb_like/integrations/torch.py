@@ -1,4 +1,4 @@
-"""Sources of batches for PyTorch: ``EpochDataset`` for a ``DataLoader``, and ``as_tensordict``.
+"""``EpochDataset``: batches of a source for a ``DataLoader`` of PyTorch.
 
 Not here: batches as tensors, which ``batches(to="torch")`` and ``epoch(to="torch")`` of every
 source give without a ``DataLoader``, and mostly faster.
@@ -6,7 +6,7 @@ source give without a ``DataLoader``, and mostly faster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise missing(__name__, "PyTorch", "torch", error) from error
 
-__all__ = ["EpochDataset", "as_tensordict"]
+__all__ = ["EpochDataset"]
 
 
 class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
@@ -127,64 +127,3 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
             0 if info is None else info.id, 1 if info is None else info.num_workers
         )
         return batches
-
-
-def as_tensordict(batch: Mapping[str, Any], device: Any = None) -> Any:
-    """A batch as a ``tensordict.TensorDict``, as torchrl's losses take it.
-
-    Parameters
-    ----------
-    batch : mapping of str to (tensor or ndarray)
-        Such as ``rb.sample(32)`` gives, or ``batches(to="torch")``.
-    device : object, optional
-        Where its tensors go, as ``torch.device`` takes it; they stay where they are.
-
-    Returns
-    -------
-    TensorDict
-        Of batch size ``[n]``. On the CPU it shares the memory of the batch. A column without a
-        dtype of PyTorch, such as one of objects, is non-tensor data.
-
-    Raises
-    ------
-    ImportError
-        The package tensordict is not installed.
-    ValueError
-        The batch has no columns, or they differ in length.
-
-    Examples
-    --------
-    >>> from cpprb_like import ReplayBuffer
-    >>> from cpprb_like.integrations.torch import as_tensordict
-    >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
-    >>> rb.add(rew=[1, 2, 3])
-    0
-    >>> as_tensordict(rb.sample(4)).batch_size  # doctest: +SKIP
-    torch.Size([4])
-    """
-    try:
-        from tensordict import TensorDict  # noqa: PLC0415 (nothing else here needs it)
-    except ImportError as error:
-        raise missing("as_tensordict", "tensordict", "tensordict", error) from error
-    lengths = {len(column) for column in batch.values()}
-    if len(lengths) != 1:
-        raise ValueError(f"batch: expected columns of one length, got {sorted(lengths)}")
-    columns = {name: _as_tensor(values) for name, values in batch.items()}
-    found = TensorDict(
-        {name: values for name, values in columns.items() if torch.is_tensor(values)},
-        batch_size=[*lengths],
-    )
-    for name, values in columns.items():
-        if not torch.is_tensor(values):
-            found.set_non_tensor(name, values)
-    return found if device is None else found.to(device)
-
-
-def _as_tensor(values: Any) -> Any:
-    """A tensor over the memory of an array, if there is one of its dtype."""
-    if not isinstance(values, np.ndarray):
-        return values
-    try:
-        return torch.from_numpy(values)
-    except (TypeError, ValueError):
-        return values

@@ -1,4 +1,4 @@
-"""``EpochDataset`` and ``as_tensordict``, with the real PyTorch."""
+"""``EpochDataset``, with the real PyTorch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from optional import need
 
-from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like import ReplayBuffer
 from cpprb_like.buffers import Mixture
 from cpprb_like.views import Hindsight, NStep
 
 torch = need("torch", "make test-torch")
 from torch.utils.data import DataLoader
 
-from cpprb_like.integrations.torch import EpochDataset, as_tensordict
+from cpprb_like.integrations.torch import EpochDataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
@@ -213,23 +213,3 @@ def test_wrong_arguments_are_refused_at_once(options: Any, words: str) -> None:
         EpochDataset(**({"source": filled(), "batch_size": 8} | options))
     with pytest.raises(ValueError, match="epoch"):
         EpochDataset(filled(), 8).set_epoch(-1)
-
-
-def test_tensordicts_of_batches() -> None:
-    """A TensorDict shares the memory of the batch; what is no tensor is in it as it is."""
-    need("tensordict", "make test-torch")
-    fields: dict[str, Any] = {"x": {"shape": 2}, "name": {"shape": (), "dtype": object}}
-    rb = PrioritizedReplayBuffer(10, fields, seed=0)
-    rb.add(x=np.ones((3, 2)), name=np.array(["a", "b", "c"], object))
-    batch = rb.sample(4)
-    found = as_tensordict(batch)
-    assert found.batch_size == torch.Size([4])
-    assert found["x"].data_ptr() == batch["x"].ctypes.data
-    assert found["indexes"].tolist() == batch["indexes"].tolist()
-    assert list(found["name"]) == batch["name"].tolist()
-    assert set(found.keys()) == set(batch)
-    assert as_tensordict(next(rb.batches(4, to="torch")), "meta")["x"].device.type == "meta"
-    with pytest.raises(ValueError, match="one length"):
-        as_tensordict({"x": np.ones(2), "y": np.ones(3)})
-    with pytest.raises(ValueError, match="one length"):
-        as_tensordict({})
