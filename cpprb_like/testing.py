@@ -5,13 +5,14 @@ The distribution of a sampler, and the values of a layer, need a test of your ow
 
 from __future__ import annotations
 
+import copy
 import gc
-import io
 import pickle
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, PrioritySampler, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.typing import FieldSpec
-from cpprb_like.views import FrameStacks, Layer, NStep, Sequences, Windows
+from cpprb_like.views import Layer, Windows
 
 __all__ = ["check_layer", "check_sampler"]
 
@@ -52,7 +53,7 @@ FRESH = "arrays are fresh: no later draw writes to them, or comes from them"
 RNG_ONLY = "what is random comes from rng only: the same rng and history give the same draw"
 RING_ALONE = "the ring is only read"
 UNMOVED = "a draw that raises leaves the sampler as it was"
-PICKLED = "a sampler is pickled with its buffer, and the copy goes on with the same draws"
+COPIED = "a sampler is copied with its buffer, and the copy goes on with the same draws"
 STATED = "draw_state has the attributes that a draw changes: with those from before, it is repeated"
 WORKS = "a draw of n rows, n at least 0, works"
 DECLARED = "columns are dtype and shape by name, and each draw has such columns"
@@ -105,8 +106,8 @@ def check_sampler(
 
     Notes
     -----
-    Not tested: that a sampler is random at all, and that it has no seeded generator of its own. The
-    class of the sampler need not be importable, though pickling to another process requires that.
+    Not tested: that a sampler is random at all, and that it has no seeded generator of its own; and
+    that its class and functions can be imported, as pickling requires.
 
     Cost: some seconds, for a few thousand draws.
 
@@ -127,7 +128,10 @@ def check_sampler(
     one = make_sampler()
     _check_declared(f"{one!r}, as it is made", one)
     number = 0
-    for history in (*(PRIORITY_HISTORIES if one.has_priorities else ()), *HISTORIES):
+    histories: list[Callable[[Sampler], Stages]] = [partial(_stages, *one) for one in HISTORIES]
+    if one.has_priorities:
+        histories.insert(0, _given_priorities)
+    for history in histories:
         samplers = [make_sampler() for _ in range(5)]
         if len({id(sampler) for sampler in (one, *samplers)}) <= len(samplers):
             raise ValueError("make_sampler: expected a new sampler from each call, got one twice")
@@ -215,7 +219,7 @@ class _Stage:
         self.place = place
         self.distinct = distinct
         self.rb, self.twin, self.spoiled, self.patient, self.probed = buffers
-        self.copy = _pickled(self.rb, place)
+        self.copy = _copied(self.rb, place)
         self.earlier: list[tuple[str, Draw, Draw]] = []
 
     def draw(self, n: int, replace: bool, seed: list[int], window: _Window | None) -> None:
@@ -230,7 +234,7 @@ class _Stage:
         before = self.rb.sampler.draw_state()
         drawn = attempt(self.rb)
         _expect_same(where, RNG_ONLY, drawn, attempt(self.twin))
-        _expect_same(where, PICKLED, drawn, attempt(self.copy))
+        _expect_same(where, COPIED, drawn, attempt(self.copy))
         if window is None:
             _check_probed(where, self.probed.sampler, n, replace, drawn)
         _expect_same(where, ASIDE, drawn, attempt(self.probed))
@@ -241,7 +245,7 @@ class _Stage:
                 attempt(self.patient)  # ``rb`` may have drawn several times before it gave up
             return
         _expect_same(where, UNMOVED, drawn, attempt(self.patient))
-        again = _pickled(self.rb, self.place)
+        again = _copied(self.rb, self.place)
         again.sampler.__dict__.update(before)
         _expect_same(where, STATED, drawn, attempt(again))
         _overwrite(spoiled)
@@ -332,7 +336,7 @@ def _check_move(make_sampler: Callable[[], Sampler]) -> None:
     slots[ring.absent_at(np.arange(5))] = -1
     there = slots[slots >= 0]
     before = rb.sampler.row_priorities(there)
-    moved: Sampler = _through_pickle(rb.sampler, where)
+    moved: Sampler = _copied(rb.sampler, where)
     try:
         moved.move(slots, ring)
         moved.open(ring)
@@ -532,43 +536,12 @@ def _picture(rb: ReplayBuffer) -> tuple[object, ...]:
     return ring.written, ring.clears, ring.absent, ring.flags().tobytes(), rows
 
 
-class _Pickler(pickle.Pickler):
-    """Passes classes by reference, so that local classes of tests and notebooks work."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.classes: list[type] = []
-
-    def persistent_id(self, obj: object) -> int | None:
-        if not isinstance(obj, type):
-            return None
-        self.classes.append(obj)
-        return len(self.classes) - 1
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, classes: list[type]) -> None:
-        super().__init__(file)
-        self.classes = classes
-
-    def persistent_load(self, number: int) -> type:
-        return self.classes[number]
-
-
-def _pickled(rb: ReplayBuffer, place: str) -> ReplayBuffer:
-    """A copy of the buffer that went through pickle."""
-    return cast("ReplayBuffer", _through_pickle(rb, place))
-
-
-def _through_pickle(one: Any, place: str) -> Any:
-    file = io.BytesIO()
+def _copied(one: Any, place: str) -> Any:
+    """A copy, made as a pickle makes one; the class need not be importable."""
     try:
-        pickler = _Pickler(file)
-        pickler.dump(one)
-        file.seek(0)
-        return _Unpickler(file, pickler.classes).load()
+        return copy.deepcopy(one)
     except Exception as error:
-        raise _broken(place, PICKLED, f"{type(error).__name__}: {error}") from error
+        raise _broken(place, COPIED, f"{type(error).__name__}: {error}") from error
 
 
 # ---- histories of buffers: the same each time, with a name for each stage ------------------------
@@ -584,79 +557,61 @@ def _add(rb: ReplayBuffer, rows: int, present: list[bool] | None = None, **other
         rb.add_where(present, **step, **others)
 
 
-def _one_environment(sampler: Sampler) -> Stages:
-    rb = _buffer(sampler, 7)
-    for rows, where in [
-        (3, "3 rows of 7"),
-        (4, "full, 7 rows"),
-        (2, "wrapped by 2 rows"),
-        (1, "one row more"),
-        (12, "all rows overwritten at once"),
-    ]:
-        _add(rb, rows)
-        yield where, rb
-    rb.clear()
-    _add(rb, 2)
-    yield "2 rows after clear", rb
-    _add(rb, 8)
-    yield "wrapped after clear", rb
-    rb.clear()
-    _add(rb, 10)
-    yield "cleared and as many rows added at once", rb
+# Capacity and environments of a buffer; then each stage: its name, and what is done before it. A
+# number adds so many rows, bools add a time step in which some environments have a step, None
+# clears, and a digit in quotes deletes the episode of that number.
+HISTORIES: tuple[tuple[int, int, list[tuple[Any, ...]]], ...] = (
+    (
+        7,
+        1,
+        [
+            ("3 rows of 7", 3),
+            ("full, 7 rows", 4),
+            ("wrapped by 2 rows", 2),
+            ("one row more", 1),
+            ("all rows overwritten at once", 12),
+            ("2 rows after clear", None, 2),
+            ("wrapped after clear", 8),
+            ("cleared and as many rows added at once", None, 10),
+        ],
+    ),
+    (1, 1, [("capacity 1", 1), ("capacity 1, wrapped", 3)]),
+    (12, 3, [("not full", 3), ("full", 3, 3, 3), ("wrapped", 3, 3, 3)]),
+    (
+        10,
+        2,
+        [
+            ("1 row and 1 absent", (True, False)),
+            ("the oldest rows present and absent", (True, True)),
+            ("the newest rows absent", (False, False)),
+            ("most rows absent", (False, True)),
+            ("full, with absent rows", (True, True)),
+            ("wrapped, with absent rows", (True, True)),
+            ("wrapped, the newest rows absent", (False, False)),
+            ("more rows absent", (False, False)),
+            ("the absent rows are the newest and most", (False, False)),
+            ("2 rows between absent ones", (False, False)),
+            ("no absent row left", 2, 2, 2, 2, 2),
+        ],
+    ),
+    (20, 1, [("without an episode", 25, "3"), ("without two", "5"), ("3 rows more", 3)]),
+    (100, 1, [("60 rows of 100", 60), ("120 rows written", 60), ("370 rows written", 250)]),
+)
 
 
-def _one_row(sampler: Sampler) -> Stages:
-    rb = _buffer(sampler, 1)
-    _add(rb, 1)
-    yield "capacity 1", rb
-    _add(rb, 3)
-    yield "capacity 1, wrapped", rb
-
-
-def _three_environments(sampler: Sampler) -> Stages:
-    rb = _buffer(sampler, 12, n_envs=3)
-    for steps, where in [(1, "not full"), (3, "full"), (3, "wrapped")]:
-        for _ in range(steps):
-            _add(rb, 3)
-        yield f"3 environments, {where}", rb
-
-
-def _absent_rows(sampler: Sampler) -> Stages:
-    rb = _buffer(sampler, 10, n_envs=2)
-    for present, where in [
-        ([True, False], "1 row and 1 absent"),
-        ([True, True], "the oldest rows present and absent"),
-        ([False, False], "the newest rows absent"),
-        ([False, True], "most rows absent"),
-        ([True, True], "full, with absent rows"),
-        ([True, True], "wrapped, with absent rows"),
-        ([False, False], "wrapped, the newest rows absent"),
-        ([False, False], "more rows absent"),
-        ([False, False], "the absent rows are the newest and most"),
-        ([False, False], "2 rows between absent ones"),
-    ]:
-        _add(rb, 2, present)
-        yield f"2 environments, {where}", rb
-    for _ in range(5):
-        _add(rb, 2, [True, True])
-    yield "2 environments, no absent row left", rb
-
-
-def _deleted_episodes(sampler: Sampler) -> Stages:
-    rb = _buffer(sampler, 20)
-    _add(rb, 25)
-    for number in (3, 5):
-        rb.episodes.delete(number)
-        yield f"without episode {number}", rb
-    _add(rb, 3)
-    yield "without episodes, 3 rows more", rb
-
-
-def _many_rows(sampler: Sampler) -> Stages:
-    rb = _buffer(sampler, 100)
-    for rows in (60, 60, 250):
-        _add(rb, rows)
-        yield f"{rb.ring.written} rows written to 100", rb
+def _stages(capacity: int, n_envs: int, stages: list[tuple[Any, ...]], sampler: Sampler) -> Stages:
+    rb = _buffer(sampler, capacity, n_envs=n_envs)
+    for where, *actions in stages:
+        for action in actions:
+            if action is None:
+                rb.clear()
+            elif isinstance(action, str):
+                rb.episodes.delete(int(action))
+            elif isinstance(action, tuple):
+                _add(rb, n_envs, list(action))
+            else:
+                _add(rb, action)
+        yield (f"{n_envs} environments, {where}" if n_envs > 1 else where), rb
 
 
 def _given_priorities(sampler: Sampler) -> Stages:
@@ -699,18 +654,6 @@ def _expect_priorities(
         raise _broken(where, promise, f"expected {expected}, got {found.tolist()}")
 
 
-HISTORIES: tuple[Callable[[Sampler], Stages], ...] = (
-    _one_environment,
-    _one_row,
-    _three_environments,
-    _absent_rows,
-    _deleted_episodes,
-    _many_rows,
-)
-
-PRIORITY_HISTORIES = (_given_priorities,)
-
-
 # ---- layers -------------------------------------------------------------------------------------
 
 READS = "fill reads the fields that reads names, and no others"
@@ -718,10 +661,7 @@ MADE = "fill gives an array of n rows for each wanted column, for any n, also 0"
 OWN_ARRAYS = "fill gives arrays of its own, to which no later batch is written"
 LOOKS_ONLY = "fill changes neither the layer nor what it is given"
 BY_WINDOW = "the value of a row follows from the rows of its window alone"
-BESIDE = "its columns have the same values beside other layers"
-IN_OUT = "with out= its columns are in the caller's arrays"
-SOME_FIELDS = "with fields= a further column has the same values"
-LAYER_PICKLED = "a layer is pickled with its view, and the copy reads the same"
+LAYER_COPIED = "a layer is copied with its view, and the copy reads the same"
 NO_RANDOM = "what is random comes from drawn.rng of a revision"
 REVISED = "a revision changes only the fields that changes names"
 
@@ -736,9 +676,8 @@ def check_layer(
     """Test that a layer keeps the promises of ``views.Layer``, on random buffers of many kinds.
 
     Buffers of one environment or three, with episodes that are terminated, truncated, ended by
-    ``on_episode_end`` or deleted; not full, wrapped around, cleared, with absent rows, and pickled.
-    Rows are read alone, in batches of any size and order, and beside ``NStep``, ``Sequences`` and
-    ``FrameStacks``; with ``out=`` and ``fields=``.
+    ``on_episode_end`` or deleted; not full, wrapped around, cleared, with absent rows, and copied.
+    Rows are read alone, and in batches of any size and order.
 
     Parameters
     ----------
@@ -892,7 +831,6 @@ class _LayerStage:
         if not is_random and self.now.items is None:
             self._check_batches(whole)
             self._check_calls(whole)
-            self._check_beside(whole)
         if _global_states() != before:
             raise _broken(self.where, NO_RANDOM, "it drew from a global generator")
         if _picture(self.rb) != picture:
@@ -924,7 +862,7 @@ class _LayerStage:
         wanted = self.part.columns
         for n in {0, len(self.slots)}:
             slots = self.slots[:n]
-            state = pickle_bytes(self.part.layer)
+            state = _pickle_bytes(self.part.layer)
             spy = self._windows(slots)
             given = [array.copy() for array in (spy.slots, spy.rows, spy.counts)]
             found = self.part.layer.fill(spy, wanted)
@@ -934,7 +872,7 @@ class _LayerStage:
             arrays = (spy.slots, spy.rows, spy.counts)
             if any(not np.array_equal(*pair) for pair in zip(given, arrays, strict=True)):
                 raise _broken(self.where, LOOKS_ONLY, "it wrote to the windows")
-            if state is not None and pickle_bytes(self.part.layer) != state:
+            if state is not None and _pickle_bytes(self.part.layer) != state:
                 raise _broken(self.where, LOOKS_ONLY, "its attributes changed")
             other = self.part.layer.fill(self._windows(slots), wanted)
             for name in wanted:
@@ -974,30 +912,13 @@ class _LayerStage:
                 raise _broken(self.where, BY_WINDOW, f"{name!r} depends on the order of rows")
 
     def _check_calls(self, whole: dict[str, NDArray[Any]]) -> None:
-        """Batches of other calls have the same values: of copies, into arrays, of some fields."""
+        """A copy reads the same, and no later batch is written to an earlier one."""
         if len(self.slots) == 0:
             return
-        copied = cast("View", _through_pickle(self.view, self.where))
+        copied = cast("View", _copied(self.view, self.where))
         for name, values in self._read(copied, self.slots).items():
             if _value(values) != _value(whole[name]):
-                raise _broken(self.where, LAYER_PICKLED, f"{name!r} changed")
-        batch = self.view.sample(9, fields=["row"])
-        places = np.searchsorted(whole["row"][self._by_row(whole)], batch["row"])
-        at = self._by_row(whole)[places]
-        for name in self.part.added:
-            if name not in batch or _value(batch[name]) != _value(whole[name][at]):
-                raise _broken(self.where, SOME_FIELDS, f"{name!r} is not there, or changed")
-        out: dict[str, Any] = {
-            name: np.ones((9, *spec.shape), spec.dtype)
-            for name, spec in self.view.columns.items()
-            if name in self.view.fields
-        }
-        arrays = dict(out)
-        self.view.sample(9, out=out)
-        at = self._by_row(whole)[np.searchsorted(np.sort(whole["row"]), out["row"])]
-        for name in self.part.replaced:
-            if out[name] is not arrays[name] or _value(out[name]) != _value(whole[name][at]):
-                raise _broken(self.where, IN_OUT, f"{name!r} is another array, or changed")
+                raise _broken(self.where, LAYER_COPIED, f"{name!r} changed")
         first = self.view.sample(9)
         copies = {name: values.copy() for name, values in first.items()}
         self.view.sample(9)
@@ -1005,53 +926,8 @@ class _LayerStage:
             if _value(first[name]) != _value(copies[name]):
                 raise _broken(self.where, OWN_ARRAYS, f"{name!r} of an earlier batch changed")
 
-    @staticmethod
-    def _by_row(whole: dict[str, NDArray[Any]]) -> NDArray[np.intp]:
-        return np.argsort(whole["row"])
 
-    def _check_beside(self, whole: dict[str, NDArray[Any]]) -> None:
-        """Beside other layers a row has the same values."""
-        own = self.make()
-        for further in self._others():
-            if any(type(layer) is type(own) for layer in further):
-                continue
-            try:
-                view = self.rb.view(self.make(), *further)
-            except ValueError:
-                continue  # they do not go together, and the view says so
-            slots = np.ascontiguousarray(view._now.drawable(self.rb.ring.present_slots()))
-            batch = self._read(view, slots)
-            items = view._now.items
-            n = 1 if items is None else items.rows
-            ids = batch["row"].reshape(len(slots), n)
-            mask = batch.get("mask", np.ones(ids.shape, np.bool_)).reshape(ids.shape)
-            known = dict(zip(whole["row"].tolist(), range(len(self.slots)), strict=True))
-            for name in self.own.keys() - view._now.rows.last_fields:
-                values = batch[name].reshape(len(slots), n, *whole[name].shape[1:])
-                for i, k in zip(*np.nonzero(mask), strict=True):
-                    row = known.get(int(ids[i, k]))
-                    if row is None:
-                        continue
-                    if _value(values[i, k][None]) != _value(whole[name][row : row + 1]):
-                        found = f"{name!r}: {whole[name][row]} became {values[i, k]}"
-                        raise _broken(self.where, BESIDE, f"beside {further}: {found}")
-
-    def _others(self) -> list[tuple[Layer, ...]]:
-        numbers = [
-            field.name
-            for field in self.rb.schema.fields
-            if field.name != "row" and field.name not in self.part.columns and field.shape
-        ]
-        rewards = [name for name in ("rew", "reward", "rewards") if name in self.rb.fields]
-        found: list[tuple[Layer, ...]] = [(Sequences(3),)]
-        stacks = [FrameStacks({numbers[0]: 2})] if numbers else []
-        if rewards:
-            nstep = NStep(2, discount=True)
-            found += [(nstep,), (nstep, Sequences(2), *stacks)]
-        return found + [(stack,) for stack in stacks]
-
-
-def pickle_bytes(layer: Layer) -> bytes | None:
+def _pickle_bytes(layer: Layer) -> bytes | None:
     """A layer's state, as far as it can be pickled."""
     try:
         return pickle.dumps(layer.__dict__)

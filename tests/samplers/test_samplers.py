@@ -802,7 +802,7 @@ class OwnGenerator(Good):
         return self.rng.choice(among, n, replace=replace)
 
 
-@breaks("a sampler is pickled with its buffer", "cannot pickle", "lock")
+@breaks("a sampler is copied with its buffer", "cannot pickle", "lock")
 class Locked(Good):
     """Holds what cannot be pickled."""
 

@@ -193,7 +193,7 @@ BROKEN: dict[type[Layer], str] = {
     Draws: "what is random comes from drawn.rng",
     WrongShape: "an array of n rows for each wanted column.*expected shape",
     Absent: "an array of n rows for each wanted column.*got nothing",
-    NotPickled: "pickled with its view, and the copy reads the same",
+    NotPickled: "copied with its view, and the copy reads the same",
 }
 
 
