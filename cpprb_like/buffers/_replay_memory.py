@@ -26,7 +26,7 @@ from cpprb_like.errors import NotEnoughDataError
 __all__ = ["ReplayMemory"]
 
 REFERENCE_NBYTES = 8
-OWN = ("_max_size", "_rng", "_copies", "_items", "_oldest", "_free")
+OWN = ("_max_size", "rng", "_copies", "_items", "_oldest", "_free")
 CHECKED_OBJECTS = 1 << 25  # batches from here on are compared with the free memory
 
 
@@ -102,7 +102,7 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         if rng is not None:
             lock: Any = rng.bit_generator.lock
             forks.watch(lock, forks.GENERATOR)
-        self._max_size, self._rng, self._copies = max_size, rng, copies
+        self._max_size, self.rng, self._copies = max_size, rng, copies
         self.clear()
 
     @property
@@ -121,15 +121,10 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         return len(self._items) if self._free else self._oldest
 
     @property
-    def rng(self) -> np.random.Generator | None:
-        """The generator of the draws; None without a seed."""
-        return self._rng
-
-    @property
     def buffer(self) -> NDArray[Any]:
         """A read-only copy of the objects by slot, ``None`` in a slot that was never used."""
         items = self._items[:]
-        found = np.full(self._max_size, None, object)
+        found = np.full(self.max_size, None, object)
         found[: len(items)] = np.fromiter(items, object, len(items))
         found.flags.writeable = False
         return found
@@ -137,19 +132,7 @@ class ReplayMemory(Checkpointed, HoldsObjects):
     def append(self, obj: Any, /) -> None:
         """Store a reference to an object, in place of the oldest one when the memory is full.
 
-        Parameters
-        ----------
-        obj : object
-            Any object. Without ``copy=True`` later changes to it are visible in the memory.
-
-        Examples
-        --------
-        >>> from cpprb_like import ReplayMemory
-        >>> memory = ReplayMemory(2)
-        >>> for x in "abc":
-        ...     memory.append(x)
-        >>> list(memory)
-        ['b', 'c']
+        Without ``copy=True`` later changes to the object are visible in the memory.
         """
         if self._copies:
             obj = copying.deepcopy(obj)
@@ -165,15 +148,9 @@ class ReplayMemory(Checkpointed, HoldsObjects):
     def sample(self, batch_size: int | tuple[int, ...] | list[int]) -> NDArray[Any]:
         """Draw objects, each with the same probability; an object may come more than once.
 
-        Parameters
-        ----------
-        batch_size : int or tuple of int
-            Number of objects, or the shape of the result.
-
-        Returns
-        -------
-        ndarray of object, shape (batch_size,) or the given one
-            The objects themselves, by reference.
+        ``batch_size`` is the number of objects, or the shape of the result: an array of the objects
+        themselves, by reference. Without a seed their slots are those of
+        ``np.random.randint(memory.size, size=batch_size)``.
 
         Raises
         ------
@@ -183,12 +160,6 @@ class ReplayMemory(Checkpointed, HoldsObjects):
             ``batch_size`` is neither of the two, or below 0.
         MemoryError
             The batch does not fit into memory.
-
-        Notes
-        -----
-        Cost proportional to the number of objects drawn. Without a seed their slots are those of
-        ``np.random.randint(memory.size, size=batch_size)``, which reads NumPy's global state and
-        leaves it behind the draw.
 
         Examples
         --------
@@ -200,8 +171,6 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         >>> np.random.seed(0)
         >>> memory.sample(3).tolist()
         [(5, '5'), (0, '0'), (3, '3')]
-        >>> memory.sample((2, 3)).shape
-        (2, 3)
         """
         if isinstance(batch_size, (tuple, list)):
             shape = [as_int("batch_size", length, 0) for length in batch_size]
@@ -211,7 +180,7 @@ class ReplayMemory(Checkpointed, HoldsObjects):
             if n > sys.maxsize:
                 raise ValueError(f"batch_size: expected 0 to {sys.maxsize}, got {n}")
             require(n * REFERENCE_NBYTES, f"a batch of {n} objects")
-        items, rng = self._items, self._rng
+        items, rng = self._items, self.rng
         if not items:
             raise NotEnoughDataError("cannot sample: the memory is empty")
         if rng is None:
@@ -221,26 +190,15 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         return np.fromiter(map(items.__getitem__, slots.tolist()), object, n)
 
     def sample_columns(self, batch_size: int) -> tuple[NDArray[Any], ...]:
-        """Draw transitions as ``sample`` does, and return one array for each of their fields.
+        """Draw at least 1 transition as ``sample`` does; an array for each of their fields.
 
-        Parameters
-        ----------
-        batch_size : int
-            Transitions to draw, at least 1.
-
-        Returns
-        -------
-        tuple of ndarray
-            For each field ``np.array`` of its values in the drawn transitions: shape
-            ``(batch_size, ...)``, with the dtype that NumPy infers.
+        It is ``np.array`` of the values of the field, with the dtype that NumPy infers.
 
         Raises
         ------
-        NotEnoughDataError
-            The memory is empty. It is a ``ValueError``.
-        TypeError, ValueError
-            ``batch_size`` is no integer of at least 1; a drawn object is no tuple or list, or
-            differs from the others in length; or a field has values of different shapes.
+        NotEnoughDataError, TypeError, ValueError
+            As ``sample``; or a drawn object is no tuple or list, or differs from the others in
+            length; or a field has values of different shapes.
 
         Examples
         --------
@@ -266,21 +224,18 @@ class ReplayMemory(Checkpointed, HoldsObjects):
 
     def clear(self) -> None:
         """Remove all objects, at a cost for each of them. The generator keeps its state."""
-        self._put([], 0)
+        self.hold([], 0)
 
     def hold(self, objects: Iterable[Any], index: int) -> None:
         """Hold the given objects, oldest first; the next one goes to slot ``index``."""
-        given, most = list(objects), self._max_size
+        given, most = list(objects), self.max_size
         n = len(given)
         if n > most or not (0 <= index < most if n == most else index == n):
             raise ValueError(f"expected at most {most} objects, got {n} up to {index}")
         oldest = index if n == most else 0
-        self._put(given[n - oldest :] + given[: n - oldest], oldest)
-
-    def _put(self, items: list[Any], oldest: int) -> None:
-        """Replace all objects; the old ones die when the new ones are in place."""
-        old, free = getattr(self, "_items", None), self._max_size - len(items)
-        self._items, self._oldest, self._free = items, oldest, free
+        items = given[n - oldest :] + given[: n - oldest]
+        old = getattr(self, "_items", None)  # they die when the new ones are in place
+        self._items, self._oldest, self._free = items, oldest, most - n
         del old
 
     def __len__(self) -> int:
@@ -327,13 +282,9 @@ class ReplayMemory(Checkpointed, HoldsObjects):
 
     def __copy__(self) -> ReplayMemory:
         """Another memory with the same objects."""
-        blank, arguments, state = self.__reduce__()
-        other: ReplayMemory = blank(*arguments)
-        other.__setstate__(state | {"rng": copying.deepcopy(self.rng)})
+        other = type(self).__new__(type(self))
+        other.__setstate__(self.__getstate__() | {"rng": copying.deepcopy(self.rng)})
         return other
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _blank, (type(self),), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
         objects, oldest = self._by_age()  # at one moment, as other threads may append
@@ -361,8 +312,3 @@ def _column(number: int, values: tuple[Any, ...]) -> NDArray[Any]:
         return np.array(values)
     except ValueError as error:
         raise ValueError(f"field {number} of the transitions: {error}") from None
-
-
-def _blank(cls: type[ReplayMemory]) -> ReplayMemory:
-    """A memory of no capacity, for ``__setstate__``."""
-    return cls.__new__(cls)
