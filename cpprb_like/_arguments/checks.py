@@ -20,14 +20,7 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # also as ``Path`` writes it, wi
 
 
 def as_int(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> int:
-    """``value`` as a Python int from ``least`` to ``most``; else ``TypeError`` or ``ValueError``.
-
-    Examples
-    --------
-    >>> from cpprb_like._arguments.checks import as_int
-    >>> as_int("stride", 300, 1)
-    300
-    """
+    """``value`` as an int from ``least`` to ``most``; else ``TypeError`` or ``ValueError``."""
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     try:
@@ -42,14 +35,7 @@ def as_int(name: str, value: object, least: float = -math.inf, most: float = mat
 
 
 def as_path(name: str, value: str | os.PathLike[str]) -> Path:
-    """A path of this machine; ``TypeError`` for anything else, ``ValueError`` for a URL.
-
-    Examples
-    --------
-    >>> from cpprb_like._arguments.checks import as_path
-    >>> as_path("folder", "rows").name
-    'rows'
-    """
+    """A path of this machine; ``TypeError`` for anything else, ``ValueError`` for a URL."""
     try:
         text = os.fsdecode(value)
     except TypeError:
@@ -60,15 +46,7 @@ def as_path(name: str, value: str | os.PathLike[str]) -> Path:
 
 
 def as_ints(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
-    """An array of floats as integers; ``TypeError`` if one of them is not a whole number.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from cpprb_like._arguments.checks import as_ints
-    >>> as_ints("indexes", np.array([3.0, 4.0]))
-    array([3, 4])
-    """
+    """An array of floats as integers; ``TypeError`` if one of them is not a whole number."""
     sound = (np.trunc(values) == values) & (np.abs(values) < 2.0**63)
     if not sound.all():
         raise TypeError(f"{name}: expected integers, got {values[~sound].flat[0]}")

@@ -22,20 +22,9 @@ def attach(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a room, which also give it ``__all__``.
 
-    The stub is read on the first use of a lazy name. A name that was used once is an attribute of
-    the room.
-
-    Parameters
-    ----------
-    room, file : str
-        ``__name__`` and ``__file__`` of the room. The stub stands beside that file.
-    hidden : callable
-        Names, and modules all of whose names, that can be used and are not listed.
-
-    Raises
-    ------
-    AttributeError
-        By ``__getattr__``: the stub has no such name.
+    ``room`` and ``file`` are its ``__name__`` and ``__file__``; the stub stands beside that file,
+    and is read on the first use of a lazy name. ``hidden`` gives names, and modules all of whose
+    names, that are not listed. A name that was used once is an attribute of the room.
     """
 
     @cache

@@ -31,12 +31,7 @@ def name_of(dtype: np.dtype[Any]) -> str | None:
 def named(name: str) -> np.dtype[Any] | None:
     """The dtype of this name; None if it is none of these.
 
-    Raises
-    ------
-    ImportError
-        ml_dtypes is not installed.
-    ValueError
-        There is no such dtype, or it has the byte order of another machine.
+    Raises ``ImportError`` without ml_dtypes, ``ValueError`` if it has no such dtype or byte order.
     """
     found = NAME.fullmatch(name)
     if found is None:

@@ -18,22 +18,11 @@ __all__ = ["as_array", "cast"]
 
 
 def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:
-    """A value as an array of the dtype that NumPy infers.
+    """A value as an array of the dtype that NumPy infers; ``dtype`` is the declared one.
 
-    Parameters
-    ----------
-    value : object
-        Anything.
-    dtype : numpy.dtype
-        The declared dtype: structured dtypes and Python objects cannot be inferred from the value.
-    one_item : bool
-        Whether a row is a single item. For fields of Python objects a list is then several items,
-        whatever they contain, and anything else but an array is one item.
-
-    Raises
-    ------
-    ValueError
-        The value has masked entries or is ragged. Whatever the value's own methods raise passes.
+    ``one_item``: a row is a single item. For fields of Python objects a list is then several items,
+    and anything else but an array is one. Raises ``ValueError`` for masked entries and ragged
+    values.
     """
     if _is_masked(value):
         raise ValueError("masked entries hold no value")
@@ -58,11 +47,8 @@ def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:
 def cast(array: Array, dtype: np.dtype[Any]) -> Array:
     """The same values in another dtype; the array itself if it has this dtype already.
 
-    Raises
-    ------
-    ValueError
-        A value would change its meaning: it is out of range, not an integer, NaN, a string that is
-        too long, or of another kind.
+    Raises ``ValueError`` if a value would change its meaning: it is out of range, not an integer,
+    NaN, a string that is too long, or of another kind.
     """
     if array.dtype == dtype:
         return array

@@ -39,20 +39,8 @@ class NStepReturns:
 def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
     """The schema with next values that are not stored, and frame stacks stored as single frames.
 
-    Parameters
-    ----------
-    schema : Schema
-        What ``env_dict`` declares.
-    next_of : None, str or iterable of str
-        Fields whose next value, ``next_<name>``, is not stored.
-    stack_compress : None, str, iterable of str, or dict of str to int
-        Fields that are frame stacks, and the axis of their frames. By default the axis follows
-        from the shape. Next values of ``next_of`` may be among them.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option names no field, or one that does not fit; the message says why.
+    The options are those of ``ReplayBuffer``. Raises ``TypeError`` or ``ValueError`` that names an
+    option which names no field, or one that does not fit.
     """
     schema = _with_next(schema, _read_names("next_of", next_of, schema))
     axes: dict[str, object]
@@ -148,13 +136,10 @@ def likely_axis(shape: tuple[int, ...]) -> int:
 
 
 def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
-    """``Nstep``: a dict with ``size``, and optionally ``gamma``, ``rew``, ``next``, ``discount``.
+    """The option ``Nstep`` of ``ReplayBuffer``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        It is no such dict; it names no field, or a reward that is no float; or it does not name
-        the rewards or next values where the names of the fields are ambiguous.
+    Raises ``TypeError`` or ``ValueError`` if it is no such dict, names no field or a reward that is
+    no float, or leaves out rewards or next values where the names of the fields are ambiguous.
     """
     if options is None or options is False or (isinstance(options, Mapping) and not options):
         return None

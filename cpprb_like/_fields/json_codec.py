@@ -42,22 +42,11 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, saved: Any, path: str = "") -> Any:
-    """The value of type ``kind`` that some JSON stands for.
+    """The value of type ``kind`` that some JSON at ``path`` of a file stands for.
 
-    Parameters
-    ----------
-    kind : type
-        A frozen dataclass, ``numpy.dtype``, int, float, bool, str, ``Any``, or a ``tuple``,
-        ``dict``, ``Literal`` or union of these. Integers are 0 to ``MOST``.
-    saved : object
-        The JSON.
-    path : str
-        The place of the JSON in its file, for messages.
-
-    Raises
-    ------
-    DamagedError
-        The JSON is of another form.
+    A kind is a frozen dataclass, ``numpy.dtype``, int, float, bool, str, ``Any``, or a ``tuple``,
+    ``dict``, ``Literal`` or union of these. Integers are 0 to ``MOST``. Raises ``DamagedError`` for
+    JSON of another form.
     """
     if kind is Any:
         return saved

@@ -98,9 +98,8 @@ class Field:
         return self.shape in ((), (1,))
 
     def convert(self, value: object, n_envs: int) -> NDArray[Any]:
-        """The values as a C-contiguous array of the declared dtype.
+        """The values as a C-contiguous array of the declared dtype, ``(n, *shape)``.
 
-        Its shape is ``(n, *shape)`` or, for a block of time steps, ``(T, n_envs, *shape)``.
         It may share memory with ``value``, unless the field holds Python objects. Raises
         ``ValueError`` that names the field, what was expected and what was given.
         """
@@ -158,12 +157,7 @@ class Field:
 def read_env_dict(env_dict: object, default_dtype: DTypeLike | None) -> tuple[Field, ...]:
     """The fields that ``env_dict`` declares; it is only read.
 
-    Raises
-    ------
-    TypeError
-        It is no mapping of names to mappings, or a shape or dtype is of a wrong type.
-    ValueError
-        It is empty, has properties other than ``shape`` and ``dtype``, or a length is negative.
+    Raises ``TypeError`` or ``ValueError`` that names the field and what is wrong with it.
     """
     if not isinstance(env_dict, Mapping):
         raise TypeError(
@@ -613,8 +607,8 @@ class Layout:
     def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
         """A table of the fields and their bytes.
 
-        ``overflow``: bytes by field of values that no neighbouring row holds. ``index``: bytes of
-        the index of rows that can be drawn.
+        ``overflow`` are bytes by field of values that no neighbouring row holds; ``index`` those of
+        the index of rows.
         """
         apart = {name: size for name, size in (overflow or {}).items() if size}
         rows = [("field", "dtype", "shape", "bytes/step", "total")]

@@ -55,8 +55,8 @@ def check_layout(layout: object) -> Layout:
 def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
     """Fill a fresh ring over fresh memory with what was saved; ``rebuild(ring)`` has to follow.
 
-    Raises ``ValueError`` if the parts do not fit. Whether the header agrees with the rows has to be
-    checked afterwards, before the ring is used: see ``checking.check_memory``.
+    Raises ``ValueError`` if the parts do not fit. ``check_memory`` compares header and rows
+    afterwards.
     """
     layout: Layout = saved["layout"]
     state = layout.state(arena)

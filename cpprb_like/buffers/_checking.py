@@ -8,7 +8,7 @@ sampler keeps for rows (``Sampler.check_rows``), and whether it keeps its promis
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -53,14 +53,9 @@ def check_rows(
     ids: IdFields,
 ) -> None:
     """Raise ``AssertionError`` unless a buffer is sound, while no thread writes to it."""
-    _check_header(layout, arena)
+    _check_arena(layout, arena, ring.chains)
     timeline = _Timeline(layout, arena, ring.lookahead)
-    _check_flags(timeline, layout, arena)
-    for stream in range(layout.n_envs):
-        _check_length(layout, arena, stream)
     _check_sizes(timeline, ring)
-    for chain in ring.chains:
-        _check_chain(chain, timeline, layout, arena)
     ids.check(timeline, ring)
     if nstep is not None:
         _check_steps(timeline, ring, reader, nstep)
@@ -74,16 +69,21 @@ def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = N
     are not stored as they are keep with the rows, too. Cost: proportional to the rows.
     """
     try:
-        flags = _check_header(layout, arena)
-        extent = _Extent(layout, arena)
-        for first in range(0, len(flags), FLAGS):
-            _check_flags_of(layout, arena, first, flags[first : first + FLAGS])
-        for stream in range(layout.n_envs):
-            _check_length(layout, arena, stream)
-        for chain in () if ring is None else ring.chains:
-            _check_chain(chain, extent, layout, arena)
+        _check_arena(layout, arena, () if ring is None else ring.chains)
     except AssertionError as error:
         raise ValueError(f"the header contradicts the rows; it was damaged: {error}") from None
+
+
+def _check_arena(layout: Layout, arena: NDArray[np.uint8], chains: Iterable[Chain]) -> None:
+    """Raise ``AssertionError`` unless header, flags, end fields and chained fields agree."""
+    flags = _check_header(layout, arena)
+    extent = _Extent(layout, arena)
+    for first in range(0, len(flags), FLAGS):
+        _check_flags(layout, arena, first, flags[first : first + FLAGS])
+    for stream in range(layout.n_envs):
+        _check_length(layout, arena, stream)
+    for chain in chains:
+        _check_chain(chain, extent, layout, arena)
 
 
 class _Extent:
@@ -144,15 +144,8 @@ class _Timeline(_Extent):
         return out[name]
 
     def require(self, sound: Array, what: str, expected: Array, got: Array) -> None:
-        """Raise ``AssertionError`` that names the first row that is not sound."""
-        if sound.all():
-            return
-        k = int(np.flatnonzero(~sound)[0])
-        raise AssertionError(
-            f"row {self.ids[k]} (slot {self.slots[k]}, environment {self.streams[k]}): {what}: "
-            f"expected {np.broadcast_to(expected, (len(sound), *expected.shape[1:]))[k]}, "
-            f"got {got[k]}"
-        )
+        """Raise ``AssertionError`` unless all rows are sound."""
+        _require_rows(sound, self.ids, self, what, expected, got)
 
 
 # ---------------------------------------------------------------------- memory
@@ -192,21 +185,7 @@ def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]
     return stored
 
 
-def _check_flags(timeline: _Timeline, layout: Layout, arena: NDArray[np.uint8]) -> None:
-    """The flags say what the fields that end episodes say, or that the episode was cut off."""
-    fields = layout.schema.fields
-    for number, *_ in layout.schema.end_fields():
-        if fields[number].dtype.kind == "b":
-            stored = layout.rows(arena, number)[timeline.slots]
-            is_bool = np.asarray((stored <= 1).all(axis=1))
-            what = f"field {fields[number].name!r}"
-            timeline.require(is_bool, what, np.array(["0 or 1"]), stored)
-    expected = _flags_by_fields(layout, arena, timeline.slots)
-    cut_off = (expected & FLAG_END == 0) & (timeline.flags == FLAG_TRUNCATED)
-    timeline.require((timeline.flags == expected) | cut_off, "flags", expected, timeline.flags)
-
-
-def _flags_by_fields(layout: Layout, arena: NDArray[np.uint8], slots: Any) -> NDArray[np.uint8]:
+def _flags_by_fields(layout: Layout, arena: NDArray[np.uint8], slots: slice) -> NDArray[np.uint8]:
     """The flags of rows that hold a step, as the fields that end episodes have them."""
     expected = np.zeros(len(layout.flags(arena)[slots]), np.uint8)
     for number, _, sets, clears in layout.schema.end_fields():
@@ -220,10 +199,10 @@ def _flags_by_fields(layout: Layout, arena: NDArray[np.uint8], slots: Any) -> ND
     return expected
 
 
-def _check_flags_of(
+def _check_flags(
     layout: Layout, arena: NDArray[np.uint8], first: int, flags: NDArray[np.uint8]
 ) -> None:
-    """As ``_check_flags``, of consecutive slots."""
+    """Flags from slot ``first`` on are what the end fields say, or those of a cut episode."""
     expected = _flags_by_fields(layout, arena, slice(first, first + len(flags)))
     if np.array_equal(flags, expected):
         return
@@ -292,10 +271,11 @@ def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray
 def _require_rows(
     sound: Array, ids: Array, timeline: _Extent, what: str, expected: Array, got: Array
 ) -> None:
+    """Raise ``AssertionError`` that names the first row that is not sound."""
     if not sound.all():
         k = int(np.flatnonzero(~sound)[0])
         place = f"slot {ids[k] % timeline.capacity}, environment {ids[k] % timeline.n_envs}"
-        expect(False, f"row {ids[k]} ({place}): {what}", int(expected[k]), int(got[k]))
+        expect(False, f"row {ids[k]} ({place}): {what}", expected[k], got[k])
 
 
 # ---------------------------------------------------------------------- readings
@@ -368,12 +348,11 @@ def _check_steps(timeline: _Timeline, ring: Ring, reader: RowReader, nstep: NSte
     for start in range(0, len(chosen), CHUNK):
         here, counts = chosen[start : start + CHUNK], steps[start : start + CHUNK]
         slots = np.ascontiguousarray(timeline.slots[here])
-        batch = reader.take(slots)
-        require = partial(_require_some, timeline, here)
+        ids, batch = timeline.ids[here], reader.take(slots)
         for name in nstep.last_step_fields:
             values = plain[name][here + counts - 1]
             what = f"field {name!r} {_after(nstep)}"
-            require(_same(batch[name], values), what, values, batch[name])
+            _require_rows(_same(batch[name], values), ids, timeline, what, values, batch[name])
         for name in nstep.rewards:
             wide = np.result_type(plain[name].dtype, np.float64)
             sizes = np.abs(plain[name])
@@ -389,26 +368,18 @@ def _check_steps(timeline: _Timeline, ring: Ring, reader: RowReader, nstep: NSte
                 close = np.isclose(batch[name], rounded, rtol=precision, atol=0.0, equal_nan=True)
                 # Terms that cancel leave the rounding of the largest of them.
                 close |= np.abs(batch[name] - rounded) <= 1e-9 * largest
-            require(_rows(close), f"field {name!r} {_after(nstep)}", rounded, batch[name])
+            _require_rows(
+                _rows(close), ids, timeline, f"field {name!r} {_after(nstep)}", rounded, batch[name]
+            )
         if nstep.discount:
             terminated = timeline.flags[here + counts - 1] & FLAG_TERMINATED == FLAG_TERMINATED
             factor = np.where(terminated, 0.0, nstep.gamma**counts).astype(np.float32)
             got = batch["discount"].reshape(-1)
-            require(got == factor, f"discount {_after(nstep)}", factor, got)
+            _require_rows(got == factor, ids, timeline, f"discount {_after(nstep)}", factor, got)
 
 
 def _after(nstep: NStepReturns) -> str:
     return f"over {nstep.size} steps"
-
-
-def _require_some(
-    timeline: _Timeline, chosen: Array, sound: Array, what: str, expected: Array, got: Array
-) -> None:
-    if not sound.all():
-        k = int(np.flatnonzero(~sound)[0])
-        row = int(chosen[k])
-        place = f"slot {timeline.slots[row]}, environment {timeline.streams[row]}"
-        expect(False, f"row {timeline.ids[row]} ({place}): {what}", expected[k], got[k])
 
 
 def _same(left: Array, right: Array) -> NDArray[np.bool_]:

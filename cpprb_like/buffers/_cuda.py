@@ -41,17 +41,7 @@ class Begun(NamedTuple):
 
 
 class CudaCopies:
-    """Begins copies in the thread that draws, and hands them to the stream of the learner.
-
-    Parameters
-    ----------
-    torch : module
-        PyTorch.
-    device : torch.device
-        Where they go.
-    as_tensor : callable
-        A tensor over an array, or the array itself if there is none of its dtype.
-    """
+    """Begins copies in the thread that draws, and hands them to the stream of the learner."""
 
     def __init__(self, torch: Any, device: Any, as_tensor: Callable[[NDArray[Any]], Any]) -> None:
         self._torch = torch

@@ -22,17 +22,7 @@ __all__ = ["EpochBatches", "EpochOrder", "Part"]
 
 
 class EpochOrder(NamedTuple):
-    """The rows of an epoch that has begun.
-
-    Attributes
-    ----------
-    take : callable
-        The next so many rows in their order, or as many as are left.
-    read : callable
-        The batch of these rows, or of those that are still there.
-    is_gone : callable
-        Whether all were thrown away, so that there is nothing left to read.
-    """
+    """The rows of an epoch that has begun."""
 
     take: Callable[[int], Slots]
     read: Callable[[Slots], dict[str, NDArray[Any]]]
@@ -40,10 +30,7 @@ class EpochOrder(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Which part of an epoch: of its rows every ``of``-th, and of their batches every ``deal``-th.
-
-    Each is counted from ``number``, and from ``player``.
-    """
+    """Every ``of``-th row of an epoch from ``number``; every ``deal``-th batch from ``player``."""
 
     number: int = 0
     of: int = 1
@@ -54,22 +41,8 @@ class Part(NamedTuple):
 class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
     """The batches of one part of an epoch, which begins with the first of them.
 
-    Parameters
-    ----------
-    begin : callable
-        What gives the order; None if there are no rows.
-    n : int
-        Rows of a batch.
-    drop_last : bool
-        Leave out the round, of a batch for each part, in which one of them would be smaller.
-    part : Part
-        Which rows and batches.
-    ahead : int
-        Batches that are drawn ahead, which ``back`` may be asked for.
-
-    Notes
-    -----
-    A batch that cannot be read is left out: the next one is that after it.
+    With ``drop_last`` a round ends the epoch in which the batch of one part would be smaller. A
+    batch that cannot be read is left out. ``ahead`` is how many batches ``back`` may be asked for.
     """
 
     def __init__(

@@ -43,18 +43,8 @@ class Kind(Enum):
 class Prefetcher:
     """Makes ``ahead`` batches in a thread, which begins with the first call of ``next``.
 
-    Parameters
-    ----------
-    draw : callable
-        Draws a batch.
-    make : callable
-        What the thread makes of it.
-    ahead : int
-        Batches that wait, at least 1.
-    states : callable
-        What a draw is about to change: see ``PrefetchState``.
-    back : callable, optional
-        Called with the number of draws that are void, so that an epoch repeats them.
+    ``make`` is what the thread does with a drawn batch. ``states`` are those of ``PrefetchState``.
+    ``back`` is called with the number of void draws, so that an epoch repeats them.
     """
 
     def __init__(

@@ -56,17 +56,7 @@ CHECKED_NBYTES = 1 << 28  # batches from here on are compared with the memory th
 
 
 class Part:
-    """A layer over the rows of one ring, and what it says of itself.
-
-    Parameters
-    ----------
-    layer : Layer
-        As the caller gave it.
-    buffer : ReplayBuffer
-        The rows.
-    fields : dict of ColumnSpec
-        Their fields.
-    """
+    """One layer over the rows of one ring, and what its hooks say of the fields."""
 
     def __init__(self, layer: Layer, buffer: MomentSource, fields: dict[str, ColumnSpec]) -> None:
         self.name = type(layer).__name__
@@ -134,15 +124,7 @@ class Part:
 
 
 class Opened:
-    """The layers of a view over the rows of one ring.
-
-    Parameters
-    ----------
-    buffer : ReplayBuffer
-        The rows, or those of a shard.
-    layers : tuple of Layer
-        The layers, at most one of a kind.
-    """
+    """The layers of a view over the rows of one ring, or of a shard of a learner."""
 
     def __init__(self, buffer: MomentSource, layers: tuple[Layer, ...]) -> None:
         self.buffer = buffer
@@ -440,17 +422,7 @@ class Chunks:
 
 
 class RowPlan:
-    """How columns of single rows are read: first those as stored or summed, then those of layers.
-
-    Parameters
-    ----------
-    now : Opened
-        The layers.
-    columns : tuple of Column
-        The fields to read.
-    added : frozenset of str
-        Which of the further columns are made.
-    """
+    """How columns of single rows are read: first as stored or summed, then those of layers."""
 
     def __init__(self, now: Opened, columns: tuple[Column, ...], added: frozenset[str]) -> None:
         self.now = now
@@ -481,8 +453,7 @@ class RowPlan:
     ) -> tuple[Batch, Walk | None]:
         """The columns of the rows in these slots, and their windows if layers read some.
 
-        ``given`` are the caller's arrays for the fields; ``steps`` is the n of each row, if that
-        is drawn.
+        ``given`` are the caller's arrays, ``steps`` is the n of each row where that is drawn.
         """
         now, arrays = self.now, None
         if given is not None:
@@ -530,15 +501,7 @@ class RowPlan:
 
 
 class ReadPlan:
-    """Batches of some columns.
-
-    Parameters
-    ----------
-    now : Opened
-        The layers.
-    columns : tuple of Column
-        The fields to read.
-    """
+    """How batches of some columns are read."""
 
     def __init__(self, now: Opened, columns: tuple[Column, ...]) -> None:
         self.now = now
@@ -562,23 +525,7 @@ class ReadPlan:
 
 
 class Reading:
-    """One batch, while it is read.
-
-    Parameters
-    ----------
-    plan : ReadPlan
-        The columns.
-    choose : callable
-        ``choose()`` gives the drawn slots, and the columns of the sampler.
-    n : int, optional
-        How many slots these have to be.
-    arrays : dict of ndarray, optional
-        The caller's arrays for all fields of the plan.
-    draws : int
-        Batches so far.
-    located : bool
-        Whether the rows of items are named.
-    """
+    """One batch while it is read: of n slots that ``choose`` gives; n may be None."""
 
     def __init__(
         self,

@@ -199,12 +199,7 @@ class OnCuda(Conversion):
 def conversion(to: To | None, device: Any = None) -> Conversion | None:
     """How ``to`` and ``device`` say that batches are made into something; None if they are not.
 
-    Raises
-    ------
-    TypeError, ValueError
-        ``to`` is none of its values, or ``device`` does not go with it.
-    ImportError
-        The package of ``to`` is not installed.
+    Raises ``TypeError`` or ``ValueError`` for wrong arguments, ``ImportError`` without the package.
     """
     if to is None or to == "numpy":
         if device is not None and str(device) != "cpu":

@@ -201,8 +201,8 @@ def test_changed_numbers_of_a_pickled_memory_of_objects() -> None:
         memory = ReplayMemory(5, seed=0)
         for i in range(n):
             memory.append((i, i))
-        _, _, state = memory.__reduce__()
-        blank: Any = memory.__reduce__()[0]
+        state = memory.__getstate__()
+        blank: Any = ReplayMemory.__new__
 
         def job(state: Any = state, blank: Any = blank) -> None:
             small = [value for value in VALUES if value < 2**31]
