@@ -5,13 +5,11 @@ drawn; ``sample_n_unique``, ``LinearSchedule`` and ``PiecewiseSchedule`` are the
 The rows are those of a ``cpprb_like.ReplayBuffer``.
 """
 
-from cpprb_like.compat.dqn._fields import (
-    StoredField,
-)
 from cpprb_like.compat.dqn._replay import (
     Batch,
     NotEnoughFramesError,
     ReplayBuffer,
+    StoredField,
     sample_n_unique,
 )
 from cpprb_like.compat.dqn._schedules import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -16,27 +16,10 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.compat._arrays import as_numbers
-from cpprb_like.compat.dqn._fields import StoredField
-from cpprb_like.compat.dqn._schedules import (
-    LinearSchedule,
-    OutsideScheduleError,
-    PiecewiseSchedule,
-    linear_interpolation,
-)
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Where
 
-__all__ = [
-    "Batch",
-    "LinearSchedule",
-    "NotEnoughFramesError",
-    "OutsideScheduleError",
-    "PiecewiseSchedule",
-    "ReplayBuffer",
-    "StoredField",
-    "linear_interpolation",
-    "sample_n_unique",
-]
+__all__ = ["Batch", "NotEnoughFramesError", "ReplayBuffer", "StoredField", "sample_n_unique"]
 
 Ints = NDArray[np.intp]
 Result = TypeVar("Result")
@@ -69,18 +52,48 @@ NOT_KNOWN: Effect = (0, 0.0, False, False, False)
 CUT_OFF: Effect = (0, 0.0, False, True, False)  # effect of the final frame of a truncated episode
 
 
+class StoredField:
+    """What a ``ReplayBuffer`` holds of one field, read when it is indexed.
+
+    Its first axis are the slots, of which one index chooses some as it would of an array; slots
+    that were never used are 0. What comes is a copy; ``numpy.asarray`` copies all of it.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[Ints], Array]
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.ndim = len(shape)
+        self._read = read
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        is_plain = isinstance(index, (int, np.integer, slice))  # without an array of all slots
+        slots = np.asarray((range if is_plain else np.arange)(len(self))[index], np.intp)
+        values = self._read(slots.reshape(-1))
+        return values.reshape((*slots.shape, *self.shape[1:]))[()]
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("copy: the values have to be copied")
+        return np.asarray(self[:], dtype)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
+
+
 class ReplayBuffer(Checkpointed):
     """The newest frames, each stored once, and random transitions made of them.
 
     Parameters
     ----------
-    size : int
-        Frames held, at least 1.
-    frame_history_len : int
-        Frames of a view, at least 1.
+    size, frame_history_len : int
+        Frames held, and frames of a view; at least 1.
     dtype : dtype, optional
-        Of the frames as they are stored; that of the first frame. The original stores ``np.uint8``
-        whatever comes.
+        Of the frames as they are stored; that of the first frame. The original has ``np.uint8``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
         Of the draws. Without one they come from NumPy's global state, so that ``np.random.seed``
         controls them.
@@ -95,18 +108,12 @@ class ReplayBuffer(Checkpointed):
         What is stored, by slot, to be looked at; None before the first frame. ``obs`` has the shape
         ``(size, *frame.shape)``, the others ``(size,)``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        An argument is of a wrong type or value; the message names it.
-
     Notes
     -----
     A view joins the newest ``frame_history_len`` frames of the episode along their last axis, which
-    is that of the channels, oldest first; the channels of frames before the episode began are 0.
-    Frames of shape ``(height, width)`` have one channel. Of observations of fewer axes, such as the
-    RAM of a game, the view is the newest one alone. What was overwritten is not there any more: a
-    view never reaches across the write head.
+    is that of the channels, oldest first; the channels of frames before the episode began, and of
+    those that were overwritten, are 0. Frames of shape ``(height, width)`` have one channel. Of
+    observations of fewer axes, such as the RAM of a game, the view is the newest one alone.
 
     One thread stores, and any number of threads may draw and read meanwhile: all of a batch was
     there at one moment. A call that is interrupted has stored everything or nothing.
@@ -154,23 +161,9 @@ class ReplayBuffer(Checkpointed):
     def store_frame(self, frame: ArrayLike) -> int:
         """Store a frame, in place of the oldest one when the buffer is full.
 
-        Parameters
-        ----------
-        frame : array_like
-            The newest observation; of the same shape as the first one.
-
-        Returns
-        -------
-        int
-            Its slot, for ``store_effect``. Until then no transition starts at it.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The frame is no array, or of another shape than the first one, or the dtype of the
-            frames cannot hold it. Nothing has changed.
-        MemoryError
-            There is no memory for ``size`` such frames.
+        Returns its slot, for ``store_effect``; until then no transition starts at it. Raises
+        ``TypeError`` or ``ValueError``, and stores nothing, if the frame is no array, or of another
+        shape than the first one, or the dtype of the frames cannot hold it.
         """
         number = self._stored
         effect = self._pending.get(number - 1, NOT_KNOWN)
@@ -221,15 +214,11 @@ class ReplayBuffer(Checkpointed):
 
         Parameters
         ----------
-        idx : int
-            What ``store_frame`` returned.
-        action : int
-        reward : float
-        done : bool
-            Whether the episode has ended and no reward will follow.
+        idx, action, reward, done
+            As in the original: what ``store_frame`` returned, and what followed.
         truncated : bool
-            Whether it was only cut off: the next frame is of another episode, but more reward would
-            have followed.
+            Whether the episode was only cut off: the next frame is of another episode, but more
+            reward would have followed.
         final_frame : array_like, optional
             The observation at which it was cut off, which is stored as a frame of its own. Without
             it no transition starts at ``idx``, because what followed is not known.
@@ -303,23 +292,10 @@ class ReplayBuffer(Checkpointed):
     # ------------------------------------------------------------------ reading
 
     def encode_recent_observation(self) -> Array:
-        """The view of the newest frame.
+        """The view of the newest frame, in the dtype of the frames.
 
-        Returns
-        -------
-        ndarray
-            Shape ``(height, width, channels * frame_history_len)``, of the dtype of the frames; of
-            observations of fewer axes their own shape.
-
-        Raises
-        ------
-        NotEnoughFramesError
-            There is no frame. It is an ``AssertionError`` and a ``ValueError``.
-
-        Notes
-        -----
-        Whether the newest frame ends the episode does not matter, so its effect need not be there.
-        Cost: one copy of the frames of the view.
+        Its shape is ``(height, width, channels * frame_history_len)``; of observations of fewer
+        axes their own. Raises ``NotEnoughFramesError`` if there is no frame.
         """
         rows = self._rows
         if rows is None:
@@ -346,11 +322,6 @@ class ReplayBuffer(Checkpointed):
     def sample(self, batch_size: int) -> Batch:
         """Draw different transitions, each with the same probability.
 
-        Parameters
-        ----------
-        batch_size : int
-            How many, at least 0.
-
         Returns
         -------
         tuple of ndarray
@@ -363,13 +334,6 @@ class ReplayBuffer(Checkpointed):
         ------
         NotEnoughFramesError
             ``can_sample(batch_size)`` is false. It is an ``AssertionError`` and a ``ValueError``.
-        TypeError, ValueError
-            ``batch_size`` is no integer of at least 0.
-
-        Notes
-        -----
-        Cost proportional to ``batch_size``, unless that is more than half of the transitions: then
-        to the number of frames.
         """
         n, rows = as_int("batch_size", batch_size, 0), self._rows
         if rows is None:
@@ -446,17 +410,27 @@ class ReplayBuffer(Checkpointed):
     @property
     def action(self) -> StoredField | None:
         """The actions by slot, None before the first frame."""
-        return self._field("last_action", partial(self._read_effects, "last_action"))
+        return self._effects("last_action")
 
     @property
     def reward(self) -> StoredField | None:
         """The rewards by slot, None before the first frame."""
-        return self._field("last_reward", partial(self._read_effects, "last_reward"))
+        return self._effects("last_reward")
 
     @property
     def done(self) -> StoredField | None:
         """Whether the episode ended, by slot; None before the first frame."""
-        return self._field("last_done", partial(self._read_effects, "last_done"))
+        return self._effects("last_done")
+
+    def _effects(self, name: str) -> StoredField | None:
+        def read(slots: Ints) -> Array:
+            assert self._rows is not None
+            values: Array = self._rows.consistently(
+                partial(self._effects_at, self._rows, name, slots)
+            )
+            return values
+
+        return self._field(name, read)
 
     def _field(self, name: str, read: Callable[[Ints], Array]) -> StoredField | None:
         if self._rows is None:
@@ -469,11 +443,6 @@ class ReplayBuffer(Checkpointed):
         used = np.where(slots < self.num_in_buffer, slots, -1)
         frames = self._rows.stack("obs", used[:, np.newaxis], axis=0)
         return frames.reshape(len(slots), *self._frame_shape)
-
-    def _read_effects(self, name: str, slots: Ints) -> Array:
-        assert self._rows is not None
-        values: Array = self._rows.consistently(partial(self._effects_at, self._rows, name, slots))
-        return values
 
     def _effects_at(
         self, rows: cpprb_like.ReplayBuffer, name: str, slots: Ints
@@ -512,28 +481,8 @@ def _starts(rows: cpprb_like.ReplayBuffer) -> Where:
 def sample_n_unique(sampling_f: Callable[[], Result], n: int) -> list[Result]:
     """Call a function until it has given ``n`` different results.
 
-    Parameters
-    ----------
-    sampling_f : callable
-        Without arguments.
-    n : int
-        At least 0.
-
-    Returns
-    -------
-    list
-        The results in the order in which they came first.
-
-    Raises
-    ------
-    RuntimeError
-        No new result came for so many calls that there seem to be fewer than ``n``; the original
-        never returns then.
-
-    Notes
-    -----
-    One call of the function for each result and each repeat; proportional to that for results that
-    can be hashed.
+    They come in the order in which they came first. Raises ``RuntimeError`` where no new result
+    came for so many calls that there seem to be fewer than ``n``; the original never returns then.
 
     Examples
     --------

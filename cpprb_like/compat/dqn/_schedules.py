@@ -30,21 +30,8 @@ def linear_interpolation(left: float, right: float, alpha: float) -> float:
 class LinearSchedule:
     """A straight line from ``initial_p`` at time 0 to ``final_p``, and level afterwards.
 
-    Parameters
-    ----------
-    schedule_timesteps : float
-        When ``final_p`` is reached; above 0.
-    final_p, initial_p : float
-        Finite.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A parameter is of a wrong type or value; the message names it.
-
-    See Also
-    --------
-    cpprb_like.schedules.Linear : The same, called like a function.
+    ``schedule_timesteps`` is above 0. ``cpprb_like.schedules.Linear`` is the same, called like a
+    function.
 
     Examples
     --------
@@ -88,10 +75,6 @@ class PiecewiseSchedule:
     TypeError, ValueError
         ``endpoints`` is none of that; the message says which point.
 
-    See Also
-    --------
-    cpprb_like.schedules.Piecewise : Level outside the points, and called like a function.
-
     Examples
     --------
     >>> from cpprb_like.compat.dqn import PiecewiseSchedule
@@ -118,11 +101,8 @@ class PiecewiseSchedule:
     def value(self, t: float) -> Any:
         """The value at time ``t``.
 
-        Raises
-        ------
-        OutsideScheduleError
-            ``t`` lies outside the points, and there is no ``outside_value``. It is an
-            ``AssertionError`` and a ``ValueError``.
+        Raises ``OutsideScheduleError``, an ``AssertionError`` and a ``ValueError``, if ``t`` lies
+        outside the points, and there is no ``outside_value``.
         """
         after = bisect_right(self._times, t)
         if 0 < after < len(self._times):
