@@ -60,14 +60,7 @@ cdef class MinTree:
     64 leaves. A node holds a bound: no leaf below it is less, and one had this value at some time.
     Bounds are made exact only where that decides what the least of all is. So setting a leaf rarely
     costs more than a comparison; with exact nodes it cost a cache miss and a look at eight children.
-
-    Parameters
-    ----------
-    nodes : ndarray of float64, shape (min_tree_size(tree.capacity),)
-        Memory for the nodes, dense and writeable; zeros for a tree of zero weights. Otherwise call
-        ``tree.rebuild()``.
-    tree : SumTree
-        The tree whose leaves it is over. It has no other.
+    ``nodes`` is memory as that of a ``SumTree``, of ``min_tree_size(tree.capacity)`` numbers.
     """
 
     def __cinit__(self, float64_t[::1] nodes not None, SumTree tree not None):

@@ -36,17 +36,7 @@ cdef enum:  # where the next value of a row is
 
 
 cdef class Chain:
-    """A field whose values may repeat those of other rows of their stream.
-
-    Parameters
-    ----------
-    name : str
-        Of the field.
-    nbytes : int
-        Of a value.
-    capacity, n_envs : int
-        Of the ring.
-    """
+    """A field whose values of ``nbytes`` may repeat those of other rows of their stream."""
 
     def __cinit__(self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, *_):
         self.name = name
@@ -248,20 +238,9 @@ cdef class FrameStack(Chain):
     """A frame stack (Mnih et al., 2015): only the newest frame of each row is stored.
 
     The older frames of a stack that is not the previous one shifted by a frame go to the overflow.
-
-    Parameters
-    ----------
-    name, nbytes, capacity, n_envs
-        See ``Chain``.
-    shape : tuple of int
-        Of a value.
-    axis : int
-        Axis of the frames, of length ``depth``: 1 to 256. A value has ``outer * depth * inner``
-        bytes.
-    frames : ndarray of uint8, shape ((capacity + (depth - 1) * n_envs) * outer * inner,)
-        Memory; rows that are no longer in the ring lend their frames to those that are.
-    runs : ndarray of uint8, shape (capacity,)
-        Memory.
+    A value has ``outer * depth * inner`` bytes, with ``axis`` of length ``depth``, 1 to 256. ``frames``
+    is memory for ``capacity + (depth - 1) * n_envs`` frames: rows that are no longer in the ring lend
+    theirs to those that are.
     """
 
     def __cinit__(
@@ -421,18 +400,8 @@ cdef class NextOf(Chain):
     """The next value of a field, such as the next observation: in the next row, or the overflow.
 
     If the next value is the stack of its own row shifted by a frame, the overflow has only
-    the newest frame.
-
-    Parameters
-    ----------
-    name, nbytes, capacity, n_envs
-        See ``Chain``.
-    source : Column or FrameStack
-        The field whose next value this is.
-    arena : ndarray of uint8
-        Where a ``Column`` lies.
-    marks : ndarray of uint8, shape (capacity,)
-        Memory.
+    the newest frame. ``source``, the field whose next value this is, is a ``FrameStack``, or a
+    ``Column`` that lies in ``arena``.
     """
 
     def __cinit__(

@@ -71,17 +71,9 @@ cdef extern from "Python.h":
 
 @cython.final
 cdef class Column:
-    """Memory, dtype and shape of the values of one field.
+    """Memory, dtype of the machine's byte order, and shape of a row, of the values of one field.
 
-    Parameters
-    ----------
-    name, dtype, shape
-        The field's name, and the dtype and shape of one row. Of the machine's byte order.
-    capacity : int
-        Rows of the ring.
-    offset, stride : int
-        Place of row 0 in the arena, and bytes from row to row; for fields of Python objects both
-        are ignored and the column brings its own array.
+    Row 0 is at ``offset`` in the arena. Fields of Python objects have an array of their own.
     """
 
     def __cinit__(

@@ -24,13 +24,7 @@ cnp.import_array()
 
 @cython.final
 cdef class Tracker:
-    """The slots whose rows were edited: values replaced, a row hidden, an episode ended.
-
-    Parameters
-    ----------
-    capacity : int
-        Number of slots. Memory: a bit for each.
-    """
+    """The slots whose rows were edited: values replaced, a row hidden, an episode ended."""
 
     def __cinit__(self, intp_t capacity):
         self.capacity = capacity
@@ -61,26 +55,13 @@ cdef class Tracker:
 
 @cython.final
 cdef class Undo:
-    """Log of old bytes of an arena that lies in a file.
+    """Log of old bytes of an arena that lies in a file; all arguments but ``tracker`` are memory.
 
-    Parameters
-    ----------
-    arena : ndarray of uint8
-        The memory that is written to.
-    lens : ndarray of int64, shape (n_envs,)
-        Memory for the lengths of episodes before the rows that are being added.
-    log : ndarray of uint8
-        Memory. The first word is the number of bytes of entries in force: 0 most of the time. An
-        entry is the offset of bytes in the arena, how many there are, and what they were, padded to
-        words.
-    tracker : Tracker
-        Marks the rows that are edited.
-    added_at : ndarray of int64, shape (2,), optional
-        Memory for the time of the last row, as ``clock`` gives it, and for a word that is raised when
-        old bytes come into force, and again when they no longer are.
-    times : ndarray of int64, shape (capacity,), optional
-        Memory for the time at which each row was added, by slot. Later calls of all processes of a
-        machine have later times.
+    ``log`` begins with the number of bytes of entries in force, 0 most of the time. An entry is the
+    offset of bytes in the arena, how many there are, and what they were, padded to words. ``lens`` has
+    the lengths of episodes before the rows that are being added. ``added_at`` is the ``clock`` of the
+    last row, and a word that is raised when old bytes come into force and when they no longer are.
+    ``times`` are those at which rows were added, by slot: later calls of all processes have later ones.
     """
 
     def __cinit__(

@@ -40,13 +40,8 @@ cdef class EpisodeIndex:
     """Begin, end and number of the episodes of a ring.
 
     An episode is listed as long as one of its rows is in the ring. Numbers are from 0, in the order
-    of the oldest rows in the ring. Thread-safe: a call holds the interpreter lock from its first
-    look at the ring to its result.
-
-    Parameters
-    ----------
-    ring : Ring
-        The rows.
+    of the oldest rows in the ring. A call holds the interpreter lock from its first look at the ring
+    to its result.
     """
 
     def __cinit__(self, Ring ring not None):

@@ -24,13 +24,7 @@ cdef enum:
 
 @cython.final
 cdef class SlotSet:
-    """A set of slots from 0 to ``capacity - 1``. It allocates memory with the first slot.
-
-    Parameters
-    ----------
-    capacity : int
-        How many slots there are, at least 1.
-    """
+    """A set of slots from 0 to ``capacity - 1``. It allocates memory with the first slot."""
 
     def __cinit__(self, intp_t capacity):
         if capacity < 1:
@@ -203,11 +197,6 @@ cdef class AbsentRuns:
 
     A stored length stays valid as long as its row is in the ring, as absent rows stay absent. In
     the middle of a run it may be too short.
-
-    Parameters
-    ----------
-    capacity, n_envs : int
-        Slots, and streams that rows belong to in turn.
     """
 
     def __cinit__(self, intp_t capacity, intp_t n_envs):

@@ -58,23 +58,8 @@ cdef class Ranks:
     """Ranks of slots, and the weights of the ranks. The greatest priority has rank 1.
 
     Slots of equal priority have equal weights: the mean of ``rank ** -alpha`` over their ranks.
-
-    Thread-safe: each call holds the interpreter lock.
-
-    Parameters
-    ----------
-    keys : ndarray of float64, shape (capacity,)
-        Memory for the priority of each slot. Only this object writes to it.
-    alpha : float
-        Prioritization exponent: the weight of rank r is ``r ** -alpha``.
-    bits : int, default 6
-        Groups of ranks for each doubling of the rank, as a power of two: 1 to 16.
-
-    Notes
-    -----
-    A change costs in proportion to the logarithm of the number of groups, which is about
-    ``64 * log2(capacity / 64)``; a sort is linear in the slots, and takes 40 bytes of memory for
-    each as long as it lasts.
+    ``keys`` is memory for the priority of each slot, to which only this object writes. There are
+    ``2 ** bits`` groups for each doubling of the rank. Each call holds the interpreter lock.
     """
 
     def __cinit__(self, float64_t[::1] keys not None, float64_t alpha, bits=BITS):

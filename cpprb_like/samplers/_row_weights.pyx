@@ -61,25 +61,12 @@ cdef class NewWeights(Beside):
 
 @cython.final
 cdef class RowWeights(DerivedState):
-    """Weights of the rows of a ring, in a sum tree.
+    """Weights of the rows of a ring, in a sum tree of as many leaves as the ring has slots.
 
-    Rows that cannot be drawn have weight 0: absent rows, rows whose n-step window is not complete
-    yet, and rows that are left out or overwritten. Threads may call it, and add rows, concurrently.
-
-    Parameters
-    ----------
-    ring : Ring
-        The rows.
-    tree : SumTree
-        With as many leaves as the ring has slots, all zero.
-    minima : MinTree
-        Over the leaves of ``tree``.
-    first : float
-        Weight of new rows as long as no weight was given.
-    ranks : Ranks, optional
-        With as many slots as the ring has. With it, every weight that is passed to this object,
-        ``first`` included, is a priority, and NaN stands for a weight of 0; the weight of a row is
-        that of its rank among the rows that can be drawn. A draw sorts the rows when that is due.
+    Rows that cannot be drawn have weight 0. New rows have the greatest weight so far, and ``first``
+    as long as no weight was given. With ``ranks`` every weight that is passed to this object,
+    ``first`` included, is a priority, and NaN stands for a weight of 0. The weight of a row is then
+    that of its rank among the rows that can be drawn. Threads may call it, and add rows, concurrently.
     """
 
     def __cinit__(
@@ -295,11 +282,7 @@ cdef class RowWeights(DerivedState):
     def set_new(
         self, int64_t first, int64_t clears, cnp.ndarray priorities, cnp.ndarray weights
     ):
-        """Set the weights of new rows, from row id ``first`` on, which have just been written.
-
-        ``priorities`` and ``weights`` are dense 1-d arrays of float64 of the same length. Nothing
-        happens if the ring was cleared since, so that it counts other ``clears``.
-        """
+        """Set the weights of new rows, from row id ``first`` on, unless the ring was cleared since."""
         if self.ring.state[CLEARS] == clears:
             self.c_set_new(first, priorities, weights, NULL)
 
@@ -371,11 +354,10 @@ cdef class RowWeights(DerivedState):
     def draw(
         self, n, rng, bint replace, bint stratified, bint as_handles, cnp.ndarray without=None
     ):
-        """Draw n rows; see ``SumTree.draw`` and, without ``replace``, ``SumTree.draw_distinct``.
+        """Draw n rows, none of the slots ``without``; see ``SumTree.draw`` and ``draw_distinct``.
 
-        Rows in the slots ``without``, a dense 1-d array of intp, are not drawn, as if their weights
-        were 0. Returns their slots, their ``indexes`` for ``update``, and their weights; then the least
-        weight of all rows, and the sum of all weights, at that time.
+        Returns their slots, their ``indexes`` for ``update``, and their weights; then the least weight
+        of all rows, and the sum of all weights, at that time.
         """
         cdef Manner manner = (
             DISTINCT if not replace else STRATIFIED if stratified else INDEPENDENT
@@ -490,12 +472,11 @@ cdef class RowWeights(DerivedState):
     def update(
         self, cnp.ndarray indexes, cnp.ndarray priorities, cnp.ndarray weights, bint as_handles
     ):
-        """Set the weights of rows: of duplicates the last wins.
+        """Set the weights of rows, whose arrays are dense and written to: of duplicates the last wins.
 
-        ``indexes`` are public slots or, if ``as_handles``, handles too. Then rows that were overwritten
-        or deleted since they were drawn are passed over, as are slots that were overwritten since the
-        last draw. Raises ``IndexError`` for a slot that holds no step. All arrays are dense and of the
-        same length. The entries of rows that are passed over are removed from the latter two.
+        ``indexes`` are public slots or, if ``as_handles``, handles too. Then rows that are gone are
+        passed over, as are slots that were overwritten since the last draw. Raises ``IndexError`` for a
+        slot that holds no step.
         """
         cdef intp_t k, n = cnp.PyArray_DIM(indexes, 0), count
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
@@ -593,22 +574,10 @@ cdef class RowWeights(DerivedState):
     def restore(self, dict saved not None, bint later=False):
         """Restore the state of another object, which was saved over the same rows.
 
-        Each row is found by its id, and a row that was overwritten has no weight. NaN in ``values`` stands for
-        the weight of a new row. Without a ``capacity``, the rows are in a ring of another one, or some
-        are missing; then ranks are sorted at the next draw, as they are without ``ranks``.
-
-        Parameters
-        ----------
-        saved : dict
-            See ``save``.
-        later : bool
-            Rows may have come since, which get the weight of new rows, and the ring may have another
-            capacity. Nothing happens if it was cleared since.
-
-        Raises
-        ------
-        ValueError
-            The ring is another one, and has rows; or no object has saved this.
+        Rows are found by their ids. NaN in ``values`` stands for the weight of a new row. Without a
+        ``capacity``, the rows are in a ring of another one, or some are missing, and the next draw sorts
+        ranks. With ``later`` rows may have come since, and nothing happens if the ring was cleared.
+        Raises ``ValueError`` if the ring is another one, and has rows; or if no object has saved this.
         """
         cdef Ring ring = self.ring
         cdef int64_t written = saved["written"], drawn = saved["drawn"], first, row
@@ -648,11 +617,9 @@ cdef class RowWeights(DerivedState):
         self.filled = self.seen = written
 
     cdef int c_put_all(self, int64_t first, float64_t[::1] values) except -1:
-        """Set all leaves, of which no sums are made: rows from ``first`` on have these values.
+        """Set all leaves, and no sums: rows from ``first`` on have these values.
 
-        It writes each slot once. A process that is killed leaves the others in a file as they were.
-        Rows that can be drawn come first. Then a row that waits for its n-step window may take the
-        place where the weight of one of them was held.
+        Rows that can be drawn come first: a row that waits may take the place where one was held.
         """
         cdef intp_t slot, stored = self.ring.c_stored()
         cdef int64_t row
@@ -711,11 +678,10 @@ cdef class RowWeights(DerivedState):
     def keep_in(self, float64_t[::1] notes not None, bint there, bint positive):
         """Store the state beside the leaves in ``notes``, memory of a file like the leaves.
 
-        ``notes`` has ``notes_size(ring)`` numbers. If they are ``there``, another object left them, and
-        this one goes on with its weights. A row that the other object had not seen has the weight of a
-        new row. So has a row of weight 0 if all weights are ``positive``: a crash of the machine can
-        bring back a row whose weight was taken out. Raises ``ValueError`` if no object can have left
-        such weights.
+        If they are ``there``, another object left them, and this one goes on with its weights. A row
+        that the other had not seen has the weight of a new row. So has a row of weight 0 if all are
+        ``positive``: a crash can bring back a row whose weight was taken out. Raises ``ValueError`` if
+        no object can have left such weights.
         """
         if notes.shape[0] != notes_size(self.ring):
             raise ValueError(f"notes: expected {notes_size(self.ring)}, got {notes.shape[0]}")

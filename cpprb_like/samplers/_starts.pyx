@@ -65,27 +65,11 @@ def choose(intp_t n, intp_t among, rng):
 cdef class Starts:
     """The rows of a ring at which a sequence can start.
 
-    A sequence is a row and up to ``rows - 1`` rows that follow it in its stream; absent rows are
-    passed over.
-
-    It may serve many calls, from any number of threads.
-
-    Parameters
-    ----------
-    index : EpisodeIndex
-        The episodes of the ring.
-    rows : int
-        Of a sequence, at least 1.
-    least : int
-        Rows that an episode must have from the start on, 1 to ``rows``; it must have ``rows`` if it
-        has not ended.
-    across : bool
-        Whether a sequence runs over the ends of episodes; then all ``rows`` have to be there.
-    stride : int
-        Starts are the first rows of episodes, and rows whose number in their stream is a multiple.
-    before : int
-        Rows of the episode before a start that have to be there, unless the episode is known to
-        begin later than so many rows before.
+    A sequence is a row and up to ``rows - 1`` rows that follow it in its stream, without absent rows.
+    From a start on, its episode must have ``least`` rows if it has ended, else ``rows``; with
+    ``across`` there must be ``rows``, of whatever episodes. Starts are the first rows of episodes, and
+    rows whose number in their stream is a multiple of ``stride``. ``before`` rows of the episode before
+    a start have to be there, unless the episode is known to begin later. Any threads may call it.
     """
 
     def __cinit__(
@@ -220,39 +204,17 @@ cdef class Starts:
         return self.starts.count
 
     def slots(self):
-        """All slots at which a sequence can start, ascending.
-
-        Cost: in proportion to these, to the rows that came since such a look at all rows, some 20 ns
-        each, and to the slots divided by 64.
-        """
+        """All slots at which a sequence can start, ascending. Cost: as ``count``, and a copy of them."""
         self.c_follow()
         return self.starts.c_list(self.starts.count, False)
 
     def draw(self, intp_t n, rng):
-        """Draw n slots at which a sequence can start, each with the same probability.
+        """Draw n slots at which a sequence can start, each with the same probability: intp.
 
-        Parameters
-        ----------
-        n : int
-            How many, at least 0.
-        rng : numpy.random.Generator
-            Where the randomness comes from.
-
-        Returns
-        -------
-        ndarray of intp, shape (n,)
-
-        Raises
-        ------
-        NotEnoughDataError
-            A sequence can start nowhere.
-
-        Notes
-        -----
-        Slots are tried until a sequence can start there; as soon as that has taken some dozens of
-        tries for each of them, the rest is drawn from a set of all starts. Both give the same
-        distribution. The first call for which starts are too rare looks at all rows; one after it
-        at those that have come since, some 20 ns each, and at all starts if steps were deleted.
+        Slots are tried; after some dozens of tries for each of them, the rest is drawn from a set of all
+        starts. The first call that makes this set looks at all rows; one after it at those that have
+        come since, some 20 ns each, and at all starts if steps were deleted. Raises
+        ``NotEnoughDataError`` if there are none.
         """
         bit_generator = rng.bit_generator
         cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(

@@ -165,6 +165,8 @@ class Where:
 
 def is_true(found: Any, n: int) -> NDArray[np.bool_]:
     """What a condition returned for n rows, as an array of bools."""
+    if isinstance(found, np.ma.MaskedArray):
+        raise TypeError("condition: expected bools, got a masked array, whose mask would be lost")
     array = np.asarray(found)
     if array.dtype != np.bool_ or array.shape != (n,):
         raise ValueError(

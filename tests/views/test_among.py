@@ -231,6 +231,14 @@ def test_a_condition_of_ones_own_gives_bools() -> None:
             call()
 
 
+def test_a_condition_that_is_masked_is_refused() -> None:
+    """Its mask would be lost: rows that it hides were drawn as their data says."""
+    rb = filled(30, 0.5)
+    view = rb.view(Among(lambda rows: np.ma.masked_array(rows["x"] > 5, rows["x"] > 9), "x"))
+    with pytest.raises(TypeError, match="masked array"):
+        view.sample(3)
+
+
 def test_rows_that_go_away_while_a_condition_is_computed() -> None:
     """A clear by another thread, between two looks at rows, is no ``IndexError`` of the reader."""
     n = 20_000
