@@ -100,17 +100,9 @@ def field_of(found: Any, name: str) -> Field | None:
 
 
 class ParquetWriter:
-    """A Parquet file, to which rows are written group by group.
+    """A Parquet file, to which rows are written in groups of ``most``, which wait in memory.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-    most : int
-        Rows of a group, which wait in memory until there are as many.
-    metadata : dict of str to str
-        Metadata of the schema.
-    options
-        Those of ``pyarrow.parquet.ParquetWriter``.
+    ``metadata`` is that of the schema; ``options`` are pyarrow's.
     """
 
     def __init__(

@@ -61,21 +61,9 @@ def column(values: Array) -> Any:
 
 
 def part(field: Any, found: Any, path: Place) -> Any:
-    """The values at a path of a column, as Arrow's own types have them.
+    """The values at a path of a column, tensors as lists of a fixed size.
 
-    Parameters
-    ----------
-    field : pyarrow.Field
-        The column's.
-    found : pyarrow.Array
-        Its values.
-    path : tuple of str
-
-    Returns
-    -------
-    pyarrow.Array or str
-        As it is, if it is of no extension; a tensor of a fixed shape as lists of a fixed size; of
-        others the name of the extension, as their values are not known.
+    The name of the extension, if it is another one, as its values are not known.
     """
     name = ".".join((field.name, *path))
     for key in path:

@@ -36,7 +36,6 @@ ROLES = {
     "timeouts": "truncated",
     INFOS: "info",
 }
-FLAGS_AT_ONCE = 1 << 20
 
 
 def _place(path: Place) -> Place:
@@ -120,13 +119,11 @@ class D4rlReader(Reader):
                 "an episode: it and the one after it are read as one",
                 UserWarning,
             )
-        for at in range(0, self._n if ends.names else 0, FLAGS_AT_ONCE):
-            stop = min(at + FLAGS_AT_ONCE, self._n)
-            flags = {name: self._data[name][at:stop] for name in ends.names}
-            terminated, truncated = ends.flags(flags, stop - at)
-            for last in np.flatnonzero(terminated | truncated).tolist():
-                yield EpisodeRecord(at + last + 1 - start), start
-                start = at + last + 1
+        n = self._n if ends.names else 0
+        terminated, truncated = ends.flags({name: self._data[name][:n] for name in ends.names}, n)
+        for last in np.flatnonzero(terminated | truncated).tolist():
+            yield EpisodeRecord(last + 1 - start), start
+            start = last + 1
         yield EpisodeRecord(self._n - start, is_open=True), start
 
     def read(self, number: int, most: int) -> Iterator[Rows]:

@@ -66,14 +66,7 @@ def reading(path: Path) -> Iterator[None]:
         if str(error).startswith(str(path)):
             raise
         raise ValueError(f"{path}: {error}") from error
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        TypeError,
-    ) as error:
+    except DAMAGES as error:
         raise ValueError(f"{path}: expected a sound data set: {error!r}") from error
 
 

@@ -7,7 +7,7 @@ here: which formats there are (``_open``), and what a data set is (``_model``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -55,28 +55,9 @@ Steps = dict[Place, Array]  # values by the path of their column
 
 
 class Writer:
-    """Writes a data set, episode by episode.
+    """Writes a data set, episode by episode. ``places`` has the path of each field's column."""
 
-    Parameters
-    ----------
-    header : Header
-    places : dict of str to tuple of str
-        Path of the column of each field that is written.
-
-    Attributes
-    ----------
-    flags : (tuple of str, tuple of str)
-        Paths under which ``steps`` gets the flags of terminations and of truncations.
-    columns : dict of tuple of str to Field
-        Field of each column and of both flags.
-    number, record : int, EpisodeRecord
-        The episode that is being written.
-    lost : list of str
-        What was in the rows and is not in the files. Complete after ``close``.
-    """
-
-    flags: ClassVar[tuple[Place, Place]]
-    lost: Sequence[str] = ()
+    flags: ClassVar[tuple[Place, Place]]  # paths of terminations and truncations in ``steps``
 
     def __init__(self, header: Header, places: Mapping[str, Place]) -> None:
         self.header, self.places = header, dict(places)
@@ -85,7 +66,7 @@ class Writer:
 
     def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
         """Write an episode, whose rows come in chunks."""
-        self.number, self.record = number, record
+        self.number, self.record = number, record  # of the episode that is being written
         header, at, last = self.header, 0, {}
         self.begin()
         for rows in chunks:
@@ -125,40 +106,21 @@ class Writer:
 
 
 class Reader:
-    """Reads a data set.
+    """Reads a data set, or the split of it that is named.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-    split : str, optional
-        The part that is meant, of a format that has splits.
-
-    Attributes
-    ----------
-    has_final : bool
-        Whether an episode has one observation more than steps. Otherwise next observations that
-        have no column are those of the row after, and unknown at the last step of an episode.
-    header : Header
-        Complete after ``load``.
-    left_out : list of str
-        What is in the files and cannot be in a buffer.
-    about : dict
-        Entries of the format's own metadata that ``Format.metadata`` takes.
-    places : dict of str to tuple of str
-        Path of the column of each field that has one.
-    spans : list
-        Where each episode is, as ``read_episodes`` has it.
+    Without final observations, next observations that have no column are those of the row after,
+    and unknown at the last step of an episode.
     """
 
-    has_final: ClassVar[bool] = False
-    header: Header
-    about: Mapping[str, Any] = MappingProxyType({})
+    has_final: ClassVar[bool] = False  # episodes have one observation more than steps
+    header: Header  # complete after ``load``
+    about: Mapping[str, Any] = MappingProxyType({})  # entries that ``Format.metadata`` takes
 
     def __init__(self, path: Path, split: str | None = None) -> None:
         self.path, self.split = path, split
-        self.left_out: list[str] = []
-        self.places: dict[str, Place] = {}
-        self.spans: list[Any] = []
+        self.left_out: list[str] = []  # what is in the files and cannot be in a buffer
+        self.places: dict[str, Place] = {}  # path of the column of each field that has one
+        self.spans: list[Any] = []  # where each episode is, as ``read_episodes`` has it
 
     def load(self) -> None:
         """Read everything but the rows."""
@@ -203,33 +165,17 @@ class Reader:
 class Format:
     """A format of data sets.
 
-    Attributes
-    ----------
-    name : str
-        The word of ``FORMATS``.
-    is_file : bool
-        Whether a data set is one file, and not a folder.
-    suffixes : tuple of str
-        Suffixes of paths that choose the format of a new file.
-    has_splits : bool
-        Whether a data set may have parts by name.
-    reader, writer : type
-        A ``Reader``, made of a path and a split, and a ``Writer``, made of a path, a header and
-        metadata. A reader that has final observations needs them, actions and rewards in a buffer.
-    keys : tuple of str or None
-        Entries of the format's own metadata that ``export`` takes as ``about``; None for any.
-    lacks : tuple of str
-        What its files cannot say of a buffer, beside what no format can say (``LACKS``).
+    A reader that has final observations needs them, actions and rewards in a buffer.
     """
 
-    name: ClassVar[str]
-    is_file: ClassVar[bool] = False
-    suffixes: ClassVar[tuple[str, ...]] = ()
+    name: ClassVar[str]  # one of ``FORMATS``
+    is_file: ClassVar[bool] = False  # and not a folder
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of paths that choose the format of a new file
     has_splits: ClassVar[bool] = False
     reader: ClassVar[type[Reader]]
     writer: ClassVar[type[Any]]
-    keys: ClassVar[tuple[str, ...] | None] = None
-    lacks: ClassVar[tuple[str, ...]] = ()
+    keys: ClassVar[tuple[str, ...] | None] = None  # what ``about`` may have; None for any
+    lacks: ClassVar[tuple[str, ...]] = ()  # what no file says of a buffer, beside ``LACKS``
 
     def holds(self, field: Field) -> bool:
         """Whether the values of a field can be written."""

@@ -22,8 +22,7 @@ class HeaderBuilder:
     Parameters
     ----------
     roles : dict of str to str
-        First part of a column's path, and the field that it stands for: ``obs``, ``act``, ``rew``,
-        ``terminated`` or another name. Other columns are fields of their own name.
+        First part of a column's path, and the field that it stands for.
     left_out : list of str
         Receives each column that makes no field, with the reason.
     makes_next : bool
@@ -34,14 +33,6 @@ class HeaderBuilder:
         Fields that the reader makes without a column.
     mark : str
         Between the parts of a path in messages.
-
-    Attributes
-    ----------
-    fields : dict of str to Field
-    places : dict of str to tuple of str
-        Place of the column of each field.
-    seen : set of tuple of str
-        Places of all columns, also of those that make no field.
     """
 
     def __init__(
@@ -55,8 +46,8 @@ class HeaderBuilder:
         mark: str = "/",
     ) -> None:
         self.fields: dict[str, Field] = {}
-        self.places: dict[str, Place] = {}
-        self.seen: set[Place] = set()
+        self.places: dict[str, Place] = {}  # of the column of each field
+        self.seen: set[Place] = set()  # places of all columns
         self._parts: dict[str, dict[str, Place]] = {OBS: {}, ACT: {}}
         self._roles, self._left_out = roles, left_out
         self._makes_next, self._takes_next = makes_next, takes_next
@@ -65,11 +56,7 @@ class HeaderBuilder:
     def add(self, paths: Iterable[Place], field_of: Callable[[Place, str], Field | str]) -> None:
         """Add columns; those of the format's own names come first.
 
-        Parameters
-        ----------
-        paths : iterable of tuple of str
-        field_of : callable
-            Makes the field of a path and a name, or returns the reason why it makes none.
+        ``field_of`` makes the field of a path and a name, or returns why there is none.
         """
         for path in sorted(paths, key=lambda path: path[0] not in self._roles):
             self.seen.add(path)

@@ -252,18 +252,7 @@ def _leaf(field: Field) -> dict[str, Any]:
 
 
 class Leaf:
-    """A space that has no parts.
-
-    Attributes
-    ----------
-    node : dict
-        As Minari writes it.
-    kind : str
-        Its type, as ``"Box"``.
-    shape : tuple of int
-    is_image : bool
-        Whether Minari writes its values as JPEG, if it may.
-    """
+    """A space that has no parts, and ``node``, which is how Minari writes it."""
 
     def __init__(self, found: Mapping[str, Any]) -> None:
         self.node = dict(found)

@@ -95,26 +95,13 @@ class Ends:
 class Header:
     """A data set, but for its rows.
 
-    Attributes
-    ----------
-    fields : tuple of Field
-        In declared order.
-    episodes : tuple of EpisodeRecord
-        In the order in which they were begun.
-    observations, actions : dict of str to tuple of str
-        Fields that are observations or actions, or parts of them, and the path of each part.
-    reward : str or None
-        The field of rewards.
-    chained : dict of str to str
-        Fields of observations, and those of their next values, where these are the observations of
-        the row after, byte for byte: all of them, or none.
-    ends : Ends
-        The fields that end episodes.
+    ``chained`` has observations, and the fields of their next values, where these are the
+    observations of the row after, byte for byte: all of them, or none.
     """
 
     fields: tuple[Field, ...]
-    episodes: tuple[EpisodeRecord, ...]
-    observations: Mapping[str, Place] = field(default_factory=dict)
+    episodes: tuple[EpisodeRecord, ...]  # in the order in which they were begun
+    observations: Mapping[str, Place] = field(default_factory=dict)  # and the path of each part
     actions: Mapping[str, Place] = field(default_factory=dict)
     reward: str | None = None
     chained: Mapping[str, str] = field(default_factory=dict)
@@ -145,14 +132,9 @@ class Header:
     def places(self, roles: Mapping[str, str], taken: Iterable[str] = ()) -> dict[str, Place]:
         """Path of the column of each field, without the fields that end episodes.
 
-        Parameters
-        ----------
-        roles : dict of str to str
-            First part of a path, and the field that it stands for, as of ``HeaderBuilder``. Next
-            observations have columns if one of these stands for ``next_obs``, or if their values
-            are not those of the rows after.
-        taken : iterable of str
-            Other names that no extra field gets.
+        ``roles`` are those of ``HeaderBuilder``. Next observations have columns if one of these is
+        ``next_obs``, or if they are not those of the rows after. No extra field is called as one
+        of ``taken``.
         """
         columns = {role: column for column, role in roles.items()}
         made: dict[str, Place] = {}

@@ -250,8 +250,6 @@ def export(
         with new_place(path, is_file=found.is_file) as place:
             writer: Writer = found.writer(place, header, entries)
             _write(found, writer, source, header, count)
-            lost += writer.lost
-            _refuse(name, lost, strict=strict)
         count.finish()
     if lost:
         warn(f"{name}: {'; '.join(lost)}", DataLossWarning)

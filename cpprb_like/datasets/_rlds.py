@@ -2,10 +2,10 @@
 
 ``steps`` has ``observation``, ``action``, ``reward``, ``is_first``, ``is_last``, ``is_terminal``
 and ``discount``; the last step of an episode has its final observation, and zeros in the place of
-the rest. Values are written as their bytes (``encoding: bytes``), as lists of floats would make
-float32 of float64. An extra field is a feature of its name. An episode is one record, so it takes
-its memory. Images as PNG or JPEG are read, and not written. Not here: records and messages
-(``_tfrecord``), and images (``_images``).
+the rest. Values are written as their bytes (``encoding: bytes``), which changes none. An extra
+field is a feature of its name. An episode is one record, so it takes its memory. Images as PNG or
+JPEG are read, and not written. Not here: records and messages (``_tfrecord``), and images
+(``_images``).
 """
 
 from __future__ import annotations
@@ -58,20 +58,14 @@ def _places(header: Header) -> dict[str, Place]:
     return header.places(ROLES, FLAGS if has_discount else (*FLAGS, DISCOUNT))
 
 
-def _dtype(field: Field) -> np.dtype[Any]:
-    """The dtype of a feature: TensorFlow decodes no uint32."""
-    return np.dtype(np.int64) if field.dtype == np.uint32 else field.dtype
-
-
 # ---------------------------------------------------------------------- writing
 
 
-def _tensor(dtype: str, shape: tuple[int, ...], encoding: str) -> dict[str, Any]:
-    kind = "scalar.Scalar" if not shape and encoding == "none" else "tensor_feature.Tensor"
-    dimensions = {"dimensions": [str(length) for length in shape]} if shape else {}
+def _tensor(field: Field) -> dict[str, Any]:
+    dimensions = {"dimensions": [str(length) for length in field.shape]} if field.shape else {}
     return {
-        "pythonClassName": CORE + kind,
-        "tensor": {"dtype": dtype, "encoding": encoding, "shape": dimensions},
+        "pythonClassName": CORE + "tensor_feature.Tensor",
+        "tensor": {"dtype": str(field.dtype), "encoding": "bytes", "shape": dimensions},
     }
 
 
@@ -87,23 +81,16 @@ def _dict(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _features(columns: Mapping[Place, Field]) -> dict[str, Any]:
     """What ``features.json`` says of the columns."""
-    leaves: list[tuple[Place, dict[str, Any]]] = []
-    for path, field in columns.items():
-        if path[0] in FLAGS:
-            continue
-        if path == ("reward",) and field.dtype == FLOAT:
-            leaf = _tensor("float32", (), "none")
-        else:
-            leaf = _tensor(str(_dtype(field)), field.shape, "bytes")
-        leaves.append((path, leaf))
-    leaves += [((name,), _tensor("bool", (), "none")) for name in FLAGS]
-    if (DISCOUNT,) not in dict(leaves):
-        leaves.append(((DISCOUNT,), _tensor("float32", (), "none")))
+    flags: dict[Place, Field] = {(name,): Field("", FLAG, ()) for name in FLAGS}
+    made = {(DISCOUNT,): Field("", FLOAT, ()), **columns, **flags}
     steps = {
         "pythonClassName": CORE + "dataset_feature.Dataset",
-        "sequence": {"feature": _dict(nest(leaves)), "length": "-1"},
+        "sequence": {
+            "feature": _dict(nest((path, _tensor(field)) for path, field in made.items())),
+            "length": "-1",
+        },
     }
-    return _dict({"steps": steps, "episode_id": _tensor("int64", (), "bytes")})
+    return _dict({"steps": steps, "episode_id": _tensor(Field("", np.dtype(np.int64), ()))})
 
 
 class RldsWriter(Writer):
@@ -139,12 +126,9 @@ class RldsWriter(Writer):
         found: Rows = dict(zip(FLAGS, (is_first, is_last, is_terminal), strict=True))
         found[DISCOUNT] = 1 - np.append(terminated, terminated[-1]).astype(FLOAT)
         for path, last in final.items():
-            values = np.concatenate([*(one[path] for one in pieces), last])
-            is_list = path == ("reward",) and values.dtype == FLOAT
-            found["/".join(path)] = values if is_list else _flat(values, self.columns[path])
+            found["/".join(path)] = np.concatenate([*(one[path] for one in pieces), last])
         example = {f"steps/{name}": values for name, values in found.items()}
-        example["episode_id"] = np.array([[self.number]], np.int64).view(np.uint8)
-        data = _tfrecord.dump_example(example)
+        data = _tfrecord.dump_example(example | {"episode_id": np.array([self.number], np.int64)})
         _tfrecord.write(self._file, data)
         self._nbytes += len(data)
 
@@ -173,12 +157,6 @@ class RldsWriter(Writer):
     def abandon(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _flat(values: Array, field: Field) -> Array:
-    """The bytes of each value: uint8 of shape (n, k)."""
-    values = values.astype(_dtype(field), copy=False)
-    return np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
 
 
 # ---------------------------------------------------------------------- reading
@@ -329,6 +307,10 @@ class Rlds(Format):
     has_splits = True
     keys = ("description", "citation")
     lacks = (BOTH,)
+
+    def holds(self, field: Field) -> bool:
+        """Whether the values of a field can be written: TensorFlow decodes no uint32."""
+        return super().holds(field) and field.dtype != np.uint32
 
     def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format."""

@@ -104,22 +104,14 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def dump_example(features: Mapping[str, Array]) -> bytes:
-    """An ``Example``.
-
-    Arrays of float32, shape (n,), are lists of floats; of bool, lists of integers; and of uint8,
-    shape (n, k), lists of n times k bytes.
-    """
+    """An ``Example`` with the bytes of each value of some arrays."""
     entries = []
     for name, values in features.items():
-        if values.dtype == np.bool_:
-            kind, data = INTEGERS, _field(1, values.astype(np.uint8).tobytes())
-        elif values.dtype == np.uint8:
-            head = np.frombuffer(_varint(1 << 3 | 2) + _varint(values.shape[1]), np.uint8)
-            heads = np.broadcast_to(head, (len(values), len(head)))
-            kind, data = BYTES, np.concatenate([heads, values], axis=1).tobytes()
-        else:
-            kind, data = FLOATS, _field(1, values.astype("<f4", copy=False).tobytes())
-        entries.append(_field(1, _field(1, name.encode()) + _field(2, _field(kind, data))))
+        flat = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
+        head = np.frombuffer(_varint(1 << 3 | 2) + _varint(flat.shape[1]), np.uint8)
+        heads = np.broadcast_to(head, (len(flat), len(head)))
+        data = _field(BYTES, np.concatenate([heads, flat], axis=1).tobytes())
+        entries.append(_field(1, _field(1, name.encode()) + _field(2, data)))
     return _field(1, b"".join(entries))
 
 

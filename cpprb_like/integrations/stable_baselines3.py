@@ -63,14 +63,8 @@ UNPRIORITIZED = ("stable_baselines3", "sb3_contrib", "sbx")  # no train() of the
 class PrioritizedReplayBufferSamples(NamedTuple):
     """A batch of a buffer with priorities: Stable-Baselines3's, with weights and indexes.
 
-    Parameters
-    ----------
-    observations, actions, next_observations, dones, rewards, discounts
-        As in ``ReplayBufferSamples`` and ``DictReplayBufferSamples``.
-    weights : Tensor, shape (n, 1)
-        Importance-sampling weights, float32, at most 1.0.
-    indexes : ndarray, shape (n,)
-        For ``update_priorities``.
+    ``weights``, of shape ``(n, 1)``, are importance-sampling weights of at most 1.0; ``indexes``
+    are for ``update_priorities``.
     """
 
     observations: Any
@@ -113,11 +107,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     n_envs : int
         Number of environments.
     optimize_memory_usage : bool
-        Keep a next observation only where it is not the observation that follows. Other than in
-        Stable-Baselines3 this goes together with ``handle_timeout_termination``, with n-step
-        returns and with Dict observations, and loses nothing. So batches are those that
-        Stable-Baselines3's buffer gives without the option; with it, theirs leaves out the oldest
-        step once it is full, draws other rows then, and has other observations after an end.
+        Keep a next observation only where it is not the observation that follows. It goes together
+        with all other options, and batches are those without it.
     handle_timeout_termination : bool
         ``dones`` of a batch are 0 where a time limit ended the episode, so that the target
         bootstraps from the last observation.
@@ -125,8 +116,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         Which rows are drawn, for example ``Prioritized(alpha=0.6)``; the buffer takes a copy. By
         default uniformly from NumPy's global state, as Stable-Baselines3 does. With a
         ``PrioritySampler`` batches are ``PrioritizedReplayBufferSamples``, for an algorithm such
-        as ``PrioritizedDQN`` that weights its loss and calls ``update_priorities``. The algorithms
-        of Stable-Baselines3 itself do neither, and are refused.
+        as ``PrioritizedDQN``; those of Stable-Baselines3 itself update no priorities, and are
+        refused.
     n_steps : int
         n-step returns over this many steps, or fewer where the episode ends; 1. Batches have
         ``discounts`` then, ``gamma ** steps``, or 0 where the episode was terminated. A row can
@@ -235,7 +226,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         self._none = np.zeros((self.n_envs, 1), bool)
         self._unanswered = 0  # batches drawn by priority since priorities were last updated
         self._is_checked = not prioritized and not self._has_gamma
-        self._last_next: dict[str, bytes] = {}
+        self._last_next: dict[str, Array] = {}  # the bytes of each environment
         self.source = self._open_source()
 
     # Whether draws can be those of Stable-Baselines3, from NumPy's global state.
@@ -300,20 +291,10 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     ) -> None:
         """Add a step of every environment.
 
-        Parameters
-        ----------
-        obs, next_obs : ndarray or dict of ndarray, shape (n_envs, ...)
-            Observations before and after the step; after the last step of an episode the last
-            observation, and not the first one of the next episode.
-        action, reward, done : ndarray, shape (n_envs, ...)
-            The action, its reward, and whether it ended the episode.
-        infos : list of dict
-            ``"TimeLimit.truncated"`` in one says that a time limit ended the episode.
-
-        Raises
-        ------
-        TypeError, ValueError
-            A value is none of its space; nothing was added.
+        After the last step of an episode ``next_obs`` is the last observation, and not the first
+        one of the next episode. ``"TimeLimit.truncated"`` in one of ``infos`` says that a time
+        limit ended the episode. ``TypeError`` or ``ValueError`` if a value is none of its space;
+        nothing was added.
         """
         n_envs = self.n_envs
         step: dict[str, Any] = {
@@ -342,7 +323,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
             self._end_what_was_reset(step)
         self.buffer.add(**step)
         if self._follows_episodes:
-            self._last_next = {name: values.tobytes() for name, values in nexts.items()}
+            self._last_next = {name: _bytes_of(values).copy() for name, values in nexts.items()}
 
     @property
     def _follows_episodes(self) -> bool:
@@ -352,31 +333,22 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     def _end_what_was_reset(self, step: Mapping[str, Any]) -> None:
         """Truncate the episodes that this step does not follow: their environment was reset."""
         for name, expected in self._last_next.items():
-            found = step[name].tobytes()
-            if found == expected:
+            found = _bytes_of(step[name])
+            if found.shape == expected.shape and np.array_equal(found, expected):
                 continue
-            rows = [np.frombuffer(values, np.uint8) for values in (found, expected)]
-            before, after = (row.reshape(self.n_envs, -1) for row in rows)
-            same = (
-                (before == after).all(axis=1) if before.shape == after.shape else self._none[:, 0]
-            )
             for field in self.buffer.schema.fields:  # a step that is refused ends nothing
                 if field.name in step:
                     field.convert(step[field.name], self.n_envs)
-            for env in np.flatnonzero(~same):
-                self.buffer.on_episode_end(int(env))
+            for env in range(self.n_envs):
+                if not np.array_equal(found[env], expected[env]):
+                    self.buffer.on_episode_end(env)
 
     # ------------------------------------------------------------------ batches
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """Draw a batch.
 
-        Parameters
-        ----------
-        batch_size : int
-            Rows to draw, with replacement.
-        env : VecNormalize, optional
-            Normalizes observations and rewards, as they are drawn, by its statistics of now.
+        A ``VecNormalize`` normalizes observations and rewards by its statistics of now.
 
         Returns
         -------
@@ -479,17 +451,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike | torch.Tensor) -> None:
         """Set the priorities of drawn rows, such as their absolute TD errors.
 
-        Parameters
-        ----------
-        indexes : array_like of int, shape (n,)
-            ``indexes`` of a batch.
-        priorities : array_like or Tensor, shape (n,) or (n, 1)
-            Finite, at least 0; a tensor of any device.
-
-        Raises
-        ------
-        TypeError, ValueError, IndexError
-            As ``PrioritizedReplayBuffer.update_priorities``; or the buffer has no priorities.
+        As ``PrioritizedReplayBuffer.update_priorities``; also a tensor of any device, of shape
+        ``(n,)`` or ``(n, 1)``. ``TypeError`` if the buffer has no priorities.
         """
         if not self.buffer.has_priorities:
             raise TypeError(f"{type(self).__name__}: there are no priorities")
@@ -538,7 +501,7 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As ``ReplayBuffer``; or an option of its own is of a wrong type or value.
+        As ``ReplayBuffer``.
 
     Notes
     -----
@@ -724,6 +687,11 @@ class PrioritizedDQN(DQN):  # type: ignore[misc]
         self.logger.record("train/loss", np.mean(losses))
 
 
+def _bytes_of(values: Array) -> Array:
+    """The bytes of the value of each environment."""
+    return np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
+
+
 class _LastStep:
     """Takes ``dones[pos] = True``: the episodes of the last step end."""
 
@@ -757,38 +725,29 @@ def _read_gamma(gamma: float | None, n_steps: int) -> float:
 
 def _read_space(space: Any, shape: Any) -> tuple[_Part, ...]:
     """The parts of an observation space."""
-    keys = [None] if not isinstance(space, spaces.Dict) else list(space.spaces)
-    parts = []
-    for key in keys:
-        inner = space if key is None else space.spaces[key]
-        field = "obs" if key is None else f"obs.{key}"
-        parts.append(
-            _Part(
-                key,
-                field,
-                f"next_{field}",
-                shape if key is None else shape[key],
-                np.dtype(inner.dtype),
-                isinstance(inner, spaces.Discrete),
-            )
+
+    def part(key: str | None, inner: Any, shape: tuple[int, ...]) -> _Part:
+        field, is_number = (
+            "obs" if key is None else f"obs.{key}",
+            isinstance(inner, spaces.Discrete),
         )
-    return tuple(parts)
+        return _Part(key, field, f"next_{field}", shape, np.dtype(inner.dtype), is_number)
+
+    if not isinstance(space, spaces.Dict):
+        return (part(None, space, shape),)
+    return tuple(part(key, inner, shape[key]) for key, inner in space.spaces.items())
 
 
 def _read_stacks(stack_compress: bool | Iterable[str], parts: tuple[_Part, ...]) -> list[str]:
     """The fields that are frame stacks."""
-    if isinstance(stack_compress, str):
-        stack_compress = [stack_compress]
+    images = [part.field for part in parts if len(part.shape) == 3]
     if isinstance(stack_compress, (bool, np.bool_)):
-        found = [part.field for part in parts if stack_compress and len(part.shape) == 3]
-        if stack_compress and not found:
-            raise ValueError(
-                "stack_compress: expected observations of three axes, got "
-                + ", ".join(f"{part.field} of shape {part.shape}" for part in parts)
-            )
-        return found
+        if stack_compress and not images:
+            shapes = {part.field: part.shape for part in parts}
+            raise ValueError(f"stack_compress: expected observations of three axes, got {shapes}")
+        return images if stack_compress else []
+    wanted = [stack_compress] if isinstance(stack_compress, str) else list(stack_compress)
     fields = {part.key: part.field for part in parts}
-    wanted = list(stack_compress)
     unknown = [key for key in wanted if key not in fields]
     if unknown:
         raise ValueError(f"stack_compress: expected some of {list(fields)}, got {unknown}")

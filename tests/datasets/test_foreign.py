@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dataset_cases import dump_lists
 from optional import need
 
 from cpprb_like import ReplayBuffer
@@ -263,7 +264,7 @@ def write_rlds(
     file = path / "x-train.tfrecord-00000-of-00001"
     with file.open("wb") as out:
         example = {f"steps/{name}": np.asarray(value) for name, value in values.items()}
-        _tfrecord.write(out, _tfrecord.dump_example(example))
+        _tfrecord.write(out, dump_lists(example))
     return file
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cpprb_like import ReplayBuffer
+from cpprb_like.datasets import _tfrecord
 
 FLAG: dict[str, Any] = {"shape": (), "dtype": bool}
 
@@ -205,12 +206,11 @@ def assert_carried(expected: ReplayBuffer, got: ReplayBuffer, format: str) -> No
                 continue
             is_extra = not name.startswith(("obs", "next_obs", "act", "rew"))
             other = name_in(format, name) if is_extra else name
-            if values.dtype.kind not in "biuf" or not values[:1].size:
+            dtype = values.dtype
+            is_held = format != "rlds" or dtype != np.uint32  # which TensorFlow does not decode
+            if dtype.kind not in "biuf" or not values[:1].size or not is_held:
                 assert other not in found
                 continue
-            dtype = values.dtype
-            if format == "rlds" and dtype == np.uint32:  # which TensorFlow does not decode
-                dtype = np.dtype(np.int64)
             assert found[other].dtype == dtype, name
             is_last_known = format != "lerobot" or not name.startswith("next_") or is_broken(got)
             n = len(values) if is_last_known else len(values) - what[1]
@@ -224,3 +224,14 @@ def assert_carried(expected: ReplayBuffer, got: ReplayBuffer, format: str) -> No
 def place(folder: Path, format: str) -> Path:  # noqa: A002 (as the option is called)
     """A path for a data set of this format."""
     return folder / {"d4rl": "rows.hdf5", "rllib": "rows.parquet"}.get(format, "data")
+
+
+def dump_lists(features: dict[str, Any]) -> bytes:
+    """An ``Example`` of TensorFlow with lists of numbers: of floats, or of bools as integers."""
+    field, entries = _tfrecord._field, []
+    for name, values in features.items():
+        is_flag = values.dtype == np.bool_
+        data = field(1, values.astype(np.uint8 if is_flag else "<f4").tobytes())
+        listed = field(_tfrecord.INTEGERS if is_flag else _tfrecord.FLOATS, data)
+        entries.append(field(1, field(1, name.encode()) + field(2, listed)))
+    return field(1, b"".join(entries))
