@@ -28,25 +28,10 @@ class _Cache(ForEnv):
         self._done = False
 
     def add(self, s: Any, a: Any, r: float, done: bool) -> None:
-        """Add a step.
+        """Add a step, as ``ExperienceReplayBuffer.add``; the state is copied.
 
-        Parameters
-        ----------
-        s
-            The state: whatever ``np.array`` takes; it is copied.
-        a : int or array_like
-            Discrete: the number of an action, or a weight for each. Box: an array of its shape.
-        r : float
-            The reward.
-        done : bool
-            Whether the episode ended here.
-
-        Raises
-        ------
-        EpisodeDoneError
-            The cache still holds steps of an episode that is done.
-        TypeError, ValueError
-            A value is of a wrong type or shape. Whatever is raised, the cache is as it was.
+        Raises ``EpisodeDoneError`` if the cache still holds steps of an episode that is done.
+        Whatever is raised, the cache is as it was.
         """
         if self._done and self._steps:
             raise EpisodeDoneError(
@@ -80,24 +65,9 @@ class _Cache(ForEnv):
 class NStepCache(_Cache):
     """keras-gym's cache that makes transitions of n steps while an episode goes on.
 
-    Parameters
-    ----------
-    env
-        Its ``action_space`` is read, Discrete or Box.
-    n : int
-        Steps of a transition.
-    gamma : float
-        Discount factor, from 0 to 1.
-
-    Raises
-    ------
-    ActionSpaceError, TypeError, ValueError
-        As ``ExperienceReplayBuffer``.
-
-    Notes
-    -----
-    ``len`` is the number of steps held; it is true when a transition can be popped: more than ``n``
-    steps are held, or the episode is done.
+    Parameters are those of ``ExperienceReplayBuffer``. ``len`` is the number of steps held; the
+    cache is true when a transition can be popped: more than ``n`` steps are held, or the episode is
+    done.
 
     Examples
     --------
@@ -118,18 +88,11 @@ class NStepCache(_Cache):
         self.n = as_int("n", n, 1)
 
     def pop(self) -> Transitions:
-        """The oldest transition, which is taken out.
+        """The oldest transition, which is taken out: S, A, Rn, In, S_next, A_next.
 
-        Returns
-        -------
-        S, A, Rn, In, S_next, A_next : ndarray
-            As of ``ExperienceReplayBuffer.sample``, of one transition. Where the episode ended
-            before there was a next state, In is 0, and the next state and action are S and A.
-
-        Raises
-        ------
-        InsufficientCacheError
-            Not more than ``n`` steps are held, and the episode is not done.
+        They are those of ``ExperienceReplayBuffer.sample``, of one transition. Where the episode
+        ended before there was a next state, In is 0, and the next state and action are S and A.
+        Raises ``InsufficientCacheError`` if the cache is not true.
         """
         if not self:
             raise InsufficientCacheError(
@@ -143,14 +106,8 @@ class NStepCache(_Cache):
         if len(self._steps) >= self.n:
             s_next, a_next, _ = self._steps[self.n - 1]
             factor = self.gamma**self.n
-        return (
-            s.copy(),
-            a.copy(),
-            np.array([reward]),
-            np.array([factor]),
-            s_next.copy(),
-            a_next.copy(),
-        )
+        sums = np.array([reward]), np.array([factor])
+        return s.copy(), a.copy(), *sums, s_next.copy(), a_next.copy()
 
     def __bool__(self) -> bool:
         return len(self) > (0 if self._done else self.n)
@@ -159,21 +116,8 @@ class NStepCache(_Cache):
 class MonteCarloCache(_Cache):
     """keras-gym's cache that gives the returns of an episode once it is done, last step first.
 
-    Parameters
-    ----------
-    env
-        Its ``action_space`` is read, Discrete or Box.
-    gamma : float
-        Discount factor, from 0 to 1.
-
-    Raises
-    ------
-    ActionSpaceError, TypeError, ValueError
-        As ``ExperienceReplayBuffer``.
-
-    Notes
-    -----
-    ``len`` is the number of steps held; it is true when there are some and the episode is done.
+    Parameters are those of ``ExperienceReplayBuffer``. ``len`` is the number of steps held; the
+    cache is true when there are some and the episode is done.
 
     Examples
     --------
@@ -193,17 +137,10 @@ class MonteCarloCache(_Cache):
         self._return = 0.0  # of the step that was popped last, in this episode
 
     def pop(self) -> tuple[Array, Array, Array]:
-        """The newest step, which is taken out.
+        """The newest step, which is taken out: S, A, G.
 
-        Returns
-        -------
-        S, A, G : ndarray
-            State, action and the discounted sum of all rewards from there on, float64; of one step.
-
-        Raises
-        ------
-        InsufficientCacheError
-            The episode is not done, or all its steps are popped.
+        State, action and the discounted sum of all rewards from there on, float64; of one step.
+        Raises ``InsufficientCacheError`` if the cache is not true.
         """
         if not self:
             raise InsufficientCacheError(

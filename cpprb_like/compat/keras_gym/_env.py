@@ -12,9 +12,6 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import Field
 from cpprb_like.checkpoint import Checkpointed
 
-KEPT_ACTIONS = 64  # that are one-hot from the beginning
-INTEGERS = (int, np.int64, np.int32)  # numbers that programs give; others are looked at
-
 
 class KerasGymError(Exception):
     """What keras-gym's errors have in common."""
@@ -57,14 +54,11 @@ class ForEnv(Checkpointed):
         self.env = env
         space = env.action_space
         self._discrete = _is(space, "Discrete", "n")
-        self._one_hots: dict[int, Array] = {}  # of the first actions, if they are numbered
+        self._first = 0
         if self._discrete:
             n = as_int("env.action_space.n", space.n, 1)
             self.action_field = Field("a", np.dtype(np.float64), (n,))
             self._first = int(getattr(space, "start", 0))
-            table = np.eye(min(n, KEPT_ACTIONS), n)
-            table.flags.writeable = False
-            self._one_hots = {self._first + place: row for place, row in enumerate(table[:, None])}
         elif _is(space, "Box", "shape", "dtype"):
             self.action_field = Field("a", np.dtype(space.dtype), tuple(space.shape))
         else:
@@ -95,35 +89,32 @@ class ForEnv(Checkpointed):
         return len(self.action_field.shape) or 1
 
     def read_action(self, a: Any) -> Array:
-        """An action as it is stored, in a batch of one: one-hot if the space is Discrete.
-
-        To be read only.
-        """
-        if type(a) in INTEGERS and a in self._one_hots:
-            return self._one_hots[a]
+        """An action as it is stored, in a batch of one: one-hot if the space is Discrete."""
         if self._discrete:
+            if isinstance(a, (int, np.integer)):
+                return self._one_hot(int(a))
             try:
                 given = np.asarray(a)
             except ValueError as error:  # rows of several lengths
                 raise ValueError(f"a: {error}") from None
-            if given.shape != self.action_field.shape:
-                return self._one_hot(given)
+            n = self.action_field.shape
+            if given.ndim == 0 and given.dtype.kind in "iub":
+                return self._one_hot(int(given))
+            if given.shape != n:
+                raise TypeError(
+                    f"a: expected the number of an action, or an array of shape {n}, got {a!r}"
+                )
         action = self.action_field.convert(a, 1)
         if len(action) != 1:
             raise ValueError(f"a: expected one action, got {len(action)}")
         return action
 
-    def _one_hot(self, a: Array) -> Array:
+    def _one_hot(self, a: int) -> Array:
         n = self.num_actions
-        if a.ndim or a.dtype.kind not in "iub":
-            raise TypeError(
-                f"a: expected the number of an action, or an array of shape ({n},), got {a!r}"
-            )
-        place = int(a) - self._first
-        if not 0 <= place < n:
+        if not self._first <= a < self._first + n:
             raise ValueError(f"a: expected {self._first} to {self._first + n - 1}, got {a}")
         action = np.zeros((1, n))
-        action[0, place] = 1.0
+        action[0, a - self._first] = 1.0
         return action
 
 

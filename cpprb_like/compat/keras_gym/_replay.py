@@ -12,38 +12,13 @@ from cpprb_like import ReplayBuffer
 from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like.compat._arrays import as_numbers
-from cpprb_like.compat.coax import PrioritizedReplayBuffer, SimpleReplayBuffer, TransitionBatch
-from cpprb_like.compat.keras_gym._caches import MonteCarloCache, NStepCache, Transitions
-from cpprb_like.compat.keras_gym._env import (
-    ActionSpaceError,
-    EpisodeDoneError,
-    ForEnv,
-    InconsistentCacheInputError,
-    InsufficientCacheError,
-    KerasGymError,
-    NumpyArrayCheckError,
-    SpaceError,
-)
+from cpprb_like.compat.keras_gym._caches import Transitions
+from cpprb_like.compat.keras_gym._env import ForEnv, InsufficientCacheError, NumpyArrayCheckError
 from cpprb_like.samplers import Where
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views._stacking import newest_frame
 
-__all__ = [
-    "ActionSpaceError",
-    "EpisodeDoneError",
-    "ExperienceReplayBuffer",
-    "InconsistentCacheInputError",
-    "InsufficientCacheError",
-    "KerasGymError",
-    "MonteCarloCache",
-    "NStepCache",
-    "NumpyArrayCheckError",
-    "PrioritizedReplayBuffer",
-    "SimpleReplayBuffer",
-    "SpaceError",
-    "TransitionBatch",
-]
-
+__all__ = ["ExperienceReplayBuffer"]
 
 MOST_REJECTED = 10  # rejected rows for each row of a batch, before all rows are looked at
 
@@ -88,8 +63,6 @@ class ExperienceReplayBuffer(ForEnv):
     ------
     ActionSpaceError
         The action space is neither Discrete nor a Box.
-    TypeError, ValueError
-        A parameter is of a wrong type or value; the message names it.
 
     Notes
     -----
@@ -157,15 +130,7 @@ class ExperienceReplayBuffer(ForEnv):
         batch_size: int = 32,
         random_seed: int | None = None,
     ) -> ExperienceReplayBuffer:
-        """A buffer with ``env``, ``bootstrap_n`` and ``gamma`` of a value function.
-
-        Parameters
-        ----------
-        value_function
-            Has these attributes.
-        capacity, batch_size, random_seed
-            As for the class.
-        """
+        """A buffer with the ``env``, ``bootstrap_n`` and ``gamma`` of a value function."""
         return cls(
             value_function.env,
             capacity,
@@ -218,8 +183,7 @@ class ExperienceReplayBuffer(ForEnv):
         NumpyArrayCheckError
             ``s`` is no array, or its last axis is not that of the frames.
         TypeError, ValueError
-            A value is of a wrong type or shape, or not one of the action space. Whatever is raised,
-            the buffer is as it was.
+            A value is of a wrong type or shape. Whatever is raised, the buffer is as it was.
         """
         frame, action = self._newest_frame(s), self.read_action(a)
         try:
