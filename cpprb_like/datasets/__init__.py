@@ -2,7 +2,7 @@
 
 ``ReplayBuffer.export`` and ``ReplayBuffer.from_dataset`` are the doors; ``describe`` looks without
 reading rows. A step passes through ``_from_buffer`` to the writer of a format, and from its reader
-through ``_into_buffer``; ``_model`` is what they agree on. Each format has a file of its own.
+through ``_open``; ``_model`` is what they agree on. Each format has a file of its own.
 May import: public names of the other rooms, and of what is private the operations on files, the
 progress of a save, and fields.
 """

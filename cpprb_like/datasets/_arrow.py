@@ -130,10 +130,6 @@ class ParquetWriter:
             self._writer = writer(self._path, table.schema, **self._options)
         self._writer.write_table(table, row_group_size=self._most)
 
-    def nbytes(self) -> int:
-        """Bytes on the disk so far."""
-        return self._path.stat().st_size if self._writer is not None else 0
-
     def close(self) -> None:
         """Write the waiting rows and the footer."""
         if self._n:

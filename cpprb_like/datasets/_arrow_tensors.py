@@ -1,4 +1,4 @@
-"""Columns of tensors, which Arrow has as types of extensions: Ray's, and its own of a fixed shape.
+"""Columns of tensors, which Ray has as types of extensions of Arrow.
 
 Such a column is a flat list for each row, with the shape beside it. Ray takes nested lists for
 arrays of Python objects, so what it is to read is written as a type of its own. What pyarrow makes
@@ -76,10 +76,6 @@ def part(field: Any, found: Any, path: Place) -> Any:
 def _plain(field: Any, found: Any, name: str) -> Any:
     pa = need("pyarrow", "arrow")
     kind, metadata = field.type, field.metadata or {}
-    if isinstance(kind, pa.FixedShapeTensorType):
-        order = kind.permutation
-        is_plain = order is None or list(order) == list(range(len(order)))
-        return _shaped(found.storage, kind.shape, name) if is_plain else kind.extension_name
     if isinstance(kind, pa.BaseExtensionType):
         if kind.extension_name in OF_RAY and isinstance(kind, pa.ExtensionType):
             return _shaped(found.storage, _shape(kind.__arrow_ext_serialize__(), name), name)

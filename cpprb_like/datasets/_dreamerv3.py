@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 
@@ -45,7 +46,6 @@ __all__ = ["FORMAT"]
 
 NAME = "dreamerv3"
 FILE = re.compile(r"([0-9TF]+)-([0-9A-Za-z]+)-([0-9A-Za-z]+)-([0-9]{1,9})\.npz")
-DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 NO_CHUNK = "0" * 22  # follows the newest chunk of a stream
 CHUNK_STEPS = 1024
 FLAGS = ("is_first", "is_last", "is_terminal")
@@ -172,12 +172,8 @@ class _Stream:
 
 
 def _uuid() -> str:
-    """A new name of 22 letters, as DreamerV3 writes them."""
-    number, letters = int.from_bytes(os.urandom(16), "big"), ""
-    for _ in range(22):
-        number, digit = divmod(number, 62)
-        letters = DIGITS[digit] + letters
-    return letters
+    """A new name of 22 letters, of which DreamerV3 makes a number of 128 bits."""
+    return f"0{uuid4().hex[:21]}"
 
 
 # ---------------------------------------------------------------------- reading

@@ -1,43 +1,32 @@
 """LeRobot 3.0: a folder of Parquet files with a row for each frame, and ``meta/``.
 
 ``observation.*``, ``action``, ``next.reward``, ``next.done``, ``next.terminated``,
-``next.truncated``; every other field is a feature of its name. LeRobot has no place for the
-observation after the last step of an episode. Not here: what is in a column
-(``_lerobot_features``).
+``next.truncated``; every other field is a feature of its name: numbers in lists, or images as PNG.
+LeRobot has no place for the observation after the last step of an episode. Not here: PNG
+(``_images``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpprb_like.datasets import _arrow
-from cpprb_like.datasets._files import need, reading
+from cpprb_like.datasets._files import converted, is_native, need, reading
 from cpprb_like.datasets._format import CUT, FINAL, Format, Reader, Steps, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._header_builder import HeaderBuilder
-from cpprb_like.datasets._lerobot_features import (
-    DEFAULTS,
-    DONE,
-    NAME,
-    OBSERVATION,
-    ROLES,
-    TERMINATED,
-    TRUNCATED,
-    Feature,
-    Statistics,
-    feature_of,
-    features_of,
-    is_held,
-)
+from cpprb_like.datasets._images import COLORS, decoded, encoded
 from cpprb_like.datasets._model import (
     FLAG,
+    Array,
     EpisodeRecord,
     Field,
     Header,
@@ -48,19 +37,237 @@ from cpprb_like.datasets._model import (
 
 __all__ = ["FORMAT"]
 
+NAME = "lerobot"
+DEFAULTS = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+REWARD, DONE = "next.reward", "next.done"
+TERMINATED, TRUNCATED = "next.terminated", "next.truncated"
+OBSERVATION = "observation"
+ROLES = {
+    OBSERVATION: "obs",
+    "action": "act",
+    REWARD: "rew",
+    DONE: "done",
+    TERMINATED: "terminated",
+    TRUNCATED: "truncated",
+}
+TAKEN = {*DEFAULTS, "task"}
+MOST_AXES = 5  # of LeRobot's arrays
+AT_ONCE = 1 << 18  # numbers that are float64 at a time
 VERSION = "v3.0"
 INFO, STATS = "meta/info.json", "meta/stats.json"
 TASKS, EPISODES = "meta/tasks.parquet", "meta/episodes"
 PIECE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 DATA_PATH = f"data/{PIECE}.parquet"
-FILES_IN_CHUNK = 1000
-FILE_NBYTES = 100 << 20
-VIDEO_FILE_MB = 200
+FILES_IN_CHUNK, DATA_FILE_MB, VIDEO_FILE_MB = 1000, 100, 200  # as LeRobot says
 TASK = "from_replay_buffer"  # as LeRobot's own replay buffer says
 FPS = 1
 BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
 MOST_EPISODES = 256  # whose metadata wait to be written
 ALONE = ("observation", "observation.state", "observation.image")
+
+
+class Feature(NamedTuple):
+    """A column of LeRobot, and the field that it is in a buffer."""
+
+    column: str
+    field: Field
+    is_image: bool = False
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        height, width, channels = (*self.field.shape, 1)[:3]
+        return height, width, channels
+
+    @property
+    def numbers(self) -> Field:
+        """What the lists hold: a single number is a list of one."""
+        return Field(self.column, self.field.dtype, self.field.shape or (1,))
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``info.json`` says of it."""
+        if self.is_image:
+            names = ["height", "width", "channels"]
+            return {"dtype": "image", "shape": list(self.image_shape), "names": names}
+        numbers = self.numbers
+        return {"dtype": str(numbers.dtype), "shape": list(numbers.shape), "names": None}
+
+    # ------------------------------------------------------------------ values
+
+    def to_arrow(self, values: Array) -> Any:
+        """Values of shape (n, ...) as an array of Arrow."""
+        pa = need("pyarrow", NAME)
+        if self.is_image:
+            data = pa.array([encoded(image, NAME) for image in self._images(values)], pa.binary())
+            paths = pa.nulls(len(values), pa.string())
+            return pa.StructArray.from_arrays([data, paths], names=["bytes", "path"])
+        shape = self.numbers.shape
+        made = pa.array(np.ascontiguousarray(values).reshape(-1))
+        if shape == (1,):
+            return made
+        if len(shape) == 1:
+            return pa.FixedSizeListArray.from_arrays(made, shape[0])
+        for length in reversed(shape):
+            offsets = np.arange(0, len(made) + 1, length, dtype=np.int32)
+            made = pa.ListArray.from_arrays(pa.array(offsets), made)
+        return made
+
+    def from_arrow(self, found: Any) -> Array:
+        """The values of an array of Arrow; ``ValueError`` if they are others."""
+        pa = need("pyarrow", NAME)
+        if isinstance(found, pa.ExtensionArray):
+            found = found.storage
+        n, field, numbers = len(found), self.field, self.numbers
+        if self.is_image:
+            return self._from_images(found)
+        values, shape = _arrow.flat(found, self.column)
+        fits = np.can_cast(values.dtype, numbers.dtype, "same_kind")
+        if math.prod(shape) != math.prod(numbers.shape) or not fits:
+            raise ValueError(
+                f"{self.column}: expected {numbers.dtype} of shape {numbers.shape}, "
+                f"got {values.dtype} of shape {shape}"
+            )
+        if values.dtype != field.dtype:
+            values = converted(values, numbers.dtype, self.column)
+        whole: Array = np.ascontiguousarray(values).reshape(n, *field.shape)
+        return whole
+
+    def _images(self, values: Array) -> Array:
+        """Values as images, with an axis of channels."""
+        return values.reshape(len(values), *self.image_shape)
+
+    def _from_images(self, found: Any) -> Array:
+        data = _arrow.part(found, ("bytes",), self.column)
+        images = [decoded(value.as_py(), self.image_shape, self.column, NAME) for value in data]
+        return np.stack(images) if images else np.zeros((0, *self.image_shape), np.uint8)
+
+    def samples(self, values: Array) -> Array:
+        """What statistics are of: numbers, or the channels of each pixel."""
+        if self.is_image:
+            return self._images(values).reshape(-1, self.image_shape[2])
+        return values.reshape(len(values), *self.numbers.shape)
+
+
+# ---------------------------------------------------------------------- fields as features
+
+
+def _is_image(field: Field) -> bool:
+    """Whether values are images: uint8 of shape (height, width), or with 1 or 3 channels."""
+    is_colors = len(field.shape) == 2 or (len(field.shape) == 3 and field.shape[2] in (1, 3))
+    return field.dtype == np.uint8 and is_colors and all(field.shape)
+
+
+def features_of(header: Header) -> dict[str, Feature]:
+    """The feature of each field, but for next observations of the row after, and flags of ends."""
+    made: dict[str, Feature] = {}
+    taken: set[str] = set()
+    for name, path in header.places(ROLES, TAKEN).items():
+        column = ".".join(path)
+        if name in header.observations:
+            is_image = _is_image(header[name])
+            column = ".".join((OBSERVATION, *_observation(path[1:], is_image=is_image)))
+            while column in taken:
+                column += "_"
+            taken.add(column)
+        field = header.stored(name)
+        made[name] = Feature(column, field, name not in header.actions and _is_image(field))
+    return made
+
+
+def _observation(path: Place, *, is_image: bool) -> Place:
+    """How LeRobot names an observation: ``state``, ``image``, or ``images.top``."""
+    parts = path
+    if not parts:
+        return ("image",) if is_image else ("state",)
+    return ("images", *parts) if is_image and parts[0] not in ("image", "images") else parts
+
+
+# ---------------------------------------------------------------------- features as fields
+
+
+def feature_of(column: str, name: str, found: Any) -> Feature | None:
+    """A feature as ``info.json`` tells it; None if a buffer cannot hold such values."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{column}: expected features as JSON objects, got {found!r}")
+    kind, shape = found.get("dtype"), found.get("shape")
+    if not isinstance(kind, str) or not isinstance(shape, list) or len(shape) > MOST_AXES:
+        raise ValueError(f"{column}: expected a feature with dtype and shape, got {found!r}")
+    if not all(type(length) is int and 0 <= length < 1 << 40 for length in shape):
+        raise ValueError(f"{column}: expected a shape, got {shape!r}")
+    if kind == "image":
+        names = found.get("names")
+        if len(shape) != 3:
+            raise ValueError(f"{column}: expected height, width and channels, got {shape}")
+        is_first = (
+            str(names[0]).startswith("channel")
+            if isinstance(names, list) and names
+            else (shape[2] not in COLORS)
+        )
+        lengths = (*shape[1:], shape[0]) if is_first else tuple(shape)
+        if lengths[2] not in COLORS:
+            raise ValueError(f"{column}: expected 1, 3 or 4 channels, got {shape}")
+        return Feature(column, Field(name, np.dtype(np.uint8), lengths), is_image=True)
+    try:
+        dtype = np.dtype(kind)
+    except (TypeError, ValueError, SyntaxError):
+        return None
+    if not is_native(dtype):
+        return None
+    return Feature(column, Field(name, dtype, () if shape == [1] else tuple(shape)))
+
+
+# ---------------------------------------------------------------------- statistics
+
+
+class Statistics:
+    """Least, greatest, mean and deviation of samples that come in pieces (Chan et al., 1979)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._least: Any = np.inf
+        self._greatest: Any = -np.inf
+        self._mean: Any = 0.0
+        self._squares: Any = 0.0
+
+    def add(self, samples: Array) -> None:
+        """Samples of shape (n, ...)."""
+        step = max(1, AT_ONCE // max(1, samples[:1].size))
+        for start in range(0, len(samples), step):
+            piece = samples[start : start + step].astype(np.float64)
+            with np.errstate(all="ignore"):
+                self._merge(piece)
+
+    def _merge(self, piece: Array) -> None:
+        n, mean = self.count + len(piece), piece.mean(axis=0)
+        away = mean - self._mean
+        self._least = np.minimum(self._least, piece.min(axis=0))
+        self._greatest = np.maximum(self._greatest, piece.max(axis=0))
+        self._mean = self._mean + away * (len(piece) / n)
+        between = np.square(away) * (self.count * len(piece) / n)
+        self._squares = self._squares + np.square(piece - mean).sum(axis=0) + between
+        self.count = n
+
+    def to_json(self, feature: Feature) -> dict[str, list[Any]]:
+        """As LeRobot has them: of images by channel, of values from 0 to 1."""
+        count, scale, shape = self.count, 1.0, np.shape(self._mean) or (1,)
+        if feature.is_image:
+            height, width, channels = feature.image_shape
+            count, scale, shape = count // (height * width), 255.0, (channels, 1, 1)
+        with np.errstate(all="ignore"):
+            found = {
+                "min": self._least,
+                "max": self._greatest,
+                "mean": self._mean,
+                "std": np.sqrt(self._squares / max(1, self.count)),
+            }
+            made = {name: np.reshape(one / scale, shape).tolist() for name, one in found.items()}
+        return {**made, "count": [count]}
 
 
 # ---------------------------------------------------------------------- writing
@@ -88,27 +295,17 @@ class LerobotWriter(Writer):
         features = [*found.values()]
         features += [Feature(column, Field(column, dtype, ())) for column, dtype in made.items()]
         self._features = {feature.column: feature for feature in features}
-        self._most = rows_in_chunk(header.row_nbytes, BYTES_AS_PARQUET)
-        self._file = self._new_file(self._data_path(0), self._most)
-        where = PIECE.format(chunk_index=0, file_index=0)
-        self._episodes = self._new_file(path / EPISODES / f"{where}.parquet", MOST_EPISODES)
-        self._number = self._row = 0  # of the file, and of all rows
+        most = rows_in_chunk(header.row_nbytes, BYTES_AS_PARQUET)
+        where = {"chunk_index": 0, "file_index": 0}
+        self._file = self._new_file(path / DATA_PATH.format(**where), most)
+        place = path / EPISODES / f"{PIECE.format(**where)}.parquet"
+        self._episodes = self._new_file(place, MOST_EPISODES)
+        self._row = 0  # of all rows
         self._statistics = {column: Statistics() for column in self._features}
 
     def _new_file(self, path: Path, most: int) -> _arrow.ParquetWriter:
         known = ["episode_index"]
         return _arrow.ParquetWriter(path, most, use_dictionary=False, write_statistics=known)
-
-    def _data_path(self, number: int) -> Path:
-        chunk, file = divmod(number, FILES_IN_CHUNK)
-        return self._folder / DATA_PATH.format(chunk_index=chunk, file_index=file)
-
-    def begin(self) -> None:
-        """Begin a file if the last one is full: an episode is in one."""
-        if self._file.nbytes() >= FILE_NBYTES:
-            self._file.close()
-            self._number += 1
-            self._file = self._new_file(self._data_path(self._number), self._most)
 
     def steps(self, at: int, steps: Steps) -> None:
         """Write rows behind those before."""
@@ -135,13 +332,12 @@ class LerobotWriter(Writer):
         del final
         pa = need("pyarrow", NAME)
         stop = self._row + self.record.length
-        chunk, file = divmod(self._number, FILES_IN_CHUNK)
         row: dict[str, Any] = {
             "episode_index": self.number,
             "tasks": [self._task],
             "length": self.record.length,
-            "data/chunk_index": chunk,
-            "data/file_index": file,
+            "data/chunk_index": 0,
+            "data/file_index": 0,
             "dataset_from_index": self._row,
             "dataset_to_index": stop,
             "meta/episodes/chunk_index": 0,
@@ -161,7 +357,7 @@ class LerobotWriter(Writer):
             "total_frames": self._row,
             "total_tasks": 1,
             "chunks_size": FILES_IN_CHUNK,
-            "data_files_size_in_mb": FILE_NBYTES >> 20,
+            "data_files_size_in_mb": DATA_FILE_MB,
             "video_files_size_in_mb": VIDEO_FILE_MB,
             "fps": self._fps,
             "splits": {"train": f"0:{len(self.header.episodes)}"},
@@ -182,17 +378,9 @@ class LerobotWriter(Writer):
         pa, parquet = need("pyarrow", NAME), need("pyarrow.parquet", NAME)
         index = "__index_level_0__"
         table = pa.table({"task_index": pa.array([0], pa.int64()), index: pa.array([self._task])})
-        kinds = {"task_index": ("int64", "int64"), index: ("unicode", "object")}
-        columns = [
-            {
-                "name": None if name == index else name,
-                "field_name": name,
-                "pandas_type": pandas_type,
-                "numpy_type": numpy_type,
-                "metadata": None,
-            }
-            for name, (pandas_type, numpy_type) in kinds.items()
-        ]
+        kinds = ("task_index", "task_index", "int64", "int64"), (None, index, "unicode", "object")
+        keys = "name", "field_name", "pandas_type", "numpy_type"
+        columns = [{**dict(zip(keys, kind, strict=True)), "metadata": None} for kind in kinds]
         pandas = {"index_columns": [index], "column_indexes": [], "columns": columns}
         pandas |= {"creator": {"library": "pyarrow", "version": pa.__version__}}
         schema = table.schema.with_metadata({"pandas": json.dumps(pandas)})
@@ -339,8 +527,8 @@ class LeRobot(Format):
     lacks = (CUT, FINAL)
 
     def holds(self, field: Field) -> bool:
-        """Whether the values of a field can be written."""
-        return is_held(field)
+        """Whether LeRobot has such values: neither uint64 nor more than five axes."""
+        return super().holds(field) and field.dtype != np.uint64 and len(field.shape) <= MOST_AXES
 
     def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format."""

@@ -1,7 +1,7 @@
 """Model of a data set in any format: fields, their meaning, and episodes.
 
 ``Header`` describes a data set that is written or read. Not here: how a buffer becomes a header
-(``_from_buffer``) and back (``_into_buffer``), and how columns become fields (``_header_builder``).
+(``_from_buffer``) and back (``_open``), and how columns become fields (``_header_builder``).
 """
 
 from __future__ import annotations

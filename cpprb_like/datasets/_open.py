@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like._arguments.checks import as_path
-from cpprb_like.checkpoint._progress import Tell, shown
+from cpprb_like.checkpoint._progress import Progress, Tell, shown
 from cpprb_like.datasets._files import new_place, reading, warn
 from cpprb_like.datasets._format import BOTH, CUT, FINAL, LACKS, OPEN, Format, Reader, Writer
-from cpprb_like.datasets._from_buffer import Names, Source
-from cpprb_like.datasets._into_buffer import fill
-from cpprb_like.datasets._model import EpisodeRecord, Header
+from cpprb_like.datasets._from_buffer import Names, Source, ends_of, rows_in_chunk
+from cpprb_like.datasets._model import EpisodeRecord, Header, Rows
 from cpprb_like.errors import DataLossWarning
 
 __all__ = ["FORMATS", "Description", "describe", "detect_format", "export", "from_dataset"]
@@ -195,8 +194,8 @@ def describe(
         left_out = list(reader.left_out)
         if reader.unknown:
             left_out.append(
-                f"the last step of each episode that is not terminated (its {_listed(reader)} is "
-                "not in the files)"
+                f"the last step of each episode that is not terminated (its "
+                f"{', '.join(reader.unknown)} is not in the files)"
             )
         return Description(
             name,
@@ -208,10 +207,6 @@ def describe(
             dict(reader.about),
             place,
         )
-
-
-def _listed(reader: Reader) -> str:
-    return ", ".join(reader.unknown)
 
 
 def export(
@@ -242,15 +237,16 @@ def export(
         raise ValueError("expected a buffer with rows, got an empty one")
     entries = found.metadata(path, source.header, about or {})
     with shown(progress) as tell:
-        count = _Count(tell, 2 * source.header.rows * source.header.row_nbytes)
-        header = source.look(count.add)
+        count = Progress(tell)
+        count.total = 2 * source.header.rows * source.header.row_nbytes
+        header = source.look(count)
         lost = _losses(found, source, header)
         _refuse(name, lost, strict=strict)
         found.check_rows(header)
         with new_place(path, is_file=found.is_file) as place:
             writer: Writer = found.writer(place, header, entries)
             _write(found, writer, source, header, count)
-        count.finish()
+        count(count.total - count.done)
     if lost:
         warn(f"{name}: {'; '.join(lost)}", DataLossWarning)
 
@@ -288,46 +284,23 @@ def _write(
     writer: Writer,
     source: Source,
     header: Header,
-    count: _Count,
+    count: Progress,
 ) -> None:
-    count.at_least(header.rows * header.row_nbytes)
     last = len(header.episodes) - 1
+
+    def chunks(number: int) -> Iterator[Rows]:
+        for rows in source.chunks(number):
+            yield rows
+            count(sum(values.nbytes for values in rows.values()))
+
     try:
         for number, one in enumerate(header.episodes):
             is_open = one.is_open and (number == last or OPEN not in format.lacks)
-            record = replace(one, is_open=is_open)
-            writer.episode(number, record, count.of(source.chunks(number)))
+            writer.episode(number, replace(one, is_open=is_open), chunks(number))
         writer.close()
     except BaseException:
         writer.abandon()
         raise
-
-
-class _Count:
-    """Progress: the bytes that were moved."""
-
-    def __init__(self, on_progress: Callable[[int, int], None] | None, total: int) -> None:
-        self._on_progress, self._total, self._done = on_progress, total, 0
-
-    def add(self, nbytes: int) -> None:
-        """So many bytes more."""
-        self.at_least(self._done + nbytes)
-
-    def at_least(self, nbytes: int) -> None:
-        """So many bytes in all, or more."""
-        self._done = min(max(self._done, nbytes), self._total)
-        if self._on_progress is not None:
-            self._on_progress(self._done, self._total)
-
-    def of(self, chunks: Iterable[Any]) -> Iterator[Any]:
-        """The chunks, counted as they pass."""
-        for rows in chunks:
-            yield rows
-            self.add(sum(values.nbytes for values in rows.values()))
-
-    def finish(self) -> None:
-        """All is done."""
-        self.at_least(self._total)
 
 
 def from_dataset(
@@ -362,14 +335,15 @@ def from_dataset(
         size = max(1, header.rows) if capacity is None else capacity
         buffer = make(size, fields, **options)
         with shown(progress) as tell:
-            count = _Count(tell, header.rows * header.row_nbytes)
-            steps = fill(buffer, reader, count.add)
-            count.finish()
+            count = Progress(tell)
+            count.total = header.rows * header.row_nbytes
+            steps = _fill(buffer, reader, count)
+            count(count.total - count.done)
     if steps:
         lost.append(
             f"{steps} of {header.rows} steps are left out, as the files do not have their "
-            f"{_listed(reader)}: the last ones of episodes that are not terminated (env_dict "
-            "without next values keeps them)"
+            f"{', '.join(reader.unknown)}: the last ones of episodes that are not terminated "
+            "(env_dict without next values keeps them)"
         )
         if strict:
             raise ValueError(f"{path}: {lost[-1]}")
@@ -389,3 +363,59 @@ def _fields(
     if unknown:
         raise ValueError(f"env_dict: {path} has the fields {list(found)}, and not {unknown}")
     return {name: {**found[name], **spec} for name, spec in env_dict.items()}
+
+
+def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None]) -> int:
+    """Add the rows of a data set to an empty buffer that has some of its fields.
+
+    ``on_read`` is called with the bytes of the rows. Returns how many steps were left out, as the
+    buffer has fields for their next values and these are not known.
+    """
+    header, names = reader.header, buffer.schema.names
+    is_lacking = any(name in names for name in reader.unknown)
+    ends = ends_of(buffer.schema, list(names))
+    last, left_out = len(header.episodes) - 1, 0
+    if header.episodes and header.episodes[0].is_cut:
+        _add_absent(buffer, buffer.ring.capacity + 1 - header.rows)
+    for number, episode in enumerate(header.episodes):
+        came = 0
+        for rows in _counted(reader, number):
+            on_read(sum(values.nbytes for values in rows.values()))
+            n = len(rows[names[0]])
+            came += n
+            if is_lacking and came == episode.length and not ends.flags(rows, n)[0][-1]:
+                # Targets bootstrap from the next value of a step that is not terminated.
+                left_out += 1
+                n -= 1
+            if n:
+                buffer.add(**{name: rows[name][:n] for name in names})
+        if not (episode.is_open and number == last):
+            buffer.on_episode_end()
+    return left_out
+
+
+def _counted(reader: Reader, number: int) -> Iterator[Rows]:
+    """The rows of an episode; ``ValueError`` unless they are as many as the header says."""
+    header, came = reader.header, 0
+    expected = header.episodes[number].length
+    with reading(reader.path):
+        for rows in reader.rows(number, rows_in_chunk(header.row_nbytes)):
+            n = {len(values) for values in rows.values()}
+            if len(n) != 1:
+                raise ValueError(f"episode {number}: expected as many rows of each field, got {n}")
+            came += n.pop()
+            if came > expected:
+                break
+            yield rows
+        if came != expected:
+            raise ValueError(f"episode {number}: expected {expected} rows, got {came} or more")
+
+
+def _add_absent(buffer: Any, n_steps: int) -> None:
+    """Add time steps without a step of the environment, which are before a cut episode."""
+    fields: Any = buffer.schema.fields
+    step = rows_in_chunk(sum(field.nbytes for field in fields))
+    for start in range(0, n_steps, step):
+        shape = (min(step, n_steps - start), 1)
+        rows = {field.name: np.zeros((*shape, *field.shape), field.dtype) for field in fields}
+        buffer.add_where(np.zeros(shape, np.bool_), **rows)

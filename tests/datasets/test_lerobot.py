@@ -15,7 +15,7 @@ from optional import need
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.datasets import describe
-from cpprb_like.datasets._lerobot_features import Feature, Statistics
+from cpprb_like.datasets._lerobot import Feature, Statistics
 from cpprb_like.datasets._model import Field
 from cpprb_like.errors import DataLossWarning
 
@@ -257,31 +257,6 @@ def test_next_observations_of_other_rows_are_features(tmp_path: Path) -> None:
         rb.add(obs=t, next_obs=10 * t, act=0, rew=0)
     rb.export(tmp_path / "x", "lerobot", strict=True)
     assert_carried(rb, ReplayBuffer.from_dataset(tmp_path / "x", strict=True), "lerobot")
-
-
-def test_large_data_sets_are_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of whole episodes each."""
-    monkeypatch.setattr("cpprb_like.datasets._lerobot.rows_in_chunk", lambda *_: 100)
-    monkeypatch.setattr("cpprb_like.datasets._lerobot.FILE_NBYTES", 1)
-    monkeypatch.setattr("cpprb_like.datasets._lerobot.FILES_IN_CHUNK", 2)
-    fields: dict[str, Any] = {"obs": {"shape": 2}, "act": {}, "rew": {}, "done": FLAG}
-    rb = ReplayBuffer(3000, fields, next_of="obs")
-    t = np.arange(3000.0)
-    obs = np.stack([t, t + 0.5], 1)
-    done = t % 600 == 599
-    rb.add(obs=obs, act=t, rew=t, next_obs=obs + 1, done=done)
-    rb.export(tmp_path / "ours", "lerobot")
-
-    found = sorted((tmp_path / "ours/data").glob("*/*"))
-    assert [path.parent.name[-1] for path in found] == ["0", "0", "1", "1", "2"]
-    theirs = ReplayBuffer.from_dataset(tmp_path / "ours")
-    ours, rows = rb.get_all_transitions(), theirs.get_all_transitions()
-    assert [one.length for one in theirs.episodes.list()] == [600] * 5
-    for name in ("obs", "act", "rew"):
-        np.testing.assert_array_equal(rows[name].reshape(3000, -1), ours[name].reshape(3000, -1))
-    assert rows["terminated"].tolist() == done.tolist()
-    np.testing.assert_array_equal(rows["next_obs"][~done], obs[1:][~done[:-1]])
-    np.testing.assert_array_equal(rows["next_obs"][done], obs[done])
 
 
 def foreign(root: Path, **changed: Any) -> Path:

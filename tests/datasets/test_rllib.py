@@ -363,21 +363,6 @@ def test_arrays_are_written_as_tensors_of_ray(
         np.testing.assert_array_equal(again[name], values)
 
 
-@ids_are_told
-def test_tensors_of_arrow_keep_their_shape(tmp_path: Path) -> None:
-    """The type that pyarrow has itself; with its axes exchanged it is not read."""
-    images = frames(5)
-    whole = pa.FixedShapeTensorArray.from_numpy_ndarray(images)
-    table = {**theirs(), "obs": whole, "new_obs": whole}
-    parquet.write_table(pa.table(table), tmp_path / "x.parquet")
-    rows = ReplayBuffer.from_dataset(tmp_path / "x.parquet").get_all_transitions()
-    np.testing.assert_array_equal(rows["obs"], images)
-    exchanged = pa.FixedShapeTensorArray.from_numpy_ndarray(images.transpose(0, 2, 3, 1))
-    assert list(exchanged.type.permutation) != [0, 1, 2]
-    parquet.write_table(pa.table({**theirs(), "more": exchanged}), tmp_path / "x.parquet")
-    assert "more (arrow.fixed_shape_tensor)" in describe(tmp_path / "x.parquet").left_out
-
-
 @pytest.mark.usefixtures("has_ray")
 @pytest.mark.parametrize(
     ("shape", "words"),
@@ -408,15 +393,18 @@ def test_what_ray_pickles_is_left_out_by_its_name(tmp_path: Path) -> None:
         "several": (several, b"ray.data.arrow_variable_shaped_tensor"),
         "pickled": (pa.array([b"?"] * 5), b"ray.data.arrow_pickled_object"),
     }
+    fixed = pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((5, 2, 2)))
     known = {**theirs(), "eps_id": [0, 0, 0, 1, 1], "new_obs": theirs()["obs"]}
     table = pa.table({**known, "nothing": pa.nulls(5)})
     for name, (values, kind) in kinds.items():
         field = pa.field(name, values.type, metadata={b"ARROW:extension:name": kind})
         table = table.append_column(field, values)
+    table = table.append_column("fixed", fixed)
     parquet.write_table(table, tmp_path / "x.parquet")
     assert describe(tmp_path / "x.parquet").left_out == [
         "several (ray.data.arrow_variable_shaped_tensor)",
         "pickled (ray.data.arrow_pickled_object)",
+        "fixed (arrow.fixed_shape_tensor)",
     ]
 
 
