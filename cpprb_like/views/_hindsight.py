@@ -8,7 +8,6 @@ goal (``_goals``), and cpprb's HER, which stores copies (``compat.cpprb._hindsig
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -195,15 +194,7 @@ class Hindsight(Layer):
 
 
 class Goals(Layer):
-    """The fields of a buffer that a ``Hindsight`` reads and writes.
-
-    Parameters
-    ----------
-    layer : Hindsight
-        The options.
-    schema : Schema
-        The fields of the buffer.
-    """
+    """The fields of a buffer that a ``Hindsight`` reads and writes."""
 
     def __init__(self, layer: Hindsight, schema: Schema) -> None:
         fields = {field.name: field for field in schema.fields}
@@ -231,7 +222,6 @@ class Goals(Layer):
         self.changed = frozenset(changed)
         if layer.relabelled and OWN_NAME in fields:
             raise ValueError(f"relabelled: the buffer has a field {OWN_NAME!r}")
-        self.requested: set[str] = set()  # fields that the functions read in earlier batches
 
     def changes(self, fields: Fields) -> frozenset[str]:  # noqa: ARG002
         """See ``Layer.changes``."""
@@ -252,42 +242,8 @@ class Goals(Layer):
         return revision
 
 
-@dataclass
-class Chosen:
-    """The rows of a batch that get a new goal."""
-
-    places: Slots  # in the batch, with one axis for all rows
-    numbers: Slots  # among the rows that are there
-    slots: Slots
-    owners: Slots | None  # the number of the new goal of each; None where each has its own
-    given: Slots  # of each new goal: the row that it is chosen for
-
-
-def choose_goals(drawn: Drawn, ratio: float) -> Chosen:
-    """Choose runs of rows with this probability: rows of one episode in one item share a goal."""
-    if drawn.begins is None or drawn.places is None:
-        places = np.flatnonzero(drawn.rng.random(len(drawn.slots)) < ratio)
-        slots = drawn.slots.take(places)
-        return Chosen(places, places, slots, None, slots)
-    firsts = np.flatnonzero(drawn.begins)
-    changed = drawn.rng.random(len(firsts)) < ratio
-    runs = np.cumsum(drawn.begins) - 1
-    chosen = np.flatnonzero(changed[runs])
-    owners = (np.cumsum(changed) - 1)[runs[chosen]]
-    given = drawn.slots[firsts[changed]]
-    return Chosen(drawn.places[chosen], chosen, drawn.slots[chosen], owners, given)
-
-
 class RelabelPlan:
-    """Plan of the changes in batches of some columns.
-
-    Parameters
-    ----------
-    goals : Goals
-        The fields in question.
-    plan : Plan
-        The columns of the batches.
-    """
+    """Plan of the changes in batches of some columns."""
 
     def __init__(self, goals: Goals, plan: Plan) -> None:
         layer, nstep = goals.layer, plan.nstep
@@ -300,7 +256,6 @@ class RelabelPlan:
         self.names = names = frozenset(column.name for column in plan.columns)
         # Columns that a batch has as they were added: the functions get the rows of the batch.
         self.as_asked = frozenset() if self.is_several else names - plan.single - plan.replaced
-        self.without_reading = self.as_asked | {field.name for field in goals.fields}
         self.fields = [field for field in goals.fields if field.name in names]
         self.sets_reward = goals.reward.name in names
         self.sets_end = goals.terminated is not None and goals.terminated.name in names
@@ -313,15 +268,7 @@ class RelabelPlan:
 
 
 class Relabelling(Revision):
-    """New goals for rows of one batch: chosen while it is read, written when all of it is there.
-
-    Parameters
-    ----------
-    plan : RelabelPlan
-        Plan of the changes.
-    ratio : float
-        The probability of a new goal.
-    """
+    """New goals for rows of one batch: chosen while it is read, written when all of it is there."""
 
     def __init__(self, plan: RelabelPlan, ratio: float) -> None:
         self.plan = plan
@@ -331,47 +278,41 @@ class Relabelling(Revision):
 
     def choose(self, drawn: Drawn, batch: Batch) -> bool:
         """Choose the rows to relabel and read their new goals; false if rows were overwritten."""
-        ring, goals = self.plan.ring, self.plan.goals
+        plan, ring, goals = self.plan, self.plan.ring, self.plan.goals
         moment = ring.now()
-        chosen = choose_goals(drawn, self.ratio)
-        self.drawn, self.places, self.owners = drawn, chosen.places, chosen.owners
-        others = drawn.others(chosen.given, STRATEGIES[goals.layer.strategy])
-        if self.plan.fields or self.plan.calls_functions:
-            name = goals.achieved.name
-            self.reached = read_fields(ring, others, {name})[name]
-        self.slots = self.asked_slots = chosen.slots
-        if self.plan.is_several:
-            self._open_windows(chosen.numbers)
-        self._read_more(moment, batch, drawn.still)
+        self.drawn = drawn
+        if drawn.begins is None or drawn.places is None:
+            numbers = self.places = np.flatnonzero(drawn.rng.random(len(drawn.slots)) < self.ratio)
+            given = self.slots = drawn.slots.take(numbers)
+            self.owners = None
+        else:  # rows of one episode in one item share a goal
+            firsts = np.flatnonzero(drawn.begins)
+            changed = drawn.rng.random(len(firsts)) < self.ratio
+            runs = np.cumsum(drawn.begins) - 1
+            numbers = np.flatnonzero(changed[runs])
+            self.owners = (np.cumsum(changed) - 1)[runs[numbers]]
+            self.places, self.slots = drawn.places[numbers], drawn.slots[numbers]
+            given = drawn.slots[firsts[changed]]
+        others = drawn.others(given, STRATEGIES[goals.layer.strategy])
+        achieved = goals.achieved.name
+        if plan.fields or plan.calls_functions:
+            self.reached = read_fields(ring, others, {achieved})[achieved]
+        asked = self._open_windows(numbers) if plan.is_several else self.slots
+        in_batch = {name: self._rows_of(batch[name]) for name in plan.as_asked}
+        self.rows = RelabelledRows(ring, moment, asked, self.places, in_batch, drawn.still)
+        if plan.calls_functions and achieved not in in_batch:
+            self.rows.more = read_fields(ring, asked, {achieved})
         return ring.holds(moment, others)
 
-    def _open_windows(self, numbers: Slots) -> None:
-        """Find the rows that the changed ones are read with."""
+    def _open_windows(self, numbers: Slots) -> Slots:
+        """Find the rows that the changed ones are read with; their slots."""
         windows = self.drawn.windows
         assert windows is not None
         self.lengths = windows.steps[numbers]
         self.within = np.arange(self.plan.most) < self.lengths[:, np.newaxis]
         rows = windows.rows[numbers, windows.before : windows.before + self.plan.most]
-        self.asked_slots = rows[self.within]
-
-    def _read_more(self, moment: Moment, batch: Batch, still: Callable[[], bool]) -> None:
-        """Read the fields that the functions used in earlier batches and that this one lacks."""
-        in_batch = {name: self._rows_of(batch[name]) for name in self.plan.as_asked}
-        more: Batch = {}
-        if self.plan.calls_functions:
-            goals = self.plan.goals
-            wanted = {goals.achieved.name, *goals.requested.copy()} - self.plan.without_reading
-            more = read_fields(self.plan.ring, self.asked_slots, wanted) if wanted else more
-        self.rows = RelabelledRows(
-            self.plan.ring,
-            moment,
-            self.asked_slots,
-            self.places,
-            in_batch,
-            more,
-            self.plan.goals.requested,
-            still,
-        )
+        asked: Slots = rows[self.within]
+        return asked
 
     # ------------------------------------------------------------------ when all is read
 
@@ -532,8 +473,6 @@ class RelabelledRows(Mapping[str, Array]):
         slots: Slots,
         places: Slots,
         batch: Batch,
-        more: Batch,
-        requested: set[str],
         still: Callable[[], bool],
     ) -> None:
         self.ring = ring
@@ -541,9 +480,8 @@ class RelabelledRows(Mapping[str, Array]):
         self.slots = slots
         self.places = places
         self.batch = batch
-        self.more = more  # of these rows, fields that are not in the batch
+        self.more: Batch = {}  # of these rows, fields that are not in the batch
         self.goals: Batch = {}
-        self.requested = requested
         self.still = still
         self.are_gone = False
 
@@ -567,7 +505,6 @@ class RelabelledRows(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         if name not in self:
             raise KeyError(f"{name!r} is none of the fields {list(self)}")
-        self.requested.add(name)
         return self.stored(name)
 
     def __contains__(self, name: object) -> bool:
