@@ -6,7 +6,6 @@ from cpprb_like._c.typedefs cimport intp_t
 ctypedef void (*Job)(const void* work, intp_t start, intp_t stop) noexcept nogil
 
 
-cdef bint c_was_asked() noexcept nogil
 cdef void c_share(Job job, const void* work, intp_t n, intp_t nbytes) noexcept nogil
 
 
@@ -29,6 +28,4 @@ cdef struct Values:          # that lie anywhere, and are copied into a batch
 
 
 cdef void c_gather_blocks(const Block* blocks, intp_t count, intp_t n) noexcept nogil
-cdef void c_gather_values(const Values* values, intp_t n) noexcept nogil
-cdef void c_gather_values_beside_actors(const Values* values, intp_t n) noexcept nogil
-cdef bint c_is_past_caches(intp_t nbytes) noexcept nogil
+cdef void c_gather_values(const Values* values, intp_t n, bint beside_actors) noexcept nogil

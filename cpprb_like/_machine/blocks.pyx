@@ -167,11 +167,6 @@ cdef intp_t c_limit() noexcept nogil:
     return wanted if wanted else max(1, min(cpprb_cores(), BY_DEFAULT))
 
 
-cdef bint c_was_asked() noexcept nogil:
-    """Whether the program, or its environment, has chosen a number of threads."""
-    return wanted > 0
-
-
 cdef void* c_run(void* argument) noexcept nogil:
     cdef Share* share = <Share*> argument
     share.job(share.work, share.start, share.stop)
@@ -231,7 +226,7 @@ def stream_from(intp_t nbytes):
     return before
 
 
-cdef bint c_is_past_caches(intp_t nbytes) noexcept nogil:
+cdef inline bint c_is_past_caches(intp_t nbytes) noexcept nogil:
     """Whether a batch of so many bytes is written past the caches."""
     return STREAMS and nbytes > past_caches
 
@@ -268,25 +263,18 @@ cdef void c_gather_part(const void* work, intp_t start, intp_t stop) noexcept no
         c_end_stream()
 
 
-cdef void c_gather_values(const Values* values, intp_t n) noexcept nogil:
-    """Copy n values, or put them together."""
-    cdef Placing work
-    work.values, work.n, work.streams = values, n, c_is_past_caches(n * values.nbytes)
-    c_share(c_place_part, &work, n, n * values.nbytes)
+cdef void c_gather_values(const Values* values, intp_t n, bint beside_actors) noexcept nogil:
+    """Copy n values, or put them together.
 
-
-cdef void c_gather_values_beside_actors(const Values* values, intp_t n) noexcept nogil:
-    """As ``c_gather_values``; by this thread alone unless the program has chosen a number of threads.
-
-    Actors need the other cores. A second thread waits for one of them, and takes a third more of
-    processor time.
+    ``beside_actors`` this thread works alone, unless the program has chosen a number of threads. Actors
+    need the other cores: a second thread waits for one, and takes a third more of processor time.
     """
     cdef Placing work
-    if c_was_asked():
-        c_gather_values(values, n)
-        return
     work.values, work.n, work.streams = values, n, c_is_past_caches(n * values.nbytes)
-    c_place_part(&work, 0, n)
+    if beside_actors and not wanted:
+        c_place_part(&work, 0, n)
+    else:
+        c_share(c_place_part, &work, n, n * values.nbytes)
 
 
 cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nogil:

@@ -96,13 +96,8 @@ def crc32(const uint8_t[::1] data not None, uint32_t value=0):
     if not FOLDS or n < LEAST:
         return zlib.crc32(data, value)
     with nogil:
-        value = c_crc32(value, &data[0], folded)
+        value = ~crc_fold(~value, &data[0], folded)
     return zlib.crc32(data[<Py_ssize_t> folded:], value) if folded < n else value
-
-
-cdef uint32_t c_crc32(uint32_t value, const uint8_t* data, size_t n) noexcept nogil:
-    """The same of n bytes, a multiple of 16, at least 64, on a machine that folds."""
-    return ~crc_fold(~value, data, n)
 
 
 cdef uint32_t[256] CASTAGNOLI

@@ -48,24 +48,6 @@ class _Here(threading.local):
 class PrefetchState:
     """Draws of one thread whose batches were not yet returned.
 
-    Parameters
-    ----------
-    states : callable
-        Objects that a draw changes, with their states.
-
-    Attributes
-    ----------
-    draws : deque of Draw
-        The oldest first. The last one may have no result yet.
-    turn : threading.RLock
-        Held during a draw, except while the draw sleeps. Locks of buffers come after it.
-    generation : int
-        Draws of another generation are void: their source was restored.
-    asked : float or None
-        Time since when a caller waits for the oldest draw.
-
-    Notes
-    -----
     The order of steps replaces a lock. A draw is in ``draws`` with its states before it begins.
     Savers first read the live state, then ``state_before``. If they find no draw there, none had
     begun when the live state was read.
@@ -73,10 +55,12 @@ class PrefetchState:
 
     def __init__(self, states: Callable[[], States]) -> None:
         self.states = states
-        self.draws: deque[Draw] = deque()
-        self.turn = threading.RLock()  # a signal handler may restore the source
-        self.generation = 0
-        self.asked: float | None = None
+        self.draws: deque[Draw] = deque()  # the oldest first; the last may have no result yet
+        # Held during a draw, except while it sleeps, and before locks of buffers. A signal handler
+        # may restore the source.
+        self.turn = threading.RLock()
+        self.generation = 0  # draws of another one are void: their source was restored
+        self.asked: float | None = None  # since when a caller waits for the oldest draw
         self.copies: dict[int, np.random.Generator] = {}
 
     def void(self) -> None:

@@ -46,19 +46,9 @@ def wait_until(
 ) -> Found:
     """Look again and again until something true is found, which is returned.
 
-    Parameters
-    ----------
-    look : callable
-        Looks once.
-    timeout : float or None
-        Seconds; None for no end. The first look comes before all waits.
-    why : callable, optional
-        Makes the error that is raised when the time is out; without it what the last look found is
-        returned.
-    since : callable, optional
-        The time, as of ``time.monotonic``, from which the time-out counts; None for never yet.
-    sleep : callable
-        Sleeps, of 0 seconds only yields.
+    The first look comes before all waits. After ``timeout`` seconds, None for no end, the error
+    of ``why()`` is raised; without it what the last look found is returned. The time-out counts
+    from ``since()`` on, by ``time.monotonic``; None for never yet. ``sleep(0.0)`` yields.
     """
     began = time.monotonic()
     while True:

@@ -72,7 +72,7 @@ cdef class Chain:
         held = self.c_held()
         self.c_aim(rows, NULL, n, written, &values)
         with nogil:
-            c_gather_values(&values, n)
+            c_gather_values(&values, n, False)
         c_close(&values)
         del held
         return 0

@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._machine.blocks cimport Values, c_gather_values_beside_actors
+from cpprb_like._machine.blocks cimport Values, c_gather_values
 from cpprb_like._c.copying cimport c_gather_at, c_prefetch_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
@@ -357,10 +357,10 @@ cdef class Rings:
         values.out, values.wholes, values.frames = out, wholes, NULL
         values.nbytes, values.depth, values.outer, values.inner = ring.table[place, NBYTES], 1, 1, 0
         if n * values.nbytes < UNLOCKED_NBYTES:
-            c_gather_values_beside_actors(&values, n)
+            c_gather_values(&values, n, True)
         else:
             with nogil:
-                c_gather_values_beside_actors(&values, n)
+                c_gather_values(&values, n, True)
 
     cdef int c_fill_chain(
         self, Ring ring, char* out, intp_t place, const intp_t* rows, intp_t n
@@ -394,7 +394,7 @@ cdef class Rings:
             held.append(chain.c_held())
             chain.c_aim(ids, places, found, ring.state[WRITTEN], &values)
         with nogil:
-            c_gather_values_beside_actors(&values, n)
+            c_gather_values(&values, n, True)
         c_close(&values)
         free(ids)
         return 0

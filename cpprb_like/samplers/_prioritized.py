@@ -148,19 +148,10 @@ class PrioritySampler(Sampler):
 
 
 def read_priorities(priorities: ArrayLike) -> Floats:
-    """Priorities as a fresh dense 1-d array.
+    """Priorities as a fresh dense 1-d array: numbers of shape (), (n,) or (n, 1).
 
-    Parameters
-    ----------
-    priorities : array_like of numbers, shape () or (n,) or (n, 1)
-        Finite, at least 0.
-
-    Raises
-    ------
-    TypeError
-        They are no real numbers.
-    ValueError
-        They have another shape, or one of them is negative, infinite or NaN.
+    Raises ``TypeError`` if they are no real numbers, ``ValueError`` if they have another shape, or
+    one of them is negative, infinite or NaN.
     """
     common = as_priorities(priorities)
     if common is not None:
@@ -184,23 +175,10 @@ def read_priorities(priorities: ArrayLike) -> Floats:
 
 
 def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
-    """Indexes of rows as a dense 1-d array.
+    """Indexes of rows as a dense 1-d array: integers, or whole floats, of shape (), (n,) or (n, 1).
 
-    Parameters
-    ----------
-    indexes : array_like of int, shape () or (n,) or (n, 1)
-        At least 0. Floats will do where they are whole numbers.
-    n : int, optional
-        How many are expected, one for each priority.
-
-    Raises
-    ------
-    TypeError
-        They are no integers.
-    ValueError
-        They have another shape, or are not ``n``.
-    IndexError
-        One of them is negative, or larger than any index.
+    Raises ``TypeError`` if they are no integers, ``ValueError`` if they have another shape or are
+    not ``n``, ``IndexError`` if one is negative or larger than any index.
     """
     common = None if n is None else as_indexes(indexes, n)
     if common is not None:

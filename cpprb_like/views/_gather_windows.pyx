@@ -71,13 +71,10 @@ def take_stacks(
     ring not None, Column column not None, cnp.ndarray slots not None, intp_t axis,
     cnp.ndarray out=None,
 ):
-    """The values of a column at the slots of each row of a matrix, stacked along a new axis.
+    """The values of a column at the slots of each row of a matrix, stacked before an axis of a value.
 
-    ``slots`` are of intp, dense, shape (n, depth); one below 0 stands for a value of zeros. The
-    result has the shape (n, \\*shape) with depth inserted before axis ``axis`` of a value; ``out``
-    is such an array of the caller's, dense and writeable. ``ring`` may be several as one: ``Rings``.
-
-    Raises ``IndexError`` if a slot is not in use.
+    ``slots`` are dense, shape (n, depth); one below 0 stands for a value of zeros. ``out`` is an array
+    of the caller's. Raises ``IndexError`` if a slot is not in use.
     """
     cdef Ring one = <Ring> (ring if type(ring) is Ring else (<Rings?> ring).layout)
     cdef Rings several = None if type(ring) is Ring else <Rings> ring
@@ -133,10 +130,10 @@ def take_stacks(
         column.nbytes // outer,
     )
     if nbytes < UNLOCKED_NBYTES:
-        c_gather_values(&stacks, n)
+        c_gather_values(&stacks, n, False)
     else:
         with nogil:
-            c_gather_values(&stacks, n)
+            c_gather_values(&stacks, n, False)
     free(frames)
     free(zeros)
     return out

@@ -50,15 +50,7 @@ class RowReader:
     """Reads batches of transitions, one for each drawn slot: of one step, or n-step.
 
     The caller, who chose the rows, asks afterwards whether they were still there (``Ring.holds``).
-
-    Parameters
-    ----------
-    ring : Ring or Rings
-        The rows.
-    nstep : NStepReturns, optional
-        n-step returns; by default single steps.
-    around : (int, int), optional
-        Rows before and behind each row that ``walk`` finds; by default it finds no windows.
+    ``around`` are the rows before and behind each row of the windows; without it there are none.
     """
 
     stacked: frozenset[str] = frozenset()  # fields that are not read as they were added

@@ -175,18 +175,7 @@ class Taken:
 
 
 class SequenceReader:
-    """Reads items of several rows.
-
-    Parameters
-    ----------
-    ring : Ring or Rings
-        The rows.
-    items : Items
-        What an item is.
-    split : callable
-        ``split(slots)`` gives the parts of a batch, as ``take_sequences`` takes them. Their
-        ``Starts`` say how long sequences are; the draw decided which rows are starts.
-    """
+    """Reads items of several rows. ``split(slots)`` gives the parts for ``take_sequences``."""
 
     def __init__(
         self, ring: Ring | Rings, items: Items, split: Callable[[Slots], list[PartOfBatch]]

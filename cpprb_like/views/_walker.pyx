@@ -130,10 +130,12 @@ cdef class Walker:
             c_check_arrays(arrays, columns, n)
         cdef cnp.ndarray last = c_numbers(1, &n, cnp.NPY_INTP)
         cdef cnp.ndarray lengths = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray discount = self.c_new_discount(n)
-        cdef cnp.ndarray windows = None, counts = None
+        cdef cnp.ndarray discount = None, windows = None, counts = None
         cdef intp_t[2] dims
-        dims[0], dims[1] = n, 2
+        dims[0], dims[1] = n, 1
+        if self.discount_ndim:
+            discount = c_numbers(self.discount_ndim, dims, cnp.NPY_FLOAT32)
+        dims[1] = 2
         if self.gives_windows:
             counts = c_numbers(2, dims, cnp.NPY_INTP)
             dims[1] = self.before + 1 + self.after
@@ -158,13 +160,6 @@ cdef class Walker:
         if discount is not None:
             batch["discount"] = discount
         return batch, windows, counts, lengths
-
-    cdef cnp.ndarray c_new_discount(self, intp_t n):
-        cdef intp_t[2] dims
-        dims[0], dims[1] = n, 1
-        if self.discount_ndim == 0:
-            return None
-        return c_numbers(self.discount_ndim, dims, cnp.NPY_FLOAT32)
 
     cdef int c_fill(
         self, cnp.ndarray slots, tuple columns, list arrays, cnp.ndarray last, cnp.ndarray lengths,
