@@ -67,7 +67,9 @@ def cut_at(
         sys.settrace(before)
 
 
-def first_and_last(call: Callable[[], object], only: Callable[[str], bool]) -> list[int]:
+def first_and_last(
+    call: Callable[[], object], only: Callable[[str], bool] = lambda path: True
+) -> list[int]:
     """Numbers, for ``cut_at``, of the first or the last time that each line of these files runs.
 
     Lines take turns: the first time of one, the last time of the next.
