@@ -14,15 +14,13 @@ cdef class Counters:
     cdef float64_t min_size
     cdef float64_t min_diff
     cdef float64_t max_diff
-    cdef void* oldest                    # turn of this process that waits, the first that began, ...
-    cdef void* newest                    # ... and the last; a turn that dies takes itself out
+    cdef list turns                      # of this process that wait, in the order in which they began
     cdef int64_t overtaken[2]            # of inserts, of samples: time up to which no call goes first
     cdef intp_t generation               # forks since these counters were made
 
     cdef int c_check(self, intp_t line, int64_t n) except -1
     cdef void c_sum(self, int64_t* sums) noexcept
     cdef bint c_allows(self, bint sample, int64_t* sums, int64_t more) noexcept
-    cdef bint c_begin(self, intp_t line, int64_t n, int64_t* sums)
     cdef Turn c_first(self, intp_t line)
     cdef int c_show(self, intp_t line) except -1
     cdef bint c_may_go_on(self, bint sample, int64_t* sums) noexcept
@@ -42,8 +40,6 @@ cdef class Turn:
     cdef int64_t done                    # calls of the other side when this one stepped back, ...
     cdef int64_t stepped_back            # ... at this time
     cdef intp_t generation               # of the counters, when the call began
-    cdef void* before                    # neighbours among the turns that wait
-    cdef void* after
 
     cdef int c_leave(self) except -1
     cdef int c_close(self) except -1

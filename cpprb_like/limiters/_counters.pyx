@@ -1,10 +1,9 @@
 """``Counters``: counts of inserted and sampled rows, and whether a limiter allows more.
 
 Each writer and each reader has a line of words of its own, to which no other one writes: so no
-lock is needed, and none is left behind by a process that is killed. A call announces its items
-first (``begin``), and looks at the sums of all lines then: of two calls that race at least one sees
-the other, so limits hold exactly; it takes its announcement back (``cancel``) if there is no room.
-A ``Turn`` is one call with its announcement, so that whatever ends the call takes that back.
+lock is needed, and none is left behind by a process that is killed. A call is a ``Turn``. It
+announces its items first, and looks at the sums of all lines then. Of two calls that race at least
+one sees the other, so limits hold exactly. Whatever ends a call takes its announcement back.
 Compiled because it stands before every step, and because calls of threads must not see one
 another in the middle: it holds the interpreter lock, and no signal handler runs in it.
 
@@ -100,6 +99,7 @@ cdef class Counters:
         self.min_size = min_size
         self.min_diff = min_diff
         self.max_diff = max_diff
+        self.turns = []
 
     cdef int c_check(self, intp_t line, int64_t n) except -1:
         if not 0 <= line < self.lines:
@@ -154,35 +154,6 @@ cdef class Counters:
             <= self.max_diff
         )
 
-    cdef bint c_begin(self, intp_t line, int64_t n, int64_t* sums):
-        self.words[line * WORDS + BEGUN] += n
-        c_full_fence()
-        self.c_sum(sums)
-        if self.c_allows(line >= self.writers, sums, 0):
-            return True
-        self.words[line * WORDS + BEGUN] -= n
-        return False
-
-    def begin(self, intp_t line, int64_t n):
-        """Announce n rows, or items that are to be drawn; false, and nothing is changed, if the
-        limiter does not allow them.
-        """
-        cdef int64_t sums[SUMS]
-        self.c_check(line, n)
-        return self.c_begin(line, n, sums)
-
-    def end(self, intp_t line, int64_t n, int64_t now):
-        """Count n announced items as done, at this time in nanoseconds."""
-        self.c_check(line, n)
-        c_fence()
-        self.words[line * WORDS + DONE] += n
-        self.words[line * WORDS + LAST] = now
-
-    def cancel(self, intp_t line, int64_t n):
-        """Take back n announced items, of a call that was refused or has failed."""
-        self.c_check(line, n)
-        self.words[line * WORDS + BEGUN] -= n
-
     def set_rows(self, intp_t line, int64_t rows):
         """Set the number of rows that a writer holds."""
         self.c_check(line, rows)
@@ -199,14 +170,11 @@ cdef class Counters:
 
     cdef Turn c_first(self, intp_t line):
         """The turn of this process that has waited longest in a line: one that is wanted, if any."""
-        cdef void* at = self.oldest
         cdef Turn turn
         cdef Turn first = None
-        while at != NULL:
-            turn = <Turn> at
+        for turn in self.turns:
             if turn.line == line and (first is None or (turn.wanted and not first.wanted)):
                 first = turn
-            at = turn.after
         return first
 
     cdef int c_show(self, intp_t line) except -1:
@@ -276,7 +244,7 @@ cdef class Counters:
     def renew(self):
         """In a forked child: forget the calls of the parent's other threads."""
         self.generation += 1
-        self.oldest = self.newest = NULL
+        self.turns = []
         for line in range(self.lines):
             self.void(line)
 
@@ -288,23 +256,17 @@ cdef class Counters:
         self.base[BASE_SAMPLES] = sums[SAMPLES] - samples
 
     def totals(self):
-        """Rows inserted, rows held now, and items sampled, of calls that have ended."""
+        """What calls have done and do: see ``_gates.Totals``."""
         cdef int64_t sums[SUMS]
         self.c_sum(sums)
-        return sums[INSERTS], sums[HELD], sums[SAMPLES]
-
-    def at_work(self):
-        """Rows that are being inserted, and items that are being sampled, by calls that go on."""
-        cdef int64_t sums[SUMS]
-        self.c_sum(sums)
-        return sums[INSERTS_BEGUN] - sums[INSERTS], sums[SAMPLES_BEGUN] - sums[SAMPLES]
-
-    def balance(self, int64_t n_inserts=0, int64_t n_samples=0):
-        """``inserts * samples_per_insert - samples`` as the limiter counts, after so many more."""
-        cdef int64_t sums[SUMS]
-        self.c_sum(sums)
-        return (sums[INSERTS] + n_inserts - self.base[BASE_INSERTS]) * self.samples_per_insert - (
-            sums[SAMPLES] + n_samples - self.base[BASE_SAMPLES]
+        return (
+            sums[INSERTS],
+            sums[SAMPLES],
+            sums[HELD],
+            sums[INSERTS_BEGUN] - sums[INSERTS],
+            sums[SAMPLES_BEGUN] - sums[SAMPLES],
+            (sums[INSERTS] - self.base[BASE_INSERTS]) * self.samples_per_insert
+            - (sums[SAMPLES] - self.base[BASE_SAMPLES]),
         )
 
     def is_busy(self, intp_t line):
@@ -313,15 +275,8 @@ cdef class Counters:
         cdef int64_t* words = &self.words[line * WORDS]
         return words[BEGUN] != words[DONE] or words[SINCE] != 0
 
-    def rows(self, intp_t line):
-        """Rows that a writer holds."""
-        self.c_check(line, 0)
-        return self.words[line * WORDS + ROWS]
-
     def waits(self, intp_t line, int64_t now):
-        """Calls of a line that waited, and for how many nanoseconds; items of the one that waits
-        now, 0 if none does; and when the last call ended, 0 if none has.
-        """
+        """What a line has waited, at this time in nanoseconds: see ``_gates.Waits``."""
         self.c_check(line, 0)
         cdef int64_t* words = &self.words[line * WORDS]
         cdef int64_t since = words[SINCE]
@@ -330,6 +285,7 @@ cdef class Counters:
             words[WAITED] + (max(now - since, 0) if since else 0),
             abs(words[WANTED]) if since else 0,
             words[LAST],
+            words[ROWS],
         )
 
 
@@ -369,9 +325,12 @@ cdef class Turn:
         cdef bint sample = self.line >= self.counters.writers
         self.now = now
         self.behind = 0
-        if not self.counters.c_begin(self.line, self.n, sums):
-            return False
-        if sums[WAITING + sample] and self.counters.c_steps_back(self, sums, now):
+        self.counters.words[self.line * WORDS + BEGUN] += self.n
+        c_full_fence()
+        self.counters.c_sum(sums)
+        if not self.counters.c_allows(sample, sums, 0) or (
+            sums[WAITING + sample] and self.counters.c_steps_back(self, sums, now)
+        ):
             self.counters.words[self.line * WORDS + BEGUN] -= self.n
             return False
         self.begun = True
@@ -382,12 +341,7 @@ cdef class Turn:
         """Note that the call waits; ``wanted`` is whether a caller waits for its result."""
         if not self.since:
             self.since = self.now = max(now, 1)
-            self.before, self.after = self.counters.newest, NULL
-            if self.before == NULL:
-                self.counters.oldest = <void*> self
-            else:
-                (<Turn> self.before).after = <void*> self
-            self.counters.newest = <void*> self
+            self.counters.turns.append(self)
         self.wanted = wanted
         self.counters.c_show(self.line)
 
@@ -397,14 +351,7 @@ cdef class Turn:
         if self.since and self.generation == self.counters.generation:
             words[WAITS] += 1
             words[WAITED] += self.now - self.since
-            if self.before == NULL:
-                self.counters.oldest = self.after
-            else:
-                (<Turn> self.before).after = self.after
-            if self.after == NULL:
-                self.counters.newest = self.before
-            else:
-                (<Turn> self.after).before = self.before
+            self.counters.turns.remove(self)
             self.counters.c_show(self.line)
         self.since = 0
         return 0
@@ -417,7 +364,9 @@ cdef class Turn:
             if self.generation != self.counters.generation:
                 self.counters.words[self.line * WORDS + BEGUN] += self.n
             self.begun = False
-            self.counters.end(self.line, self.n, now)
+            c_fence()
+            self.counters.words[self.line * WORDS + DONE] += self.n
+            self.counters.words[self.line * WORDS + LAST] = now
 
     def close(self, held=None):
         """Take back announced items that were not done, and end the wait.
@@ -439,5 +388,5 @@ cdef class Turn:
         if self.begun:
             self.begun = False
             if self.generation == self.counters.generation:
-                self.counters.cancel(self.line, self.n)
+                self.counters.words[self.line * WORDS + BEGUN] -= self.n
         return self.c_leave()

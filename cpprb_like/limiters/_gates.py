@@ -6,46 +6,55 @@ and the order of calls that wait (``_counters``), and the wait itself (``_machin
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, NamedTuple, TypeVar
 
 from cpprb_like._machine.prefetch_state import sleep, wanted_since
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import RateLimitTimeoutError
-from cpprb_like.limiters._counters import Counters, Turn, shape_for
+from cpprb_like.limiters._counters import Counters, Turn
 from cpprb_like.limiters._policies import RateLimiter
 
-__all__ = [
-    "InsertGate",
-    "LimiterStats",
-    "Peers",
-    "SampleGate",
-    "begin_balanced",
-    "open_counters",
-    "stats",
-    "words_for",
-]
+__all__ = ["Gate", "LimiterStats", "Peers", "begin_balanced", "stats", "totals", "waits"]
 
 Found = TypeVar("Found")
 
 ALIVE = 1e-3  # seconds of a wait before the processes of the other side are checked for life
 
 
-def words_for(writers: int, readers: int) -> tuple[int, int]:
-    """The shape of the memory of the counters."""
-    return shape_for(writers + readers)
+class Totals(NamedTuple):
+    """Sums of all lines; calls at work are announced and have not ended."""
+
+    inserts: int
+    samples: int
+    rows: int  # that are held now
+    inserts_at_work: int
+    samples_at_work: int
+    balance: float  # inserts * samples_per_insert - samples, as the limiter counts
 
 
-def open_counters(
-    limiter: RateLimiter, words: NDArray[np.int64], writers: int, readers: int
-) -> Counters:
-    """The counters of a limiter, in memory of the shape that ``words_for`` says."""
-    return Counters(words, writers, readers, *limiter.bounds)
+class Waits(NamedTuple):
+    """What a line has waited."""
+
+    calls: int  # that had to wait
+    nanoseconds: int  # of all waits, the present one included
+    items: int  # of the call that waits now, 0 if none does
+    last: int  # time at which the last call ended, 0 if none has
+    rows: int  # that a writer holds
+
+
+def totals(counters: Counters) -> Totals:
+    """The sums of all lines."""
+    return Totals(*counters.totals())
+
+
+def waits(counters: Counters, lines: range) -> list[Waits]:
+    """What each of these lines has waited by now."""
+    now = time.monotonic_ns()
+    return [Waits(*counters.waits(line, now)) for line in lines]
 
 
 def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
@@ -57,7 +66,7 @@ def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
     """
     ratio, _, low, high = limiter.bounds
     samples = 0
-    if np.isfinite(low) and np.isfinite(high):
+    if math.isfinite(low) and math.isfinite(high):
         samples = max(0, round(rows * ratio - (low + high) / 2))
     counters.set_base(rows, samples)
 
@@ -68,13 +77,13 @@ class Peers:
     def release_dead(self) -> None:
         """Take back announcements and waits of dead processes."""
 
-    def describe(self, first: int, stop: int) -> str:  # noqa: ARG002
-        """Processes that have the lines from ``first`` to ``stop``, for messages."""
+    def describe(self, lines: range) -> str:  # noqa: ARG002
+        """Processes that have these lines, for messages."""
         return ""
 
 
 class Gate:
-    """One end of a limiter: the line of a writer, or of a reader.
+    """One end of a limiter: of ``add`` at the line of a writer, of ``sample`` at that of a reader.
 
     Parameters
     ----------
@@ -90,9 +99,6 @@ class Gate:
         Of a writer: returns its buffer, or None after its end, as a weak reference does.
     """
 
-    WHAT = ""
-    OTHERS = ""
-
     def __init__(
         self,
         limiter: RateLimiter,
@@ -106,6 +112,11 @@ class Gate:
         self.line = line
         self.peers = Peers() if peers is None else peers
         self._held = held
+        self._adds = line < counters.writers
+        self._what, self._others = ("add", "samples") if self._adds else ("sample", "inserts")
+        self._other_lines = (
+            range(counters.writers, counters.lines) if self._adds else range(counters.writers)
+        )
         counters.use(line)
         self.count_rows()
 
@@ -127,14 +138,6 @@ class Gate:
         if buffer is not None:
             self.counters.set_rows(self.line, len(buffer.ring))
 
-    def _check_possible(self, n: int) -> None:
-        """Raise ``ValueError`` if n items are more than the limiter can ever allow at once."""
-        raise NotImplementedError
-
-    def _reason(self, n: int) -> str:
-        """Why n items are not allowed now."""
-        raise NotImplementedError
-
     def wait(self, turn: Turn, timeout: float | None) -> None:
         """Wait until a turn has begun; ``RateLimitTimeoutError`` when the time is out."""
         self._check_possible(turn.n)
@@ -155,86 +158,56 @@ class Gate:
             sleep=sleep,
         )
 
+    def _check_possible(self, n: int) -> None:
+        """Raise ``ValueError`` if n items are more than the limiter can ever allow at once."""
+        ratio, min_size, low, high = self.limiter.bounds
+        balance = totals(self.counters).balance
+        if self._adds:
+            items, advice = "rows", "add fewer at once"
+            is_possible = n <= min_size or n * ratio + min(low, balance) <= high
+        else:
+            items, advice = "items", "draw smaller batches"
+            is_possible = n <= max(high, min_size * ratio, balance) - low
+        if not is_possible:
+            raise ValueError(
+                f"{self._what} of {n} {items} in one call: {self.limiter} can never allow that; "
+                f"{advice}, or take a greater error_buffer or size"
+            )
+
     def _message(self, turn: Turn, began: float) -> str:
-        n, now = turn.n, time.monotonic_ns()
-        first, stop = self._other_lines()
-        others = [self.counters.waits(line, now) for line in range(first, stop)]
-        last = max(when for *_, when in others)
-        heard = f"the last came {(now - last) / 1e9:.1f} s ago" if last else "none came so far"
+        others = waits(self.counters, self._other_lines)
+        last = max(line.last for line in others)
+        heard = "none came so far"
+        if last:
+            heard = f"the last came {(time.monotonic_ns() - last) / 1e9:.1f} s ago"
         stuck = ""
-        if any(wanted for _, _, wanted, _ in others):
+        if any(line.items for line in others):
             stuck = "; the other side waits too, so error_buffer is too small for these batches"
-        reason = self._reason(n)
+        reason = self._reason(turn.n)
         if turn.behind:
-            reason = f"{self.WHAT} of {turn.behind} has waited for longer, and goes first"
-        found = self.peers.describe(first, stop)
+            reason = f"{self._what} of {turn.behind} has waited for longer, and goes first"
+        found = self.peers.describe(self._other_lines)
         return (
-            f"{self.WHAT} of {n}: waited {time.monotonic() - began:.1f} s for {self.OTHERS}, of "
-            f"which {heard}{stuck}; {reason}; {self.limiter}" + (f"\n{found}" if found else "")
+            f"{self._what} of {turn.n}: waited {time.monotonic() - began:.1f} s for "
+            f"{self._others}, of which {heard}{stuck}; {reason}; {self.limiter}"
+            + (f"\n{found}" if found else "")
         )
 
-    def _other_lines(self) -> tuple[int, int]:
-        """The lines for which this side waits: the first, and the one after the last."""
-        raise NotImplementedError
-
-
-class InsertGate(Gate):
-    """The gate of ``add``."""
-
-    WHAT, OTHERS = "add", "samples"
-
-    def _other_lines(self) -> tuple[int, int]:
-        return self.counters.writers, self.counters.lines
-
-    def _check_possible(self, n: int) -> None:
-        ratio, min_size, low, high = self.limiter.bounds
-        least = min(low, self.counters.balance())
-        if n > min_size and n * ratio + least > high:
-            raise ValueError(
-                f"add of {n} rows in one call: {self.limiter} can never allow that; add fewer at "
-                "once, or take a greater error_buffer or size"
-            )
-
     def _reason(self, n: int) -> str:
-        inserts, rows, samples = self.counters.totals()
-        others, _ = self.counters.at_work()
-        more = f" and {others} of calls at work" if others else ""
-        balance = self.counters.balance(n_inserts=n + others)
-        return (
-            f"{inserts} inserts, {samples} samples, {rows} rows: with {n} more inserts{more} "
-            f"inserts * samples_per_insert - samples would be {balance:g}, of at most "
-            f"{self.limiter.bounds.max_diff:g}"
-        )
-
-
-class SampleGate(Gate):
-    """The gate of ``sample``."""
-
-    WHAT, OTHERS = "sample", "inserts"
-
-    def _other_lines(self) -> tuple[int, int]:
-        return 0, self.counters.writers
-
-    def _check_possible(self, n: int) -> None:
+        """Why n items are not allowed now."""
+        sums = totals(self.counters)
         ratio, min_size, low, high = self.limiter.bounds
-        most = max(high, min_size * ratio, self.counters.balance())
-        if n > most - low:
-            raise ValueError(
-                f"sample of {n} items in one call: {self.limiter} can never allow that; draw "
-                "smaller batches, or take a greater error_buffer or size"
-            )
-
-    def _reason(self, n: int) -> str:
-        inserts, rows, samples = self.counters.totals()
-        _, min_size, low, _ = self.limiter.bounds
-        if rows < min_size:
-            return f"{rows} of {min_size} rows"
-        _, others = self.counters.at_work()
+        if self._adds:
+            others, change, limit = sums.inserts_at_work, ratio, f"most {high:g}"
+        else:
+            others, change, limit = sums.samples_at_work, -1.0, f"least {low:g}"
+            if sums.rows < min_size:
+                return f"{sums.rows} of {min_size} rows"
         more = f" and {others} of calls at work" if others else ""
-        balance = self.counters.balance(n_samples=n + others)
         return (
-            f"{inserts} inserts, {samples} samples, {rows} rows: with {n} more samples{more} "
-            f"inserts * samples_per_insert - samples would be {balance:g}, of at least {low:g}"
+            f"{sums.inserts} inserts, {sums.samples} samples, {sums.rows} rows: with {n} more "
+            f"{'inserts' if self._adds else 'samples'}{more} inserts * samples_per_insert - "
+            f"samples would be {sums.balance + (n + others) * change:g}, of at {limit}"
         )
 
 
@@ -265,20 +238,15 @@ class LimiterStats:
 
 def stats(counters: Counters) -> LimiterStats:
     """Statistics from the counters, as they are now."""
-    inserts, rows, samples = counters.totals()
-    now = time.monotonic_ns()
-    writers = [counters.waits(line, now) for line in range(counters.writers)]
-    readers = [counters.waits(line, now) for line in range(counters.writers, counters.lines)]
-
-    def seconds(lines: list[tuple[int, int, int, int]]) -> float:
-        return sum(waited for _, waited, _, _ in lines) / 1e9
-
+    inserts, samples, rows, *_ = counters.totals()
+    lines = waits(counters, range(counters.lines))
+    writers, readers = lines[: counters.writers], lines[counters.writers :]
     return LimiterStats(
-        inserts=inserts,
-        samples=samples,
-        rows=rows,
-        waits_for_inserts=sum(waits for waits, *_ in readers),
-        waits_for_samples=sum(waits for waits, *_ in writers),
-        seconds_waiting_for_inserts=seconds(readers),
-        seconds_waiting_for_samples=seconds(writers),
+        inserts,
+        samples,
+        rows,
+        sum(line.calls for line in readers),
+        sum(line.calls for line in writers),
+        sum(line.nanoseconds for line in readers) / 1e9,
+        sum(line.nanoseconds for line in writers) / 1e9,
     )

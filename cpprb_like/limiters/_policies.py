@@ -46,6 +46,11 @@ class RateLimiter:
     timeout : float or None
         Seconds that a call waits, before it raises ``RateLimitTimeoutError``; None for no end.
 
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or value; the message names it.
+
     Notes
     -----
     Source: Cassirer et al. (2021), "Reverb: A Framework for Experience Replay", section 3.3, and
@@ -59,47 +64,12 @@ class RateLimiter:
         """The numbers of the formulas."""
         raise NotImplementedError
 
-    def check_capacity(self, capacity: int) -> None:
-        """Raise ``ValueError`` if a replay of so many rows never holds as many as a draw wants.
-
-        Examples
-        --------
-        >>> from cpprb_like.limiters import MinSize
-        >>> MinSize(100).check_capacity(50)
-        Traceback (most recent call last):
-            ...
-        ValueError: limiter: MinSize(min_size=100, timeout=60.0) wants 100 rows, of a capacity of 50
-        """
+    def _check_capacity(self, capacity: int) -> None:
+        """Raise ``ValueError`` if a replay of so many rows never holds as many as a draw wants."""
         if self.bounds.min_size > capacity:
             raise ValueError(
                 f"limiter: {self} wants {self.bounds.min_size:g} rows, of a capacity of {capacity}"
             )
-
-    def can_insert(self, n: int, *, inserts: int, samples: int, deletes: int) -> bool:
-        """Whether n rows may be inserted.
-
-        Examples
-        --------
-        >>> from cpprb_like.limiters import Backlog
-        >>> Backlog(10).can_insert(3, inserts=8, samples=1, deletes=0)
-        True
-        >>> Backlog(10).can_insert(4, inserts=8, samples=1, deletes=0)
-        False
-        """
-        ratio, min_size, _, max_diff = self.bounds
-        return inserts + n - deletes <= min_size or (inserts + n) * ratio - samples <= max_diff
-
-    def can_sample(self, n: int, *, inserts: int, samples: int, deletes: int) -> bool:
-        """Whether n items may be sampled.
-
-        Examples
-        --------
-        >>> from cpprb_like.limiters import MinSize
-        >>> MinSize(100).can_sample(32, inserts=99, samples=0, deletes=0)
-        False
-        """
-        ratio, min_size, min_diff, _ = self.bounds
-        return inserts - deletes >= min_size and inserts * ratio - samples - n >= min_diff
 
 
 def _check_timeout(timeout: object) -> None:
@@ -128,18 +98,13 @@ class MinSize(RateLimiter):
     min_size : int
         Rows that are held when the first item is drawn, at least 1.
     timeout : float or None
-        Seconds that a call waits at most; None for no end.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An argument is of a wrong type or value; the message names it.
+        See ``RateLimiter``.
 
     Examples
     --------
     >>> from cpprb_like.limiters import MinSize
-    >>> MinSize(1000).can_sample(256, inserts=1000, samples=0, deletes=0)
-    True
+    >>> MinSize(1000).bounds
+    Bounds(samples_per_insert=1.0, min_size=1000, min_diff=-inf, max_diff=inf)
     """
 
     min_size: int
@@ -175,24 +140,18 @@ class SampleToInsertRatio(RateLimiter):
         ``max(1, samples_per_insert)``; or the least and the greatest value of that difference. A
         batch counts as all its items at once, so take several batches' worth.
     timeout : float or None
-        Seconds that a call waits at most; None for no end.
+        See ``RateLimiter``.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or value, or neither side could go on once
-        ``min_size_to_sample`` rows are there; the message names it.
+        As ``RateLimiter``; or neither side could go on once ``min_size_to_sample`` rows are there.
 
     Examples
     --------
     >>> from cpprb_like.limiters import SampleToInsertRatio
-    >>> limiter = SampleToInsertRatio(4, 100, 64)
-    >>> limiter.can_sample(64, inserts=100, samples=0, deletes=0)
-    True
-    >>> limiter.can_sample(1, inserts=100, samples=64, deletes=0)
-    False
-    >>> limiter.can_insert(17, inserts=100, samples=0, deletes=0)
-    False
+    >>> SampleToInsertRatio(4, 100, error_buffer=64).bounds
+    Bounds(samples_per_insert=4.0, min_size=100, min_diff=336.0, max_diff=464.0)
     """
 
     samples_per_insert: float
@@ -250,18 +209,13 @@ class Backlog(RateLimiter):
     size : int
         Rows that are inserted and not drawn yet, at most; at least 1.
     timeout : float or None
-        Seconds that a call waits at most; None for no end.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An argument is of a wrong type or value; the message names it.
+        See ``RateLimiter``.
 
     Examples
     --------
     >>> from cpprb_like.limiters import Backlog
-    >>> Backlog(8).can_sample(8, inserts=7, samples=0, deletes=0)
-    False
+    >>> Backlog(8).bounds
+    Bounds(samples_per_insert=1.0, min_size=1, min_diff=0.0, max_diff=8)
     """
 
     size: int

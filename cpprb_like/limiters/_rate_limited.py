@@ -15,19 +15,12 @@ from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
-from cpprb_like.limiters._gates import (
-    InsertGate,
-    LimiterStats,
-    SampleGate,
-    begin_balanced,
-    open_counters,
-    stats,
-    words_for,
-)
+from cpprb_like.limiters._counters import Counters, shape_for
+from cpprb_like.limiters._gates import Gate, LimiterStats, begin_balanced, stats
 from cpprb_like.limiters._policies import RateLimiter
 from cpprb_like.views._layer import Layer
 
-__all__ = ["LimitedSource", "RateLimited", "StepCounter"]
+__all__ = ["LimitedAdds", "LimitedSource", "RateLimited", "StepCounter"]
 
 
 class StepCounter:
@@ -53,10 +46,76 @@ class StepCounter:
         return int(value.size) // self._size
 
 
+class LimitedAdds:
+    """The calls that change how many rows a writer holds, behind the gate of a limiter."""
+
+    _inserts: Gate
+    _steps: StepCounter
+
+    @property
+    def _adds(self) -> ReplayBuffer:
+        """What adds at once: an object with these methods of a buffer."""
+        raise NotImplementedError
+
+    def add(self, **fields: Any) -> int | None:
+        """Add one step, or several, when the limiter allows them.
+
+        Parameters
+        ----------
+        **fields
+            As for ``add`` of the buffer.
+
+        Returns
+        -------
+        int or None
+            As there.
+
+        Raises
+        ------
+        RateLimitTimeoutError
+            The limiter did not allow it within its time-out: samples lag. It is a ``TimeoutError``.
+        ValueError
+            The limiter can never allow so many rows at once; or as ``add`` of the buffer.
+        TypeError
+            As ``add`` of the buffer. Whatever is raised, nothing was added.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> from cpprb_like.limiters import Backlog, RateLimited
+        >>> rb = RateLimited(ReplayBuffer(10, {"x": {"shape": ()}}), Backlog(2, timeout=0.01))
+        >>> rb.add(x=[1, 2])
+        0
+        >>> rb.add(x=3)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        cpprb_like.errors.RateLimitTimeoutError: add of 1: waited ...
+        """
+        return self._inserts.run(self._steps(fields), self._adds.add, **fields)
+
+    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
+        """As ``add``, where only some environments have a step: see ``ReplayBuffer.add_where``.
+
+        The steps that are there count.
+        """
+        mask = np.array(present)
+        return self._inserts.run(int(np.count_nonzero(mask)), self._adds.add_where, mask, **fields)
+
+    def on_episode_end(self, env: int | None = None) -> None:
+        """End the open episodes as truncated: see ``ReplayBuffer.on_episode_end``."""
+        self._adds.on_episode_end(env)
+        self._inserts.count_rows()
+
+    def clear(self) -> None:
+        """Forget all rows; to the limiter they are deleted."""
+        self._adds.clear()
+        self._inserts.count_rows()
+
+
 class LimitedSource(Source):
     """A source whose ``sample`` waits until its limiter allows the batch: see ``RateLimited``."""
 
-    def __init__(self, source: Source, gate: SampleGate) -> None:
+    def __init__(self, source: Source, gate: Gate) -> None:
         self._source = source
         self._gate = gate
 
@@ -117,7 +176,7 @@ class LimitedSource(Source):
         return self._source._check_update(indexes, priorities)
 
 
-class RateLimited(LimitedSource):
+class RateLimited(LimitedAdds, LimitedSource):
     """A buffer whose ``add`` and ``sample`` wait for one another, as a rate limiter says.
 
     For threads that add and threads that draw; for processes see ``SharedReplay``.
@@ -186,13 +245,13 @@ class RateLimited(LimitedSource):
             raise TypeError(f"buffer: expected a ReplayBuffer, got {type(buffer).__name__}")
         if not isinstance(limiter, RateLimiter):
             raise TypeError(f"limiter: expected a RateLimiter, got {limiter!r}")
-        limiter.check_capacity(buffer.capacity)
-        counters = open_counters(limiter, np.zeros(words_for(1, 1), np.int64), 1, 1)
+        limiter._check_capacity(buffer.capacity)
+        counters = Counters(np.zeros(shape_for(2), np.int64), 1, 1, *limiter.bounds)
         begin_balanced(limiter, counters, len(buffer))
-        super().__init__(buffer, SampleGate(limiter, counters, 1))
+        super().__init__(buffer, Gate(limiter, counters, 1))
         self.buffer = buffer
         self.limiter = limiter
-        self._inserts = InsertGate(limiter, counters, 0, held=weakref.ref(buffer))
+        self._inserts = Gate(limiter, counters, 0, held=weakref.ref(buffer))
         tell(self._in_child)
         self._steps = StepCounter(buffer.schema.fields, buffer.n_envs)
 
@@ -200,60 +259,13 @@ class RateLimited(LimitedSource):
         """In a forked child the calls of the parent's other threads are not at work."""
         self._inserts.counters.renew()
 
-    def add(self, **fields: Any) -> int | None:
-        """Add one step, or several, when the limiter allows them.
-
-        Parameters
-        ----------
-        **fields
-            As for ``add`` of the buffer.
-
-        Returns
-        -------
-        int or None
-            As there.
-
-        Raises
-        ------
-        RateLimitTimeoutError
-            The limiter did not allow it within its time-out: samples lag. It is a ``TimeoutError``.
-        ValueError
-            The limiter can never allow so many rows at once; or as ``add`` of the buffer.
-        TypeError
-            As ``add`` of the buffer. Whatever is raised, nothing was added.
-
-        Examples
-        --------
-        >>> from cpprb_like import ReplayBuffer
-        >>> from cpprb_like.limiters import Backlog, RateLimited
-        >>> rb = RateLimited(ReplayBuffer(10, {"x": {"shape": ()}}), Backlog(2, timeout=0.01))
-        >>> rb.add(x=[1, 2])
-        0
-        >>> rb.add(x=3)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-            ...
-        cpprb_like.errors.RateLimitTimeoutError: add of 1: waited ...
-        """
-        return self._inserts.run(self._steps(fields), self.buffer.add, **fields)
-
-    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
-        """As ``add``, where only some environments have a step: see ``ReplayBuffer.add_where``.
-
-        The steps that are there count.
-        """
-        mask = np.array(present)
-        n = int(np.count_nonzero(mask))
-        return self._inserts.run(n, self.buffer.add_where, mask, **fields)
-
-    def on_episode_end(self, env: int | None = None) -> None:
-        """End the open episodes as truncated: see ``ReplayBuffer.on_episode_end``."""
-        self.buffer.on_episode_end(env)
-        self._inserts.count_rows()
+    @property
+    def _adds(self) -> ReplayBuffer:
+        return self.buffer
 
     def clear(self) -> None:
         """Forget all rows; the limiter starts as that of an empty buffer."""
-        self.buffer.clear()
-        self._inserts.count_rows()
+        super().clear()
         self._inserts.counters.set_base(0, 0)
 
     def view(self, *layers: Layer) -> Source:

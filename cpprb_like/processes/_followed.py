@@ -20,7 +20,7 @@ from cpprb_like._machine.forks import BUFFER, OneProcess, tell, watch
 from cpprb_like._machine.waiting import EDIT_PATIENCE, PAUSE, wait_until
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.limiters._gates import SampleGate
+from cpprb_like.limiters._gates import Gate
 from cpprb_like.processes._draws import Drawn, DrawRows, Draws, RowNumbers
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import said_by
@@ -61,7 +61,7 @@ class FollowedShards:
     group : Followers
         The same, as the rows of one ring.
     draws : Draws
-    gate : SampleGate or None
+    gate : Gate or None
         That of a limiter, at which each sample waits. An epoch does not, and does not count.
     lock : context manager
         Held during each call.
@@ -92,7 +92,7 @@ class FollowedShards:
         self.readers: list[Reader | None] = [None] * len(paths)
         self.group = Followers(len(paths), layout, options.layout().capacity)
         self.draws = Draws(sampler, self.group)
-        self.gate: SampleGate | None = None
+        self.gate: Gate | None = None
         self.heard: bytes | None = None
         self._first = FirstPriorities(folder, options.size)
         if sampler.has_priorities:

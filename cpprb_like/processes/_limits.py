@@ -16,20 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from cpprb_like.limiters._gates import (
-    InsertGate,
-    LimiterStats,
-    Peers,
-    SampleGate,
-    begin_balanced,
-    open_counters,
-    stats,
-    words_for,
-)
+from cpprb_like.limiters._counters import Counters, shape_for
+from cpprb_like.limiters._gates import Gate, LimiterStats, Peers, begin_balanced, stats, waits
 from cpprb_like.limiters._policies import Backlog, MinSize, RateLimiter, SampleToInsertRatio
-from cpprb_like.limiters._rate_limited import StepCounter
+from cpprb_like.limiters._rate_limited import LimitedAdds, StepCounter
 from cpprb_like.processes._folder import FileLock, is_locked, is_there, said_by
 from cpprb_like.processes._shards import Actor
 
@@ -76,16 +67,16 @@ class Limits(Peers):
         self.limiter = limiter
         self._writers = len(writers)
         self._locks = [*writers, *readers]
-        shape = words_for(len(writers), len(readers))
+        shape = shape_for(len(self._locks))
         with (folder / FILE).open("r+b") as file:
             memory = mmap.mmap(file.fileno(), int(np.prod(shape)) * 8)
         words = np.frombuffer(memory, np.int64).reshape(shape)
-        self._counters = open_counters(limiter, words, len(writers), len(readers))
+        self._counters = Counters(words, len(writers), len(readers), *limiter.bounds)
 
     @staticmethod
     def make(folder: Path, writers: int, readers: int) -> None:
         """Make the memory of the counters."""
-        (folder / FILE).write_bytes(bytes(8 * int(np.prod(words_for(writers, readers)))))
+        (folder / FILE).write_bytes(bytes(8 * int(np.prod(shape_for(writers + readers)))))
 
     def begin(self, rows: list[int]) -> None:
         """Let the limiter begin with so many rows of each writer, in the middle of its range."""
@@ -94,16 +85,13 @@ class Limits(Peers):
             self._counters.set_rows(line, held)
         begin_balanced(self.limiter, self._counters, sum(rows))
 
-    def inserts(self, number: int, held: Callable[[], Any]) -> InsertGate:
-        """The gate of an actor, whose lock this process has just taken."""
-        self._counters.void(number)
-        return InsertGate(self.limiter, self._counters, number, self, held)
+    def gate(self, line: int, held: Callable[[], Any] | None = None) -> Gate:
+        """The gate of an actor or a learner, whose lock this process has just taken.
 
-    def samples(self, number: int) -> SampleGate:
-        """The gate of a learner, whose lock this process has just taken."""
-        line = self._writers + number
+        Lines of learners follow those of actors; ``held`` returns the buffer of an actor.
+        """
         self._counters.void(line)
-        return SampleGate(self.limiter, self._counters, line, self)
+        return Gate(self.limiter, self._counters, line, self, held)
 
     def stats(self) -> LimiterStats:
         """What was inserted and sampled, and for how long each side waited for the other."""
@@ -119,60 +107,37 @@ class Limits(Peers):
                     self._counters.void(line)
                     lock.release()
 
-    def describe(self, first: int, stop: int) -> str:
+    def describe(self, lines: range) -> str:
         """See ``Peers.describe``."""
-        said = {line: said_by(self._locks[line]) for line in range(first, stop)}
+        said = {line: said_by(self._locks[line]) for line in lines}
         found = [self._describe(line, about) for line, about in said.items() if about]
-        what = "actor" if first == 0 else "learner"
+        what = "learner" if self._writers in lines else "actor"
         return "; ".join(found) or f"no {what} has come yet"
 
     def _describe(self, line: int, about: dict[str, Any]) -> str:
-        is_actor = line < self._writers
-        what, number = ("actor", line) if is_actor else ("learner", line - self._writers)
-        path = self._locks[line]
-        *_, last = self._counters.waits(line, 0)
-        since = f"{(time.monotonic_ns() - last) / 1e9:.1f} s ago" if last else "never"
-        did = "added" if is_actor else "drew"
-        rows = f", holds {self._counters.rows(line)} rows" if is_actor else ""
-        return (
-            f"{what} {number}, process {about['pid']}, "
-            f"{'is there' if is_there(path, about) else 'has ended'}, last {did} {since}{rows}"
-        )
+        (found,) = waits(self._counters, range(line, line + 1))
+        ago = f"{(time.monotonic_ns() - found.last) / 1e9:.1f} s ago" if found.last else "never"
+        who, did, rows = f"actor {line}", "added", f", holds {found.rows} rows"
+        if line >= self._writers:
+            who, did, rows = f"learner {line - self._writers}", "drew", ""
+        state = "is there" if is_there(self._locks[line], about) else "has ended"
+        return f"{who}, process {about['pid']}, {state}, last {did} {ago}{rows}"
 
 
-class LimitedActor(Actor):
+class LimitedActor(LimitedAdds, Actor):
     """An actor of a replay that has a limiter: ``add`` waits until it is allowed.
 
-    ``add`` and ``add_where`` raise ``RateLimitTimeoutError``, and nothing was added, if that takes
-    longer than the limiter's time-out; or ``ValueError`` if it can never be. See ``RateLimited``.
+    ``add`` and ``add_where`` raise as those of ``RateLimited``.
     """
-
-    _inserts: InsertGate
-    _steps: StepCounter
 
     def limit(self, limits: Limits) -> None:
         """Wait for this limiter from now on."""
         # A weak reference: the gate is of the actor, and a cycle would keep its lock.
-        self._inserts = limits.inserts(self.number, weakref.ref(self))
+        self._inserts = limits.gate(self.number, weakref.ref(self))
         self._steps = StepCounter(self.schema.fields, self.n_envs)
 
-    def add(self, **fields: Any) -> int | None:
-        """Add one step, or several, when the limiter allows them: see ``RateLimited.add``."""
+    @property
+    def _adds(self) -> Any:
         self._check_process()
-        return self._inserts.run(self._steps(fields), super().add, **fields)
-
-    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
-        """As ``add``, where only some environments have a step."""
-        self._check_process()
-        mask = np.array(present)
-        return self._inserts.run(int(np.count_nonzero(mask)), super().add_where, mask, **fields)
-
-    def on_episode_end(self, env: int | None = None) -> None:
-        """End the open episodes as truncated: see ``ReplayBuffer.on_episode_end``."""
-        super().on_episode_end(env)
-        self._inserts.count_rows()
-
-    def clear(self) -> None:
-        """Forget the rows of this actor; to the limiter they are deleted."""
-        super().clear()
-        self._inserts.count_rows()
+        without_gate: Any = super(LimitedAdds, self)
+        return without_gate

@@ -218,7 +218,7 @@ class SharedReplay:
             "options": to_json(options),
         }
         if limiter is not None:
-            limiter.check_capacity(options.size * self.writers)
+            limiter._check_capacity(options.size * self.writers)
         self._options = options
         self._folder, path = Folder.make(name, description)
         nbytes = options.layout().nbytes * self.writers
@@ -429,7 +429,7 @@ class SharedReplay:
         chosen = Uniform() if sampler is None else sampler
         learner = self._learner_of(Learner, chosen, seed)
         if self._limits is not None:
-            learner._shards.gate = self._limits.samples(learner.number)
+            learner._shards.gate = self._limits.gate(self.writers + learner.number)
         return learner
 
     def restore_learner(
