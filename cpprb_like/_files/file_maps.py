@@ -654,7 +654,7 @@ class Files:
             memory[:SIDE_NBYTES] = np.frombuffer(head, np.uint8)
         else:
             with replacing(path, is_new=True) as unfinished, unfinished.open("xb") as file:
-                _reserve(file, nbytes)
+                reserve(file, nbytes)
                 file.write(head)
             numbers.add(number)
             self._unpublished += [path] if self._staged else []
@@ -943,12 +943,12 @@ class Files:
 
 
 def _map_new(file: BinaryIO, nbytes: int) -> Bytes:
-    """Map a new file: see ``_reserve``."""
-    _reserve(file, nbytes)
+    """Map a new file: see ``reserve``."""
+    reserve(file, nbytes)
     return _array(mmap.mmap(file.fileno(), nbytes))
 
 
-def _reserve(file: BinaryIO, nbytes: int) -> None:
+def reserve(file: BinaryIO, nbytes: int) -> None:
     """Give a new file its size; its disk space is reserved at once where the system can."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, nbytes)

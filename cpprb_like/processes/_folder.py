@@ -27,7 +27,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from cpprb_like._files.file_maps import Room
+from cpprb_like._files.file_maps import Room, reserve
 from cpprb_like._machine.file_systems import rename, try_lock, unlock
 from cpprb_like._machine.forks import INNERMOST, tell, watch
 from cpprb_like._machine.waiting import LOOK_PATIENCE, wait_until
@@ -48,6 +48,7 @@ YOUNG = 1.0  # seconds that a folder may have no lock yet: it is made again if t
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 NAME_NBYTES = 6
 TRIES = 100
+REMOVED = "other processes remove what was just made"
 AFTER_CHILDREN = -100  # when a process ends: multiprocessing has ended its children before
 
 
@@ -194,8 +195,15 @@ def is_owned(path: Path) -> bool:
 def memory_folder() -> Path:
     """This user's folder in shared memory, or in the temporary folder where there is none."""
     user = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    folder = _base() / f"cpprb_like-{user}"
-    found = _made(folder)
+    folder, found = _base() / f"cpprb_like-{user}", None
+    for _ in range(TRIES):  # the process that leaves last may remove it at this moment
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(0o700)
+        with contextlib.suppress(FileNotFoundError):
+            found = folder.lstat()
+            break
+    if found is None:
+        raise OSError(f"{folder}: {REMOVED}")
     if not stat.S_ISDIR(found.st_mode) or (
         hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o077)
     ):
@@ -203,16 +211,6 @@ def memory_folder() -> Path:
             f"{folder} is not a folder of this user alone: another user may have made it; remove it"
         )
     return folder
-
-
-def _made(folder: Path) -> os.stat_result:
-    """Make a folder unless it is there; again, if who leaves last removes it at this moment."""
-    for _ in range(TRIES):
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(0o700)
-        with contextlib.suppress(FileNotFoundError):
-            return folder.lstat()
-    raise OSError(f"{folder}: other processes remove what was just made")
 
 
 def _base() -> Path:
@@ -235,6 +233,12 @@ def room_for(nbytes: int, folder: Path, what: str, more: str = "", then: str = "
             f"/dev/shm; in a container docker run --shm-size=8g), or make capacity smaller{then}"
         )
     )
+
+
+def reserve_file(path: Path, nbytes: int, what: str, more: str = "") -> None:
+    """Make a file with memory for so many bytes; ``MemoryError`` if there is no room."""
+    with room_for(nbytes, path.parent, what, more), path.open("xb") as file:
+        reserve(file, nbytes)
 
 
 def check_name(name: object) -> str:
@@ -267,7 +271,7 @@ class Folder:
         if self._finalizer is not None:
             self._finalizer.cancel()
         self._finalizer = util.Finalize(
-            self, _leave, (self.path, self._life, os.getpid()), exitpriority=AFTER_CHILDREN
+            self, _leave, (self.path, self._life), exitpriority=AFTER_CHILDREN
         )
         _open_folders[str(self.path)] = self
 
@@ -277,16 +281,24 @@ class Folder:
 
     @classmethod
     def make(cls, name: str | None, description: dict[str, Any]) -> tuple[Folder, Path]:
-        """A new folder, not yet under its name: ``publish`` gives it that."""
+        """A new folder, and the path that ``publish`` gives it.
+
+        ``FileExistsError`` if there is a replay of this name.
+        """
         wanted = secrets.token_hex(NAME_NBYTES) if name is None else check_name(name)
         for _ in range(TRIES):
-            path = cls.check_free(wanted)
-            base = path.parent
+            base = memory_folder()
+            remove_stale(base)
+            path = base / wanted
+            if path.exists():
+                raise FileExistsError(
+                    f"name: there is a replay of the name {name!r}; SharedReplay.attach opens it"
+                )
             life = _new_folder(base / f"{wanted}.{secrets.token_hex(4)}{UNFINISHED}")
             if life is not None:
                 break
         else:
-            raise OSError(f"{base}: other processes remove what was just made there")
+            raise OSError(f"{base}: {REMOVED}")
         folder = cls(life.path.parent, life)
         text = json.dumps(description | {IDENTITY: secrets.token_hex(16)})
         try:
@@ -296,18 +308,6 @@ class Folder:
             folder.close()
             raise
         return folder, path
-
-    @staticmethod
-    def check_free(name: str) -> Path:
-        """Where a replay of this name would be; ``FileExistsError`` if there is one."""
-        base = memory_folder()
-        remove_stale(base)
-        path = base / check_name(name)
-        if path.exists():
-            raise FileExistsError(
-                f"name: there is a replay of the name {name!r}; SharedReplay.attach opens it"
-            )
-        return path
 
     def publish(self, path: Path) -> None:
         """Give a folder that is complete its name."""
@@ -324,10 +324,6 @@ class Folder:
             self.path = path
             self._life.path = path / LIFE
             self._keep()
-
-    def rename(self, name: str) -> None:
-        """Give a folder a random new name, which other processes do not know."""
-        self.publish(self.path.with_name(name))
 
     @classmethod
     def open(cls, name: str, base: Path | None = None) -> Folder:
@@ -372,13 +368,9 @@ class Folder:
         After an interrupt it can be called again.
         """
         _open_folders.pop(str(self.path), None)
-        _leave(self.path, self._life, os.getpid())
+        _leave(self.path, self._life)
         if self._finalizer is not None:
             self._finalizer.cancel()
-
-    def discard(self) -> None:
-        """Remove a folder that was never published."""
-        self.close()
 
 
 _open_folders: weakref.WeakValueDictionary[str, Folder] = weakref.WeakValueDictionary()
@@ -387,27 +379,19 @@ _open_folders: weakref.WeakValueDictionary[str, Folder] = weakref.WeakValueDicti
 _left: dict[tuple[int, Path], util.Finalize] = {}  # by the process that has left the folder
 
 
-def _leave(path: Path, life: FileLock, process: int) -> None:
+def _leave(path: Path, life: FileLock) -> None:
     """Let go of a folder, and remove it if no other process has it.
 
     If one has, look again when this process ends: multiprocessing ends daemons before, without a
     chance to remove the folder themselves.
     """
-    if os.getpid() != process:
-        return
     life.release()
     _remove_if_left(path)
     for gone in [known for known in _left.copy() if not known[1].exists()]:
         _left.pop(gone).cancel()
-    if path.exists() and (process, path) not in _left:
-        _left[process, path] = util.Finalize(
-            None, _remove_at_end, (path, process), exitpriority=AFTER_CHILDREN
-        )
-
-
-def _remove_at_end(path: Path, process: int) -> None:
-    if os.getpid() == process:
-        _remove_if_left(path)
+    key = os.getpid(), path
+    if path.exists() and key not in _left:
+        _left[key] = util.Finalize(None, _remove_if_left, (path,), exitpriority=AFTER_CHILDREN)
 
 
 def _remove_if_left(path: Path) -> None:
@@ -450,8 +434,6 @@ def remove_stale(base: Path) -> None:
     except FileNotFoundError:
         return
     for path in there:
-        if not path.is_dir():
-            continue
         if (path / LIFE).exists():
             _remove_if_left(path)
             continue

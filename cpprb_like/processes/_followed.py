@@ -94,7 +94,7 @@ class FollowedShards:
         self.draws = Draws(sampler, self.group)
         self.gate: Gate | None = None
         self.heard: bytes | None = None
-        self._first = FirstPriorities(folder, options.size)
+        self._first = FirstPriorities(folder, len(paths), options.size)
         if sampler.has_priorities:
             self.heard = bytes(len(self._first.counts()))
         self._stuck: set[int] = set()  # shards in an edit that did not end in time

@@ -42,7 +42,7 @@ from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
 from cpprb_like.processes._shards import TOO_FAST, tries
 from cpprb_like.processes._together import StartsTogether
-from cpprb_like.processes._update_counts import UpdateCounts
+from cpprb_like.processes._words import DRAWN, GIVEN, LATE, Words
 from cpprb_like.samplers._base import Sampler, Slots
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import Epoch
@@ -143,11 +143,11 @@ class Learner(Source):
         self._nstep = self._model._nstep
         self.schema = self._model.schema
         self.draws = 0  # batches drawn so far
-        self._counts = UpdateCounts(folder.path, number)
+        self._counts = Words(folder.path, len(shards)).learners[number].data
         self._shards = self.FOLLOWED(
             folder.path, shards, sampler, self.rng, options, self._model.ring
         )
-        self._counts.tell(0, 0)
+        self._counts[GIVEN] = self._counts[LATE] = 0
         self.ring: Followers = self._shards.group  # the rows of all shards, as those of one ring
         self._columns = self.ring.columns
         self._check_batch_size = self._model._check_batch_size
@@ -207,7 +207,7 @@ class Learner(Source):
             if batch is None:
                 batch = self._draw_again(n, options, columns, arrays)
             self.draws += 1
-        self._counts.drew(n)
+        self._counts[DRAWN] += n
         return batch
 
     def _draw_again(self, n: int, options: SampleOptions, columns: Any, arrays: Any) -> Batch:
@@ -406,7 +406,7 @@ class Learner(Source):
         with shards.lock:
             shards.take_in()
             shards.draws.update(indexes, priorities)
-            self._counts.tell(*shards.draws.updated)
+            self._counts[GIVEN], self._counts[LATE] = shards.draws.updated
 
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]

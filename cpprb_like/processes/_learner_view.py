@@ -21,6 +21,7 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import Order, RowNumbers
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._together import StartsTogether
+from cpprb_like.processes._words import DRAWN
 from cpprb_like.samplers._base import Extra, Slots
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.views._goals import choose_rows
@@ -142,7 +143,7 @@ class LearnerView(View):
         """As ``_draw``, by one thread at a time."""
         with self._shards.lock:
             batch = super()._draw(plan, choose, n, arrays, located)
-        self.learner._counts.drew(n or 0)
+        self.learner._counts[DRAWN] += n or 0
         return batch
 
     def _begin_epoch(

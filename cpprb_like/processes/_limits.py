@@ -7,7 +7,6 @@ lock free, and takes the announcement back. Not here: formulas, counters and wai
 
 from __future__ import annotations
 
-import mmap
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cpprb_like.limiters._counters import Counters, shape_for
+from cpprb_like.limiters._counters import Counters
 from cpprb_like.limiters._gates import Gate, LimiterStats, Peers, begin_balanced, stats, waits
 from cpprb_like.limiters._policies import Backlog, MinSize, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._rate_limited import LimitedAdds, StepCounter
@@ -26,7 +26,6 @@ from cpprb_like.processes._shards import Actor
 
 __all__ = ["LimitedActor", "Limits", "limiter_from_json", "limiter_to_json"]
 
-FILE = "limiter"
 KINDS = {kind.__name__: kind for kind in (MinSize, SampleToInsertRatio, Backlog)}
 
 
@@ -53,30 +52,25 @@ class Limits(Peers):
 
     Parameters
     ----------
-    folder : Path
-        Of the replay.
     limiter : RateLimiter
         What is allowed.
+    words : ndarray
+        The memory of the counters: see ``Words``.
     writers, readers : list of Path
         The lock of each actor, and of each learner.
     """
 
     def __init__(
-        self, folder: Path, limiter: RateLimiter, writers: list[Path], readers: list[Path]
+        self,
+        limiter: RateLimiter,
+        words: NDArray[np.int64],
+        writers: list[Path],
+        readers: list[Path],
     ) -> None:
         self.limiter = limiter
         self._writers = len(writers)
         self._locks = [*writers, *readers]
-        shape = shape_for(len(self._locks))
-        with (folder / FILE).open("r+b") as file:
-            memory = mmap.mmap(file.fileno(), int(np.prod(shape)) * 8)
-        words = np.frombuffer(memory, np.int64).reshape(shape)
         self._counters = Counters(words, len(writers), len(readers), *limiter.bounds)
-
-    @staticmethod
-    def make(folder: Path, writers: int, readers: int) -> None:
-        """Make the memory of the counters."""
-        (folder / FILE).write_bytes(bytes(8 * int(np.prod(shape_for(writers + readers)))))
 
     def begin(self, rows: list[int]) -> None:
         """Let the limiter begin with so many rows of each writer, in the middle of its range."""

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,12 +23,11 @@ from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._machine.aligned import empty
 from cpprb_like._machine.file_systems import replacing
 from cpprb_like._machine.waiting import PATIENCE, wait_until
-from cpprb_like.processes._folder import FileLock, Folder, is_locked, room_for, said_by
-from cpprb_like.processes._versions import Versions, n_slots, n_words
+from cpprb_like.processes._folder import FileLock, Folder, is_locked, reserve_file, said_by
+from cpprb_like.processes._versions import Versions
+from cpprb_like.processes._words import SLOTS, Words, mapped
 
 __all__ = ["Parameters"]
-
-Values = dict[str, NDArray[Any]] | NDArray[Any]
 
 FOLDER = "parameters"  # in that of the replay
 LAYOUT, VALUES, LOCK = "layout.json", "values", "publisher"
@@ -49,23 +46,10 @@ class Place:
     shape: tuple[int, ...]
     offset: int
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
     def of(self, slot: NDArray[np.uint8]) -> NDArray[Any]:
         """The array in a slot."""
-        raw = slot[self.offset : self.offset + self.nbytes]
-        return raw.view(self.dtype).reshape(self.shape)
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The layout of the memory of one version."""
-
-    nbytes: int
-    places: dict[str, Place]
+        nbytes = math.prod(self.shape) * self.dtype.itemsize
+        return slot[self.offset : self.offset + nbytes].view(self.dtype).reshape(self.shape)
 
 
 class Parameters:
@@ -93,17 +77,12 @@ class Parameters:
     True
     """
 
-    def __init__(self, replay: Folder) -> None:
+    def __init__(self, replay: Folder, words: Words) -> None:
         self._replay = replay  # which is there as long as this is
         self._folder = replay.path / FOLDER
+        self._versions = Versions(words.versions)
         self._places: dict[str, Place] = {}
         self._slots: NDArray[np.uint8] | None = None
-        self._versions: Versions | None = None
-
-    @staticmethod
-    def make(replay: Folder) -> None:
-        """Make the folder of parameters before the first is published."""
-        (replay.path / FOLDER).mkdir()
 
     # ------------------------------------------------------------------ the learner's side
 
@@ -139,30 +118,17 @@ class Parameters:
         Notes
         -----
         Cost: a copy of the values, and some 10 microseconds.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from cpprb_like.processes import SharedReplay
-        >>> parameters = SharedReplay(100, {"obs": {"shape": 4}}, writers=1).parameters
-        >>> parameters.publish(np.zeros(3))
-        1
-        >>> parameters.publish(np.ones(3))
-        2
-        >>> parameters.latest()
-        (2, array([1., 1., 1.]))
         """
         arrays = _read(values)
         self._replay.check_open()
         with self._publishing():
-            if self._versions is None and not self._open():
-                self._make(arrays)
+            slots = self._open()
+            if slots is None:
+                slots = self._make(arrays)
             self._check(arrays)
-            assert self._versions is not None
-            assert self._slots is not None
             version, slot = self._versions.begin()
             for name, place in self._places.items():
-                np.copyto(place.of(self._slots[slot]), arrays[name], casting="no")
+                np.copyto(place.of(slots[slot]), arrays[name], casting="no")
             self._versions.end(version)
         return version
 
@@ -182,25 +148,20 @@ class Parameters:
         finally:
             lock.release()
 
-    def _make(self, arrays: dict[str, NDArray[Any]]) -> None:
+    def _make(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.uint8]:
         """Make the memory for arrays such as these."""
-        places, offset = {}, 0
+        places, nbytes = {}, 0
         for name, array in arrays.items():
-            places[name] = Place(array.dtype, array.shape, offset)
-            offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+            places[name] = Place(array.dtype, array.shape, nbytes)
+            nbytes += max(1, -(-array.nbytes // ALIGNMENT)) * ALIGNMENT
         values = self._folder / VALUES
         values.unlink(missing_ok=True)  # of a publisher that was killed here
-        nbytes = _nbytes(offset)
-        with (
-            room_for(nbytes, self._folder, "three versions of the parameters"),
-            values.open("xb") as file,
-        ):
-            if sys.platform == "linux":
-                os.posix_fallocate(file.fileno(), 0, nbytes)
-            file.truncate(nbytes)
+        reserve_file(values, SLOTS * nbytes, "three versions of the parameters")
         with replacing(self._folder / LAYOUT) as unfinished:
-            unfinished.write_text(json.dumps(to_json(Slot(offset, places))), encoding="utf-8")
-        self._open()
+            unfinished.write_text(json.dumps(to_json(places)), encoding="utf-8")
+        slots = self._open()
+        assert slots is not None
+        return slots
 
     def _check(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Raise unless these are arrays as in the first version."""
@@ -224,9 +185,8 @@ class Parameters:
     @property
     def version(self) -> int:
         """The newest version; 0 as long as nothing was published."""
-        if self._versions is None and not self._open():
-            return 0
-        assert self._versions is not None
+        if self._slots is None:
+            self._replay.check_open()
         return self._versions.newest()
 
     def latest(self, after: int = 0) -> tuple[int, Any] | None:
@@ -251,41 +211,26 @@ class Parameters:
         Notes
         -----
         Cost: less than a microsecond if there is none, else a copy of the values.
-
-        Examples
-        --------
-        >>> from cpprb_like.processes import SharedReplay
-        >>> parameters = SharedReplay(100, {"obs": {"shape": 4}}, writers=1).parameters
-        >>> parameters.latest() is None
-        True
-        >>> parameters.publish({"w": [1.0]})
-        1
-        >>> parameters.latest()
-        (1, {'w': array([1.])})
         """
         if self.version <= after:
             return None
         return wait_until(
-            self._read,
-            PATIENCE,
-            lambda: RuntimeError(f"for {PATIENCE} s {TOO_FAST}"),
+            self._read, PATIENCE, lambda: RuntimeError(f"for {PATIENCE} s {TOO_FAST}")
         )
 
     def _read(self) -> tuple[int, Any] | None:
         """The newest version, read once; None if it was overwritten during the read."""
-        assert self._versions is not None
-        assert self._slots is not None
-        found = self._versions.find()
-        if found is None:
+        slots, found = self._open(), self._versions.find()
+        if slots is None or found is None:
             return None
         version, slot = found
-        values = self._slots[slot]
-        block = empty(values.shape, values.dtype)
-        for start in range(0, max(1, len(block)), PIECE):
-            block[start : start + PIECE] = values[start : start + PIECE]
+        block = empty(slots[slot].shape, slots.dtype)
+        for start in range(0, len(block), PIECE):
+            block[start : start + PIECE] = slots[slot, start : start + PIECE]
             if not self._versions.is_there(version):
                 return None
-        return version, self._values(block)
+        arrays = {name: place.of(block) for name, place in self._places.items()}
+        return version, arrays.get(ALONE, arrays)
 
     def wait(self, version: int = 1, timeout: float | None = TIMEOUT) -> tuple[int, Any]:
         """Wait until a version is there, or a newer one; then as ``latest``.
@@ -335,30 +280,13 @@ class Parameters:
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("parameters are in shared memory; hand on the SharedReplay instead")
 
-    def _values(self, block: NDArray[np.uint8]) -> Values:
-        if ALONE in self._places:
-            return self._places[ALONE].of(block)
-        return {name: place.of(block) for name, place in self._places.items()}
-
-    def _open(self) -> bool:
-        """Map the memory; false if nothing was published yet."""
-        self._replay.check_open()
-        try:
+    def _open(self) -> NDArray[np.uint8] | None:
+        """The memory of the versions; None if nothing was published yet."""
+        if self._slots is None and (self._folder / LAYOUT).exists():
             layout = json.loads((self._folder / LAYOUT).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return False
-        slot: Slot = from_json(Slot, layout)
-        with (self._folder / VALUES).open("r+b") as file:
-            memory = np.frombuffer(mmap.mmap(file.fileno(), _nbytes(slot.nbytes)), np.uint8)
-        self._places = slot.places
-        self._slots = memory[ALIGNMENT:].reshape(n_slots(), slot.nbytes)
-        self._versions = Versions(memory[: 8 * n_words()].view(np.int64))
-        return True
-
-
-def _nbytes(slot: int) -> int:
-    """Bytes of the file: the words, and the slots."""
-    return ALIGNMENT + n_slots() * slot
+            self._places = from_json(dict[str, Place], layout)
+            self._slots = mapped(self._folder / VALUES, np.uint8).reshape(SLOTS, -1)
+        return self._slots
 
 
 def _named(names: list[str]) -> str:

@@ -6,7 +6,6 @@ which draw. Not here: who is alive (``_folder``), rows (``_shards``), and batche
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from numpy.typing import DTypeLike
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
@@ -45,32 +43,25 @@ from cpprb_like.processes._limits import (
     limiter_from_json,
     limiter_to_json,
 )
-from cpprb_like.processes._parameters import Parameters
+from cpprb_like.processes._parameters import FOLDER, Parameters
 from cpprb_like.processes._saving import Saved, save
-from cpprb_like.processes._shards import (
-    ROWS,
-    WRITER,
-    Actor,
-    FollowedFiles,
-    check_room,
-    last_added,
-)
-from cpprb_like.processes._update_counts import UpdateCounts
+from cpprb_like.processes._shards import ROWS, WRITER, Actor, check_room, last_added, written
+from cpprb_like.processes._words import DRAWN, MOST_LEARNERS, Words
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
-from cpprb_like.typing import FieldSpec, NstepSpec
+from cpprb_like.typing import FieldSpec
+from cpprb_like.typing import RowOptions as RowKeywords
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 __all__ = ["Member", "SharedReplay"]
 
 Kind = TypeVar("Kind", bound=Learner)
 
-FORMAT = 2
+FORMAT = 3
 MENDING = 10.0  # seconds that an actor waits while its shard is set right: 50 ms a million rows
-ORIGIN = "origin"  # file: of what was loaded, the state of a checkpoint
-MOST_LEARNERS = 64
+ORIGIN = "origin"  # file: the name of the state of a checkpoint that was loaded
 LOCK_NBYTES = 4096  # that a small file takes
 
 
@@ -123,8 +114,9 @@ class SharedReplay:
     ----------
     capacity : int
         Steps stored in all: each of the writers has its newest ``capacity // writers``.
-    env_dict, default_dtype, n_envs, terminated, truncated, next_of, stack_compress, Nstep
-        As for ``ReplayBuffer``, of each writer. Fields of Python objects are refused.
+    env_dict, default_dtype, n_envs, **options
+        As for ``ReplayBuffer``, of each writer: options are ``terminated``, ``truncated``,
+        ``next_of``, ``stack_compress`` and ``Nstep``. Fields of Python objects are refused.
     writers : int
         Processes, or threads, that add at the same time, at most.
     name : str, optional
@@ -178,39 +170,37 @@ class SharedReplay:
         writers: int,
         default_dtype: DTypeLike | None = None,
         n_envs: int = 1,
-        terminated: str | Literal[False] | None = None,
-        truncated: str | Literal[False] | None = None,
-        next_of: str | Iterable[str] | None = None,
-        stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
-        Nstep: NstepSpec | Literal[False] | None = None,  # noqa: N803 (cpprb's name)
         limiter: RateLimiter | None = None,
         name: str | None = None,
         reserve: bool = True,
+        **options: Unpack[RowKeywords],
     ) -> None:
         self.writers = as_int("writers", writers, 1)
-        options = RowOptions.read(
+        rows = RowOptions.read(
             _rows_of_each(capacity, self.writers),
             env_dict,
             default_dtype=default_dtype,
             n_envs=n_envs,
-            terminated=terminated,
-            truncated=truncated,
-            next_of=next_of,
-            stack_compress=stack_compress,
-            Nstep=Nstep,
+            **options,
         )
-        boxed = [field.name for field in options.schema.fields if field.dtype.hasobject]
+        boxed = [field.name for field in rows.schema.fields if field.dtype.hasobject]
         if boxed:
             raise ValueError(
                 f"env_dict: fields {boxed} hold Python objects, which no process shares"
             )
-        warn_of_rows(options, Nstep)
-        self._make_folder(options, limiter, name, reserve=reserve)
+        warn_of_rows(rows, options.get("Nstep"))
+        self._make(rows, limiter, name, reserve=reserve)
 
-    def _make_folder(
-        self, options: RowOptions, limiter: RateLimiter | None, name: str | None, *, reserve: bool
+    def _make(
+        self,
+        options: RowOptions,
+        limiter: RateLimiter | None,
+        name: str | None,
+        *,
+        reserve: bool = False,
+        saved: Saved | None = None,
     ) -> None:
-        """Make the folder of a new replay, whose writers have rows with these options."""
+        """Make the folder of a new replay, with the rows that were saved if there are some."""
         description = {
             "format": FORMAT,
             "writers": self.writers,
@@ -225,26 +215,47 @@ class SharedReplay:
         try:
             with room_for(nbytes, self._folder.path, "the replay"):
                 self._fill(nbytes if reserve else 0)
+                self._open_words(limiter)
+                if saved is not None:
+                    self._load(saved)
                 self._folder.publish(path)
         except BaseException:
             self._folder.close()
             raise
-        self._limits = self._open_limits(limiter)
-        self._parameters = Parameters(self._folder)
+        self._open_words(limiter)  # by their new paths
 
     def _fill(self, reserved: int) -> None:
         """Make all files of the folder, and the rows of all writers if their bytes are reserved."""
+        path = self._folder.path
         if reserved:
-            check_room(reserved, self._folder.path)
+            check_room(reserved, path)
         for number in range(self.writers):
             self._shard(number).mkdir()
             if reserved:
-                self._make(number)
-        (self._folder.path / "learners").mkdir()
-        Parameters.make(self._folder)
-        FirstPriorities.make(self._folder.path, self.writers)
-        UpdateCounts.make(self._folder.path, MOST_LEARNERS)
-        Limits.make(self._folder.path, self.writers, MOST_LEARNERS)
+                self._make_shard(number)
+        (path / "learners").mkdir()
+        (path / FOLDER).mkdir()
+        Words.make(path, self.writers)
+
+    def _make_shard(self, number: int) -> None:
+        """Reserve the memory of a shard, of which other processes learn nothing."""
+        lock = FileLock(self._lock_path(number))
+        lock.take(create=True)
+        Actor(self._shard(number), number, lock, self._options).close()
+
+    def _open_words(self, limiter: RateLimiter | None) -> None:
+        path, writers = self._folder.path, self.writers
+        self._words = Words(path, writers)
+        self._first = FirstPriorities(path, writers, self._options.size)
+        self._parameters = Parameters(self._folder, self._words)
+        self._limits = None
+        if limiter is not None:
+            self._limits = Limits(
+                limiter,
+                self._words.limiter,
+                [self._lock_path(number) for number in range(writers)],
+                [self._learner_lock_path(number) for number in range(MOST_LEARNERS)],
+            )
 
     @classmethod
     def attach(cls, name: str) -> SharedReplay:
@@ -252,42 +263,23 @@ class SharedReplay:
 
         Raises ``FileNotFoundError`` if there is none: it was not made, or all its processes ended.
         """
-        replay = cls.__new__(cls)
-        replay._open(Folder.open(name))
-        return replay
-
-    def _open(self, folder: Folder) -> None:
-        description = folder.description()
-        if description["format"] != FORMAT:
-            raise ValueError(
-                f"the replay {folder.path.name} was made by another version of cpprb_like"
-            )
-        self._folder = folder
-        self.writers = int(description["writers"])
-        self._options = from_json(RowOptions, description["options"], "options")
-        self._limits = self._open_limits(limiter_from_json(description["limiter"]))
-        self._parameters = Parameters(folder)
-
-    def _open_limits(self, limiter: RateLimiter | None) -> Limits | None:
-        """The counters of the limiter, if there is one."""
-        if limiter is None:
-            return None
-        return Limits(
-            self._folder.path,
-            limiter,
-            [self._lock_path(number) for number in range(self.writers)],
-            [self._learner_lock_path(number) for number in range(MOST_LEARNERS)],
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self)._attach, (str(self.folder),)
+        return cls._open(name)
 
     @classmethod
-    def _attach(cls, folder: str) -> SharedReplay:
-        """As ``attach``, wherever the process that pickled it keeps shared memory."""
-        replay = cls.__new__(cls)
-        replay._open(Folder.open(Path(folder).name, Path(folder).parent))
+    def _open(cls, name: str, base: Path | None = None) -> SharedReplay:
+        """As ``attach``; in this folder, wherever this process has its shared memory."""
+        replay, folder = cls.__new__(cls), Folder.open(name, base)
+        description = folder.description()
+        if description["format"] != FORMAT:
+            raise ValueError(f"the replay {name} was made by another version of cpprb_like")
+        replay._folder = folder
+        replay.writers = int(description["writers"])
+        replay._options = from_json(RowOptions, description["options"], "options")
+        replay._open_words(limiter_from_json(description["limiter"]))
         return replay
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self)._open, (self.name, self.folder.parent)
 
     @property
     def name(self) -> str:
@@ -334,67 +326,49 @@ class SharedReplay:
             if number >= self.writers:
                 raise IndexError(f"writer: expected 0 to {self.writers - 1}, got {number}")
             numbers = range(number, number + 1)
-        refused: list[BlockingIOError] = []
-
-        def take() -> Actor | None:
-            try:
-                return self._any_of() if writer is None else self._take(numbers[0])
-            except BlockingIOError as error:
-                if all(is_owned(self._lock_path(number)) for number in numbers):
-                    raise
-                refused[:] = [error]
-                return None
-
-        actor = wait_until(take, MENDING, lambda: refused[0])
+        actor = wait_until(
+            lambda: self._actor_of(numbers), MENDING, lambda: self._are_taken(numbers)
+        )
         assert actor is not None
         return actor
 
-    def _any_of(self) -> Actor:
-        """The actor of a free shard, and first of one that was never taken."""
-        free = [number for number in range(self.writers) if not is_locked(self._lock_path(number))]
-        free.sort(key=lambda number: bool(said_by(self._lock_path(number))))
-        for number in free:
-            if is_locked(self._lock_path(number)):  # another process was faster
+    def _actor_of(self, numbers: range) -> Actor | None:
+        """An actor of a free shard; None while a shard of an actor that died is set right."""
+        free = [number for number in numbers if not is_locked(self._lock_path(number))]
+        for number in sorted(free, key=lambda number: bool(said_by(self._lock_path(number)))):
+            lock = self._taken(self._lock_path(number), "an actor")
+            if lock is None:  # another process was faster
                 continue
+            given = self._shard(number), number, lock, self._options, self._folder, self._first
             try:
-                return self._take(number)
-            except BlockingIOError:
-                continue
-        raise BlockingIOError(f"all {self.writers} writers are taken: {self._holders()}")
+                if self._limits is None:
+                    return Actor(*given)
+                actor = LimitedActor(*given)
+                actor.limit(self._limits)
+                return actor
+            except BaseException:
+                lock.release()
+                raise
+        if all(is_owned(self._lock_path(number)) for number in numbers):
+            raise self._are_taken(numbers)
+        return None
 
-    def _make(self, number: int) -> None:
-        """Reserve the memory of a shard."""
-        self._unlimited(number).close()
+    def _taken(self, path: Path, whose: str) -> FileLock | None:
+        """The lock of a place that was free; None if another process has it."""
+        lock = FileLock(path)
+        with room_for(LOCK_NBYTES, self._folder.path, f"the lock of {whose}"):
+            taken = lock.take({"pid": os.getpid(), "since": time.time()}, create=True)
+        return lock if taken else None
 
-    def _unlimited(self, number: int) -> Actor:
-        """An actor of a free shard without a limiter, which other processes are not informed of."""
-        lock = FileLock(self._lock_path(number))
-        lock.take(create=True)
-        return Actor(self._shard(number), number, lock, self._options)
-
-    def _take(self, number: int) -> Actor:
-        lock = FileLock(self._lock_path(number))
-        with room_for(LOCK_NBYTES, self._folder.path, "the lock of an actor"):
-            taken = lock.take(_about_us(), create=True)
-        if not taken:
-            raise BlockingIOError(f"writer {number} is taken: {self._holders(number)}")
-        try:
-            if self._limits is None:
-                return Actor(self._shard(number), number, lock, self._options, self._folder)
-            actor = LimitedActor(self._shard(number), number, lock, self._options, self._folder)
-            actor.limit(self._limits)
-            return actor
-        except BaseException:
-            lock.release()
-            raise
-
-    def _holders(self, number: int | None = None) -> str:
-        found = [
+    def _are_taken(self, numbers: range) -> BlockingIOError:
+        holders = [
             f"writer {member.number} by process {member.pid}, {time.time() - member.since:.1f} s"
             for member in self.members()
-            if member.kind == "actor" and member.alive and number in (None, member.number)
+            if member.kind == "actor" and member.alive and member.number in numbers
         ]
-        return "; ".join(found) or "by a process that has just begun"
+        what = f"writer {numbers[0]} is" if len(numbers) == 1 else f"all {len(numbers)} writers are"
+        by = "; ".join(holders) or "by a process that has just begun"
+        return BlockingIOError(f"{what} taken: {by}")
 
     def _shard(self, number: int) -> Path:
         return self._folder.path / f"shard-{number}"
@@ -453,19 +427,17 @@ class SharedReplay:
             whose actors went on.
         name : str
             That ``save`` was given for it.
-        state : int, optional
-            The number of a state that is still there; the newest one.
-        replace, classes
-            As for ``ReplayBuffer.load``: functions by path, as
-            ``{"learners.main.sampler.beta": beta}``, and classes of your own.
+        state, replace, classes
+            As for ``ReplayBuffer.load``. Paths of functions are as
+            ``{"learners.main.sampler.beta": beta}``.
 
         Raises
         ------
         FileNotFoundError, TypeError
             As ``load``.
         ValueError
-            There is no learner of this name; the rows of the folder are not those of this replay,
-            or their shards have been merged; or a file is damaged.
+            There is no learner of this name; the rows of the folder are not those of this replay;
+            or a file is damaged.
         BlockingIOError
             There are 64 learners.
 
@@ -488,47 +460,26 @@ class SharedReplay:
         """
         self._folder.check_open()
         saved = Saved(folder, state, classes, replace)
-        origin = self._origin()
-        if saved.identity != self._folder.description()[IDENTITY]:
-            if origin["state"] != saved.origin:
-                raise ValueError(
-                    f"{folder} was not saved from this replay, nor is this loaded from that state"
-                )
-            if origin["merged"]:
-                raise ValueError(
-                    f"the rows of {origin['merged']} shards were put into {self.writers} when they "
-                    "were loaded, so it is unknown which row a priority is of"
-                )
+        is_ours = saved.identity == self._folder.description()[IDENTITY]
+        origin = self._folder.path / ORIGIN
+        if not is_ours and not (origin.exists() and origin.read_text() == saved.origin):
+            raise ValueError(
+                f"{folder} was not saved from this replay, nor is this loaded from that state"
+            )
         found = saved.learner(name)
         learner = self.learner(found.sampler, seed=found.rng)
-        learner._go_on(found, heard=saved.identity == self._folder.description()[IDENTITY])
+        learner._go_on(found, heard=is_ours)
         return learner
-
-    def _origin(self) -> dict[str, Any]:
-        """The state that this replay was loaded from."""
-        path = self._folder.path / ORIGIN
-        found: dict[str, Any] = {"state": None, "merged": 0}
-        return json.loads(path.read_text()) if path.exists() else found
 
     def _learner_of(self, kind: type[Kind], sampler: Sampler, seed: Seed) -> Kind:
         """A learner of some kind, at a place that is free."""
         check_sampler(sampler)
         for number in range(MOST_LEARNERS):
-            lock = FileLock(self._learner_lock_path(number))
-            if is_locked(lock.path):
-                continue
-            with room_for(LOCK_NBYTES, self._folder.path, "the lock of a learner"):
-                taken = lock.take(_about_us(), create=True)
-            if taken:
-                return kind(
-                    self._folder,
-                    [self._shard(shard) for shard in range(self.writers)],
-                    number,
-                    lock,
-                    sampler,
-                    seed,
-                    self._options,
-                )
+            path = self._learner_lock_path(number)
+            lock = None if is_locked(path) else self._taken(path, "a learner")
+            if lock is not None:
+                shards = [self._shard(shard) for shard in range(self.writers)]
+                return kind(self._folder, shards, number, lock, sampler, seed, self._options)
         raise BlockingIOError(f"there are {MOST_LEARNERS} learners, and no more can be")
 
     @property
@@ -579,10 +530,9 @@ class SharedReplay:
 
         Notes
         -----
-        The number of batches that a view of a learner has drawn, which is the time of schedules of
-        its layers, is not saved. Cost: memory for a copy of all rows, and that of
-        ``ReplayBuffer.save``; a save that follows another one reads the files of the one before as
-        well, to compare them with the rows.
+        Cost: memory for a copy of all rows, and that of ``ReplayBuffer.save``; a save that follows
+        another one reads its files too, to compare them with the rows. How many batches a view of a
+        learner has drawn, which is the time of schedules of its layers, is not saved.
 
         Examples
         --------
@@ -639,15 +589,14 @@ class SharedReplay:
         folder : str or path
             The folder that ``save`` was given.
         capacity : int, optional
-            Another one; of a smaller one each shard keeps its newest rows. By default it is as it
-            was, or so much more that another number of writers costs no row.
+            Another one; of a smaller one each shard keeps its newest rows. By default that of each
+            writer is as it was.
         writers : int, optional
-            Another number. If it is greater, the new shards are empty; if it is smaller, each shard
-            gets the rows of one or more, one after another, and open episodes are truncated.
+            A greater number; the further shards are empty.
         name : str, optional
             As for ``SharedReplay``.
         state : int, optional
-            The number of a state that is still there; the newest one.
+            As for ``ReplayBuffer.load``.
 
         Raises
         ------
@@ -656,95 +605,57 @@ class SharedReplay:
         TypeError
             Something else was saved there.
         ValueError
-            A file is damaged, or an argument is of a wrong value; or there are fewer ``writers``,
-            and the rows of their shards have no room in ``capacity``, or are those of vector
-            environments, whose time steps do not fit behind one another.
+            A file is damaged, or an argument is of a wrong value; so is a smaller number.
         MemoryError, FileExistsError
             As ``SharedReplay``.
-
-        Examples
-        --------
-        See ``save``.
         """
         saved = Saved(folder, state)
-        options, before = saved.options, saved.writers
-        count = before if writers is None else as_int("writers", writers, 1)
-        wanted = options.size * max(1, -(-before // count)) * count
-        if name is not None:
-            Folder.check_free(name)
-        replay = cls.__new__(cls)
-        replay.writers = count
-        size = _rows_of_each(wanted if capacity is None else capacity, count)
-        replay._make_folder(options.resized(size), saved.limiter, None, reserve=False)
-        try:
-            replay._load(saved, before)
-        except BaseException:
-            replay.close()
-            raise
-        if name is None:
-            return replay
-        replay._folder.rename(name)
-        return cls.attach(name)
+        options, replay = saved.options, cls.__new__(cls)
+        replay.writers = saved.writers if writers is None else as_int("writers", writers, 1)
+        if replay.writers < saved.writers:
+            raise ValueError(
+                f"writers: expected at least {saved.writers}, as rows were saved of so many, "
+                f"got {replay.writers}"
+            )
+        wanted = options.size * replay.writers if capacity is None else capacity
+        options = options.resized(_rows_of_each(wanted, replay.writers))
+        replay._make(options, saved.limiter, name, saved=saved)
+        return replay
 
-    def _load(self, saved: Saved, before: int) -> None:
-        """Have what was saved of so many writers."""
-        numbers = range(self.writers)
-        merged = before if self.writers < before else 0
-        if not merged:
-            shards = [self._shard(number) for number in range(before)]
-            saved.fill(shards, self._options.size)
-        for number in numbers:
+    def _load(self, saved: Saved) -> None:
+        """Have the rows that were saved, and empty shards for further writers."""
+        saved.fill([self._shard(number) for number in range(saved.writers)], self._options.size)
+        for number in range(self.writers):
             if not (self._shard(number) / f"{ROWS}.dat").exists():
-                self._make(number)
-        if merged:
-            actors = [self._unlimited(number) for number in numbers]
-            saved.merge(actors)
-            for actor in actors:
-                actor.close()
+                self._make_shard(number)
         if self._limits is not None:
-            self._limits.begin([self._rows_of(number)[0] for number in numbers])
-        origin = {"state": saved.origin, "merged": merged}
-        (self._folder.path / ORIGIN).write_text(json.dumps(origin))
+            self._limits.begin([self._rows_of(number)[0] for number in range(self.writers)])
+        (self._folder.path / ORIGIN).write_text(saved.origin)
 
     # ------------------------------------------------------------------ who is there
 
     def members(self) -> list[Member]:
         """The processes that add and draw, and those that did: actors by number, then learners."""
         self._folder.check_open()
-        found = []
-        for number in range(self.writers):
-            about = said_by(self._lock_path(number))
-            if about:
-                found.append(self._member("actor", number, self._lock_path(number), about))
-        learners = self._folder.path / "learners"
-        for path in sorted(learners.iterdir(), key=lambda path: int(path.name)):
-            about = said_by(path)
-            if about:
-                found.append(self._member("learner", int(path.name), path, about))
-        return found
+        actors = [self._member("actor", number) for number in range(self.writers)]
+        learners = [self._member("learner", number) for number in range(MOST_LEARNERS)]
+        return [member for member in [*actors, *learners] if member is not None]
 
-    def _member(
-        self, kind: Literal["actor", "learner"], number: int, path: Path, about: dict[str, Any]
-    ) -> Member:
-        alive, pid, since = is_there(path, about), about["pid"], about["since"]
-        if kind == "actor":
-            return Member(kind, number, pid, alive, since, *self._rows_of(number))
-        counts = UpdateCounts(self._folder.path, number).read()
-        return Member(kind, number, pid, alive, since, 0, None, *counts)
+    def _member(self, kind: Literal["actor", "learner"], number: int) -> Member | None:
+        is_actor = kind == "actor"
+        path = self._lock_path(number) if is_actor else self._learner_lock_path(number)
+        about = said_by(path)
+        if not about:
+            return None
+        rows, age = self._rows_of(number) if is_actor else (0, None)
+        given, late = (0, 0) if is_actor else self._words.learners[number, :DRAWN].tolist()
+        alive = is_there(path, about)
+        return Member(kind, number, about["pid"], alive, about["since"], rows, age, given, late)
 
     def _rows_of(self, number: int) -> tuple[int, float | None]:
         """How many rows a shard holds, and how old the last is."""
-        held = min(self._written(number), self._options.size)
-        return held, last_added(self._shard(number))
-
-    def _written(self, number: int) -> int:
-        """How many rows were written to a shard since the last clear."""
-        layout = self._options.layout()
-        try:
-            files = FollowedFiles(layout, self._shard(number) / ROWS, "r+")
-        except FileNotFoundError:
-            return 0
-        return int(layout.state(files.arena)[WORD_WRITTEN])
+        shard = self._shard(number)
+        return min(written(shard, self._options), self._options.size), last_added(shard)
 
     def stats(self) -> LimiterStats:
         """What was inserted and sampled, and for how long each side waited for the other.
@@ -769,10 +680,10 @@ class SharedReplay:
         self._folder.check_open()
         if self._limits is not None:
             return self._limits.stats()
-        written = [self._written(number) for number in range(self.writers)]
-        rows = sum(min(one, self._options.size) for one in written)
-        samples = UpdateCounts(self._folder.path, 0).all_drawn()
-        return LimiterStats(sum(written), samples, rows, 0, 0, 0.0, 0.0)
+        found = [written(self._shard(number), self._options) for number in range(self.writers)]
+        rows = sum(min(one, self._options.size) for one in found)
+        samples = int(self._words.learners[:, DRAWN].sum())
+        return LimiterStats(sum(found), samples, rows, 0, 0, 0.0, 0.0)
 
     # ------------------------------------------------------------------ the end
 
@@ -799,7 +710,3 @@ def _rows_of_each(capacity: float, writers: int) -> int:
     if size < 1:
         raise ValueError(f"capacity: expected a row for each writer, got {capacity}")
     return size
-
-
-def _about_us() -> dict[str, Any]:
-    return {"pid": os.getpid(), "since": time.time()}

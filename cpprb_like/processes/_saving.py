@@ -33,7 +33,6 @@ from cpprb_like.processes._followers import read_header
 from cpprb_like.processes._limits import limiter_from_json
 from cpprb_like.processes._shards import (
     ROWS,
-    Actor,
     FollowedFiles,
     ShardFiles,
     is_being_edited,
@@ -222,35 +221,8 @@ class Saved:
             f"shards.{number}": Target(size=size, mmap_prefix=shard / ROWS, mmap_mode="x")
             for number, shard in enumerate(shards)
         }
-        self._decode(targets)
-
-    def _decode(self, targets: Mapping[str, Target]) -> SavedReplay:
-        found: SavedReplay
         options = LoadOptions(state=self._options.state)
-        found, _ = decoded(self._disk, options, targets, {}, without="learners")
-        return found
-
-    def merge(self, actors: list[Actor]) -> None:
-        """Add the rows to those of fewer actors: to each the shards of several, one after another.
-
-        Raises ``ValueError`` where that cannot be.
-        """
-        shards = self._decode({}).shards
-        for number, actor in enumerate(actors):
-            given = [shard for shard in shards[number :: len(actors)] if shard is not None]
-            rows = sum(shard.get_stored_size() for shard in given)
-            if actor.n_envs > 1 and len(given) > 1:
-                raise ValueError(
-                    "writers: the shards of several vector environments cannot become one; load "
-                    f"them with {len(shards)} writers or more"
-                )
-            if rows > actor.get_buffer_size():
-                raise ValueError(
-                    f"capacity: {len(given)} shards with {rows} rows cannot become one of "
-                    f"{actor.get_buffer_size()}; expected at least {rows * len(actors)}"
-                )
-            for shard in given:
-                _append(shard, actor)
+        decoded(self._disk, options, targets, {}, without="learners")
 
     def learner(self, name: str) -> SavedLearner:
         """The learner of this name; ``ValueError`` if there is none."""
@@ -267,10 +239,3 @@ class Saved:
         ):
             raise DamagedError(f"learners.{name}: no learner was saved")
         return learner
-
-
-def _append(shard: ReplayBuffer, actor: Actor) -> None:
-    """Add all rows of a shard, each episode as it ended; an open one is truncated."""
-    for number in range(len(shard.episodes)):
-        actor.add(**shard.episodes.read(number))
-        actor.on_episode_end()

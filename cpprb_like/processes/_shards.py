@@ -8,7 +8,6 @@ which shard, and batches from several (``_replay``, ``_learner``).
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import shutil
 import time
@@ -51,6 +50,7 @@ from cpprb_like.processes._folder import (
     said_by,
 )
 from cpprb_like.processes._followers import Follower
+from cpprb_like.processes._words import mapped
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.samplers._uniform import Uniform
@@ -127,14 +127,14 @@ class ShardFiles(file_maps.Files):
             return None
         if path.stat().st_size < nbytes:
             path.write_bytes(bytes(nbytes))
-        with path.open("r+b") as file:
-            return np.frombuffer(mmap.mmap(file.fileno(), nbytes), np.int64)
+        return mapped(path, np.int64, nbytes)
 
     def _map_time(self) -> NDArray[np.int64]:
         """The time of the last row, and the edits in place: see ``Undo``."""
-        with self.path.with_name(ADDED).open("ab+") as file:
+        path = self.path.with_name(ADDED)
+        with path.open("ab") as file:
             file.truncate(2 * WORD)
-            return np.frombuffer(mmap.mmap(file.fileno(), 2 * WORD), np.int64)
+        return mapped(path, np.int64)
 
     def _recover(self) -> None:
         if not self._is_settled():
@@ -188,7 +188,7 @@ class FollowedFiles(ShardFiles):
     def _open(self) -> NDArray[np.uint8]:
         with self.path.open("r+b") as file:
             self._check(file)
-            return np.frombuffer(mmap.mmap(file.fileno(), self._places.nbytes), np.uint8)
+        return mapped(self.path, np.uint8, self._places.nbytes)
 
     def _recover(self) -> None:
         """Only who writes does."""
@@ -228,10 +228,9 @@ class FollowedFiles(ShardFiles):
 def last_added(shard: Path) -> float | None:
     """How many seconds ago the last row of a shard was added; None if that was never."""
     try:
-        data = (shard / ADDED).read_bytes()
-    except FileNotFoundError:
+        then = int(mapped(shard / ADDED, np.int64)[0])
+    except (FileNotFoundError, ValueError):  # there is none, or it has no length yet
         return None
-    (then,) = np.frombuffer(data[:WORD].ljust(WORD, b"\0"), np.int64).tolist()
     return max(0.0, (clock() - then) / 1e9) if then else None
 
 
@@ -264,13 +263,14 @@ class Actor(ReplayBuffer):
         lock: FileLock,
         options: RowOptions,
         life: Folder | None = None,
+        first: FirstPriorities | None = None,
     ) -> None:
         is_new = not (folder / f"{ROWS}.dat").exists()
         self._begin(options, Uniform(), generator(None), folder / ROWS, "w" if is_new else "r+")
         self.number = number
         self._lock_of_shard = lock
         self._folder = life  # which is there as long as this object
-        self._priorities = None if life is None else FirstPriorities(life.path, options.size)
+        self._priorities = first
         self._end_episodes(0, self.n_envs)
 
     @staticmethod
@@ -325,6 +325,16 @@ def is_being_edited(shard: Path, options: RowOptions) -> bool:
     layout = options.layout()
     files = FollowedFiles(layout, shard / ROWS, "r+")
     return bool((int(layout.state(files.arena)[WORD_EDITS]) | int(files.changes[0])) & 1)
+
+
+def written(shard: Path, options: RowOptions) -> int:
+    """How many rows were written to a shard since the last clear."""
+    layout = options.layout()
+    try:
+        files = FollowedFiles(layout, shard / ROWS, "r+")
+    except FileNotFoundError:
+        return 0
+    return int(layout.state(files.arena)[WORD_WRITTEN])
 
 
 def mend(shard: Path, number: int, options: RowOptions) -> bool:

@@ -14,21 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._rows.edits import fence
+from cpprb_like.processes._words import SLOTS
 
-__all__ = ["Versions", "n_slots", "n_words"]
+__all__ = ["Versions"]
 
-SLOTS = 3
 NEWEST, FIRST = 0, 1  # places of the word of the newest version, and of the word of slot 0
-
-
-def n_slots() -> int:
-    """Number of slots."""
-    return SLOTS
-
-
-def n_words() -> int:
-    """Number of words that ``Versions`` takes, zeros at first."""
-    return FIRST + SLOTS
 
 
 class Versions:
@@ -36,13 +26,11 @@ class Versions:
 
     Parameters
     ----------
-    words : ndarray of int64, shape (n_words(),)
-        Zeros at first. They are written to.
+    words : ndarray of int64, shape (1 + SLOTS,)
+        Zeros at first: see ``Words``. They are written to.
     """
 
     def __init__(self, words: NDArray[np.int64]) -> None:
-        if words.shape != (n_words(),):
-            raise ValueError(f"words: expected {n_words()}, got {words.shape[0]}")
         self._words = words.data  # each item is loaded and stored whole
 
     def newest(self) -> int:
@@ -58,8 +46,6 @@ class Versions:
 
     def end(self, version: int) -> None:
         """Make a version that was begun, and is written, the newest one."""
-        if version != self.newest() + 1:
-            raise ValueError(f"version: expected {self.newest() + 1}, got {version}")
         fence()
         self._words[FIRST + version % SLOTS] = version
         fence()

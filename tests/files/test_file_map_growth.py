@@ -92,7 +92,7 @@ def test_a_writer_that_is_killed_while_its_files_grow(tmp_path: Path) -> None:
         add(rb, 0, 5)
         return lambda: add(rb, 5, 1)
 
-    growing = files.grow, files._create_side, file_maps._reserve, file_systems.name_new
+    growing = files.grow, files._create_side, file_maps.reserve, file_systems.name_new
     assert killed_everywhere(growing, make, call, look) > 25
 
 
@@ -242,7 +242,7 @@ def test_an_error_of_another_kind_when_files_grow(
     rb = opened(tmp_path, "x")
     add(rb, 0, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(file_maps, "_reserve", fail)
+        patch.setattr(file_maps, "reserve", fail)
         with pytest.raises(OSError) as caught:
             add(rb, 3, 30)
     assert caught.value.errno == errno.EIO

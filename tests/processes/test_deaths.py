@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +35,7 @@ from scale import PROCESS_KILLS
 from cpprb_like import NotEnoughDataError
 from cpprb_like._core import STOPS, stop_at
 from cpprb_like.processes import Learner, SharedReplay
-from cpprb_like.processes._folder import MENDER, FileLock, said_by
+from cpprb_like.processes._folder import MENDER, FileLock, is_owned, said_by
 from cpprb_like.processes._shards import ShardFiles
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 
@@ -426,14 +427,14 @@ def test_an_actor_waits_for_who_sets_its_shard_right(
     assert [one.alive for one in replay.members() if one.pid == child.pid] == [False]
     mending = threading.Timer(0.1, lock.release)
 
-    def holders(number: int) -> str:
+    def released_first(path: Path) -> bool:
         lock.release()
-        return f"nobody has {number} any more"
+        return is_owned(path)
 
     if released == "while it looks":
         mending.start()
     else:  # after it was found taken, and before it is asked by whom
-        monkeypatch.setattr(replay, "_holders", holders)
+        monkeypatch.setattr("cpprb_like.processes._replay.is_owned", released_first)
     with replay.actor(0) as actor:
         assert not lock.is_held
         actor.check()

@@ -111,7 +111,7 @@ def test_a_writer_that_is_killed_while_its_files_grow(tmp_path: Path) -> None:
 
     growing = (
         _shards.ShardFiles.grow, file_maps.Files.grow, file_maps.Files._create_side,
-        file_maps._reserve, file_systems.name_new,
+        file_maps.reserve, file_systems.name_new,
     )  # fmt: skip
     assert killed_everywhere(growing, make, call, look) > 25
 
