@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.narrow_dtypes import name_of
 from cpprb_like._machine.forks import INNERMOST, watch
-from cpprb_like.buffers._cuda import CudaCopies
 
 __all__ = ["Conversion", "TensorBatch", "To", "conversion"]
 
@@ -141,26 +140,21 @@ class Called(Conversion):
 class OfJax(Conversion):
     """Arrays of JAX; what JAX has no numbers for stays an array of NumPy.
 
-    Whether it has those of 64 bits is said thread by thread, as with ``jax.enable_x64``. So these
-    columns wait for the thread that gets the batch, which may not be the one that draws it.
+    Whether it has those of 64 bits depends on the thread, as with ``jax.enable_x64``. So the thread
+    that gets the batch makes its arrays.
     """
 
     def __init__(self, jax: Any, device: Any) -> None:
         self._jax, self._device = jax, device
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> JaxBatch:
-        """Arrays of the narrow columns."""
-        return JaxBatch(
-            (name, values if _is_wide(values.dtype) else self._convert(values))
-            for name, values in batch.items()
-        )
+        return JaxBatch(batch)
 
     def hand_out(self, made: JaxBatch) -> JaxBatch:
-        """Arrays of the wide columns too, if JAX has such numbers here."""
-        if self._jax.config.jax_enable_x64:
-            for name, values in made.items():
-                if isinstance(values, np.ndarray) and _is_wide(values.dtype):
-                    made[name] = self._convert(values)
+        has_wide = self._jax.config.jax_enable_x64
+        for name, values in made.items():
+            if has_wide or not _is_wide(values.dtype):
+                made[name] = self._convert(values)
         return made
 
     def _convert(self, array: NDArray[Any]) -> Any:
@@ -178,22 +172,6 @@ class OfJax(Conversion):
 def _is_wide(dtype: np.dtype[Any]) -> bool:
     """Whether JAX has such numbers with ``jax_enable_x64`` only, and would round them without."""
     return dtype.itemsize // (2 if dtype.kind == "c" else 1) >= WIDE
-
-
-class OnCuda(Conversion):
-    """Tensors of PyTorch on a CUDA device."""
-
-    def __init__(self, torch: Any, device: Any) -> None:
-        self._copies = CudaCopies(torch, device, lambda array: as_torch(torch, array))
-
-    def room(self) -> dict[str, Any] | None:
-        return self._copies.room()
-
-    def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
-        return self._copies.begin(batch)
-
-    def hand_out(self, made: Any) -> TensorBatch:
-        return TensorBatch(self._copies.finish(made))
 
 
 def conversion(to: To | None, device: Any = None) -> Conversion | None:
@@ -245,7 +223,9 @@ def _by_torch(given: Any) -> Conversion:
     if device.type == "cuda":
         if not torch.cuda.is_available():  # its own words name neither
             raise ValueError(f"device: PyTorch finds no CUDA device here, got {given!r}")
-        return OnCuda(torch, device)
+        from cpprb_like.buffers._cuda import OnCuda  # noqa: PLC0415 (on demand)
+
+        return OnCuda(torch, device, partial(as_torch, torch))
     if device.type == "cpu":
         return Columns(lambda array: as_torch(torch, array))
 

@@ -21,7 +21,7 @@ from optional import need
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import TensorBatch
 from cpprb_like.buffers import _tensors as tensors
-from cpprb_like.buffers._cuda import CudaCopies
+from cpprb_like.buffers._cuda import OnCuda
 from cpprb_like.samplers import Uniform
 from cpprb_like.views import Hindsight
 
@@ -471,18 +471,16 @@ class FakeCuda:
         return FakeTensor(self.log, array)
 
 
-class OnFakeCuda(tensors.OnCuda):
+def on_cuda(fake: FakeCuda) -> OnCuda:
     """The conversion, with a fake for PyTorch."""
-
-    def __init__(self, fake: FakeCuda) -> None:
-        self._copies = CudaCopies(fake, "cuda:0", lambda array: tensors.as_torch(fake, array))
+    return OnCuda(fake, "cuda:0", lambda array: tensors.as_torch(fake, array))
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """CUDA, wherever ``to="torch"`` is asked for."""
     fake = FakeCuda()
-    monkeypatch.setattr(tensors, "_by_torch", lambda device: OnFakeCuda(fake))
+    monkeypatch.setattr(tensors, "_by_torch", lambda device: on_cuda(fake))
     return fake
 
 
@@ -553,10 +551,10 @@ def test_an_epoch_on_cuda(fake: FakeCuda, prefetch: int) -> None:
 
 def test_pinned_memory_grows(fake: FakeCuda) -> None:
     """A larger batch than those before gets memory of its own."""
-    copies = CudaCopies(fake, "cuda", fake.from_numpy)
+    copies = OnCuda(fake, "cuda", fake.from_numpy)
     for n in (3, 3, 5, 5, 2):
-        begun = copies.begin({"x": np.arange(n)})
-        assert copies.finish(begun)["x"].array.tolist() == list(range(n))
+        made = copies.make({"x": np.arange(n)})
+        assert copies.hand_out(made)["x"].array.tolist() == list(range(n))
     assert len(events(fake, "pin")) == 4
 
 
