@@ -72,37 +72,16 @@ cdef class Moment:
 cdef class Ring:
     """Ring buffer over memory that the caller allocated; read-only for Python.
 
-    Parameters
-    ----------
-    columns : sequence of Column
-        The fields, in declared order.
-    arena : ndarray of uint8
-        All memory of the buffer but the fields of Python objects.
-    state : ndarray of int64, shape (6 + n_envs,)
-        Words of the header of the arena, see ``_core.pxd``.
-    record : tuple of int
-        Offset and stride of the records, and the byte of a record that holds the flags of its row.
-    ends : sequence of (int, int, int, int)
-        End fields, see ``Schema.end_fields``: number of the column, byte with the sign bit (-1 for
-        none), bits that a value sets, and bits of the fields before it that it clears.
-    capacity, n_envs : int
-        Slots in memory, and number of streams: row i belongs to stream ``i % n_envs``.
-    chains : sequence of Chain
-        Fields of ``columns`` that are not stored as they are.
-    lookahead : int
-        ``n - 1`` for n-step returns: the n-step window of a row is complete, and the row can be
-        drawn, when so many rows of its episode follow it, or the episode has ended. ``capacity``
-        has ``lookahead * n_envs`` slots for incomplete rows; complete rows beyond the other slots
-        are left out.
-    undo : Undo, optional
-        Undo log of an arena in a file: old bytes, while new ones are written over them. With it
-        the process may be killed at any time.
-    frozen : str, optional
-        Why nothing may be written.
-    flags : ndarray of uint8, shape (capacity,), optional
-        Memory for the flags, of a ring that follows one in another process (``processes._follower``): what
-        that process writes next must not change what this one has derived. Then ``state`` is memory of
-        its own as well.
+    ``columns`` are the fields in declared order; ``chains`` those that are not stored as they are.
+    ``arena`` is all memory of the buffer but Python objects, ``state`` the words of its header.
+    ``record`` is offset and stride of the records, and the byte with the flags. ``ends`` are those
+    of ``Schema.end_fields``. Row i belongs to stream ``i % n_envs``. ``lookahead`` is n - 1 for
+    n-step returns: a row can be drawn when so many rows of its episode follow it, or the episode has
+    ended. ``capacity`` has ``lookahead * n_envs`` slots for incomplete rows; complete rows beyond the
+    other slots are left out. ``undo`` is the log of an arena in a file, with which the process may
+    be killed at any time. ``frozen`` says why nothing may be written. ``flags`` is memory for the
+    flags of a ring that follows one in another process: what that process writes next must not
+    change what this one has derived; then ``state`` is memory of its own as well.
     """
 
     def __cinit__(
@@ -1089,15 +1068,9 @@ cdef class DerivedState:
 cdef class Beside:
     """Values that a call of ``add`` has for its rows beside those of the fields, such as priorities.
 
-    A compiled subclass overrides ``c_publish``, and needs no ``publish``.
-
-    Parameters
-    ----------
-    n : int
-        Rows that there are values for.
-    publish : callable
-        ``publish(first, clears)`` is called when the rows have been written, from row id ``first`` on.
-        It must not fail. It is called once more if a signal handler raises in it.
+    A compiled subclass overrides ``c_publish``, and needs no ``publish``. Otherwise
+    ``publish(first, clears)`` is called when n rows have been written, from row id ``first`` on. It
+    must not fail, and is called once more if a signal handler raises in it.
     """
 
     def __init__(self, intp_t n, publish):

@@ -57,5 +57,4 @@ cdef class BufferBase:
     cdef void c_watch(self) noexcept
     cdef object c_publish(self, intp_t n, const uint8_t* present, Beside beside)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
-    cdef list c_check_out(self, out, intp_t n, tuple columns)
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns)

@@ -63,6 +63,7 @@ cdef enum:
     CACHE_LINE = 64
     MOST_ROOM = 1 << 20              # bytes of reused memory for casts of a field
     BATCH_CHECK_NBYTES = 1 << 28     # batches from here on are compared with the memory left
+    MOST_ATTEMPTS = 8                # of a read while writers wait
     WATCHED_VALUES = 1000            # values of chained fields that are counted for the warning
 
 cdef str PRIORITIES = "priorities"   # the keyword of those buffers whose rows have them
@@ -126,17 +127,9 @@ cdef class BufferBase:
     ``_take``.
     """
 
-    def _check_names(self, given):
-        """Raise ``FieldNameError`` unless the names are those of the fields."""
-        raise NotImplementedError
-
-    def _convert(self, number, value):
-        """A value of a field, by number, as an array of the declared dtype; or ``ValueError``."""
-        raise NotImplementedError
-
     def _while_writers_wait(self, attempt):
         """Call ``attempt()`` while writers wait, until it returns a result."""
-        raise NotImplementedError
+        return self._hold(True, _try_often, attempt)
 
     def _read_priorities(self, priorities):
         """Priorities as a ``Beside``, which takes them over when the rows have been written."""
@@ -332,7 +325,7 @@ cdef class BufferBase:
             twice = sorted({name for name in given if given.count(name) > 1})
             if twice:
                 raise TypeError(f"fields given more than once: {twice}")
-            self._check_names(given)
+            self.schema.check_names(given)
         for number in range(n_fields):
             self.c_check_ring(ring)  # converting the one before may have run any code
             value = ordered[number]
@@ -351,10 +344,12 @@ cdef class BufferBase:
             except MemoryError:
                 raise
             except Exception:
-                read = None  # and ``_convert`` says why
+                read = None  # and ``Field.convert`` says why
             if type(read) is np.ndarray:
                 array = column.c_cast(<PyObject*> read, n_envs)
-        return self._convert(number, value) if array is None else array
+        if array is None:
+            array = self.schema.fields[number].convert(value, n_envs)
+        return array
 
     cdef object c_add_otherwise(
         self, PyObject** values, PyObject* names, intp_t other, cnp.ndarray present, Beside beside
@@ -580,10 +575,10 @@ cdef class BufferBase:
         if out is not None:
             arrays = c_find_arrays(out, self.c_ring.columns if columns is None else columns, n)
             if arrays is None:
-                arrays = self.c_check_out(out, n, columns)
                 converted = True
                 if columns is not None:
                     names = [column.name for column in columns]
+                arrays = self.schema.check_out(out, n, names)
         cdef dict batch = self.c_draw(draw, n, replace, arrays, take, columns)
         if batch is None:
             batch = self._while_writers_wait(
@@ -595,10 +590,6 @@ cdef class BufferBase:
             batch.update({name: out[name] for name in names})
         out.update(batch)
         return out
-
-    cdef list c_check_out(self, out, intp_t n, tuple columns):
-        names = self.names if columns is None else [column.name for column in columns]
-        return self.schema.check_out(out, n, names)
 
     def _draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
         """As ``c_draw``."""
@@ -682,6 +673,15 @@ cdef class BufferBase:
         return batch
 
 
+def _try_often(attempt):
+    """Call ``attempt()`` until it returns a result: a sampler or a finalizer may add rows itself."""
+    for _attempt in range(MOST_ATTEMPTS):
+        found = attempt()
+        if found is not None:
+            return found
+    raise RuntimeError("rows were overwritten by the very thread that reads them")
+
+
 def at_one_moment(Ring ring not None, attempt):
     """As ``c_at_one_moment``."""
     return c_at_one_moment(ring, attempt)
@@ -702,33 +702,15 @@ cdef tuple c_at_one_moment(Ring ring, attempt):
 
 
 def check_drawn(sampler, rows, extra, intp_t n, names, further):
-    """Refuse what a sampler drew if it is not n rows, or has columns that are not its own.
-
-    Parameters
-    ----------
-    sampler : Sampler
-        What drew them.
-    rows : sequence
-        What it drew.
-    extra : dict of ndarray
-        Further columns of the batch.
-    n : int
-        Rows of the batch.
-    names : container of str
-        The fields.
-    further : container of str
-        Columns that the batch has besides with any sampler.
-
-    Raises
-    ------
-    ValueError
-        There are not n rows; or a column has not n values, or the name of one of those.
-    """
+    """As ``c_check_drawn``."""
     c_check_drawn(sampler, rows, extra, n, names, further)
 
 
 cdef int c_check_drawn(sampler, rows, extra, intp_t n, names, further) except -1:
-    """As ``check_drawn``."""
+    """Raise ``ValueError`` unless a sampler drew n rows, and columns of n values.
+
+    ``names`` are the fields, ``further`` other columns: its own columns have other names.
+    """
     if len(rows) != n:
         raise ValueError(f"{sampler!r} drew {len(rows)} slots, expected {n}")
     if extra:

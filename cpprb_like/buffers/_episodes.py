@@ -27,7 +27,7 @@ from cpprb_like.samplers._starts import choose
 from cpprb_like.views._rows import read_rows
 
 if TYPE_CHECKING:
-    from cpprb_like.buffers._moments import MomentSource
+    from cpprb_like.buffers._source import MomentSource
 
 __all__ = ["Episode", "Episodes"]
 

@@ -27,8 +27,7 @@ from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers._entry import SampleOptions, check_drawn
-from cpprb_like.buffers._moments import MomentSource
-from cpprb_like.buffers._source import Batch, ColumnSpec
+from cpprb_like.buffers._source import Batch, ColumnSpec, MomentSource
 from cpprb_like.buffers._warnings import warn_of_short_windows
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots

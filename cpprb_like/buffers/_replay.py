@@ -39,9 +39,14 @@ from cpprb_like.buffers._cpprb_names import CpprbNames
 from cpprb_like.buffers._entry import SampleOptions, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
-from cpprb_like.buffers._moments import MomentSource
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
-from cpprb_like.buffers._source import Batch, ColumnSpec, if_prioritized, order_generator
+from cpprb_like.buffers._source import (
+    Batch,
+    ColumnSpec,
+    MomentSource,
+    if_prioritized,
+    order_generator,
+)
 from cpprb_like.buffers._warnings import warn, warn_of_rows
 from cpprb_like.checkpoint._savable import EditsSinceSave, HoldsRows, RowsToSave
 from cpprb_like.errors import NotEnoughDataError
@@ -481,12 +486,6 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         if self.ring is not ring:
             raise RuntimeError("the buffer was initialised anew while a value was read")
         self._hold(False, write, ring, rows, columns, arrays)
-
-    def _check_names(self, given: dict[str, object]) -> None:
-        self.schema.check_names(given)
-
-    def _convert(self, number: int, value: object) -> NDArray[Any]:
-        return self.schema.fields[number].convert(value, self.n_envs)
 
     def on_episode_end(self, env: int | None = None) -> None:
         """End the episodes that are still open, as truncated: of one environment, or of all.

@@ -23,7 +23,7 @@ from cpprb_like._machine.prefetch_state import (
     without_prefetch,
 )
 from cpprb_like.buffers._batches import Batch, Batches
-from cpprb_like.buffers._entry import DEFAULTS, SampleOptions
+from cpprb_like.buffers._entry import DEFAULTS, BufferBase, SampleOptions
 from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, Part
 from cpprb_like.checkpoint._saved import Checkpointed
 from cpprb_like.samplers._base import Sampler
@@ -34,7 +34,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from cpprb_like._fields.derived import NStepReturns
+    from cpprb_like._fields.schema import Schema
+    from cpprb_like._rows.episode_index import EpisodeIndex
     from cpprb_like.buffers._tensors import Conversion, TensorBatch, To
+    from cpprb_like.samplers._starts import Starts
 
     class MadeKeywords(TypedDict, total=False):
         """Keyword arguments of ``batches`` and ``epoch`` beside ``to``, which has overloads."""
@@ -80,7 +84,7 @@ else:
             return MethodType(self.method, source)
 
 
-__all__ = ["Batch", "ColumnSpec", "Source", "if_prioritized", "order_generator"]
+__all__ = ["Batch", "ColumnSpec", "MomentSource", "Source", "if_prioritized", "order_generator"]
 
 MOST_AHEAD = 1000  # batches of ``prefetch``
 # Attributes of sources: what they draw from, and what their draws change.
@@ -599,6 +603,25 @@ class Source(Checkpointed):
 
         It is asked of sources with priorities.
         """
+        raise NotImplementedError
+
+
+class MomentSource(BufferBase, Source):
+    """A buffer, as views know it: rows of one ring that are read as they were at one moment."""
+
+    sampler: Sampler
+    rng: np.random.Generator
+    _nstep: NStepReturns | None
+    _episodes: EpisodeIndex
+    _starts: Callable[..., Starts]
+
+    @property
+    def schema(self) -> Schema:
+        """The fields."""
+        raise NotImplementedError
+
+    def _check_indexes(self) -> None:
+        """Raise ``ValueError`` if batches cannot have ``indexes``."""
         raise NotImplementedError
 
 

@@ -17,11 +17,11 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._moments import MomentSource
 from cpprb_like.buffers._reading import CHECKED_NBYTES, Choose, Opened, Reading, ReadPlan
 from cpprb_like.buffers._source import (
     Batch,
     ColumnSpec,
+    MomentSource,
     Source,
     if_prioritized,
     order_generator,
