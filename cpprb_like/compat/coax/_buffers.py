@@ -116,22 +116,8 @@ class _Buffer(Checkpointed):
 class SimpleReplayBuffer(_Buffer):
     """coax's buffer with uniform draws, without replacement.
 
-    Parameters
-    ----------
-    capacity : int
-        Transitions held.
-    random_seed : int, optional
-        Of the draws.
-
-    Raises
-    ------
-    TypeError, ValueError
-        ``capacity`` is no integer of at least 1, or ``random_seed`` no seed.
-
-    Notes
-    -----
-    For the same seed the draws are those of coax: ``random.sample`` of a generator that begins with
-    the seed. That of the module ``random`` is left alone.
+    For the same ``random_seed`` the draws are those of coax: ``random.sample`` of a generator that
+    begins with the seed. That of the module ``random`` is left alone.
 
     Examples
     --------
@@ -155,38 +141,20 @@ class SimpleReplayBuffer(_Buffer):
         return ReplayBuffer(self.capacity, fields, seed=0)  # draws are made here, not there
 
     def add(self, transition_batch: Any) -> None:
-        """Add transitions.
+        """Add transitions: a ``TransitionBatch``, or another object with its attributes.
 
-        Parameters
-        ----------
-        transition_batch : TransitionBatch
-            Or another object with its attributes. It is not changed: its ``idx`` is not that of
-            the buffer.
-
-        Raises
-        ------
-        TypeError, ValueError
-            It has not the attributes, or not the same arrays as the first one in number, shape and
-            dtype. Then the buffer is as it was.
+        It is not changed: its ``idx`` is not that of the buffer. Raises ``TypeError`` or
+        ``ValueError``, and adds nothing, if it has not the attributes, or not the same arrays as
+        the first one in number, shape and dtype.
         """
         parts, leaves = read(transition_batch)
         self._put(transition_batch, parts, leaves)
 
     def sample(self, batch_size: int = 32) -> Any:
-        """Draw different transitions.
+        """Draw different transitions, as a batch of the class of what was added first.
 
-        Returns
-        -------
-        TransitionBatch
-            Or a batch of the class of what was added first. ``idx`` counts the transitions from the
-            first one that was added after the last ``clear``.
-
-        Raises
-        ------
-        NotEnoughDataError
-            There are fewer. It is a ``ValueError``.
-        TypeError, ValueError
-            ``batch_size`` is no integer of at least 1.
+        ``idx`` counts the transitions from the first one that was added after the last ``clear``.
+        Raises ``NotEnoughDataError``, a ``ValueError``, if there are fewer.
         """
         n, rows = as_int("batch_size", batch_size, 1), self._rows
         if rows is None:
@@ -225,15 +193,11 @@ class PrioritizedReplayBuffer(_Buffer):
     random_seed : int, optional
         Of the draws.
 
-    Raises
-    ------
-    TypeError, ValueError
-        A parameter is of a wrong type or value; the message names it.
-
     Notes
     -----
     The three parameters can be set at any time: ``alpha`` counts for all transitions, ``epsilon``
-    for those that are added or updated from then on.
+    for those that are added or updated from then on. A parameter of a wrong type or value is a
+    ``TypeError`` or ``ValueError`` that names it.
 
     Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", sections
     3.3 and 3.4; draws are not stratified.
@@ -327,21 +291,10 @@ class PrioritizedReplayBuffer(_Buffer):
         return rows, rows.sampler
 
     def add(self, transition_batch: Any, Adv: ArrayLike) -> None:  # noqa: N803
-        """Add transitions.
+        """Add transitions, as ``SimpleReplayBuffer.add``.
 
-        Parameters
-        ----------
-        transition_batch : TransitionBatch
-            Or another object with its attributes. It is not changed: its ``idx`` is not that of
-            the buffer.
-        Adv : array_like, shape (batch_size,)
-            Advantages, such as errors of temporal difference.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As ``SimpleReplayBuffer.add``; or the advantages are no finite numbers, one for each
-            transition. Then the buffer is as it was.
+        ``Adv`` are advantages, such as errors of temporal difference: finite numbers, one for each
+        transition, or a ``TypeError`` or ``ValueError``. Then the buffer is as it was.
         """
         parts, leaves = read(transition_batch)
         priorities = self._priorities(Adv, len(leaves["Rn"]))
@@ -358,21 +311,11 @@ class PrioritizedReplayBuffer(_Buffer):
         return np.abs(given.astype(np.float64)) + self.epsilon
 
     def sample(self, batch_size: int = 32) -> Any:
-        """Draw transitions by priority, with replacement.
+        """Draw transitions by priority, with replacement, as a batch of the class of the first.
 
-        Returns
-        -------
-        TransitionBatch
-            Or a batch of the class of what was added first. ``W`` is multiplied by the weights that
-            correct for the uneven draws, 1.0 for the rarest of the batch. ``idx`` is for
-            ``update``; it counts the transitions, also over a ``clear``.
-
-        Raises
-        ------
-        NotEnoughDataError
-            The buffer is empty. It is a ``ValueError``.
-        TypeError, ValueError
-            ``batch_size`` is no integer of at least 1.
+        ``W`` is multiplied by the weights that correct for the uneven draws, 1.0 for the rarest of
+        the batch. ``idx`` is for ``update``; it counts the transitions, also over a ``clear``.
+        Raises ``NotEnoughDataError``, a ``ValueError``, if the buffer is empty.
         """
         n = as_int("batch_size", batch_size, 1)
         if not self:
@@ -390,12 +333,10 @@ class PrioritizedReplayBuffer(_Buffer):
         idx : array_like of int, shape (n,)
             ``batch.idx`` of a batch that was drawn.
         Adv : array_like, shape (n,)
-            Advantages.
+            Finite numbers.
 
         Raises
         ------
-        TypeError, ValueError
-            They are no integers, or not one finite number for each.
         IndexError
             No transition ever had this ``idx``. Whatever is raised, nothing has changed.
         """

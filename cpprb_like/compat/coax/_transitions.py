@@ -21,17 +21,8 @@ __all__ = ["STORED", "Array", "Columns", "TransitionBatch", "read", "restore"]
 Columns = dict[str, Array]
 
 FIELDS = (
-    "S",
-    "A",
-    "logP",
-    "Rn",
-    "In",
-    "S_next",
-    "A_next",
-    "logP_next",
-    "W",
-    "idx",
-    "extra_info",
+    *("S", "A", "logP", "Rn", "In", "S_next", "A_next", "logP_next", "W"),
+    *("idx", "extra_info"),
 )
 STORED = tuple(field for field in FIELDS if field != "idx")
 REAL = ("logP", "Rn", "In", "logP_next", "W")  # numbers that may be whole in one batch only
@@ -87,14 +78,8 @@ class TransitionBatch:
         idx: Any = None,
         extra_info: Any = None,
     ) -> None:
-        self.S = S
-        self.A = A
-        self.logP = logP
-        self.Rn = Rn
-        self.In = In
-        self.S_next = S_next
-        self.A_next = A_next
-        self.logP_next = logP_next
+        self.S, self.A, self.logP, self.Rn, self.In = S, A, logP, Rn, In
+        self.S_next, self.A_next, self.logP_next = S_next, A_next, logP_next
         self.W = np.ones_like(Rn) if W is None else W
         self.idx = np.arange(self.batch_size) if idx is None else idx
         self.extra_info = extra_info
@@ -136,19 +121,8 @@ class TransitionBatch:
                 raise ValueError(f"{name}: expected at most 0, got {value}")
         check("w", w, 0, above=True)
         factor = 0.0 if done else as_discount("gamma", gamma)
-        return cls(
-            _expand(s),
-            _expand(a),
-            _expand(logp),
-            _expand(r),
-            _expand(factor),
-            _expand(s_next),
-            _expand(a_next),
-            _expand(logp_next),
-            _expand(float(w)),
-            _expand(idx),
-            _expand(extra_info),
-        )
+        values = (s, a, logp, r, factor, s_next, a_next, logp_next, float(w), idx, extra_info)
+        return cls(*map(_expand, values))
 
     @property
     def batch_size(self) -> int:
