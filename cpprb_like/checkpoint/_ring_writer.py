@@ -102,7 +102,7 @@ class PreviousState:
 
     def __init__(self, disk: Disk) -> None:
         there = _manifest.numbers(disk)
-        self.disk = disk
+        self._disk = disk
         self.following = _manifest.unused_number(disk)
         self.state: State | None = None
         self._unsafe: set[str] = set()  # files that need not be on the disk yet
@@ -121,7 +121,7 @@ class PreviousState:
 
     def _is_there(self, file: File) -> bool:
         try:
-            return self.disk.size(file.name) == file.nbytes
+            return self._disk.size(file.name) == file.nbytes
         except FileNotFoundError:
             return False
 
@@ -130,7 +130,7 @@ class PreviousState:
         if not self._is_there(file):
             raise DamagedError(f"{file.name} is missing, or has another length")
         if file.name in self._unsafe:
-            self.disk.sync(file.name)
+            self._disk.sync(file.name)
             self._unsafe.remove(file.name)
         return file
 
@@ -150,13 +150,14 @@ class RingWriter:
         self._tracker = Tracker(ring.capacity)
         self._parts = _segments.parts_of(rows.layout, rows.arena)
         layout = _segments.saved_layout(rows.layout)
+        absent = int(rows.layout.state(rows.arena)[WORD_ABSENT_ROWS])
         state, known, tracker = previous.state, None, None
         if state is not None and number < len(state.rings):
             found = state.rings[number]
             own = layout, ring.clears, ring.handle_base
             if own == (found.layout, found.clears, found.handle_base):
                 known = found
-                tracker = self._edits.since(previous.disk, state, number, self._parts, ring)
+                tracker = self._edits.since(state, number, ring, absent)
         objects = [column for column in ring.columns if column.objects is not None]
         beside = sum(column.nbytes for column in objects)
         self._plan = _segments.plan(ring, self._parts, beside, known, tracker)
@@ -187,7 +188,7 @@ class RingWriter:
             written=ring.written,
             oldest=self._first,
             first=ring.first,
-            absent=int(rows.layout.state(rows.arena)[WORD_ABSENT_ROWS]),
+            absent=absent,
             clears=ring.clears,
             handle_base=ring.handle_base,
             edits=self._moment.edits,

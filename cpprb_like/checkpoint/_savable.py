@@ -15,10 +15,8 @@ from cpprb_like._fields.schema import Layout
 from cpprb_like._rows.edits import Tracker
 
 if TYPE_CHECKING:
-    from cpprb_like.checkpoint._disk import Disk
     from cpprb_like.checkpoint._options import Target
     from cpprb_like.checkpoint._ring_reader import RingReader
-    from cpprb_like.checkpoint._segments import Part
     from cpprb_like.checkpoint._state import State
 
 __all__ = ["EditsSinceSave", "HoldsObjects", "HoldsRows", "RowsToSave", "Savable"]
@@ -67,26 +65,33 @@ class RowsToSave(NamedTuple):
 
 
 class EditsSinceSave:
-    """Slots of a buffer that were edited since each of its last few saves, by id of the state."""
+    """Slots of a buffer that were edited since each of its last few saves, by id of the state.
+
+    Parameters
+    ----------
+    identity : str, optional
+        Attribute ``identity`` of what is saved, if other processes write the rows. Their edits are
+        counted and not recorded, so they are known only if there were none.
+    """
 
     MOST = 3
 
-    def __init__(self) -> None:
+    def __init__(self, identity: str = "") -> None:
+        self._identity = identity
         self._since: dict[str, tuple[int, Tracker]] = {}
         self._running: list[Tracker] = []
 
-    def since(
-        self,
-        disk: Disk,  # noqa: ARG002 (subclasses read its files)
-        state: State,
-        number: int,
-        parts: list[Part],  # noqa: ARG002
-        ring: Ring,  # noqa: ARG002
-    ) -> Tracker | None:
+    def since(self, state: State, number: int, ring: Ring, absent: int) -> Tracker | None:
         """Edits since a state in which the ring has this number; None if they are unknown.
 
         The ring of the state has the same fields, and was not cleared since.
         """
+        if self._identity:
+            # Ends of episodes are not counted. Without absent rows they mark one of the newest
+            # rows, which are written again.
+            is_same = state.root["state"].get("identity") == self._identity
+            is_same = is_same and state.rings[number].edits == ring.now().edits and not absent
+            return Tracker(ring.capacity) if is_same else None
         known, tracker = self._since.get(state.id, (-1, None))
         return tracker if known == number else None
 

@@ -22,11 +22,11 @@ from cpprb_like._fields.schema import Layout
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
-from cpprb_like.checkpoint._compared import ComparedEdits
 from cpprb_like.checkpoint._describe import reading
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState, decoded
 from cpprb_like.checkpoint._options import LoadOptions, Target
+from cpprb_like.checkpoint._savable import EditsSinceSave
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes._folder import IDENTITY
 from cpprb_like.processes._followers import read_header
@@ -56,7 +56,7 @@ class CopiedFiles(ShardFiles):
             self._live = FollowedFiles(self.layout, self.path.with_suffix(""), "r+")
             memory = self._copy(file)
         # An episode may have ended after the header was read: ``recover`` counts again.
-        self.layout.state(memory[: self.layout.nbytes])[WORD_EDITS] |= 1
+        self.layout.state(memory[: self.layout.nbytes])[WORD_EDITS] = self._counted | 1
         return memory
 
     def _header(self, live: Bytes) -> NDArray[np.int64]:
@@ -84,7 +84,8 @@ class CopiedFiles(ShardFiles):
     def _edits_in_place(self, state: NDArray[np.int64]) -> int:  # noqa: ARG002
         """Counter of edits; ends of episodes are not counted, as each changes one byte."""
         in_place, hidden = int(self._added[1]), int(self._live.changes[0])
-        return (in_place + hidden) * 2 + (in_place | hidden) % 2
+        self._counted = (in_place + hidden) * 2 + (in_place | hidden) % 2
+        return self._counted
 
 
 class SavedShard(ReplayBuffer):
@@ -168,7 +169,7 @@ def save(
                 mend(shard, number, options)
             rng = np.random.default_rng(0)
             copy = SavedShard._of(options, Uniform(), rng, shard / ROWS, "r")
-            copy._saves = ComparedEdits(identity)
+            copy._saves = EditsSinceSave(identity)
         copies.append(copy)
     SavedReplay(identity, description, copies, dict(learners)).save(folder, **how)
 
