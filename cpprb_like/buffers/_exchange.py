@@ -7,10 +7,9 @@ optional: it is imported by these two calls, and not before.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cpprb_like.checkpoint._progress import Tell
 from cpprb_like.typing import FieldSpec, PrioritizedOptions
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class Exchanged:
         action: str | Iterable[str] | None = None,
         reward: str | None = None,
         about: Mapping[str, Any] | None = None,
-        progress: Tell = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Write all rows as a data set of another library.
 
@@ -59,8 +58,8 @@ class Exchanged:
             Further metadata of the format, such as ``{"author": "..."}``. Of Minari also
             ``observation_space``, ``action_space`` and ``env_spec``, as Gymnasium has them; what
             ``cpprb_like.datasets.describe`` says of another data set can be given as it is.
-        progress : callable or bool, optional
-            As for ``save``.
+        progress : callable, optional
+            ``progress(done, total)`` is called with bytes.
 
         Warns
         -----
@@ -130,7 +129,7 @@ class Exchanged:
         capacity: float | None = None,
         env_dict: Mapping[str, FieldSpec] | None = None,
         strict: bool = False,
-        progress: Tell = None,
+        progress: Callable[[int, int], None] | None = None,
         **options: Unpack[PrioritizedOptions],
     ) -> Self:
         """A buffer with the rows of a data set.
@@ -152,8 +151,8 @@ class Exchanged:
         strict : bool
             Refuse what has no place in a buffer, such as text of any length, and steps that would
             be left out, in place of a warning.
-        progress : callable or bool, optional
-            As for ``save``.
+        progress : callable, optional
+            ``progress(done, total)`` is called with bytes.
         **options
             Of the constructor but ``n_envs``, such as ``next_of``, ``Nstep`` and ``seed``.
 

@@ -7,12 +7,13 @@ that could be believed. Not here: which arrays there are (``_segments``, ``_valu
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import lzma
 import math
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,26 +22,16 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._arguments.narrow_dtypes import descr_of
 from cpprb_like._machine.crc32 import crc32
-from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._disk import Disk, Output
 from cpprb_like.checkpoint._options import Codec
 from cpprb_like.checkpoint._state import File
 from cpprb_like.errors import DamagedError
 
-__all__ = [
-    "CHUNK_NBYTES",
-    "not_taken",
-    "read",
-    "read_array",
-    "transcribe",
-    "write",
-]
+__all__ = ["CHUNK_NBYTES", "check", "read", "read_array", "transcribe", "write"]
 
 CHUNK_NBYTES = 1 << 20  # stays in a cache; with 256 KiB the system takes a fifth longer to copy it
 MAGIC = b"\x93NUMPY\x03\x00"
 ALIGNMENT = 64
-
-
-Watch = Callable[[int], None]  # called with the number of bytes just written or read
 
 
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -60,113 +51,102 @@ def write(
     name: str,
     dtype: np.dtype[Any],
     shape: tuple[int, ...],
-    pieces: Iterator[Bytes],
+    pieces: Iterable[Bytes],
     codec: Codec,
-    watch: Watch,
-) -> tuple[File, Any]:
+) -> tuple[File, Output]:
     """Write an array, whose bytes come in ``pieces``, to a new file.
 
     Returns the open ``Output`` as well, to be synchronised and closed. If it raises, there is no
     file.
     """
+    start = header(dtype, shape)
     if codec.name is not None:
         name += f".{codec.name}"
-    output = disk.create(name)
+    nbytes, checksum, output = _write(
+        disk,
+        name,
+        itertools.chain([start], (piece.data for piece in pieces)),
+        codec,
+        len(start) + math.prod(shape) * dtype.itemsize,
+    )
+    kind: Any = codec.name
+    return File(name, nbytes, checksum, kind, dtype, shape), output
+
+
+def _write(
+    disk: Disk, name: str, pieces: Iterable[Any], codec: Codec, expected: int
+) -> tuple[int, int, Output]:
+    """Write a new file; its bytes, their checksum, and the open file. No file if it raises."""
+    nbytes = checksum = 0
+    compressor = codec.compressor()
+    output: Output = disk.create(name)
     try:
-        sink = _Sink(output, codec)
-        start = header(dtype, shape)
-        if codec.name is None:
-            output.reserve(len(start) + math.prod(shape) * dtype.itemsize)
-        sink.write(start)
+        if compressor is None:
+            output.reserve(expected)
+        else:
+            pieces = itertools.chain(map(compressor.compress, pieces), _flushed(compressor))
         for piece in pieces:
-            sink.write(piece.data)
-            watch(piece.nbytes)
-        sink.finish()
+            view = memoryview(piece).cast("B")
+            if len(view):
+                checksum = crc32(view, checksum)
+                nbytes += len(view)
+                output.write(view)
     except BaseException:
         try:
             output.close()
         finally:
             disk.remove(name)
         raise
-    return File(name, sink.nbytes, sink.crc32, sink.codec, dtype, shape), output
+    return nbytes, checksum, output
 
 
-class _Sink:
-    """Compresses bytes on their way to a file, with their number and checksum."""
-
-    def __init__(self, output: Any, codec: Codec) -> None:
-        self._output = output
-        self.codec: Any = codec.name
-        self._compressor = None if codec.name is None else codec.compressor()
-        self.nbytes = self.crc32 = 0
-
-    def write(self, data: Any) -> None:
-        if self._compressor is not None:
-            data = self._compressor.compress(data)
-        self._put(data)
-
-    def finish(self) -> None:
-        if self._compressor is not None:
-            self._put(self._compressor.flush())
-
-    def _put(self, data: Any) -> None:
-        view = memoryview(data).cast("B")
-        if len(view):
-            self.crc32 = crc32(view, self.crc32)
-            self.nbytes += len(view)
-            self._output.write(view)
+def _flushed(compressor: Any) -> Iterator[bytes]:
+    """The last bytes of a compressor, once they are asked for."""
+    yield compressor.flush()
 
 
 def read(
-    disk: Disk,
-    file: File,
-    take: Callable[[int, Bytes], None],
-    watch: Watch,
-    place: Callable[[int, int], Bytes | None] | None = None,
-) -> None:
-    """Read an array in pieces: ``take(offset, piece)``.
+    disk: Disk, file: File, place: Callable[[int, int], Bytes | None] | None = None
+) -> Iterator[tuple[int, Bytes]]:
+    """Read an array in pieces, each with its offset.
 
     A piece is whole entries of the first axis, some MiB of them. ``place(offset, most)`` may give
-    the memory that the next one goes to, of at most so many bytes, in place of a buffer that is
-    used again; such a piece is not taken. Raises ``DamagedError``, at the end if the checksum is
-    another one: what was taken is worth nothing then.
+    the memory that the next one goes to, of at most so many bytes. Such a piece is not yielded; the
+    others lie in a buffer that is used again. Raises ``DamagedError``, at the end if the checksum
+    is another one: all pieces are worth nothing then.
     """
     expected = _expected_header(file)
     row, total = math.prod(file.shape[1:]) * file.dtype.itemsize, file.array_nbytes
     step = max(1, CHUNK_NBYTES // max(1, row)) * max(1, row)
-    try:
-        with disk.open(file.name) as opened:
-            source = _Source(opened, file)
-            if source.read_bytes(len(expected)) != expected:
-                raise DamagedError(
-                    f"{file.name}: not the header of {file.dtype} of shape {file.shape}"
-                )
-            buffer = np.empty(min(total, step), np.uint8)
-            offset = 0
-            while offset < total:
-                most = min(total - offset, len(buffer))
-                piece = None if place is None else place(offset, most)
-                if piece is not None:
-                    source.read_into(piece)
-                else:
-                    piece = buffer[:most]
-                    source.read_into(piece)
-                    take(offset, piece)
-                watch(piece.nbytes)
-                offset += len(piece)
-            source.finish()
-    except FileNotFoundError as error:
-        raise _gone(file, error) from None
-    except (zlib.error, lzma.LZMAError, EOFError) as error:
-        raise DamagedError(f"{file.name}: {error}") from None
+    with _opened(disk, file, file.codec) as source:
+        if source.read_bytes(len(expected)) != expected:
+            raise DamagedError(f"{file.name}: not the header of {file.dtype} of shape {file.shape}")
+        buffer = np.empty(min(total, step), np.uint8)
+        offset = 0
+        while offset < total:
+            most = min(total - offset, len(buffer))
+            placed = None if place is None else place(offset, most)
+            piece = buffer[:most] if placed is None else placed
+            source.read_into(piece)
+            if placed is None:
+                yield offset, piece
+            offset += len(piece)
+        source.finish()
 
 
-def read_array(disk: Disk, file: File, watch: Watch) -> NDArray[Any]:
+def check(disk: Disk, file: File) -> None:
+    """Read a file without storing it; ``DamagedError`` if it is not what was written."""
+    for _ in read(disk, file):
+        pass
+
+
+def read_array(disk: Disk, file: File) -> NDArray[Any]:
     """Read an array whole."""
     _expected_header(file)  # before memory is allocated for bytes that the file cannot hold
     total = file.array_nbytes
     out = np.zeros(total, np.uint8)
-    read(disk, file, not_taken, watch, lambda start, n: out[start : start + n])
+    for _ in read(disk, file, lambda start, n: out[start : start + n]):
+        pass
     return out.view(file.dtype).reshape(file.shape) if total else np.zeros(file.shape, file.dtype)
 
 
@@ -180,47 +160,48 @@ def _expected_header(file: File) -> bytes:
     return expected
 
 
-def not_taken(offset: int, piece: Bytes) -> None:
-    """Take no piece: it lies in its place already, or the file is only checked."""
-
-
-def transcribe(disk: Disk, file: File, to: Disk, codec: Codec | None, watch: Watch) -> File:
+def transcribe(disk: Disk, file: File, to: Disk, codec: Codec | None) -> File:
     """Copy a file to another folder, compressed in another way unless ``codec`` is None.
 
     Raises ``DamagedError``, and leaves no file, if it is not what was written.
     """
-    chosen = Codec(file.codec) if codec is None else codec
-    kind: Any = chosen.name
-    plain = file if codec is not None else replace(file, codec=None)
-    name = file.name.partition(".npy")[0] + ".npy" + (f".{chosen.name}" if chosen.name else "")
-    output = to.create(name)
+    if codec is None:
+        *_, output = _write(to, file.name, _bytes_of(disk, file), Codec(), file.nbytes)
+        copied = file
+    else:
+        name = file.name.partition(".npy")[0] + ".npy"
+        pieces = (piece for _, piece in read(disk, file))
+        copied, output = write(to, name, file.dtype, file.shape, pieces, codec)
     try:
-        try:
-            sink = _Sink(output, chosen if codec is not None else Codec())
-            with disk.open(file.name) as opened:
-                source = _Source(opened, plain)
-                while piece := source.read_some(CHUNK_NBYTES):
-                    sink.write(piece)
-                    watch(len(piece))
-                source.finish()
-            sink.finish()
+        with contextlib.closing(output):
             output.sync()
-        finally:
-            output.close()
-    except BaseException as error:
-        to.remove(name)
-        if isinstance(error, FileNotFoundError):
-            raise _gone(file, error) from None
-        if isinstance(error, (zlib.error, lzma.LZMAError, EOFError)):
-            raise DamagedError(f"{file.name}: {error}") from None
+    except BaseException:
+        to.remove(copied.name)
         raise
-    return replace(file, name=name, nbytes=sink.nbytes, crc32=sink.crc32, codec=kind)
+    return copied
 
 
-def _gone(file: File, error: FileNotFoundError) -> DamagedError:
-    """What is said where a file should be, and is none, or no regular one."""
-    why = error.strerror if "regular" in str(error.strerror) else "there is no such file"
-    return DamagedError(f"{file.name}: {why}")
+def _bytes_of(disk: Disk, file: File) -> Iterator[bytes]:
+    """The bytes of a file as they are."""
+    with _opened(disk, file, None) as source:
+        while piece := source.read_some(CHUNK_NBYTES):
+            yield piece
+        source.finish()
+
+
+@contextlib.contextmanager
+def _opened(disk: Disk, file: File, codec: str | None) -> Iterator[_Source]:
+    """An open file; what is wrong with it is a ``DamagedError``."""
+    try:
+        opened = disk.open(file.name)
+    except FileNotFoundError as error:
+        why = error.strerror if "regular" in str(error.strerror) else "there is no such file"
+        raise DamagedError(f"{file.name}: {why}") from None
+    with opened:
+        try:
+            yield _Source(opened, file, codec)
+        except (zlib.error, lzma.LZMAError, EOFError) as error:
+            raise DamagedError(f"{file.name}: {error}") from None
 
 
 class _Source:
@@ -229,7 +210,7 @@ class _Source:
     Raises ``DamagedError`` if it has another size than the manifest says.
     """
 
-    def __init__(self, opened: BinaryIO, file: File) -> None:
+    def __init__(self, opened: BinaryIO, file: File, codec: str | None) -> None:
         self._opened = opened
         self._file = file
         self._left = opened.seek(0, io.SEEK_END)
@@ -238,11 +219,10 @@ class _Source:
             raise DamagedError(f"{file.name}: expected {file.nbytes} bytes, got {self._left}")
         self._crc32 = 0
         self._decompressor: Any = None
-        if file.codec == "zlib":
-            self._decompressor = zlib.decompressobj()
-        elif file.codec == "lzma":
-            self._decompressor = lzma.LZMADecompressor()
-        self._rest = b""
+        if codec is not None:
+            self._decompressor = (
+                zlib.decompressobj() if codec == "zlib" else lzma.LZMADecompressor()
+            )
 
     def read_bytes(self, n: int) -> bytes:
         found = np.empty(n, np.uint8)
@@ -275,27 +255,19 @@ class _Source:
 
     def _decompress(self, most: int) -> bytes:
         """At least one byte, and at most so many; none at the end."""
-        while True:
+        stream = self._decompressor
+        while not stream.eof:
             if self._file.codec == "zlib":
-                data = self._decompressor.decompress(self._rest, most)
-                self._rest = self._decompressor.unconsumed_tail
+                packed = stream.unconsumed_tail or self._packed()
+                is_over = not packed
             else:
-                needs = self._decompressor.needs_input
-                data = b""
-                if not self._decompressor.eof:
-                    data = self._decompressor.decompress(self._rest if needs else b"", most)
-                    self._rest = b"" if needs else self._rest
-            if data:
+                packed = self._packed() if stream.needs_input else b""
+                is_over = stream.needs_input and not packed
+            if is_over:
+                break
+            if data := stream.decompress(packed, most):
                 return bytes(data)
-            if self._file.codec == "zlib" and self._rest:
-                continue
-            if self._file.codec == "lzma" and not (
-                self._decompressor.eof or self._decompressor.needs_input
-            ):
-                continue
-            self._rest = self._packed()
-            if not self._rest:
-                return b""
+        return b""
 
     def _packed(self) -> bytes:
         """The next bytes of the file; none at the end."""

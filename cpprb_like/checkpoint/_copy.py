@@ -14,7 +14,6 @@ from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._disk import Disk, UnsynchronisedDisk
 from cpprb_like.checkpoint._open_state import OpenState, retried
 from cpprb_like.checkpoint._options import Codec, LoadOptions
-from cpprb_like.checkpoint._progress import Progress, Tell, shown
 from cpprb_like.checkpoint._state import File
 
 __all__ = ["AS_IT_IS", "copy"]
@@ -30,7 +29,6 @@ def copy(
     codec: str | None = AS_IT_IS,
     level: int | None = None,
     sync: bool = True,
-    progress: Tell = None,
 ) -> None:
     """Copy one state of a checkpoint to a folder that has none.
 
@@ -48,8 +46,6 @@ def copy(
         Of the codec, 0 to 9.
     sync : bool
         As for ``save``: with False a crash of the machine soon after may cost the copy.
-    progress : callable or bool, optional
-        As for ``save``.
 
     Raises
     ------
@@ -72,28 +68,25 @@ def copy(
     if codec == AS_IT_IS and level is not None:
         raise ValueError("level: expected a codec too")
     chosen = None if codec == AS_IT_IS else Codec(codec, level)
-    with shown(progress) as on_progress:
-        watch = Progress(on_progress)
-        disk = Disk(folder)
+    disk = Disk(folder)
 
-        def attempt() -> None:
-            source = OpenState(disk, LoadOptions(state=state))
-            watch.total = sum(file.nbytes for file in source.state.files)
-            other.make()
-            with other.locked(), source.held():
-                _copy(source, other, chosen, watch)
+    def attempt() -> None:
+        source = OpenState(disk, LoadOptions(state=state))
+        other.make()
+        with other.locked(), source.held():
+            _copy(source, other, chosen)
 
-        retried(disk, attempt)
+    retried(disk, attempt)
 
 
-def _copy(source: OpenState, other: Disk, codec: Codec | None, watch: Progress) -> None:
+def _copy(source: OpenState, other: Disk, codec: Codec | None) -> None:
     if _manifest.numbers(other):
         raise FileExistsError(f"{other.folder}: there is a checkpoint already")
     _manifest.clean(other, 1)  # files of a copy that was killed, which no state names
     copied: dict[str, File] = {}
     try:
         for file in source.state.files:
-            copied[file.name] = _arrays.transcribe(source.disk, file, other, codec, watch)
+            copied[file.name] = _arrays.transcribe(source.disk, file, other, codec)
     except BaseException:
         for file in copied.values():
             other.remove(file.name)

@@ -151,7 +151,7 @@ class OpenState:
         """See ``Source``."""
         saved, options = self.state.arrays[number], self._options
         try:
-            return read_array(self.disk, saved.file, options.watch)
+            return read_array(self.disk, saved.file)
         except DamagedError as error:
             if not options.salvage or saved.file.dtype.kind != "f":
                 raise
@@ -160,8 +160,7 @@ class OpenState:
 
     def objects(self, number: int) -> list[Any]:
         """See ``Source``."""
-        saved, options = self.state.objects[number], self._options
-        return read_objects(self.disk, saved, 1, options.decode, options.watch)
+        return read_objects(self.disk, self.state.objects[number], 1, self._options.decode)
 
 
 def decoded(

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cpprb_like._arguments.checks import as_int, as_path
 from cpprb_like._fields.schema import Schema, read_size
-from cpprb_like.checkpoint._progress import Progress
 
 __all__ = ["CODECS", "Codec", "Decode", "Encode", "LoadOptions", "SaveOptions", "Target"]
 
@@ -38,7 +37,9 @@ class Codec:
             raise ValueError(f"level: expected 0 to 9, of a codec, got {self.level!r}")
 
     def compressor(self) -> Any:
-        """An object with ``compress`` and ``flush``."""
+        """An object with ``compress`` and ``flush``; None without a codec."""
+        if self.name is None:
+            return None
         if self.name == "zlib":
             return zlib.compressobj(-1 if self.level is None else self.level)
         import lzma  # noqa: PLC0415 (few programs need it)
@@ -71,7 +72,6 @@ class LoadOptions:
     decode: Decode | None = None
     salvage: bool = False
     state: int | None = None  # the newest one
-    watch: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
         given: object = self.replaced
@@ -79,10 +79,6 @@ class LoadOptions:
             raise TypeError(f"replace: expected a dict of values by path, got {given!r}")
         if self.state is not None:
             as_int("state", self.state, 0)
-
-    def reporting(self, on_progress: Callable[[int, int], None] | None) -> LoadOptions:
-        """The same options, with a function that progress is reported to."""
-        return replace(self, watch=Progress(on_progress))
 
 
 @dataclass(frozen=True)

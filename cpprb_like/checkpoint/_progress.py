@@ -1,17 +1,10 @@
-"""Progress of a save or a load: reported to a function, or shown by a bar of tqdm."""
+"""Progress of a save in a thread, of an export, and of an import."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-__all__ = ["CancelledError", "Progress", "Tell", "shown"]
-
-SHOWN_NBYTES = 1 << 28  # less takes no time that anybody would want to see pass
-
-Tell = Callable[[int, int], None] | bool | None
+__all__ = ["CancelledError", "Progress"]
 
 
 class CancelledError(RuntimeError):
@@ -19,7 +12,7 @@ class CancelledError(RuntimeError):
 
 
 class Progress:
-    """How far a save or a load is.
+    """Number of bytes that were moved.
 
     Attributes
     ----------
@@ -27,49 +20,17 @@ class Progress:
         Bytes that were written or read so far, and about how many there will be.
     """
 
-    def __init__(self, tell: Callable[[int, int], None] | None = None) -> None:
-        self.done = 0
-        self.total = 0
+    def __init__(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        if on_progress is not None and not callable(on_progress):
+            raise TypeError(f"progress: expected a function or None, got {on_progress!r}")
+        self.done = self.total = 0
         self.cancelled = False
-        self._tell = tell
+        self._on_progress = on_progress
 
     def __call__(self, nbytes: int) -> None:
-        """So many bytes more. Raises ``CancelledError`` if it is to end."""
+        """Count so many bytes more. Raises ``CancelledError`` if it is to end."""
         if self.cancelled:
             raise CancelledError("the save was cancelled; the folder has its old state")
         self.done += nbytes
-        if self._tell is not None:
-            self._tell(self.done, self.total)
-
-
-@contextlib.contextmanager
-def shown(progress: Tell) -> Iterator[Callable[[int, int], None] | None]:
-    """Receiver of the progress: the caller's function, a bar, or None."""
-    if callable(progress):
-        yield progress
-        return
-    wanted = sys.stderr.isatty() if progress is None else progress
-    if not wanted:
-        yield None
-        return
-    try:
-        from tqdm import tqdm  # noqa: PLC0415 (optional)
-    except ImportError:
-        if progress:
-            raise ImportError("progress=True shows a bar of tqdm: pip install tqdm") from None
-        yield None
-        return
-    bar: Any = None
-
-    def tell(done: int, total: int) -> None:
-        nonlocal bar
-        if bar is None and (progress or total >= SHOWN_NBYTES):
-            bar = tqdm(total=total, unit="B", unit_scale=True)
-        if bar is not None:
-            bar.update(done - bar.n)
-
-    try:
-        yield tell
-    finally:
-        if bar is not None:
-            bar.close()
+        if self._on_progress is not None:
+            self._on_progress(self.done, self.total)

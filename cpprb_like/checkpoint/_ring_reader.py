@@ -197,7 +197,8 @@ class RingReader:
             return memory.reshape(-1) if memory.flags.c_contiguous else None
 
         def read() -> bool:
-            _arrays.read(self._disk, saved.file, take, self._options.watch, place)
+            for offset, piece in _arrays.read(self._disk, saved.file, place):
+                take(offset, piece)
             return True
 
         if size == 0:
@@ -206,7 +207,7 @@ class RingReader:
 
     def _array(self, file: File) -> Any:
         """The array of a file; None if that is damaged."""
-        return self._salvaged(lambda: _arrays.read_array(self._disk, file, self._options.watch))
+        return self._salvaged(lambda: _arrays.read_array(self._disk, file))
 
     def _salvaged(self, read: Callable[[], Any]) -> Any:
         """``read()``; None if the file is damaged and ``salvage`` reports it."""
@@ -241,10 +242,8 @@ class RingReader:
         return damaged
 
     def _read_objects(self, saved: ObjectFiles, items: int) -> Any:
-        options = self._options
-        return self._salvaged(
-            lambda: read_objects(self._disk, saved, items, options.decode, options.watch)
-        )
+        decode = self._options.decode
+        return self._salvaged(lambda: read_objects(self._disk, saved, items, decode))
 
     # ------------------------------------------------------------------ what is left
 
@@ -360,9 +359,7 @@ class RingReader:
         state[N_STATE_WORDS:] = saved.episode_lens
 
 
-def read_objects(
-    disk: Disk, saved: ObjectFiles, items: int, decode: Decode | None, watch: _arrays.Watch
-) -> list[Any]:
+def read_objects(disk: Disk, saved: ObjectFiles, items: int, decode: Decode | None) -> list[Any]:
     """Python objects from the files of their lengths and bytes; ``items`` of each row."""
     if decode is None:
         raise TypeError(
@@ -370,11 +367,11 @@ def read_objects(
             "encode= that it was saved with"
         )
     n = (saved.stop - saved.first) * items
-    lengths = _arrays.read_array(disk, saved.lengths.expect(ROW_IDS, n), watch)
+    lengths = _arrays.read_array(disk, saved.lengths.expect(ROW_IDS, n))
     if n and (lengths.min() < 0 or lengths.max() > MOST // n):
         raise DamagedError("lengths of Python objects are out of range")
     data = saved.data.expect(BYTE, int(lengths.sum()))
-    text = _arrays.read_array(disk, data, watch).tobytes()
+    text = _arrays.read_array(disk, data).tobytes()
     stops = np.cumsum(lengths)
     pairs = zip((stops - lengths).tolist(), stops.tolist(), strict=True)
     return [decode(text[start:stop]) for start, stop in pairs]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -23,7 +23,6 @@ from cpprb_like.checkpoint import _arrays, _manifest, _segments
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._options import Codec, Encode
-from cpprb_like.checkpoint._progress import Progress
 from cpprb_like.checkpoint._savable import RowsToSave
 from cpprb_like.checkpoint._segments import Index, Part
 from cpprb_like.checkpoint._state import (
@@ -49,9 +48,12 @@ class Files:
     """Writes the files of a state.
 
     A file is synchronised after the next ones were written, so that the disk works in between.
+    ``watch`` is called with the bytes of each piece.
     """
 
-    def __init__(self, disk: Disk, number: int, codec: Codec, watch: Progress) -> None:
+    def __init__(
+        self, disk: Disk, number: int, codec: Codec, watch: Callable[[int], None]
+    ) -> None:
         self._disk = disk
         self._watch = watch
         self._codec = codec
@@ -60,12 +62,18 @@ class Files:
 
     def write(self, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterator[Bytes]) -> File:
         """Write an array whose bytes come in pieces."""
+        name = next(self._names)
         file, output = _arrays.write(
-            self._disk, next(self._names), dtype, shape, pieces, self._codec, self._watch
+            self._disk, name, dtype, shape, self._watched(pieces), self._codec
         )
         self._open.append(output)
         self.sync(MOST_OPEN)
         return file
+
+    def _watched(self, pieces: Iterator[Bytes]) -> Iterator[Bytes]:
+        for piece in pieces:
+            self._watch(piece.nbytes)
+            yield piece
 
     def write_array(self, array: NDArray[Any]) -> File:
         """Write an array."""
@@ -138,9 +146,7 @@ class PreviousState:
 class RingWriter:
     """The rows of one ring: planned while writers wait, and written afterwards."""
 
-    def __init__(
-        self, holder: Any, number: int, previous: PreviousState, index: type[Index]
-    ) -> None:
+    def __init__(self, holder: Any, number: int, previous: PreviousState) -> None:
         rows: RowsToSave = holder._rows_to_save()
         self._arena, self._ring, self._edits = rows.arena, rows.ring, rows.edits
         self._schema = rows.layout.schema
@@ -163,7 +169,7 @@ class RingWriter:
         self._plan = _segments.plan(ring, self._parts, beside, known, tracker)
         self._moment = ring.now()
         self._first = self._oldest = ring.written - ring.stored
-        self._index = index(rows.layout, rows.arena, self._parts)
+        self._index = Index(rows.layout, rows.arena, self._parts)
         for segment in self._plan.write:
             self._index.take(*self._range(segment))
         self._is_copied = self.nbytes <= COPIED_NBYTES
@@ -286,7 +292,6 @@ class RingWriter:
         ring, moment = self._ring, self._moment
         if self._is_copied:
             return
-        self._index.settle(ring, moment)
         if ring.clears != moment.clears:
             raise RuntimeError("the buffer was cleared while it was saved; the folder is as it was")
         oldest = max(self._first, ring.written - ring.capacity)

@@ -27,7 +27,6 @@ from cpprb_like.checkpoint._ring_writer import (
     write_objects,
 )
 from cpprb_like.checkpoint._savable import HoldsRows
-from cpprb_like.checkpoint._segments import Index, IndexCopy
 from cpprb_like.checkpoint._state import ArrayFile, State
 from cpprb_like.checkpoint._values import Encoder
 
@@ -44,16 +43,15 @@ class Job:
     disk : Disk
         The folder.
     options : SaveOptions
-    watch : Progress
     """
 
-    def __init__(self, root: Any, disk: Disk, options: SaveOptions, watch: Progress) -> None:
+    def __init__(self, root: Any, disk: Disk, options: SaveOptions) -> None:
         own = (type(root),) if isinstance(root, HoldsRows) else ()
         self._classes = (*options.classes, *own)
         self._root = root
         self.disk = disk
         self.options = options
-        self.watch = watch
+        self.progress = Progress()
         self.holders = self._find_holders()
 
     def encode(self) -> tuple[Any, Encoder]:
@@ -76,12 +74,12 @@ class Job:
         """Save; writers wait until all is there."""
         self.disk.make()
         with self.disk.locked():
-            self.hold(lambda: self.begin(Index).write())
+            self.hold(lambda: self.begin().write())
 
-    def begin(self, index: type[Index]) -> Snapshot:
+    def begin(self) -> Snapshot:
         """Take a snapshot, while writers wait; the folder is locked by the caller."""
         previous = PreviousState(self.disk)
-        begun: Snapshot = self.hold(lambda: Snapshot(self, previous, index))
+        begun: Snapshot = self.hold(lambda: Snapshot(self, previous))
         return begun
 
     def hold(self, call: Callable[[], Any]) -> Any:
@@ -95,7 +93,7 @@ class Job:
 class Snapshot:
     """A save whose content is known, and whose files are not written yet."""
 
-    def __init__(self, job: Job, previous: PreviousState, index: type[Index]) -> None:
+    def __init__(self, job: Job, previous: PreviousState) -> None:
         self._job = job
         self._previous = previous
         self._root, encoder = job.encode()
@@ -106,11 +104,11 @@ class Snapshot:
         self._rings: list[RingWriter] = []
         try:
             for number, holder in enumerate(encoder.holders):
-                self._rings.append(RingWriter(holder, number, previous, index))
+                self._rings.append(RingWriter(holder, number, previous))
         except BaseException:
             self.abandon()
             raise
-        job.watch.total = sum(ring.nbytes for ring in self._rings) + sum(
+        job.progress.total = sum(ring.nbytes for ring in self._rings) + sum(
             array.nbytes for _, array in self._arrays
         )
 
@@ -131,10 +129,10 @@ class Snapshot:
         job, number = self._job, self._previous.following
         disk, options = job.disk, job.options
         _manifest.clean(disk, options.keep)
-        with contextlib.closing(Files(disk, number, options.codec, job.watch)) as files:
+        with contextlib.closing(Files(disk, number, options.codec, job.progress)) as files:
             state = self._write_files(files)
             files.sync()
-        job.watch(0)
+        job.progress(0)
         _manifest.commit(disk, state)
         for ring in self._rings:
             ring.commit(state.id, self._previous.id)
@@ -175,7 +173,7 @@ class Saving:
     """
 
     def __init__(self, job: Job) -> None:
-        self.progress = job.watch
+        self.progress = job.progress
         self._job = job
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="save")
@@ -187,7 +185,7 @@ class Saving:
         self._lock = disk.locked()
         self._lock.__enter__()
         try:
-            self._begun = self._job.begin(IndexCopy)
+            self._begun = self._job.begin()
             try:
                 self._thread.start()
             except BaseException:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from cpprb_like.checkpoint._disk import Disk, UnsynchronisedDisk
 from cpprb_like.checkpoint._options import Codec, Decode, Encode, LoadOptions, SaveOptions, Target
-from cpprb_like.checkpoint._progress import Progress, Tell, shown
 from cpprb_like.checkpoint._savable import Savable
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ class Checkpointed(Savable):
         sync: bool = True,
         encode: Encode | None = None,
         classes: Iterable[type] = (),
-        progress: Tell = None,
     ) -> None:
         """Save everything to a folder: rows, priorities, schedules, generator.
 
@@ -69,9 +67,6 @@ class Checkpointed(Savable):
             ``encode(object)`` -> bytes, for fields of Python objects; ``load`` wants its inverse.
         classes : iterable of type
             Classes of your own whose objects are attributes of what is saved.
-        progress : callable or bool, optional
-            ``progress(done, total)`` is called with bytes; or whether a bar is shown (tqdm). By
-            default it is, for 256 MiB and more, if standard error is a terminal and tqdm is there.
 
         Raises
         ------
@@ -80,8 +75,6 @@ class Checkpointed(Savable):
             message names it.
         BlockingIOError
             Another program is saving to this folder.
-        RuntimeError
-            ``encode`` or ``progress`` changed what is saved.
         OSError
             The disk is full, or such. Whatever is raised, the folder has its old states.
 
@@ -106,7 +99,7 @@ class Checkpointed(Savable):
         True
         """
         options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes))
-        _save(self, folder, options, progress)
+        _save(self, folder, options)
 
     def save_async(
         self,
@@ -159,7 +152,7 @@ class Checkpointed(Savable):
         from cpprb_like.checkpoint._save import Job, Saving  # noqa: PLC0415 (by saves only)
 
         options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes))
-        saving = Saving(Job(self, _disk(folder, options), options, Progress()))
+        saving = Saving(Job(self, _disk(folder, options), options))
         saving._start()
         return saving
 
@@ -177,7 +170,6 @@ class Checkpointed(Savable):
         classes: Iterable[type] = (),
         decode: Decode | None = None,
         salvage: bool = False,
-        progress: Tell = None,
     ) -> Self:
         """A new object with what was saved.
 
@@ -204,8 +196,6 @@ class Checkpointed(Savable):
             The inverse of ``encode``.
         salvage : bool
             Load what is left of a folder that is damaged, and warn of what is lost.
-        progress : callable or bool, optional
-            As for ``save``.
 
         Raises
         ------
@@ -228,7 +218,7 @@ class Checkpointed(Savable):
         """
         target = Target(size, _names(fields), mmap_prefix, mmap_mode)
         options = LoadOptions((cls, *classes), replace or {}, decode, salvage, state)
-        found = _load(folder, options, target, progress)
+        found = _load(folder, options, target)
         if not isinstance(found, cls):
             raise TypeError(
                 f"{folder} has a {type(found).__name__}, no {cls.__name__}; "
@@ -245,7 +235,6 @@ class Checkpointed(Savable):
         classes: Iterable[type] = (),
         decode: Decode | None = None,
         salvage: bool = False,
-        progress: Tell = None,
     ) -> None:
         """Give this object, and all that it is made of, what was saved.
 
@@ -254,7 +243,7 @@ class Checkpointed(Savable):
 
         Parameters
         ----------
-        folder, state, replace, classes, decode, salvage, progress
+        folder, state, replace, classes, decode, salvage
             As for ``load``.
 
         Raises
@@ -280,8 +269,7 @@ class Checkpointed(Savable):
         from cpprb_like.checkpoint._load import restore  # noqa: PLC0415 (by those who load)
 
         options = LoadOptions(tuple(classes), replace or {}, decode, salvage, state)
-        with shown(progress) as on_progress:
-            restore(Disk(folder), options.reporting(on_progress), self)
+        restore(Disk(folder), options, self)
 
 
 def save(
@@ -294,7 +282,6 @@ def save(
     sync: bool = True,
     encode: Encode | None = None,
     classes: Iterable[type] = (),
-    progress: Tell = None,
 ) -> None:
     """Save what has no such method, or has another one, as ReAgent's buffers do.
 
@@ -302,7 +289,7 @@ def save(
     ----------
     value : Checkpointed or buffer of ``compat.reagent``
         What to save.
-    folder, keep, codec, level, sync, encode, classes, progress
+    folder, keep, codec, level, sync, encode, classes
         As for ``Checkpointed.save``.
 
     Raises
@@ -325,7 +312,7 @@ def save(
             f"value: expected a buffer, a view or a mixture, got {type(value).__name__}"
         )
     options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes))
-    _save(value, folder, options, progress)
+    _save(value, folder, options)
 
 
 def load(
@@ -340,34 +327,31 @@ def load(
     classes: Iterable[type] = (),
     decode: Decode | None = None,
     salvage: bool = False,
-    progress: Tell = None,
 ) -> Any:
     """Whatever was saved to a folder: see ``Checkpointed.load``."""
     target = Target(size, _names(fields), mmap_prefix, mmap_mode)
     options = LoadOptions(tuple(classes), replace or {}, decode, salvage, state)
-    return _load(folder, options, target, progress)
+    return _load(folder, options, target)
 
 
 def _names(fields: Iterable[str] | None) -> tuple[str, ...] | None:
     return None if fields is None else tuple(fields)
 
 
-def _save(value: Savable, folder: str | Path, options: SaveOptions, progress: Tell) -> None:
+def _save(value: Savable, folder: str | Path, options: SaveOptions) -> None:
     from cpprb_like.checkpoint._save import Job  # noqa: PLC0415 (by saves only)
 
-    with shown(progress) as on_progress:
-        Job(value, _disk(folder, options), options, Progress(on_progress)).run()
+    Job(value, _disk(folder, options), options).run()
 
 
 def _disk(folder: str | Path, options: SaveOptions) -> Disk:
     return Disk(folder) if options.sync else UnsynchronisedDisk(folder)
 
 
-def _load(folder: str | Path, options: LoadOptions, target: Target, progress: Tell) -> Any:
+def _load(folder: str | Path, options: LoadOptions, target: Target) -> Any:
     from cpprb_like.checkpoint._load import load as load_now  # noqa: PLC0415 (by loads only)
 
-    with shown(progress) as on_progress:
-        found = load_now(Disk(folder), options.reporting(on_progress), target)
+    found = load_now(Disk(folder), options, target)
     if not isinstance(found, Savable):
         raise ValueError(f"{folder}: a {type(found).__name__} is nothing that is saved")
     return found

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
-from cpprb_like._core import Moment, Ring
+from cpprb_like._core import Ring
 from cpprb_like._fields.saved_layout import SavedLayout
 from cpprb_like._fields.schema import Layout
 from cpprb_like._rows.edits import Tracker
@@ -26,7 +26,6 @@ from cpprb_like.checkpoint._state import Segment
 
 __all__ = [
     "Index",
-    "IndexCopy",
     "Part",
     "Plan",
     "flags_name",
@@ -161,51 +160,24 @@ def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
 
 
 class Index:
-    """What is known of the rows at the moment of a save, and changes with later rows.
+    """Copies of what later rows change: flags of records, and where derived values are.
 
-    Flags of the records, and the parts that say where derived values are. Of a save for which
-    writers wait until all is written: these are as they were, where they are.
+    They are taken at the moment of a save, while writers wait, of the rows that it will write.
     """
 
     def __init__(self, layout: Layout, arena: Bytes, parts: list[Part]) -> None:
-        """Nothing; the arguments are those of ``IndexCopy``."""
-
-    def take(self, low: int, high: int) -> None:
-        """Look at what the rows from ``low`` to ``high`` have."""
-
-    def put(self, part: Part, piece: Bytes, start: int) -> None:
-        """Set what it was in the bytes of the rows from ``start`` on."""
-
-    def settle(self, ring: Ring, moment: Moment) -> None:
-        """All is written. ``RuntimeError`` if what was not copied has changed since the moment."""
-        now = ring.now()
-        if (now.written, now.clears, now.edits) != (moment.written, moment.clears, moment.edits):
-            raise RuntimeError(
-                "encode= or progress= changed the buffer that is saved; the folder is as it was"
-            )
-
-
-class IndexCopy(Index):
-    """As ``Index``, of a save that goes on beside writers: copied for the rows that it will write.
-
-    That is done at the moment of the save, while writers wait.
-    """
-
-    def __init__(self, layout: Layout, arena: Bytes, parts: list[Part]) -> None:
-        records = parts[0]
-        flags = layout.flags(arena).reshape(-1, 1)
-        self._flags = Part("flags", BYTE, (), flags)
-        self._records = records
+        self._flags = Part("flags", BYTE, (), layout.flags(arena).reshape(-1, 1))
+        self._records = parts[0]
         self._indexes = [part for part in parts if part.is_index]
         self._ranges: list[tuple[int, int, dict[str, Bytes]]] = []
 
     def take(self, low: int, high: int) -> None:
-        """See ``Index``."""
+        """Copy what the rows from ``low`` to ``high`` have."""
         found = {part.name: part.copy(low, high) for part in (self._flags, *self._indexes)}
         self._ranges.append((low, high, found))
 
     def put(self, part: Part, piece: Bytes, start: int) -> None:
-        """See ``Index``."""
+        """Set the copies in the bytes of the rows from ``start`` on."""
         if not (part is self._records or part.is_index):
             return
         name, to = ("flags", piece[:, -1:]) if part is self._records else (part.name, piece)
@@ -214,9 +186,6 @@ class IndexCopy(Index):
             first, end = max(low, start), min(high, stop)
             if first < end:
                 to[first - start : end - start] = found[name][first - low : end - low]
-
-    def settle(self, ring: Ring, moment: Moment) -> None:
-        """Do nothing: there is a copy."""
 
 
 class Plan(NamedTuple):

@@ -7,7 +7,6 @@ those that are lost.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,6 @@ from cpprb_like.checkpoint._describe import as_it_is, count_lost, reading
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState
 from cpprb_like.checkpoint._options import LoadOptions
-from cpprb_like.checkpoint._progress import Progress, Tell, shown
 from cpprb_like.checkpoint._state import File, Ring, State
 from cpprb_like.errors import DamagedError
 
@@ -69,15 +67,13 @@ class Use(NamedTuple):
     ring: int | None = None
 
 
-def verify(folder: str | Path, *, progress: Tell = None) -> list[Verdict]:
+def verify(folder: str | Path) -> list[Verdict]:
     """Read every file of every state of a checkpoint.
 
     Parameters
     ----------
     folder : str or path
         The folder that ``save`` was given.
-    progress : callable or bool, optional
-        As for ``save``.
 
     Returns
     -------
@@ -101,21 +97,16 @@ def verify(folder: str | Path, *, progress: Tell = None) -> list[Verdict]:
     if not there:
         raise FileNotFoundError(f"{folder}: there is no checkpoint")
     known: dict[File, str] = {}
-    with shown(progress) as on_progress:
-        watch = Progress(on_progress)
-        for name in disk.names():
-            with contextlib.suppress(FileNotFoundError):
-                watch.total += disk.size(name) if ".npy" in name else 0
-        while True:
-            verdicts = [_judge(disk, number, known, watch) for number in there]
-            left = _manifest.numbers(disk)
-            verdicts = [one for one in verdicts if one.is_in_order or one.number in left]
-            if verdicts:
-                return verdicts
-            there = left  # a save replaced every state while its files were read
+    while True:
+        verdicts = [_judge(disk, number, known) for number in there]
+        left = _manifest.numbers(disk)
+        verdicts = [one for one in verdicts if one.is_in_order or one.number in left]
+        if verdicts:
+            return verdicts
+        there = left  # a save replaced every state while its files were read
 
 
-def _judge(disk: Disk, number: int, known: dict[File, str], watch: Progress) -> Verdict:
+def _judge(disk: Disk, number: int, known: dict[File, str]) -> Verdict:
     try:
         with reading(disk.folder):
             opened = OpenState(disk, LoadOptions(decode=as_it_is, salvage=True, state=number))
@@ -125,7 +116,7 @@ def _judge(disk: Disk, number: int, known: dict[File, str], watch: Progress) -> 
     damage, rings, fatal = [], set(), ""
     for use in uses:
         if use.file not in known:
-            known[use.file] = _message(disk, use.file, watch)
+            known[use.file] = _message(disk, use.file)
         if not known[use.file]:
             continue
         damage.append(Damage(use.file.name, use.content, known[use.file]))
@@ -148,10 +139,10 @@ def _judge(disk: Disk, number: int, known: dict[File, str], watch: Progress) -> 
     return Verdict(number, len(files), nbytes, damage, lost, fatal)
 
 
-def _message(disk: Disk, file: File, watch: Progress) -> str:
+def _message(disk: Disk, file: File) -> str:
     """The fault of a file; empty if it has none."""
     try:
-        _arrays.read(disk, file, _arrays.not_taken, watch)
+        _arrays.check(disk, file)
     except (DamagedError, OSError) as error:
         return str(error).removeprefix(f"{file.name}: ")
     return ""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like._arguments.checks import as_path
-from cpprb_like.checkpoint._progress import Progress, Tell, shown
+from cpprb_like.checkpoint._progress import Progress
 from cpprb_like.datasets._files import new_place, reading, warn
 from cpprb_like.datasets._format import BOTH, CUT, FINAL, LACKS, OPEN, Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import Names, Source, ends_of, rows_in_chunk
@@ -219,7 +219,7 @@ def export(
     action: Names,
     reward: str | None,
     about: Mapping[str, Any] | None,
-    progress: Tell,
+    progress: Callable[[int, int], None] | None,
 ) -> None:
     """Write the rows of a buffer as a data set: see ``ReplayBuffer.export``.
 
@@ -236,17 +236,16 @@ def export(
     if not source.header.rows:
         raise ValueError("expected a buffer with rows, got an empty one")
     entries = found.metadata(path, source.header, about or {})
-    with shown(progress) as tell:
-        count = Progress(tell)
-        count.total = 2 * source.header.rows * source.header.row_nbytes
-        header = source.look(count)
-        lost = _losses(found, source, header)
-        _refuse(name, lost, strict=strict)
-        found.check_rows(header)
-        with new_place(path, is_file=found.is_file) as place:
-            writer: Writer = found.writer(place, header, entries)
-            _write(found, writer, source, header, count)
-        count(count.total - count.done)
+    count = Progress(progress)
+    count.total = 2 * source.header.rows * source.header.row_nbytes
+    header = source.look(count)
+    lost = _losses(found, source, header)
+    _refuse(name, lost, strict=strict)
+    found.check_rows(header)
+    with new_place(path, is_file=found.is_file) as place:
+        writer: Writer = found.writer(place, header, entries)
+        _write(found, writer, source, header, count)
+    count(count.total - count.done)
     if lost:
         warn(f"{name}: {'; '.join(lost)}", DataLossWarning)
 
@@ -312,7 +311,7 @@ def from_dataset(
     capacity: float | None,
     env_dict: Mapping[str, Any] | None,
     strict: bool,
-    progress: Tell,
+    progress: Callable[[int, int], None] | None,
     options: Mapping[str, Any],
 ) -> Any:
     """A buffer with the rows of a data set: see ``ReplayBuffer.from_dataset``."""
@@ -334,11 +333,10 @@ def from_dataset(
         fields = _fields(header, env_dict, str(path))
         size = max(1, header.rows) if capacity is None else capacity
         buffer = make(size, fields, **options)
-        with shown(progress) as tell:
-            count = Progress(tell)
-            count.total = header.rows * header.row_nbytes
-            steps = _fill(buffer, reader, count)
-            count(count.total - count.done)
+        count = Progress(progress)
+        count.total = header.rows * header.row_nbytes
+        steps = _fill(buffer, reader, count)
+        count(count.total - count.done)
     if steps:
         lost.append(
             f"{steps} of {header.rows} steps are left out, as the files do not have their "

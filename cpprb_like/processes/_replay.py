@@ -22,7 +22,6 @@ from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._warnings import warn_of_rows
-from cpprb_like.checkpoint._progress import Tell
 from cpprb_like.limiters import LimiterStats, RateLimiter
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._first_priorities import FirstPriorities
@@ -499,7 +498,6 @@ class SharedReplay:
         codec: str | None = None,
         level: int | None = None,
         sync: bool = True,
-        progress: Tell = None,
     ) -> None:
         """Save the rows of all actors to a folder, while they go on.
 
@@ -517,7 +515,7 @@ class SharedReplay:
             Learners of this process, by names of your own: what each has of its own is saved with
             the rows, that is its sampler, priorities and generator. ``restore_learner`` goes on
             with them.
-        keep, codec, level, sync, progress
+        keep, codec, level, sync
             As for ``ReplayBuffer.save``.
 
         Raises
@@ -565,7 +563,6 @@ class SharedReplay:
             codec=codec,
             level=level,
             sync=sync,
-            progress=progress,
         )
 
     @classmethod

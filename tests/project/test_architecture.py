@@ -36,8 +36,6 @@ FOR_ALL = (
 )
 # cpprb's own classes are made of parts of the engine, as the buffers are.
 OF_THE_ENGINE = ("compat", "cpprb")
-# What is imported when it is asked for, and said to be missing if it is.
-ON_DEMAND = {"checkpoint/_progress.py": {"tqdm"}}
 # Calls that hand on to a room above, which they import when they are made.
 DOORS = {"buffers/_exchange.py": {"datasets"}}
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd")
@@ -161,8 +159,7 @@ def test_optional_packages_are_imported_in_the_leaves_only(path: Path) -> None:
     packages = {name.partition(".")[0] for name in imports(path)}
 
     at_run_time = set(sys.stdlib_module_names) | {"numpy", "cpprb_like"}
-    on_demand = ON_DEMAND.get(path.relative_to(PACKAGE).as_posix(), set())
-    assert packages <= at_run_time | for_compilers | for_type_checkers | on_demand
+    assert packages <= at_run_time | for_compilers | for_type_checkers
 
 
 @pytest.mark.parametrize("room", ROOMS)
