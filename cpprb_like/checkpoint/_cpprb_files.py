@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_path
-from cpprb_like._arguments.narrow_dtypes import descr_of, name_of, wide
+from cpprb_like._arguments.narrow_dtypes import name_of, wide
 from cpprb_like._core import FLAG_END, Ring
 from cpprb_like._fields.schema import Field, Schema
 from cpprb_like._machine.file_systems import replacing, sync_folder
@@ -132,9 +132,14 @@ def save_transitions(buffer: Buffer, file: File, *, safe: bool) -> None:
     objects = [found.name for found in schema.fields if found.dtype.hasobject]
     if objects:
         raise ValueError(f"fields {objects} hold Python objects, which are not written to files")
-    narrow = [found.name for found in schema.fields if not _is_named_by_numpy(found.dtype)]
-    if any(schema.fields[schema.names.index(name)].dtype.names for name in narrow):
-        raise ValueError(f"fields {narrow} have parts of ml_dtypes, which are not written to files")
+    narrow = [found.name for found in schema.fields if name_of(found.dtype) is not None]
+    others = [
+        f"{found.name} ({found.dtype})"
+        for found in schema.fields
+        if found.name not in narrow and (found.dtype.kind not in "biufcSUV" or found.dtype.names)
+    ]
+    if others:
+        raise ValueError(f"fields {others} are no numbers, texts or bytes; save() takes any dtype")
     rows, ends = buffer._all_by_age()
     for name in narrow:
         rows[name] = rows[name].astype(_in_file(rows[name].dtype))
@@ -193,11 +198,6 @@ def _breaks(rows: Mapping[str, Array], pairs: Mapping[str, str]) -> NDArray[np.b
         breaks[:-1] |= (after[:-1] != values[1:]).any(axis=1)
     breaks[-1:] = True
     return breaks
-
-
-def _is_named_by_numpy(dtype: np.dtype[Any]) -> bool:
-    """Whether the dtype and all parts of it are NumPy's, not those of ml_dtypes."""
-    return bool(descr_of(dtype) == npy.dtype_to_descr(dtype))
 
 
 def _in_file(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -45,10 +45,8 @@ PUTS = ("BINPUT", "LONG_BINPUT", "MEMOIZE")
 GETS = ("BINGET", "LONG_BINGET")
 MOST_STACKED = 1 << 14  # values; a dict comes in lots of a thousand pairs
 MOST_NESTED = 16  # tuples; the state of a dtype has four
-MOST_PARTS = 1000  # of a structured dtype, whose nesting NumPy follows by recursion
 MOST_AXES = 64
-PLAIN = re.compile(r"b1|[iuf](?:[1248]|12|16)|c(?:8|16|24|32)|[mM]8|[SUV]\d{1,9}")
-UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
+PLAIN = re.compile(r"b1|[iuf](?:[1248]|12|16)|c(?:8|16|24|32)|[SUV]\d{1,9}")
 OBJECTS = "an array in it holds Python objects, which are not read"
 MARK = -1
 
@@ -195,10 +193,9 @@ class PickledObject(_StandIn):
 
 
 class _Dtype(_StandIn):
-    """Stands for ``numpy.dtype``: numbers, texts, bytes, times, and records of these."""
+    """Stands for ``numpy.dtype``: numbers, texts and bytes."""
 
     found: np.dtype[Any] | None = None  # None for Python objects
-    n_parts = 1
 
     def __init__(self, code: object, *_: object) -> None:
         if type(code) is not str or not (code in ("O8", "O4") or PLAIN.fullmatch(code)):
@@ -209,55 +206,19 @@ class _Dtype(_StandIn):
     def __setstate__(self, state: Any) -> None:
         if type(state) is not tuple or len(state) not in (8, 9) or state[0] not in (3, 4):
             raise ValueError(f"expected the state of a dtype, got {reprlib.repr(state)}")
-        _, order, subarray, names, fields, itemsize = state[:6]
+        _, order, subarray, names = state[:4]
         if order not in ("<", ">", "=", "|"):
             raise ValueError(f"unknown byte order {reprlib.repr(order)}")
-        if self.found is None:
-            return
-        if subarray is not None:
-            base, shape = subarray
-            axes = shape if type(shape) is tuple else (shape,)
-            self.found = np.dtype((self._part(base), tuple(map(_length, axes))))
-        elif names is not None:
-            parts = [fields[name] for name in names]
-            if not all(type(name) is str for name in names):
-                raise ValueError("expected texts as the names of fields")
-            self.found = np.dtype(
-                {
-                    "names": list(names),
-                    "formats": [self._part(part[0]) for part in parts],
-                    "offsets": [_length(part[1]) for part in parts],
-                    "itemsize": _length(itemsize),
-                }
-            )
-        else:
-            if self.found.kind in "mM" and len(state) == 9:
-                self.found = np.dtype(f"{self.found.kind}8[{_unit(state[8])}]")
+        if subarray is not None or names is not None:
+            raise ValueError("dtypes of several parts are not read")
+        if self.found is not None:
             self.found = np.dtype(self.found.newbyteorder(order).str)
-
-    def _part(self, part: object) -> np.dtype[Any]:
-        """The dtype of a field."""
-        if not isinstance(part, _Dtype) or part.found is None:
-            raise ValueError(OBJECTS)
-        self.n_parts += part.n_parts
-        if self.n_parts > MOST_PARTS:
-            raise ValueError(f"a dtype has more than {MOST_PARTS} parts")
-        return part.found
 
 
 def _length(number: object) -> int:
     if type(number) is not int or not 0 <= number < 1 << 63:
         raise ValueError(f"expected a length, got {reprlib.repr(number)}")
     return number
-
-
-def _unit(metadata: Any) -> str:
-    """The unit of times, as ``25s``, from the metadata of a dtype."""
-    unit, count, numerator, _ = metadata[1]
-    name = unit.decode() if isinstance(unit, bytes) else unit
-    if name not in UNITS or numerator != 1 or not 1 <= _length(count) < 1 << 31:
-        raise ValueError(f"unknown unit of time {reprlib.repr(metadata)}")
-    return f"{count}{name}"
 
 
 def _values(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:

@@ -151,7 +151,7 @@ def test_files_of_transitions(name: str, safe: bool, tmp_path: Path) -> None:
     one.save_transitions(tmp_path / "rows", safe=safe)
     two.load_transitions(tmp_path / "rows")
     assert np.array_equal(two.get_all_transitions()["obs"], rows[1:5])
-    with pytest.raises(ValueError, match=r"\['mixed'\] have parts of ml_dtypes|parts of ml_dtypes"):
+    with pytest.raises(ValueError, match="no numbers, texts or bytes"):
         filled(name).save_transitions(tmp_path / "others")
 
 

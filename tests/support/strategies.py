@@ -45,6 +45,8 @@ SHAPES: list[Shape] = [(), (1,), (3,), (2, 3), (0,), (2, 0), (1, 1), (50,), (5, 
 NAMES = ["obs", "act", "rew", "x", "a b", "obs/image", "class", "0", "", "größe", "self", "out"]
 END_NAMES = ["terminated", "truncated", "done"]
 END_DTYPES = ["?", "f4", "i1", "u8", ">f8", "f2"]
+# Those of cpprb's files: numbers, texts and bytes.
+FILE_DTYPES = [d for d in DTYPES if np.dtype(d).kind in "biufcSUV" and np.dtype(d).names is None]
 
 
 # ---- values ------------------------------------------------------------------------------
