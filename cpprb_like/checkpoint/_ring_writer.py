@@ -51,9 +51,7 @@ class Files:
     ``watch`` is called with the bytes of each piece.
     """
 
-    def __init__(
-        self, disk: Disk, number: int, codec: Codec, watch: Callable[[int], None]
-    ) -> None:
+    def __init__(self, disk: Disk, number: int, codec: Codec, watch: Callable[[int], None]) -> None:
         self._disk = disk
         self._watch = watch
         self._codec = codec
