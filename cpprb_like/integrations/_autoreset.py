@@ -19,12 +19,9 @@ if TYPE_CHECKING:
 
 
 def mode_of(env: object, given: AutoresetMode | str | None) -> AutoresetMode:
-    """Return the autoreset mode of an environment: ``given``, or else that of its metadata.
+    """The autoreset mode of an environment: ``given``, or else that of its metadata.
 
-    Raises
-    ------
-    ValueError
-        A vector environment declares no mode, or an unknown one.
+    Raises ``ValueError`` if a vector environment declares none, or an unknown one.
     """
     if given is not None:
         return _parsed(given)

@@ -5,7 +5,8 @@ New programs use ``GymnasiumRecorder``, which needs no helpers and handles autor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -22,27 +23,8 @@ __all__ = ["create_before_add_func", "create_env_dict"]
 NamedLeaves: TypeAlias = list[tuple[str, SpaceLeaf]]
 
 
-class EnvWithSpaces(Protocol):
-    """What is read of an environment."""
-
-    @property
-    def observation_space(self) -> spaces.Space[Any]:
-        """Space of the observations."""
-
-    @property
-    def action_space(self) -> spaces.Space[Any]:
-        """Space of the actions."""
-
-
-class BeforeAdd(Protocol):
-    """Turns one step into the keywords of ``ReplayBuffer.add``."""
-
-    def __call__(self, obs: Any, act: Any, next_obs: Any, rew: Any, done: Any) -> dict[str, Any]:
-        """Return the values by field."""
-
-
 def create_env_dict(
-    env: EnvWithSpaces,
+    env: Any,
     *,
     int_type: npt.DTypeLike | None = None,
     float_type: npt.DTypeLike | None = None,
@@ -95,7 +77,7 @@ def create_env_dict(
     return env_dict
 
 
-def create_before_add_func(env: EnvWithSpaces) -> BeforeAdd:
+def create_before_add_func(env: Any) -> Callable[..., dict[str, Any]]:
     """Return a function that gives the parts of a step the names of ``create_env_dict``.
 
     Parameters
@@ -140,7 +122,7 @@ def create_before_add_func(env: EnvWithSpaces) -> BeforeAdd:
     return before_add
 
 
-def _named_leaves(env: EnvWithSpaces) -> tuple[NamedLeaves, NamedLeaves]:
+def _named_leaves(env: Any) -> tuple[NamedLeaves, NamedLeaves]:
     """Return the leaves of the observation and the action space, with their field names."""
     obs, act = (
         [(_name(leaf, space, root), leaf) for leaf in leaves_of(space)]

@@ -57,13 +57,7 @@ class SpaceLeaf(Leaf):
 
 
 def tree_of(space: spaces.Space[Any], path: Path = ()) -> Tree:
-    """Return the tree of a space.
-
-    Raises
-    ------
-    NotImplementedError
-        For a space that is not one of Gymnasium's.
-    """
+    """The tree of a space; ``NotImplementedError`` if it is not one of Gymnasium's."""
     parts: dict[Any, spaces.Space[Any]]
     if isinstance(space, spaces.Dict):
         parts = dict(space.spaces)
@@ -81,10 +75,7 @@ def leaves_of(space: spaces.Space[Any]) -> list[SpaceLeaf]:
 
 
 def parts_of(tree: Tree, n_rows: int | None) -> Parts | None:
-    """Return what the short way of a step looks for in a value; None if it is left to Python.
-
-    ``n_rows`` is the length of the leading axis, None for a single value.
-    """
+    """What the compiled path looks for in a value; None if it is left to Python."""
     if isinstance(tree, Leaf):
         shape = tree.shape if n_rows is None else (n_rows, *tree.shape)
         if tree.dtype.kind not in _NUMBERS or len(shape) > MOST_AXES:

@@ -134,22 +134,9 @@ class SpecNest:
         return list(self.tree.collect(value, self._root, n_rows, unset))
 
     def restore(self, batch: Mapping[str, Array]) -> Any:
-        """Return the columns of a batch in the nesting of the specs.
+        """Return the columns of a batch in the nesting of the specs, the batch's own arrays.
 
-        Parameters
-        ----------
-        batch : mapping of str to ndarray
-            As drawn from a buffer; it may have further entries.
-
-        Returns
-        -------
-        nest of ndarray
-            The batch's own arrays in dicts, lists, tuples and named tuples like those of the specs.
-
-        Raises
-        ------
-        KeyError
-            The batch lacks one of the fields.
+        The batch may have further entries. ``KeyError`` if it lacks one of the fields.
         """
         return self.tree.restore(batch, self._root)
 

@@ -37,15 +37,7 @@ cdef object NUMPY_BOOL = np.bool_
 cdef class Parts:
     """Structure of a value of a space: an array of numbers, or parts in a dict or a tuple.
 
-    Parameters
-    ----------
-    keys : tuple or None
-        Of a dict.
-    children : tuple of Parts or None
-        Parts of a dict, in the order of its keys, or of a tuple.
-    shape : tuple of int
-        Of an array, with the leading axis of environments, if there is one; at most
-        ``MOST_AXES``.
+    ``shape`` is that of an array, with the leading axis of environments, if there is one.
     """
 
     def __init__(self, tuple keys, tuple children, tuple shape not None):
@@ -104,18 +96,9 @@ cdef class Parts:
 cdef class Steps:
     """State of a recorder between two steps, and the compiled path of a step to the buffer.
 
-    Parameters
-    ----------
-    names : tuple of str
-        Fields of a step: observation, action, reward, next observation, terminated, truncated;
-        one for each leaf.
-    obs_parts, one_obs_parts, act_parts : Parts or None
-        Of the observations of all environments, of those of one, and of actions; None where not
-        all leaves are arrays of numbers.
-    n_rows : int or None
-        Number of environments, if arrays have a leading axis for them.
-    mode : str
-        Name of the autoreset mode.
+    ``names`` are fields: observation, action, reward, next observation, terminated, truncated; one
+    for each leaf. Parts are None where not all leaves are arrays of numbers. ``n_rows`` is the
+    number of environments, if arrays have a leading axis for them.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ neither dm_env nor TF-Agents is imported. Not here: specs as fields (``_specs``)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -33,30 +33,8 @@ BufferT = TypeVar("BufferT", bound=ReplayBuffer)
 FIRST, MID, LAST = range(3)  # types of steps, in dm_env and in TF-Agents
 
 
-class EnvWithSpecs(Protocol):
-    """What every environment has."""
-
-    def observation_spec(self) -> Any:
-        """Specs of the observations."""
-
-    def action_spec(self) -> Any:
-        """Specs of the actions."""
-
-
 def env_dict_from_spec(spec: object, name: str = "") -> dict[str, FieldSpec]:
     """Return the fields of a nest of specs for ``ReplayBuffer``: ``SpecNest(spec, name).env_dict``.
-
-    Parameters
-    ----------
-    spec
-        An object with a ``shape`` and a ``dtype``, or a dict, list, tuple or named tuple of nests.
-    name : str
-        First part of the names of the fields.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As ``SpecNest`` does.
 
     Examples
     --------
@@ -157,18 +135,17 @@ class DmEnvRecorder:
     """
 
     def __init__(
-        self, env: EnvWithSpecs, *, n_envs: int | None = None, float_type: FloatType = "spec"
+        self, env: Any, *, n_envs: int | None = None, float_type: FloatType = "spec"
     ) -> None:
         self._float_type = read_float_type(float_type, "spec")
         observation, action, reward, discount = _specs_of(env)
         self._n_rows = _batch_size_of(env, n_envs)  # leading axis, if any
         self.n_envs: int = 1 if self._n_rows is None else self._n_rows
-        self._obs_nest = SpecNest(observation, "obs")
-        self._next_nest = SpecNest(observation, "next_obs")
-        self._act_nest = SpecNest(action, "act")
-        self._rew_nest = SpecNest(reward, "rew")
-        self._discount_nest = SpecNest(discount, "discount")
-        shapes = {name: spec["shape"] for name, spec in self._discount_nest.env_dict.items()}
+        specs = {"obs": observation, "act": action, "rew": reward, "discount": discount}
+        specs["next_obs"] = observation
+        self._nests = {root: SpecNest(spec, root) for root, spec in specs.items()}
+        fields = self._nests["discount"].env_dict
+        shapes = {name: spec["shape"] for name, spec in fields.items()}
         if shapes != {"discount": ()}:
             raise ValueError(
                 f"discount_spec: expected a single number, whose 0 ends the task, got {discount!r}"
@@ -181,13 +158,9 @@ class DmEnvRecorder:
     @property
     def env_dict(self) -> dict[str, FieldSpec]:
         """Fields for ``ReplayBuffer``; a new dict each time."""
-        nests = (
-            *(self._obs_nest, self._act_nest, self._rew_nest),
-            *(self._discount_nest, self._next_nest),
-        )
         fields: dict[str, FieldSpec] = {
             name: {**spec, "dtype": stored_dtype(np.dtype(spec["dtype"]), self._float_type)}
-            for nest in nests
+            for nest in self._nests.values()
             for name, spec in nest.env_dict.items()
         }
         for name in ("terminated", "truncated"):
@@ -271,10 +244,10 @@ class DmEnvRecorder:
             self._begin(buffer, observation)
             return None
         unset, last = first if n_first else None, step_type == LAST
-        act = self._act_nest.collect(action, self._n_rows, unset)
-        rew = self._rew_nest.collect(reward, self._n_rows, unset)
+        act = self._nests["act"].collect(action, self._n_rows, unset)
+        rew = self._nests["rew"].collect(reward, self._n_rows, unset)
         discount = self._discount(discount, unset)
-        arrived = self._next_nest.collect(observation, self._n_rows)
+        arrived = self._nests["next_obs"].collect(observation, self._n_rows)
         terminated = last & (discount[()] == 0)
         discounts = [discount] if "discount" in self._names else []
         values = [*before, *act, *rew, *discounts, *arrived, terminated, last & ~terminated]
@@ -293,13 +266,8 @@ class DmEnvRecorder:
 
         As ``GymnasiumRecorder.restore``: every other entry is as it was.
         """
-        nests = {
-            "obs": self._obs_nest,
-            "act": self._act_nest,
-            "rew": self._rew_nest,
-            "next_obs": self._next_nest,
-        }
-        return restored(batch, {root: nest.tree for root, nest in nests.items()})
+        trees = {root: nest.tree for root, nest in self._nests.items() if root != "discount"}
+        return restored(batch, trees)
 
     def _no_env(self) -> Flags:
         return np.zeros(() if self._n_rows is None else self._n_rows, np.bool_)[()]
@@ -311,8 +279,8 @@ class DmEnvRecorder:
 
     def _begin(self, buffer: ReplayBuffer, observation: object) -> None:
         """Begin a new episode in every environment."""
-        arrived = self._obs_nest.collect(observation, self._n_rows)
-        named = dict(zip(self._obs_nest.names, arrived, strict=True))
+        arrived = self._nests["obs"].collect(observation, self._n_rows)
+        named = dict(zip(self._nests["obs"].names, arrived, strict=True))
         for field in buffer.schema.fields:  # the next step must not find that it cannot be stored
             if field.name in named:
                 field.convert(named[field.name], self.n_envs)
@@ -357,7 +325,7 @@ class DmEnvRecorder:
 
     def _discount(self, value: object, unset: Flags | None) -> Array:
         """Return the discounts of a step, numbers from 0 to 1."""
-        (discount,) = self._discount_nest.collect(value, self._n_rows, unset)
+        (discount,) = self._nests["discount"].collect(value, self._n_rows, unset)
         numbers = discount[()]
         try:
             n_fits = int(np.count_nonzero((numbers >= 0) & (numbers <= 1)))

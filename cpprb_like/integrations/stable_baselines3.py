@@ -533,8 +533,7 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
         env: VecEnv,
         device: torch.device | str = "auto",
         n_envs: int = 1,
-        optimize_memory_usage: bool = False,
-        handle_timeout_termination: bool = True,
+        *,
         n_sampled_goal: int = 4,
         goal_selection_strategy: Any = "future",
         copy_info_dict: bool = False,
@@ -545,16 +544,7 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
         self.her_ratio = 1 - 1 / (self.n_sampled_goal + 1)
         self.goal_selection_strategy = goal_selection_strategy
         self.copy_info_dict = bool(copy_info_dict)
-        super().__init__(
-            buffer_size,
-            observation_space,
-            action_space,
-            device,
-            n_envs,
-            optimize_memory_usage,
-            handle_timeout_termination,
-            **options,
-        )
+        super().__init__(buffer_size, observation_space, action_space, device, n_envs, **options)
 
     def _fields(self) -> dict[str, FieldSpec]:
         fields = super()._fields()

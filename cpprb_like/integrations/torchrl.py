@@ -377,24 +377,18 @@ def _check_steps(data: object) -> None:
         raise TypeError(f"expected a TensorDict of steps, got {type(data).__name__}")
 
 
-def _entries(data: TensorDictBase) -> Iterable[tuple[Path, torch.Tensor]]:
-    """The leaves of a tensordict, by their paths; ``TypeError`` if one is no tensor."""
+def _entries(data: TensorDictBase) -> Iterable[tuple[Path, Array]]:
+    """The leaves of a tensordict, by their paths; ``TypeError`` if NumPy has no such values."""
     for key in data.keys(include_nested=True):  # leaves alone would be without those
         value = data.get(key)
         path = (key,) if isinstance(key, str) else key
         if is_non_tensor(value):
             raise _no_array(path, type(value).__name__)
         if not is_tensor_collection(value):
-            yield path, value
-
-
-def _array(path: Path, value: torch.Tensor) -> Array:
-    """The values of a leaf."""
-    try:
-        found: Array = value.numpy(force=True)
-    except TypeError:
-        raise _no_array(path, f"a tensor of {value.dtype}") from None
-    return found
+            try:
+                yield path, value.numpy(force=True)
+            except TypeError:
+                raise _no_array(path, f"a tensor of {value.dtype}") from None
 
 
 def _no_array(path: Path, got: str) -> TypeError:
@@ -405,11 +399,6 @@ def _no_array(path: Path, got: str) -> TypeError:
     )
 
 
-def _field(path: Path) -> str:
-    """The name of the field of an entry."""
-    return f"next_{'.'.join(path[1:])}" if path[0] == NEXT else ".".join(path)
-
-
 def _read(data: TensorDictBase) -> tuple[dict[str, Path], dict[str, Array]]:
     """The paths of the entries, and their values, by field; with the flags that are missing.
 
@@ -418,10 +407,10 @@ def _read(data: TensorDictBase) -> tuple[dict[str, Path], dict[str, Array]]:
     paths: dict[str, Path] = {}
     values: dict[str, Array] = {}
     for path, value in _entries(data):
-        name = _field(path)
+        name = f"next_{'.'.join(path[1:])}" if path[0] == NEXT else ".".join(path)
         if name in paths:
             raise ValueError(f"extend: {paths[name]} and {path} would both be the field {name!r}")
-        paths[name], values[name] = path, _array(path, value)
+        paths[name], values[name] = path, value
     if "next_done" in values:
         done = values["next_done"].astype(bool)
         for name, other in (ENDS, ENDS[::-1]):
