@@ -372,6 +372,9 @@ class SharedReplay:
     def _shard(self, number: int) -> Path:
         return self._folder.path / f"shard-{number}"
 
+    def _shards(self) -> list[Path]:
+        return [self._shard(number) for number in range(self.writers)]
+
     def _lock_path(self, number: int) -> Path:
         return self._shard(number) / WRITER
 
@@ -442,20 +445,7 @@ class SharedReplay:
 
         Examples
         --------
-        >>> import tempfile
-        >>> from cpprb_like.processes import SharedReplay
-        >>> from cpprb_like.samplers import Prioritized
-        >>> replay = SharedReplay(100, {"x": {"shape": ()}}, writers=1)
-        >>> replay.actor().add(x=range(10))
-        0
-        >>> learner = replay.learner(Prioritized(), seed=0)
-        >>> batch = learner.sample(4)
-        >>> learner.update_priorities(batch["indexes"], [1, 2, 3, 4])
-        >>> folder = tempfile.mkdtemp()
-        >>> replay.save(folder, learners={"main": learner})
-        >>> other = SharedReplay.load(folder).restore_learner(folder, "main")
-        >>> bool((other.sample(8)["x"] == learner.sample(8)["x"]).all())
-        True
+        See ``save``.
         """
         self._folder.check_open()
         saved = Saved(folder, state, classes, replace)
@@ -477,8 +467,8 @@ class SharedReplay:
             path = self._learner_lock_path(number)
             lock = None if is_locked(path) else self._taken(path, "a learner")
             if lock is not None:
-                shards = [self._shard(shard) for shard in range(self.writers)]
-                return kind(self._folder, shards, number, lock, sampler, seed, self._options)
+                given = self._shards(), number, lock, sampler, seed, self._options
+                return kind(self._folder, *given)
         raise BlockingIOError(f"there are {MOST_LEARNERS} learners, and no more can be")
 
     @property
@@ -541,12 +531,13 @@ class SharedReplay:
         >>> with replay.actor() as actor:
         ...     actor.add(x=[1, 2, 3])
         0
-        >>> replay.save(folder)
-        >>> len(SharedReplay.load(folder).learner())
-        3
+        >>> learner = replay.learner(seed=0)
+        >>> replay.save(folder, learners={"main": learner})
+        >>> other = SharedReplay.load(folder).restore_learner(folder, "main")
+        >>> bool((other.sample(8)["x"] == learner.sample(8)["x"]).all())
+        True
         """
         self._folder.check_open()
-        numbers = range(self.writers)
         given: dict[str, Any] = dict(learners or {})
         for name, learner in given.items():
             if not isinstance(learner, Learner):
@@ -555,7 +546,7 @@ class SharedReplay:
                 raise ValueError(f"learners[{name!r}]: {learner!r} is one of another replay")
         save(
             self._folder.description(),
-            [self._shard(number) for number in numbers],
+            self._shards(),
             self._options,
             {str(name): learner._save() for name, learner in given.items()},
             folder,
@@ -621,7 +612,7 @@ class SharedReplay:
 
     def _load(self, saved: Saved) -> None:
         """Have the rows that were saved, and empty shards for further writers."""
-        saved.fill([self._shard(number) for number in range(saved.writers)], self._options.size)
+        saved.fill(self._shards()[: saved.writers], self._options.size)
         for number in range(self.writers):
             if not (self._shard(number) / f"{ROWS}.dat").exists():
                 self._make_shard(number)

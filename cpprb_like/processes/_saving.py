@@ -8,6 +8,7 @@ users call (``_replay``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +63,15 @@ class CopiedFiles(ShardFiles):
     def _header(self, live: Bytes) -> NDArray[np.int64]:
         """See ``Files._header``: all words as they were at one time."""
         state = self.layout.state(live[: self.layout.nbytes])
-        found: list[NDArray[np.int64]] = []
 
-        def look() -> bool:
-            found[:] = [header for header in [read_header(state)] if header is not None]
-            return bool(found)
+        def look() -> list[NDArray[np.int64]]:
+            return [header for header in [read_header(state)] if header is not None]
 
-        wait_until(
+        (header,) = wait_until(
             look,
             HEADER_SECONDS,
             lambda: BlockingIOError(f"{self.path}: its header changes all the time"),
         )
-        (header,) = found
         if header[WORD_RESERVED] != header[WORD_WRITTEN]:
             header[-self.layout.n_envs :] = self._part_of(live, self._places.lens).view(np.int64)
         return header
@@ -98,54 +96,24 @@ class SavedShard(ReplayBuffer):
         )
 
 
+@dataclass(eq=False)
 class SavedLearner:
-    """What a learner has of its own, in a checkpoint.
+    """What a learner has of its own, in a checkpoint."""
 
-    Attributes
-    ----------
-    rng : numpy.random.Generator
-    sampler : Sampler
-        Without what it keeps for rows.
-    rows : dict
-        State of the rows of each shard, by its number: see ``Draws.save``.
-    heard : list of int
-        Of each shard, how many priorities that rows came with are in ``rows``.
-    """
-
-    def __init__(
-        self, rng: np.random.Generator, sampler: Sampler, rows: dict[int, Any], heard: list[int]
-    ) -> None:
-        self.rng = rng
-        self.sampler = sampler
-        self.rows = rows
-        self.heard = heard
+    rng: np.random.Generator
+    sampler: Sampler  # without what it keeps for rows
+    rows: dict[int, Any]  # state of the rows of each shard: see ``Draws.save``
+    heard: list[int]  # of each shard, how many priorities that rows came with are in ``rows``
 
 
+@dataclass(eq=False)
 class SavedReplay(Checkpointed):
-    """What a checkpoint of a shared replay holds.
+    """What a checkpoint of a shared replay holds."""
 
-    Attributes
-    ----------
-    identity : str
-        Of the replay that was saved.
-    description : dict
-        What it was made with.
-    shards : list of SavedShard
-    learners : dict of SavedLearner
-        By the names that the caller gave.
-    """
-
-    def __init__(
-        self,
-        identity: str,
-        description: dict[str, Any],
-        shards: list[SavedShard | None],
-        learners: dict[str, SavedLearner],
-    ) -> None:
-        self.identity = identity
-        self.description = description
-        self.shards = shards
-        self.learners = learners
+    identity: str  # of the replay that was saved
+    description: dict[str, Any]  # of its folder
+    shards: list[SavedShard | None]
+    learners: dict[str, SavedLearner]  # by the names that the caller gave
 
 
 def save(
