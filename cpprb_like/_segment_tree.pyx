@@ -16,7 +16,7 @@ from cpprb_like._c.arrays cimport c_check_array, c_index
 from cpprb_like._c.copying cimport c_prefetch
 from cpprb_like._c.tree_node cimport (
     CHUNK, SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_least_of_all,
-    c_measure, c_settle, c_sum_at, c_sum_of, c_sum_range,
+    c_measure, c_settle, c_sum_at, c_sum_range,
 )
 from cpprb_like._c.typedefs cimport float64_t, intp_t
 
@@ -306,20 +306,6 @@ cdef class SumTree:
         for k in range(n):
             out[k] = weights[leaves[k]]
         return values
-
-    def sum(self, start, stop):
-        """The sum of the weights of the slots ``start`` to ``stop - 1``; over all slots, ``total``.
-
-        It is a sum of nodes, without differences, so rounding errors stay small.
-
-        Raises ``IndexError`` unless ``0 <= start <= stop <= capacity``.
-        """
-        cdef intp_t left = c_index(start), right = c_index(stop)
-        if not 0 <= left <= right <= self.capacity:
-            raise IndexError(
-                f"range: expected 0 <= start <= stop <= {self.capacity}, got {start} and {stop}"
-            )
-        return c_sum_of(&self.nodes[0], &self.shape, left, right)
 
     # ------------------------------------------------------------------ drawing
 

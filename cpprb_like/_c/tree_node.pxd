@@ -209,29 +209,6 @@ cdef inline float64_t c_least_of_all(
             return bound
 
 
-cdef inline float64_t c_sum_of(
-    const float64_t* tree, const Shape* shape, intp_t start, intp_t stop
-) noexcept nogil:
-    """Add nodes at both ends of each level, until the rest is whole nodes of the next."""
-    cdef intp_t level = 0
-    cdef float64_t total = 0.0
-    cdef const float64_t* nodes
-    while start < stop:
-        nodes = tree + shape.offset[level]
-        if level == shape.levels - 1:
-            return total + nodes[0]
-        while start & (WIDTH - 1) and start < stop:
-            total += nodes[start]
-            start += 1
-        while stop & (WIDTH - 1) and stop < shape.count[level] and start < stop:
-            stop -= 1
-            total += nodes[stop]
-        start = (start + WIDTH - 1) >> SHIFT
-        stop = (stop + WIDTH - 1) >> SHIFT
-        level += 1
-    return total
-
-
 cdef inline intp_t c_count(const float64_t* tree, const Shape* shape, intp_t most) noexcept nogil:
     """How many leaves have a weight, counted up to ``most``.
 

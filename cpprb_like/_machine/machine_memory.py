@@ -5,7 +5,6 @@ A figure that the operating system does not give counts as no limit.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from pathlib import Path
@@ -47,8 +46,8 @@ def format_nbytes(nbytes: int) -> str:
 
 
 def _from_system() -> int | None:
-    if sys.platform == "win32":
-        return _from_windows()
+    if sys.platform == "win32":  # it refuses what it cannot give when it is asked
+        return None
     meminfo = _read("/proc/meminfo")
     if meminfo is not None:
         for line in meminfo.splitlines():
@@ -93,29 +92,3 @@ def _read(path: str) -> str | None:
         return Path(path).read_text()
     except OSError:
         return None
-
-
-def _from_windows() -> int | None:
-    class MemoryStatus(ctypes.Structure):
-        _fields_ = [
-            ("length", ctypes.c_ulong),
-            ("load", ctypes.c_ulong),
-            *[
-                (name, ctypes.c_ulonglong)
-                for name in (
-                    "total",
-                    "free",
-                    "page",
-                    "page_free",
-                    "virtual",
-                    "virtual_free",
-                    "extended",
-                )
-            ],
-        ]
-
-    status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
-    kernel = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
-    if not kernel.GlobalMemoryStatusEx(ctypes.byref(status)):
-        return None
-    return int(status.free)

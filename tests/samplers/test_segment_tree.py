@@ -73,26 +73,6 @@ def test_search_in_deep_trees(capacity: int, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(found, np.searchsorted(np.cumsum(weights), targets, "right"))
 
 
-@pytest.mark.parametrize("capacity", [1, 2, 7, 8, 9, 63, 64, 65, 70])
-def test_sums_of_ranges(capacity: int, rng: np.random.Generator) -> None:
-    """The sum over any range is that of its leaves, and over all of them it is the total."""
-    weights = rng.integers(0, 9, capacity)
-    trees, twin = Trees(capacity, weights), twin_of(weights)
-    for start in range(capacity + 1):
-        for stop in range(start, capacity + 1):
-            assert trees.sum.sum(start, stop) == twin.sum(start, stop)
-
-    trees.sum.set_range(0, rng.random(capacity))
-    assert trees.sum.sum(0, capacity) == trees.sum.total
-
-
-def test_a_range_beside_a_large_weight_keeps_its_digits() -> None:
-    """Sums of ranges take nothing off: a huge neighbour does not swallow small weights."""
-    trees = Trees(70, [1e300, *[0.1] * 69])
-    assert trees.sum.sum(1, 3) == 0.2
-    assert trees.sum.sum(64, 70) == pytest.approx(0.6, rel=1e-15)
-
-
 @pytest.mark.parametrize("capacity", [1, 5, 8, 9, 64, 65, 513])
 def test_a_range_is_set_like_its_slots(capacity: int, rng: np.random.Generator) -> None:
     """``set_range`` leaves what ``set`` of the same slots leaves, wherever the range lies."""
