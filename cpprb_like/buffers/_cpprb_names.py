@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from cpprb_like._arguments.arrays import Batch
     from cpprb_like._core import Ring
     from cpprb_like._fields.derived import NStepReturns
     from cpprb_like._fields.schema import Layout
@@ -47,12 +52,11 @@ class CpprbNames:
         return self._nstep is not None
 
     def save_transitions(self, file: File, *, safe: bool = True) -> None:
-        """Write all rows to a file that cpprb reads too.
+        """Write all rows to a file that cpprb 10 and 11 read too.
 
         Rows by value, the oldest first, with n-step returns summed; and after which of them an
         episode ends, which cpprb does not read. Not in the file: priorities, the generator, which
-        episodes are open, and rows whose n-step window is not complete. Pickling a buffer keeps all
-        of it.
+        episodes are open, and rows whose n-step window is not complete: ``save`` has all of it.
 
         Parameters
         ----------
@@ -66,17 +70,10 @@ class CpprbNames:
 
         Raises
         ------
-        ValueError
-            A field holds Python objects.
-        TypeError
-            ``file`` is neither a path nor a file.
+        TypeError, ValueError
+            ``file`` is neither a path nor a file; or a field holds Python objects.
         OSError
             It cannot be written; a file that was there is as it was.
-
-        Notes
-        -----
-        Cost: some 65 ns for each byte that zlib cannot compress, and memory for one copy of the
-        rows, with whole stacks. The format is that of cpprb 10 and 11, version 1.
 
         Examples
         --------
@@ -110,45 +107,29 @@ class CpprbNames:
         ------
         KeyError
             The file lacks a field of this buffer. Other fields of the file are left out.
-        ValueError
-            The shape of a field differs, or its values have no faithful value of the declared
-            dtype; the file was saved with ``Nstep`` and the buffer has none, or the reverse, or its
-            ``Nstep`` has ``discount``, which no file has; or the file is damaged, of an unknown
-            version, or holds Python objects. The message says what is wrong. The buffer is as it
-            was.
-        TypeError
-            ``file`` is neither a path nor a file.
-        OSError
-            It is not there, or cannot be read.
-        MemoryError
-            A part of it unpacks to more than the memory that is free.
+        TypeError, ValueError
+            ``file`` is neither a path nor a file. The shape of a field differs, or its values have
+            no faithful value of the declared dtype; ``Nstep`` differs, or has ``discount``, which
+            no file has; or the file is damaged, of an unknown version, or holds Python objects. The
+            buffer is as it was.
+        OSError, MemoryError
+            It cannot be read, or a part of it unpacks to more than the memory that is free.
 
         Notes
         -----
-        No code of the file is run, so it may come from anybody. Cost: in proportion to what it
-        unpacks to; memory: at most three times as much, beside the rows of the buffer.
+        No code of the file is run. Memory: at most three times what it unpacks to.
 
         The open episode ends before the first row and after the last one. In between episodes end
         where they ended when the file was saved. A file of cpprb's does not have that: there one
         ends where the field that ends episodes says so, and where ``next_x`` is not ``x`` of the
-        row after, if there are such fields; and its rows are in the order of cpprb's slots, which
-        is that of age until its buffer was full. With ``Nstep``, or several environments, each row
-        is an episode of its own, as its steps or its environment are not known.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> from cpprb_like import ReplayBuffer
-        >>> rb = ReplayBuffer(10, {"rew": {"shape": ()}})
-        >>> rb.add(rew=[1, 2, 3])
-        0
-        >>> other = ReplayBuffer(2, {"rew": {"shape": (), "dtype": "f8"}})
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     rb.save_transitions(f"{folder}/rows.npz")
-        ...     other.load_transitions(f"{folder}/rows.npz")
-        >>> sorted(other.get_all_transitions()["rew"].tolist())
-        [2.0, 3.0]
+        row after; and its rows are in the order of cpprb's slots. With ``Nstep``, or several
+        environments, each row is an episode of its own.
         """
         from cpprb_like.checkpoint import _cpprb_files  # noqa: PLC0415 (few programs need it)
 
         _cpprb_files.load_transitions(cast("Any", self), file)
+
+    def _encode_sample(self, idx: ArrayLike) -> Batch:
+        """The rows at the given slots."""
+        found: Batch = cast("Any", self)[np.atleast_1d(idx)]
+        return found

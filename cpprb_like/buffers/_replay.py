@@ -861,10 +861,6 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
     # ------------------------------------------------------------------ rows by slot
 
-    def _encode_sample(self, idx: ArrayLike) -> Batch:
-        """The rows at the given slots: ``rb[np.asarray(idx)]``, under cpprb's name."""
-        return self[np.atleast_1d(idx)]
-
     def __getitem__(self, index: int | slice | ArrayLike) -> Batch:
         """Rows by slot.
 

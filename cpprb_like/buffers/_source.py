@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
+from copy import copy, deepcopy
 from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict, TypeVar, overload
@@ -470,15 +470,8 @@ class Source(Checkpointed):
         >>> rb.sample(4)["rew"].tolist() == first
         True
         """
-        if isinstance(
-            seed, np.random.SeedSequence
-        ):  # a copy, as that of the caller would be spawned
-            seed = np.random.SeedSequence(
-                seed.entropy,
-                spawn_key=seed.spawn_key,
-                pool_size=seed.pool_size,
-                n_children_spawned=seed.n_children_spawned,
-            )
+        if isinstance(seed, np.random.SeedSequence):
+            seed = deepcopy(seed)  # that of the caller would be spawned
         else:
             seed = np.random.SeedSequence(as_int("seed", seed, 0))
         elements = {id(element): element for element, _ in self._draw_states()}
@@ -562,15 +555,11 @@ class Source(Checkpointed):
         if beta is not None:
             if type(beta) is not float or not 0.0 <= beta < math.inf:  # a microsecond less if so
                 check("beta", beta, 0)
-            self._check_weighted()
-
-    def _check_weighted(self) -> None:
-        """Raise unless batches have importance-sampling weights, and so an exponent ``beta``."""
-        if not self.has_priorities:
-            raise TypeError(
-                "beta: expected no value, for there are no priorities, and so no "
-                "importance-sampling weights"
-            )
+            if not self.has_priorities:
+                raise TypeError(
+                    "beta: expected no value, for there are no priorities, and so no "
+                    "importance-sampling weights"
+                )
 
     # ------------------------------------------------------------------ for sources of sources
 
