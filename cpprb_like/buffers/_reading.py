@@ -46,7 +46,7 @@ from cpprb_like.views._sequences import (
 )
 from cpprb_like.views._windows import Walk, Windows
 
-__all__ = ["CHECKED_NBYTES", "Choose", "Chunks", "Opened", "ReadPlan", "Reading"]
+__all__ = ["CHECKED_NBYTES", "Choose", "Opened", "ReadPlan", "Reading", "chunks"]
 
 Array = NDArray[Any]
 Choose = Callable[[], tuple[Slots, Extra]]
@@ -377,7 +377,7 @@ class Opened:
         order = self.buffer.consistently(self._list_starts)
         if rng is not None:
             order = rng.permutation(order)
-        return Chunks(order).take
+        return chunks(order)
 
     def _list_starts(self) -> tuple[Slots, Slots]:
         """All starts. Rows that go away later are left out by ``drawable``."""
@@ -406,18 +406,17 @@ def _whole_batch(shape: Starts, slots: Slots) -> list[PartOfBatch]:
     return [(shape, slots, None)]
 
 
-class Chunks:
-    """Numbers, so many at a time."""
+def chunks(numbers: Slots) -> Callable[[int], Slots]:
+    """What gives the next so many of these numbers, or those that are left."""
+    at = 0
 
-    def __init__(self, numbers: Slots) -> None:
-        self._numbers = numbers
-        self._at = 0
-
-    def take(self, n: int) -> Slots:
-        """The next n, or what is left."""
-        found = self._numbers[self._at : self._at + n]
-        self._at += len(found)
+    def take(n: int) -> Slots:
+        nonlocal at
+        found = numbers[at : at + n]
+        at += len(found)
         return found
+
+    return take
 
 
 class RowPlan:

@@ -893,32 +893,23 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             The slots of each stack, in the order of its frames. A negative one is padding: zeros
             (``None`` for Python objects).
         axis : int
-            Axis of the frames in a stack, without the axis of n; the last by default.
+            Axis of the frames in a stack, without the axis of n.
         out : ndarray or tensor, optional
-            Array to write into, or a tensor on the CPU: of the field's dtype and the shape of the
-            result, C-contiguous and writeable.
+            Array to write into, as of ``sample``.
 
         Returns
         -------
         ndarray
-            Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: ``out``, or a fresh array.
-            The values are those that were added, also of absent rows; but the next value of an
-            absent row may be that of the next row.
+            Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``. Values are as they were added,
+            also of absent rows; but the next value of an absent row may be that of the next row.
 
         Raises
         ------
-        TypeError, ValueError
-            There is no such field, the slots are no integers, not 2-d or of depth 0, there is no
-            such axis, or ``out`` does not fit.
-        IndexError
-            A slot is not in use.
+        TypeError, ValueError, IndexError
+            There is no such field or axis, a slot is not in use, or ``slots`` or ``out`` are of a
+            wrong type or shape.
         MemoryError
             The stacks do not fit into memory.
-
-        Notes
-        -----
-        Cost: one copy of the frames. Fields of Python objects, of ``next_of`` and of
-        ``stack_compress`` are copied twice more.
 
         Examples
         --------
@@ -928,8 +919,6 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         0
         >>> rb.stack("frame", [[0, 1, 2], [-1, -1, 0]]).tolist()
         [[[1, 3, 5], [2, 4, 6]], [[0, 0, 1], [0, 0, 2]]]
-        >>> rb.stack("frame", [[0, 1, 2]], axis=0).tolist()
-        [[[1, 2], [3, 4], [5, 6]]]
         """
         from cpprb_like.views._stacking import stack_rows  # noqa: PLC0415 (on demand)
 

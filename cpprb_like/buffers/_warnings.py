@@ -15,7 +15,7 @@ from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema
 
-__all__ = ["warn", "warn_of_near_ends", "warn_of_short_windows"]
+__all__ = ["warn", "warn_of_rows", "warn_of_short_windows"]
 
 
 def warn(message: str) -> None:
@@ -28,20 +28,15 @@ def warn(message: str) -> None:
 
 def warn_of_rows(options: RowOptions, given: object) -> None:
     """Warn of options of rows, and of the option ``Nstep`` as it was given."""
-    warn_of_near_ends(options.schema)
-    if options.nstep is not None:
-        says = not isinstance(given, Mapping) or "discount" in given
-        warn_of_short_windows(options.nstep, options.schema, says_discount=says)
-
-
-def warn_of_near_ends(schema: Schema) -> None:
-    """Warn of fields that look as if they ended episodes, and do not."""
-    for option, field in schema.near_ends():
+    for option, field in options.schema.near_ends():  # they look as if they ended episodes
         if field.can_end or name_of(field.dtype) is not None:
             warn(
                 f"field {field.name!r} ends no episode: say {option}={field.name!r} if it does, or "
                 f"{option}=False if no field does"
             )
+    if options.nstep is not None:
+        says = not isinstance(given, Mapping) or "discount" in given
+        warn_of_short_windows(options.nstep, options.schema, says_discount=says)
 
 
 def warn_of_short_windows(nstep: NStepReturns, schema: Schema, *, says_discount: bool) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._reading import Choose, Chunks, Opened, ReadPlan
+from cpprb_like.buffers._reading import Choose, Opened, ReadPlan, chunks
 from cpprb_like.buffers._source import Batch
 from cpprb_like.buffers._view import View
 from cpprb_like.errors import NotEnoughDataError
@@ -102,7 +102,7 @@ class OpenedShards(Opened):
             ring = self._shards.reader(number).ring
             return len(ring), Epoch(ring, rng).take
         slots: Slots = self.starts.of(number).slots()
-        return len(slots), Chunks(slots if rng is None else rng.permutation(slots)).take
+        return len(slots), chunks(slots if rng is None else rng.permutation(slots))
 
 
 class LearnerView(View):
