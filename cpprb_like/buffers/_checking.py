@@ -29,17 +29,15 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import Field, Layout
 from cpprb_like._files.recovery import MOST, open_steps
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf
 from cpprb_like._rows.gather import new_array
 from cpprb_like.samplers._base import Sampler
-from cpprb_like.views._rows import RowReader, read_rows
+from cpprb_like.views._rows import read_rows
 
 __all__ = ["IdFields", "check_memory", "check_rows"]
 
-CHUNK = 4096  # rows that are read at once
 FLAGS = 1 << 13  # rows whose flags are compared at once: their records stay in the cache
 
 
@@ -47,8 +45,6 @@ def check_rows(
     layout: Layout,
     arena: NDArray[np.uint8],
     ring: Ring,
-    reader: RowReader,
-    nstep: NStepReturns | None,
     sampler: Sampler,
     ids: IdFields,
 ) -> None:
@@ -57,8 +53,6 @@ def check_rows(
     timeline = _Timeline(layout, arena, ring.lookahead)
     _check_sizes(timeline, ring)
     ids.check(timeline, ring)
-    if nstep is not None:
-        _check_steps(timeline, ring, reader, nstep)
     sampler.check_rows(ring, timeline.slots)
 
 
@@ -338,58 +332,3 @@ class IdFields:
 
 def _as_numbers(values: Array) -> Array:
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
-
-
-def _check_steps(timeline: _Timeline, ring: Ring, reader: RowReader, nstep: NStepReturns) -> None:
-    """Sums and last values over several steps are those of the rows themselves."""
-    chosen = np.flatnonzero(timeline.drawable)
-    steps = np.minimum(timeline.left[chosen] + 1, nstep.size)
-    plain = {name: timeline.read(ring, name) for name in (*nstep.rewards, *nstep.last_step_fields)}
-    for start in range(0, len(chosen), CHUNK):
-        here, counts = chosen[start : start + CHUNK], steps[start : start + CHUNK]
-        slots = np.ascontiguousarray(timeline.slots[here])
-        ids, batch = timeline.ids[here], reader.take(slots)
-        for name in nstep.last_step_fields:
-            values = plain[name][here + counts - 1]
-            what = f"field {name!r} {_after(nstep)}"
-            _require_rows(_same(batch[name], values), ids, timeline, what, values, batch[name])
-        for name in nstep.rewards:
-            wide = np.result_type(plain[name].dtype, np.float64)
-            sizes = np.abs(plain[name])
-            largest = sizes.max(initial=0, where=np.isfinite(sizes))
-            total = np.zeros((len(here), *plain[name].shape[1:]), wide)
-            with np.errstate(over="ignore", invalid="ignore"):
-                for k in range(nstep.size):
-                    power = wide.type(nstep.gamma) ** k
-                    within = np.flatnonzero((k < counts) & (power != 0.0))
-                    total[within] += power * plain[name][here[within] + k].astype(wide)
-                rounded = total.astype(plain[name].dtype)
-                precision = 8 * float(np.finfo(rounded.dtype).eps)
-                close = np.isclose(batch[name], rounded, rtol=precision, atol=0.0, equal_nan=True)
-                # Terms that cancel leave the rounding of the largest of them.
-                close |= np.abs(batch[name] - rounded) <= 1e-9 * largest
-            _require_rows(
-                _rows(close), ids, timeline, f"field {name!r} {_after(nstep)}", rounded, batch[name]
-            )
-        if nstep.discount:
-            terminated = timeline.flags[here + counts - 1] & FLAG_TERMINATED == FLAG_TERMINATED
-            factor = np.where(terminated, 0.0, nstep.gamma**counts).astype(np.float32)
-            got = batch["discount"].reshape(-1)
-            _require_rows(got == factor, ids, timeline, f"discount {_after(nstep)}", factor, got)
-
-
-def _after(nstep: NStepReturns) -> str:
-    return f"over {nstep.size} steps"
-
-
-def _same(left: Array, right: Array) -> NDArray[np.bool_]:
-    """Which rows hold the same bytes."""
-    shape = (len(left), left.nbytes // max(len(left), 1))
-    bytes_left, bytes_right = (
-        np.ascontiguousarray(values).view(np.uint8).reshape(shape) for values in (left, right)
-    )
-    return np.asarray((bytes_left == bytes_right).all(axis=1))
-
-
-def _rows(sound: Array) -> Array:
-    return np.asarray(sound.reshape(len(sound), -1).all(axis=1))

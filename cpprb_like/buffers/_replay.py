@@ -738,7 +738,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
         Without arguments: the header against the flags of the rows, the flags against the fields
         that end episodes, the sizes, what fields of ``next_of`` and ``stack_compress`` keep for
-        each row, the sums over several steps, and the weights of rows that are drawn by priority.
+        each row, and the weights of rows that are drawn by priority.
         With ``step_id`` also that each row is read with its right neighbours.
 
         Parameters
@@ -761,9 +761,9 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
         Notes
         -----
-        Cost: proportional to the rows; all rows of ids are read at once, and all fields if there is
-        ``Nstep``. Other threads that add wait meanwhile. Values that are stored once and that
-        nothing refers to, such as rewards, cannot be verified.
+        Cost: proportional to the rows; all rows of ids are read at once. Other threads that add
+        wait. Values that are stored once and that nothing refers to, such as rewards, cannot be
+        verified, and n-step returns follow from them when they are read.
 
         Examples
         --------
@@ -784,7 +784,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
         ids = IdFields(self._layout, step_id, stack)
         rows = self._layout, self._arena, self.ring
-        self._hold(True, check_rows, *rows, self._rows, self._nstep, self.sampler, ids)
+        self._hold(True, check_rows, *rows, self.sampler, ids)
 
     def get_all_transitions(
         self, shuffle: bool = False, *, fields: str | Iterable[str] | None = None
@@ -900,8 +900,8 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         Returns
         -------
         ndarray
-            Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``. Values are as they were added,
-            also of absent rows; but the next value of an absent row may be that of the next row.
+            Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: values as they were added, of
+            absent rows too; but the next value of an absent row may be that of the next row.
 
         Raises
         ------

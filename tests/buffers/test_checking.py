@@ -247,44 +247,7 @@ def test_the_message_names_row_and_values(field: str, words: str) -> None:
         rb.check("t", stack="stack")
 
 
-def test_rewards_and_discounts_over_several_steps() -> None:
-    """Sums that a view gives are compared with sums of the rows themselves."""
-    rb = played(9, 20, Nstep=STEPS)
-    take = rb._rows.take
-
-    def wrong(name: str) -> Any:
-        def take_wrongly(*args: Any) -> Any:
-            batch = take(*args)
-            assert batch is not None
-            batch[name][2] += 0.001
-            return batch
-
-        return take_wrongly
-
-    for name, what in [("rew", "field 'rew' over 2"), ("discount", "discount over 2")]:
-        rb._rows.take = wrong(name)  # type: ignore[method-assign]
-        with pytest.raises(AssertionError, match=what):
-            rb.check()
-    rb._rows.take = take  # type: ignore[method-assign]
-    rb.check()
-
-
 # ---- wrong steps -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "g"])
-@pytest.mark.parametrize("gamma", [0.0, 0.99])
-def test_rewards_of_every_float_pass(dtype: str, gamma: float) -> None:
-    """Infinite rewards, whose factor may be 0, sums that are too large, and long doubles."""
-    rewards = np.random.default_rng(0).normal(size=50).astype(dtype)
-    rewards[[10, 20]], rewards[30:33] = [np.inf, np.nan], np.finfo(dtype).max
-    rb = ReplayBuffer(
-        50,
-        {"rew": {"shape": (), "dtype": dtype}},
-        Nstep={"size": 3, "rew": "rew", "gamma": gamma},
-    )
-    rb.add(rew=rewards)
-    rb.check()
 
 
 def test_steps_that_were_added_in_a_wrong_order() -> None:
