@@ -197,19 +197,10 @@ class HindsightReplayBuffer(Checkpointed):
     def on_episode_end(self, goal: ArrayLike) -> None:
         """End the episode and store it, with the goal that the agent had and with others.
 
-        Nothing happens if no step came since the last end.
-
-        Parameters
-        ----------
-        goal : array_like
-            Of the shape of a goal.
-
-        Raises
-        ------
-        ValueError
-            ``goal`` is no such goal; or a function gave another shape than n rows, a value that its
-            field cannot hold, or a reward that is not finite. Nothing has been stored then, and the
-            episode is still open.
+        Nothing happens if no step came since the last end. Raises ``ValueError``, stores nothing,
+        and leaves the episode open if ``goal`` has not the shape of a goal; or a function gave
+        another shape than n rows, a value that its field cannot hold, or a reward that is not
+        finite.
         """
         n = len(self._episode)
         if n == 0:

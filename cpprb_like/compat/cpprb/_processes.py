@@ -59,10 +59,8 @@ class MPReplayBuffer:
         Rows that can be drawn: the newest of all explorers together.
     env_dict, default_dtype, n_envs
         As for ``ReplayBuffer``; Python objects are refused.
-    logger, ctx : object, optional
+    logger, ctx, backend : optional
         cpprb's; not needed here, where any way to start processes will do.
-    backend : {"sharedctypes", "SharedMemory"}
-        cpprb's; both are the same here.
     explorers : int, optional
         Processes that add at the same time, at most. Without it there may be 16, or twice as many
         as the machine has processors if that is more. The memory of each is that of ``size`` rows
@@ -78,8 +76,6 @@ class MPReplayBuffer:
 
     Raises
     ------
-    TypeError, ValueError
-        A parameter is of a wrong type or value.
     MemoryError
         Shared memory has no room; the message says how to enlarge it.
 
@@ -373,10 +369,8 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
 
     Parameters
     ----------
-    alpha : float
-        Prioritization exponent, at least 0; 0 is uniform.
-    eps : float
-        Added to each priority.
+    alpha, eps : float
+        Prioritization exponent, at least 0, and what is added to each priority.
     size, env_dict, **options
         As for ``MPReplayBuffer``.
 

@@ -118,20 +118,14 @@ def train(
         With ``reset()`` and ``step(action)``, as Gymnasium has them, or gym before 0.26. A step of
         four values was truncated if ``info["TimeLimit.truncated"]`` says so. With ``after_step`` a
         step may have any form that this function reads.
-    get_action : callable
-        ``get_action(obs, step, episode, is_warmup)`` gives an action. Steps and episodes count from
-        0.
-    update_policy : callable
-        ``update_policy(batch, step, episode)`` learns, and returns the sizes of the errors, shape
-        ``(batch_size,)``, if the buffer has priorities.
-    max_steps : int
-        Steps to take, at least 0.
-    max_episodes : int, optional
-        Episodes to play to their end, at least 1.
-    batch_size : int
-        Rows of a batch, at least 1.
-    n_warmups : int
-        Steps to take before the first update.
+    get_action, update_policy : callable
+        ``get_action(obs, step, episode, is_warmup)`` gives an action, and
+        ``update_policy(batch, step, episode)`` learns. It returns the sizes of the errors, shape
+        ``(batch_size,)``, if the buffer has priorities. Steps and episodes count from 0.
+    max_steps, max_episodes : int
+        Steps to take, and episodes to play to their end: whatever comes first.
+    batch_size, n_warmups : int
+        Rows of a batch, and steps to take before the first update.
     after_step : callable, optional
         ``after_step(obs, action, result, step, episode)`` gives the fields of ``buffer.add``;
         ``result`` is what ``env.step`` returned. The loop goes on with what is stored: the agent
@@ -142,21 +136,17 @@ def train(
         ``rew``, ``next_obs``, ``terminated``, ``truncated`` and ``done``.
         ``done`` is the end of an episode if the buffer has ``terminated`` or ``truncated`` too;
         otherwise it is the termination alone, because behind a truncation there still is value.
-    done_check : callable, optional
-        ``done_check(transition)`` says whether the episode is over; by default the transition does.
-    obs_update : callable, optional
-        ``obs_update(transition)`` gives the next observation to act on; by default the transition's
-        ``next_obs``.
+    done_check, obs_update : callable, optional
+        ``done_check(transition)`` says whether the episode is over, and ``obs_update(transition)``
+        gives the next observation to act on; by default the transition does.
     rew_sum : callable, optional
         ``rew_sum(so_far, transition)`` gives the reward of the episode so far, which begins with 0;
         by default the sum of the rewards.
     episode_callback : callable, optional
         ``episode_callback(episode, step, reward)`` is called after each episode with its number,
-        the number of its last step within it, from 0, and its return: the sum of its rewards, or
-        what ``rew_sum`` made of them.
+        the number of its last step within it, from 0, and what ``rew_sum`` made of its rewards.
     logger : logging.Logger, optional
-        Each episode is logged here, at level INFO; by default
-        ``cpprb_like.train``.
+        Each episode is logged here, at level INFO; by default ``cpprb_like.train``.
 
     Raises
     ------

@@ -225,12 +225,9 @@ class ReplayBuffer(Checkpointed):
 
         Raises
         ------
-        IndexError
-            There is no frame in this slot.
-        TypeError, ValueError
-            A value is of a wrong type, or is not what its dtype can hold; or there is a
-            ``final_frame`` without ``truncated``, or of a frame that is not the newest. Nothing has
-            changed.
+        IndexError, TypeError, ValueError
+            There is no frame in this slot, or a value is not what its dtype can hold. A
+            ``final_frame`` is for the newest frame, if it is truncated. Nothing has changed.
         """
         rows = self._rows
         if (  # the usual call, in half the time of all checks below

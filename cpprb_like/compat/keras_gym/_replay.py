@@ -52,10 +52,8 @@ class ExperienceReplayBuffer(ForEnv):
 
     Attributes
     ----------
-    env, capacity, batch_size, bootstrap_n, gamma, random_seed
-        As given.
     num_frames : int
-        Frames of a stack.
+        Frames of a stack. The parameters are attributes too.
     random : numpy.random.RandomState
         The source of the draws.
 

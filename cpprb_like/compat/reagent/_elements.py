@@ -228,10 +228,9 @@ def check_elements(elements: Mapping[str, ElementMetadata], stack_size: int) -> 
     """Refuse fields that no buffer with such stacks can have, by an ``InputError``."""
     if not elements.keys() >= set(REQUIRED_KEYS):
         raise NamesError(f"Add expects {REQUIRED_KEYS} at least, got {list(elements)}")
-    reserved = [name for name in elements if name in RESERVED_KEYS]
-    if reserved:
-        raise InputError(f"{reserved} are parameters of add, and no names for fields")
     for name, kind in elements.items():
+        if name in RESERVED_KEYS:
+            raise InputError(f"{name}: it is a parameter of add, and no name for a field")
         if not isinstance(kind, DenseMetadata):
             if name in REQUIRED_KEYS:
                 raise InputError(f"{name}: expected an array, got {kind}")

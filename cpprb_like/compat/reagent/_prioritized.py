@@ -64,11 +64,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     sum_tree : SumTree
         The priorities of all slots, valid or not; 0 for those that hold no row yet.
 
-    Raises
-    ------
-    InputError, TypeError, ImportError
-        As ``ReplayBuffer``.
-
     Notes
     -----
     Draws are stratified where all rows are valid: one slot from each of equal parts of the sum of
@@ -107,16 +102,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def add(self, /, *args: Any, priority: float | None = None, **fields: Any) -> None:
         """Add a step, see ``ReplayBuffer.add``.
 
-        Parameters
-        ----------
-        priority : float, optional
-            Finite, at least 0; by default the greatest priority so far, at least 1.0. Where fields
-            are declared it may be the last one by position.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The priority is none. Whatever is raised, the buffer is as it was.
+        ``priority`` is finite and at least 0; by default the greatest priority so far, at least
+        1.0. Where fields are declared it may be the last one by position. What is no priority is a
+        ``TypeError`` or ``ValueError``, and the buffer is as it was.
         """
         given = self._by_name(args, fields if priority is None else {**fields, PRIORITY: priority})
         priority = given.pop(PRIORITY, None)
@@ -140,13 +128,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         priorities : array_like, shape (n,) or (n, 1)
             Finite, at least 0.
 
-        Raises
-        ------
-        IndexError
-            There is no such slot.
-        TypeError, ValueError
-            They are no slots, no priorities, or not one for each slot. Whatever is raised, no
-            priority has changed.
+        Raises ``IndexError`` if there is no such slot, and ``TypeError`` or ``ValueError`` if they
+        are no slots, no priorities, or not one for each slot. Then no priority has changed.
         """
         slots = self._slot_list(indices)
         self.sum_tree.set_many(slots, _read_priorities(priorities, len(slots)))

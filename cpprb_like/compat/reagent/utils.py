@@ -42,12 +42,9 @@ def replay_buffer_to_pre_timeline_df(
 
     Raises
     ------
-    NotEnoughDataError
-        Nothing was ever added.
-    InputError
-        A field is missing, or of another shape; or an action is none of ``n_actions``.
-    ImportError
-        There is no pandas.
+    NotEnoughDataError, InputError, ImportError
+        Nothing was ever added; a field is missing or of another shape, or an action is none of
+        ``n_actions``; there is no pandas.
 
     Examples
     --------
