@@ -2,7 +2,7 @@
 
 Dicts, lists, tuples and named tuples are the branches of a nest; whatever else is declared is a
 leaf, which becomes one field. What recorders share is here too: dtypes of floats, and the check of
-a buffer. Not here: what a leaf is, and which values fit it (``_spaces``, ``_specs``).
+a buffer. Not here: what a leaf is, and which values fit it (``_spaces``, ``dm_env``).
 """
 
 from __future__ import annotations
