@@ -2,12 +2,12 @@
 
 It has the calls that TorchRL's collectors, losses and training loops make of one, and rows as every
 buffer of this package. Not here: TorchRL's storages, samplers and writers, which would gather a
-batch field by field in Python; and its transforms, which a program applies to what is drawn.
+batch field by field in Python; and its transforms, which are applied as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,18 @@ except ImportError as error:
 
 __all__ = ["TensorDictReplayBuffer"]
 
+Call = Callable[[Any], Any]
 Path = tuple[str, ...]
 NEXT = "next"
 FLAGS = ("done", "terminated", "truncated")  # these end episodes, and so are stored as they are
 ENDS = ("next_terminated", "next_truncated")
 TRAJECTORY = "collector.traj_ids"
 WEIGHTS, INDEXES, PRIORITY = "priority_weight", "index", "td_error"
-STEPS = "steps_to_next_obs"
-# What n-step batches add, and the fields behind it: the number of each step, and of the next one.
-OF_NSTEP = frozenset({"gamma", "discount", STEPS, f"next_{STEPS}"})
+STEPS, ORIGINAL_REWARD = "steps_to_next_obs", "original_reward"
+# What n-step batches add, and the fields behind it: the number of each step, and a copy of rewards.
+OF_NSTEP = frozenset(
+    {"gamma", "discount", "nonterminal", STEPS, f"next_{STEPS}", f"next_{ORIGINAL_REWARD}"}
+)
 OF_PRIORITIES = frozenset({INDEXES, WEIGHTS, "indexes", "weights"})
 
 
@@ -56,7 +59,7 @@ class TensorDictReplayBuffer:
         ``"index"`` and ``"priority_weight"``, and ``update_tensordict_priority`` takes them back.
     n_steps : int
         n-step returns over this many steps, or fewer where the episode ends; 1. If it is above 1,
-        batches have what losses read of TorchRL's ``MultiStepTransform``: see the notes.
+        batches have the entries of TorchRL's ``MultiStepTransform``: see the notes.
     gamma : float
         Discount factor of ``n_steps``: that of the loss module's value estimator.
     compress : bool
@@ -91,15 +94,16 @@ class TensorDictReplayBuffer:
     ``("collector", "traj_ids")`` changes, and where the first observation of a call is not the next
     one of the call before. n-step returns do not reach across it.
 
-    With ``n_steps``, ``("next", "reward")`` is the n-step return, and all other values of
-    ``"next"`` are those of the last step.
+    With ``n_steps``, ``("next", "reward")`` is the n-step return, ``("next", "original_reward")``
+    the reward of the first step, and all other values of ``"next"`` are those of the last step.
     ``"steps_to_next_obs"`` is the number m of steps, int64, of the shape of the rewards. TorchRL's
     losses read it and multiply the value of the next observation by ``gamma ** m``. ``"gamma"`` is
-    that factor, or 0 where the episode was terminated.
+    that factor, or 0 where the episode was terminated. ``"nonterminal"`` is true where m is above
+    1, of shape ``(n,)``, as in TorchRL.
 
-    ``MultiStepTransform`` leaves the flags of the first step, so that the targets of steps shortly
-    before a termination include the value of the final observation. Here the flags are those of
-    the last step, and such targets are the return alone.
+    There is one difference from ``MultiStepTransform``. It leaves the flags of the first step, so
+    that the targets of steps shortly before a termination include the value of the final
+    observation. Here the flags are those of the last step, and such targets are the return alone.
 
     Examples
     --------
@@ -138,13 +142,15 @@ class TensorDictReplayBuffer:
         self.device = torch.device(device)
         self.buffer: buffers.ReplayBuffer | None = None
         self._sampler, self._seed = sampler, seed
-        # Names that entries cannot have.
-        self._added = OF_NSTEP if self.n_steps > 1 else frozenset()
+        self._added = (
+            OF_NSTEP if self.n_steps > 1 else frozenset()
+        )  # names that entries cannot have
         if isinstance(sampler, PrioritySampler):
             self._added |= OF_PRIORITIES
         self._paths: dict[str, Path] = {}
         self._chained: list[str] = []  # fields whose next value is that of the following step
         self._last: dict[str, list[bytes]] = {}  # what is to follow, by field and environment
+        self._transforms: list[tuple[Call | None, Call | None]] = []  # of draws, and of steps
 
     # ------------------------------------------------------------------ steps
 
@@ -159,6 +165,11 @@ class TensorDictReplayBuffer:
             NumPy lacks, or that has the name of an entry that batches get; nothing was added.
         """
         _check_steps(data)
+        for _, inverse in reversed(self._transforms):
+            if inverse is not None:
+                data = inverse(data)
+                if data is None:  # it waits for more steps
+                    return
         if self.n_envs > 1:
             if data.ndim != 2 or data.shape[0] != self.n_envs:
                 expected = f"({self.n_envs}, T)"
@@ -245,7 +256,7 @@ class TensorDictReplayBuffer:
             )
 
     def _add_nstep_fields(self, values: dict[str, Array], ndim: int) -> None:
-        """Add the number of each step in time, and that of the one after it."""
+        """Add the number of each step in time and the one after it, and a copy of the rewards."""
         rewards = values.get("next_reward")
         if rewards is None:
             raise ValueError('extend: n_steps: expected rewards, ("next", "reward"); got none')
@@ -254,6 +265,7 @@ class TensorDictReplayBuffer:
         if ndim == 2:
             numbers = np.repeat(numbers[:, np.newaxis], self.n_envs, axis=1)
         values[STEPS], values[f"next_{STEPS}"] = numbers, numbers + 1
+        values[f"next_{ORIGINAL_REWARD}"] = rewards
 
     def _make(self, values: dict[str, Array], ndim: int) -> buffers.ReplayBuffer:
         """The buffer for steps such as these."""
@@ -269,11 +281,12 @@ class TensorDictReplayBuffer:
         chained = self._chained if self.compress else []
         if self.n_steps > 1:
             chained = [*chained, STEPS]
+        of_first = "next_reward", f"next_{ORIGINAL_REWARD}"
         nstep: Any = {
             "size": self.n_steps,
             "gamma": self.gamma,
             "rew": "next_reward",
-            "next": [name for name in specs if name[:5] == "next_" and name != "next_reward"],
+            "next": [name for name in specs if name.startswith("next_") and name not in of_first],
             "discount": True,
         }
         prioritized = isinstance(self._sampler, PrioritySampler)
@@ -317,11 +330,17 @@ class TensorDictReplayBuffer:
             steps, factors = batch[f"next_{STEPS}"] - batch[STEPS], batch["discount"]
             found["gamma"] = torch.from_numpy(factors)
             found[STEPS] = torch.from_numpy(steps.reshape(factors.shape))
+            found["nonterminal"] = torch.from_numpy(steps > 1)
+            found[NEXT][ORIGINAL_REWARD] = torch.from_numpy(batch[f"next_{ORIGINAL_REWARD}"])
         for name, key in (("weights", WEIGHTS), ("indexes", INDEXES)):
             if name in batch and name not in self._paths:
                 found[key] = torch.from_numpy(batch[name])
         device = None if self.device.type == "cpu" else self.device
-        return TensorDict(found, [n], device=device)
+        drawn = TensorDict(found, [n], device=device)
+        for transform, _ in self._transforms:
+            if transform is not None:
+                drawn = transform(drawn)
+        return drawn
 
     def __iter__(self) -> Any:
         """Batches without end."""
@@ -342,6 +361,40 @@ class TensorDictReplayBuffer:
             self.update_priority(data[INDEXES], data[self.priority_key])
 
     # ------------------------------------------------------------------ the rest
+
+    def append_transform(self, transform: Any, *, invert: bool = False) -> TensorDictReplayBuffer:
+        """Apply a transform to batches, after those that are there, as TorchRL's buffers do.
+
+        Parameters
+        ----------
+        transform : torchrl.envs.Transform or callable
+            What ``sample`` applies to the tensordicts that it draws. The inverse of a transform is
+            applied by ``extend`` and ``add`` to steps before they are stored, of the last one
+            first; a function has none.
+        invert : bool
+            The other way round: applied to steps, and its inverse to batches.
+
+        Returns
+        -------
+        TensorDictReplayBuffer
+            The buffer itself.
+
+        Raises
+        ------
+        TypeError
+            It is neither.
+        """
+        from torchrl.envs import Transform  # noqa: PLC0415 (the rest needs tensordict alone)
+
+        if not callable(transform):
+            kind = type(transform).__name__
+            raise TypeError(f"transform: expected a transform or a function, got {kind}")
+        inverse: Call | None = None
+        if isinstance(transform, Transform):
+            transform.eval()
+            inverse = transform.inv
+        self._transforms.append((inverse, transform) if invert else (transform, inverse))
+        return self
 
     @property
     def _storage(self) -> Any:

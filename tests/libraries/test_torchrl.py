@@ -25,8 +25,11 @@ with warnings.catch_warnings():
     from torchrl.data import LazyTensorStorage
     from torchrl.data import ReplayBuffer as TheirReplayBuffer
     from torchrl.envs import (
+        Compose,
+        DTypeCastTransform,
         GymEnv,
         MultiStepTransform,
+        RewardScaling,
         SerialEnv,
         StepCounter,
         TransformedEnv,
@@ -144,6 +147,8 @@ def test_an_entry_that_is_no_array_is_refused_by_name(key: Any, value: Any, got:
         ("gamma", {"n_steps": 3}),
         ("discount", {"n_steps": 3}),
         ("steps_to_next_obs", {"n_steps": 3}),
+        (("next", "original_reward"), {"n_steps": 3}),
+        ("nonterminal", {"n_steps": 3}),
     ],
 )
 def test_an_entry_called_as_what_a_batch_gets_is_refused(name: Any, options: Any) -> None:
@@ -203,8 +208,8 @@ def test_episodes_end_by_the_flags_that_there_are(
     assert {f for at, *_, f in found if at not in (3, 4)} == {0.25}
     stored = {("next", name) for name in names}
     assert set(rb.sample(2).keys(True, True)) == {
-        "observation", "gamma", "steps_to_next_obs", ("next", "observation"),
-        ("next", "reward"), *stored,
+        "observation", "gamma", "steps_to_next_obs", "nonterminal", ("next", "observation"),
+        ("next", "reward"), ("next", "original_reward"), *stored,
     }  # fmt: skip
 
 
@@ -336,6 +341,56 @@ def test_collectors_of_several_processes_are_told_what_to_do() -> None:
         MultiSyncCollector(
             [cartpole], None, frames_per_batch=8, total_frames=16, replay_buffer=rb
         ).shutdown()
+
+
+def test_transforms() -> None:
+    """Those of TorchRL, and functions: of batches in order, of steps the other way round."""
+    rb = TensorDictReplayBuffer(30, batch_size=20, sampler=Prioritized(), seed=0)
+    scaled = RewardScaling(loc=1.0, scale=2.0, in_keys=[("next", "reward")])
+    assert rb.append_transform(scaled) is rb
+    rb.append_transform(lambda data: data.set("seen", data["next", "reward"] + 1))
+    rb.extend(steps(20))
+    batch = rb.sample()
+    assert (batch["next", "reward"] == 2 * batch["observation"] + 1).all()
+    assert (batch["seen"] == 2 * batch["observation"] + 2).all()
+    batch["td_error"] = batch["seen"].squeeze(-1)
+    rb.update_tensordict_priority(batch)
+    again = pickle.loads(pickle.dumps(TensorDictReplayBuffer(3).append_transform(scaled)))
+    assert len(again._transforms) == 1
+    with pytest.raises(TypeError, match="expected a transform or a function, got int"):
+        rb.append_transform(3)
+
+
+def test_transforms_of_steps() -> None:
+    """The inverse is what is stored; with ``invert`` batches have it, and a function is no part."""
+    cast = DTypeCastTransform(torch.float64, torch.float32, in_keys_inv=["observation"])
+    rb = TensorDictReplayBuffer(30, batch_size=8, seed=0).append_transform(Compose(cast))
+    data = steps(20)
+    rb.extend(data)
+    assert rb.buffer is not None
+    assert rb.buffer.get_all_transitions()["observation"].dtype == np.float64
+    assert data["observation"].dtype == torch.float32  # as it was handed over
+
+    other = TensorDictReplayBuffer(30, batch_size=8, seed=0)
+    other.append_transform(lambda data: data.set("action", data["action"] + 100), invert=True)
+    other.extend(steps(20))
+    batch = other.sample()
+    assert (batch["action"] == batch["observation"].long() + 100).all()
+
+
+def test_a_transform_that_keeps_steps_back() -> None:
+    """TorchRL's n-step transform returns nothing until it has so many steps."""
+    rb = TensorDictReplayBuffer(30, batch_size=30, seed=0)
+    rb.append_transform(MultiStepTransform(n_steps=3, gamma=0.5))
+    rb.extend(steps(2))
+    assert len(rb) == 0
+    for start in range(2, 22, 2):
+        rb.extend(steps(2, 1, start))
+    batch = rb.sample()
+    number = batch["observation"].ravel()
+    left = (4 - number % 5).clamp(max=2)
+    expected = sum(0.5**k * (number + k) * (k <= left) for k in range(3))
+    torch.testing.assert_close(batch["next", "reward"].ravel(), expected)
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
@@ -574,9 +629,9 @@ def test_n_step_targets_are_those_of_torchrls_transform(loss: Any, kind: Any) ->
 
 
 def test_entries_are_those_of_torchrls_transform() -> None:
-    """``steps_to_next_obs``, ``gamma``, returns and next values."""
+    """``steps_to_next_obs``, ``nonterminal``, ``gamma``, rewards before and after, next values."""
     ours, theirs = n_step_rows(valued(60, "truncated", [10, 11, 30, 44]))
-    entries = set(theirs.keys(True, True)) - {"nonterminal", ("next", "original_reward")}
+    entries = set(theirs.keys(True, True))
     assert set(ours.keys(True, True)) == entries
     of_last = {("next", "truncated"), ("next", "done")}
     for key in entries - of_last:
@@ -599,6 +654,8 @@ def test_steps_to_the_next_observation(n_envs: int, compress: bool) -> None:
     number = batch["observation"].long() % 1000
     left = (4 - number % 5).clamp(max=2)
     assert (batch["steps_to_next_obs"] == left + 1).all()
+    assert (batch["nonterminal"] == (left > 0).ravel()).all()
+    assert (batch["next", "original_reward"] == batch["observation"]).all()
     rb.empty()
     rb.extend(steps(9, n_envs))
     assert rb.sample(100)["steps_to_next_obs"].unique().tolist() == [1, 2, 3]
