@@ -1,4 +1,4 @@
-"""Fields and options that the rows in files depend on, with dtypes in any byte order.
+"""Fields and options that the rows in files depend on.
 
 Not here: their JSON (``json_codec``), and the memory of a buffer (``schema.Layout``).
 """
@@ -16,7 +16,12 @@ from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema
 from cpprb_like._machine.byte_order import native
 
-__all__ = ["SavedLayout", "differences"]
+__all__ = ["SavedLayout", "differences", "is_foreign"]
+
+
+def is_foreign(dtype: np.dtype[Any]) -> bool:
+    """Whether values have the byte order of other machines."""
+    return native(dtype) != dtype
 
 
 @dataclass(frozen=True)
@@ -50,26 +55,19 @@ class SavedLayout:
         """Environments that step together."""
         return self.options.n_envs
 
-    @property
-    def dtypes(self) -> dict[str, np.dtype[Any]]:
-        """The dtype of each field, as the files have it."""
-        return {field.name: field.dtype for field in self.schema.fields}
-
     def native(self, names: Sequence[str] | None = None) -> RowOptions:
         """The options of a buffer with these fields: see ``fields``."""
         return replace(self.options, schema=self.fields(names))
 
     def fields(self, names: Sequence[str] | None = None) -> Schema:
-        """The fields in the byte order of this machine: all, or those of these names.
+        """All fields, or those of these names.
 
         Raises ``ValueError`` if those depend on fields that are not among them.
         """
-        saved = self.schema
-        fields = tuple(replace(field, dtype=native(field.dtype)) for field in saved.fields)
-        schema = replace(saved, fields=fields)
-        ends = {fields[place].name for place, *_ in schema.end_fields()}
+        schema = self.schema
         if names is None:
             return schema
+        ends = {schema.fields[place].name for place, *_ in schema.end_fields()}
         known = list(schema.names)
         unknown = [name for name in names if name not in known]
         if unknown or len(set(names)) != len(names):
@@ -82,7 +80,7 @@ class SavedLayout:
             raise ValueError(f"fields: {alone} come from fields that are not asked for")
         return replace(
             schema,
-            fields=tuple(field for field in fields if field.name in names),
+            fields=tuple(field for field in schema.fields if field.name in names),
             next_of=tuple(pair for pair in schema.next_of if pair[0] in names),
             stacks=tuple(stack for stack in schema.stacks if stack.name in names),
         )

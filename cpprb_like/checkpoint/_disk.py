@@ -263,8 +263,8 @@ class _Lock:
             if not try_lock(self._file.fileno()):
                 raise BlockingIOError(
                     errno.EWOULDBLOCK,
-                    f"{folder}: somebody is saving to this folder; of a save_async of "
-                    "your own, done() tells whether it has ended, and result() waits for it",
+                    f"{folder}: another save to this folder is in progress; result() of a "
+                    "save_async() of your own waits for its end",
                 )
         except OSError as error:
             if isinstance(error, BlockingIOError) or error.errno not in REFUSED:

@@ -29,9 +29,9 @@ from cpprb_like._core import (
     Ring,
 )
 from cpprb_like._fields.json_codec import MOST
+from cpprb_like._fields.saved_layout import is_foreign
 from cpprb_like._fields.schema import Layout
 from cpprb_like._files.recovery import derive, end_before
-from cpprb_like._machine.byte_order import native
 from cpprb_like._rows.chained import FrameStack
 from cpprb_like._rows.chained import load as load_chain
 from cpprb_like._rows.column import Column, load_objects
@@ -112,7 +112,11 @@ class RingReader:
         self.number = number
         self.saved = state.rings[number]
         self.lost = 0
-        self._dtypes = self.saved.layout.dtypes
+        foreign = [
+            field.name for field in self.saved.layout.schema.fields if is_foreign(field.dtype)
+        ]
+        if foreign:
+            raise ValueError(f"fields {foreign} were saved by a machine of another byte order")
 
     @property
     def salvages(self) -> bool:
@@ -281,7 +285,6 @@ class RingReader:
             overflow = []
             for k, aside in enumerate(chain.asides):
                 ids, values, damaged = self._read_overflow(f"{k} of {chain.name}", aside.nbytes)
-                values = _as_native(values, self._dtypes[chain.name])
                 from_here = int(np.searchsorted(ids, first - before))  # they ascend
                 overflow.append((ids[from_here:], values[from_here:]))
                 for start, stop in damaged:
@@ -294,7 +297,6 @@ class RingReader:
             if latest is None or seen is None:
                 latest, seen = np.zeros((n_envs, chain.nbytes), BYTE), np.zeros(n_envs, BYTE)
                 missing[max(0, len(missing) - n_envs) :] = True
-            latest = _as_native(latest, self._dtypes[chain.name])
             load_chain(chain, (latest, seen, overflow))
         newest = np.arange(max(first, self.saved.written - layout.n_envs), self.saved.written)
         is_known = np.zeros(layout.n_envs, np.bool_)
@@ -378,42 +380,26 @@ def read_objects(disk: Disk, saved: ObjectFiles, items: int, decode: Decode | No
 
 
 def _check_dtype(file: File, part: Part) -> None:
-    """Raise ``DamagedError`` unless a file has the values of a part, in any byte order."""
+    """Raise ``DamagedError`` unless a file has the values of a part."""
     own, given = [part.dtype], [file.dtype]
     if part.name == "records":
         *names, flags = part.dtype.names or ()
         known = file.dtype.names or ()
         own = [part.dtype[name] for name in names] + [part.dtype[flags]]
         given = [file.dtype[name] for name in (*names, *known[-1:]) if name in known]
-    if own != [native(one) for one in given]:
+    if own != given:
         raise DamagedError(f"{file.name}: expected {part.dtype}, got {file.dtype}")
 
 
 def _convert(values: Bytes, dtype: np.dtype[Any], to: Bytes, part: Part) -> None:
-    """Rows in another byte order, or of records with other fields: these field by field."""
-    if dtype == part.dtype:
-        to[...] = values
-        return
+    """Rows of records with other fields, field by field."""
     given = values.reshape(-1).view(dtype)
     out = to.reshape(-1).view(part.dtype)
-    if part.name != "records":
-        out[...] = given
-        return
     assert part.dtype.names is not None
     assert dtype.names is not None
     for name in part.dtype.names[:-1]:
         out[name] = given[name]
     out[part.dtype.names[-1]] = given[dtype.names[-1]]
-
-
-def _as_native(values: Bytes, dtype: np.dtype[Any]) -> Bytes:
-    """The bytes of values of this dtype, in the machine's byte order."""
-    own = native(dtype)
-    if own is dtype:
-        return values
-    found = np.zeros(values.shape, np.uint8)
-    found.view(own)[...] = values.view(dtype)
-    return found
 
 
 def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:

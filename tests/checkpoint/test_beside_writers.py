@@ -219,7 +219,7 @@ def test_one_save_to_a_folder_at_a_time(tmp_path: Path, held: Held) -> None:
     assert waits.wait(10)
     for thing in (rb, other):
         for save in (thing.save, thing.save_async):
-            with pytest.raises(BlockingIOError, match="saving to this folder"):
+            with pytest.raises(BlockingIOError, match="save to this folder"):
                 save(tmp_path)
 
     def in_child() -> None:
