@@ -51,11 +51,6 @@ def reading(folder: str | Path) -> Iterator[None]:
         raise DamagedError(f"{folder}: the manifest is damaged: {error!r}") from error
 
 
-def as_it_is(data: bytes) -> bytes:
-    """Decode Python objects of the caller as their bytes."""
-    return data
-
-
 def describe(
     folder: str | Path, *, state: int | None = None, reward: str | None = None
 ) -> dict[str, Any]:
@@ -88,7 +83,7 @@ def describe(
     Cost: all files of the rows are read; memory for the fields that mark episodes.
     """
     with reading(folder):
-        opened = OpenState(Disk(folder), LoadOptions(decode=as_it_is, state=state))
+        opened = OpenState(Disk(folder), LoadOptions(decode=bytes, state=state))
         found = opened.state
         tagged = list(nodes(found.root))
         return {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cpprb_like.checkpoint import _arrays, _manifest
-from cpprb_like.checkpoint._describe import as_it_is, count_lost, reading
+from cpprb_like.checkpoint._describe import count_lost, reading
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState
 from cpprb_like.checkpoint._options import LoadOptions
@@ -109,7 +109,7 @@ def verify(folder: str | Path) -> list[Verdict]:
 def _judge(disk: Disk, number: int, known: dict[File, str]) -> Verdict:
     try:
         with reading(disk.folder):
-            opened = OpenState(disk, LoadOptions(decode=as_it_is, salvage=True, state=number))
+            opened = OpenState(disk, LoadOptions(decode=bytes, salvage=True, state=number))
             uses = list(_uses(opened.state))
     except (DamagedError, FileNotFoundError) as error:
         return Verdict(number, 0, 0, [], {}, str(error).removeprefix(f"{disk.folder}: "))

@@ -214,17 +214,12 @@ def copy(
         _expect_none(new)
         names = _names(fields)
         with _naming(folder):
-            found = checkpoint.load(folder, size=size, fields=names, state=state, decode=_as_it_is)
+            found = checkpoint.load(folder, size=size, fields=names, state=state, decode=bytes)
         with _naming(new):
-            found.save(new, codec=chosen, level=level, sync=not no_sync, encode=_as_it_is)
+            found.save(new, codec=chosen, level=level, sync=not no_sync, encode=bytes)
     files = list(new.glob("*.npy*"))
     nbytes = _tables.amount(sum(file.stat().st_size for file in files))
     click.echo(f"{new}: {_tables.plural(len(files), 'file')}, {nbytes}")
-
-
-def _as_it_is(data: bytes) -> bytes:
-    """The bytes of a Python object, without decoding."""
-    return data
 
 
 def _expect_none(folder: Path) -> None:
