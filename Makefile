@@ -123,7 +123,7 @@ test-datasets:
 		"datasets>=4,<5" "huggingface-hub<0.36" "accelerate>=1.10" "av>=15,<16" "numpy<2.4"
 	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "gym==0.26.2"
 	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "lerobot==0.4.4" "d4rl==1.1" "dreamerv3==1.5.0"
-	CPPRB_LIKE_REQUIRE=minari,tensorflow,tensorflow_datasets,gymnasium,h5py,pyarrow,lerobot,torch,torchvision,PIL,d4rl,embodied,gym HF_HUB_OFFLINE=1 $(DATASETS_BIN)/pytest \
+	CPPRB_LIKE_REQUIRE=minari,tensorflow,tensorflow_datasets,gymnasium,h5py,pyarrow,lerobot,av,torch,torchvision,PIL,d4rl,embodied,gym HF_HUB_OFFLINE=1 $(DATASETS_BIN)/pytest \
 		tests/datasets/test_minari.py tests/datasets/test_rlds.py tests/datasets/test_lerobot.py \
 		tests/datasets/test_d4rl.py tests/datasets/test_dreamerv3.py $(ARGS)
 	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "ray[rllib]==2.60.0" "numpy<2.4"

@@ -2,8 +2,8 @@
 
 ``observation.*``, ``action``, ``next.reward``, ``next.done``, ``next.terminated``,
 ``next.truncated``; every other field is a feature of its name: numbers in lists, or images as PNG.
-LeRobot has no place for the observation after the last step of an episode. Not here: PNG
-(``_images``).
+Videos are read, and not written. LeRobot has no place for the observation after the last step of an
+episode. Not here: PNG (``_images``).
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import converted, is_native, need, reading
 from cpprb_like.datasets._format import CUT, FINAL, Format, Reader, Steps, Writer
@@ -64,6 +67,9 @@ INFO, STATS = "meta/info.json", "meta/stats.json"
 TASKS, EPISODES = "meta/tasks.parquet", "meta/episodes"
 PIECE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 DATA_PATH = f"data/{PIECE}.parquet"
+VIDEO_PATH = f"videos/{{column}}/{PIECE}.mp4"
+MOST_DELAYED = 16  # frames of a video that are decoded before a frame of an earlier time
+NO_VIDEO = "video, for which three channels and av are needed: pip install 'cpprb_like[video]'"
 FILES_IN_CHUNK, DATA_FILE_MB, VIDEO_FILE_MB = 1000, 100, 200  # as LeRobot says
 TASK = "from_replay_buffer"  # as LeRobot's own replay buffer says
 FPS = 1
@@ -200,7 +206,7 @@ def feature_of(column: str, name: str, found: Any) -> Feature | None:
         raise ValueError(f"{column}: expected a feature with dtype and shape, got {found!r}")
     if not all(type(length) is int and 0 <= length < 1 << 40 for length in shape):
         raise ValueError(f"{column}: expected a shape, got {shape!r}")
-    if kind == "image":
+    if kind in ("image", "video"):
         names = found.get("names")
         if len(shape) != 3:
             raise ValueError(f"{column}: expected height, width and channels, got {shape}")
@@ -447,25 +453,37 @@ class LerobotReader(Reader):
         columns = {_path_of(column, is_alone=is_alone): column for column in found}
         columns = {path: column for path, column in columns.items() if column not in passed}
         self._features: dict[str, Feature] = {}
+        self._videos: dict[str, Feature] = {}
 
         def field_of(path: Place, name: str) -> Field | str:
-            feature = feature_of(columns[path], name, found[columns[path]])
+            column = columns[path]
+            feature = feature_of(column, name, found[column])
             if feature is None:
-                return str(found[columns[path]]["dtype"])
-            self._features[name] = feature
+                return str(found[column]["dtype"])
+            is_video = found[column]["dtype"] == "video"
+            is_read = feature.field.shape[-1:] == (3,) and not set(column) & set("/\\")
+            if is_video and not (is_read and find_spec("av")):
+                return NO_VIDEO
+            (self._videos if is_video else self._features)[name] = feature
             return feature.field
 
         builder = HeaderBuilder(ROLES, self.left_out, makes_next=True, takes_next=True, mark=".")
         builder.add(columns, field_of)
-        if not any(feature.field.nbytes for feature in self._features.values()):
+        if not any(one.field.nbytes for one in (self._features | self._videos).values()):
             raise ValueError(
                 f"expected features of numbers or images, got {list(columns.values())}"
             )
+        fps = self._info.get("fps")
+        if self._videos and not (isinstance(fps, int | float) and 0 < fps < math.inf):
+            raise ValueError(f"expected fps above 0, got {fps!r}")
         return builder
 
-    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, tuple[int, int]]]:
-        """The episodes of all files; the number that its rows have, and its first row."""
+    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, tuple[int, int, list[Any]]]]:
+        """The episodes of all files; number of its rows, its first row, and places in videos."""
         columns = ["episode_index", "dataset_from_index", "dataset_to_index"]
+        for one in self._videos.values():
+            keys = "chunk_index", "file_index", "from_timestamp"
+            columns += [f"videos/{one.column}/{key}" for key in keys]
         total = int(self._files.starts[-1])
         folder = self.path / EPISODES
         files = _arrow.ParquetFiles(sorted(folder.glob("*/*.parquet")))
@@ -476,34 +494,76 @@ class LerobotReader(Reader):
         with contextlib.closing(files):
             for rows in files.read(0, int(files.starts[-1]), columns, 1 << 12, values_of):
                 found = (rows[name].tolist() for name in columns)
-                for number, start, stop in zip(*found, strict=True):
+                for number, start, stop, *places in zip(*found, strict=True):
                     if not 0 <= start <= stop <= total:
                         raise ValueError(
                             f"{folder}: episode {number}: expected rows of 0 to {total}, got "
                             f"{start} to {stop}"
                         )
-                    yield EpisodeRecord(stop - start), (number, start)
+                    yield EpisodeRecord(stop - start), (number, start, places)
 
     def read(self, number: int, most: int, skip: int = 0) -> Iterator[Rows]:
         """The rows of an episode from one on, as far as they have columns."""
-        (index, start), length = self.spans[number], self.header.episodes[number].length
+        (index, start, places), length = self.spans[number], self.header.episodes[number].length
         columns = ["episode_index", *(one.column for one in self._features.values())]
+        columns += ["timestamp"] if self._videos else []
+        times: list[list[float]] = [[] for _ in self._videos]  # of each video, as rows are read
+        with contextlib.ExitStack() as stack:
+            videos = []
+            for k, one in enumerate(self._videos.values()):
+                chunk, file = places[3 * k : 3 * k + 2]
+                path = VIDEO_PATH.format(column=one.column, chunk_index=chunk, file_index=file)
+                found = _frames(self.path / path, one.field.shape, times[k], self._info["fps"])
+                videos.append(stack.enter_context(contextlib.closing(found)))
 
-        def values_of(batch: Any) -> Rows:
-            found = _arrow.flat(batch.column("episode_index"), "episode_index")[0]
-            if (found != index).any():
-                raise ValueError(f"episode_index: expected {index}, got {found[:5].tolist()}")
-            return {
-                name: feature.from_arrow(batch.column(feature.column))
-                for name, feature in self._features.items()
-            }
+            def values_of(batch: Any) -> Rows:
+                found = _arrow.flat(batch.column("episode_index"), "episode_index")[0]
+                if (found != index).any():
+                    raise ValueError(f"episode_index: expected {index}, got {found[:5].tolist()}")
+                rows = {
+                    name: feature.from_arrow(batch.column(feature.column))
+                    for name, feature in self._features.items()
+                }
+                for k, name in enumerate(self._videos):
+                    seconds = _arrow.flat(batch.column("timestamp"), "timestamp")[0]
+                    times[k] += (places[3 * k + 2] + seconds.astype(np.float64)).tolist()
+                    rows[name] = np.stack(list(islice(videos[k], len(batch))))
+                return rows
 
-        columns = list(dict.fromkeys(columns))
-        return self._files.read(start + skip, start + length, columns, most, values_of)
+            columns = list(dict.fromkeys(columns))
+            yield from self._files.read(start + skip, start + length, columns, most, values_of)
 
     def close(self) -> None:
         """Close the file."""
         self._files.close()
+
+
+def _frames(
+    path: Path, shape: tuple[int, ...], times: list[float], fps: float
+) -> Generator[Array, None, None]:
+    """The frame of a video at each time, in rising order. ``times`` may grow between frames."""
+    av = need("av", NAME)
+    with Disk(path.parent).open(path.name) as file, reading(path):
+        try:
+            with av.open(file, format="mp4") as container:  # no list of other files
+                stream, frame = container.streams.video[0], None
+                for time in times:
+                    first = time - 0.5 / fps
+                    if frame is None:
+                        start = max(0, int((first - MOST_DELAYED / fps) / stream.time_base))
+                        container.seek(start, stream=stream)  # by the order of decoding
+                        frames = container.decode(stream)
+                    while frame is None or frame.time < first:
+                        frame = next(frames, None)
+                        if frame is None:
+                            raise ValueError(f"expected a frame at {time:.4f} s, got the end")
+                        if (frame.height, frame.width, 3) != shape:
+                            raise ValueError(f"expected images of {shape[:2]}, got {frame}")
+                    if not abs(frame.time - time) <= 0.5 / fps:  # also of a time that is NaN
+                        raise ValueError(f"expected a frame at {time:.4f} s, got {frame.time} s")
+                    yield frame.to_ndarray(format="rgb24")
+        except av.FFmpegError as error:
+            raise ValueError(f"expected a video: {error}") from None
 
 
 def _is_part(column: str, role: str) -> bool:

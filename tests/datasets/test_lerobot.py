@@ -15,7 +15,7 @@ from optional import need
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.datasets import describe
-from cpprb_like.datasets._lerobot import Feature, Statistics
+from cpprb_like.datasets._lerobot import Feature, Statistics, _frames
 from cpprb_like.datasets._model import Field
 from cpprb_like.errors import DataLossWarning
 
@@ -139,13 +139,14 @@ FEATURES: dict[str, Any] = {
 
 
 def frames_of(n: int, camera: str) -> list[dict[str, Any]]:
-    """Frames as LeRobot takes them: a grey square that is brighter in each."""
+    """Frames as LeRobot takes them: a square, brighter at its right side and in each frame."""
     rng = np.random.default_rng(n)
+    side = np.repeat(np.array([0, 64], np.uint8), 48)[:, np.newaxis]
     return [
         {
             "observation.state": rng.normal(size=3).astype(np.float32),
             "observation.matrix": rng.normal(size=(2, 3)),
-            camera: np.full((64, 96, 3), 10 * t + 5 * n, np.uint8),
+            camera: np.full((64, 96, 3), 10 * t + 5 * n, np.uint8) + side,
             "action": np.array([t]),
             "next.reward": np.array([t / 2], np.float32),
             "next.done": np.array([t == n - 1]),
@@ -157,18 +158,23 @@ def frames_of(n: int, camera: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_ours_reads_what_lerobot_wrote(tmp_path: Path) -> None:
-    """Numbers and PNG exactly."""
+@pytest.mark.parametrize("kind", ["image", "video"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_ours_reads_what_lerobot_wrote(kind: str, tmp_path: Path, *, is_first: bool) -> None:
+    """Numbers and PNG exactly, frames of videos as its encoder left them, and channels last."""
     dataset_class = lerobot()
     camera = "observation.images.top"
-    names = ["height", "width", "channels"]
-    features = {**FEATURES, camera: {"dtype": "image", "shape": (64, 96, 3), "names": names}}
+    names, shape = ["height", "width", "channels"], (64, 96, 3)
+    if is_first:
+        names, shape = ["channels", "height", "width"], (3, 64, 96)
+    features = {**FEATURES, camera: {"dtype": kind, "shape": shape, "names": names}}
     root = tmp_path / "theirs"
-    theirs = dataset_class.create("some/name", 10, features, root=root, use_videos=False)
+    theirs = dataset_class.create("some/name", 10, features, root=root, use_videos=kind == "video")
     lengths = (7, 5)
     for n in lengths:
         for frame in frames_of(n, camera):
-            theirs.add_frame(frame)
+            image = frame[camera].transpose(2, 0, 1) if is_first else frame[camera]
+            theirs.add_frame({**frame, camera: image})
         theirs.save_episode()
     theirs.finalize()
 
@@ -185,7 +191,8 @@ def test_ours_reads_what_lerobot_wrote(tmp_path: Path) -> None:
             camera: "obs.images.top",
         }.items():
             expected = np.stack([frame[key] for frame in frames])
-            np.testing.assert_array_equal(rows[name], expected)
+            away = 3 if key == camera and kind == "video" else 0
+            np.testing.assert_allclose(rows[name].astype(float), expected, rtol=0, atol=away)
             np.testing.assert_array_equal(rows[f"next_{name}"][:-1], rows[name][1:])
         assert rows["act"].tolist() == list(range(n))
         assert rows["rew"].tolist() == [t / 2 for t in range(n)]
@@ -382,13 +389,85 @@ def test_numbers_that_their_feature_can_hold_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows["float32"], [np.nan, -np.inf, 0.5, 2.0**40])
 
 
-def test_videos_are_left_out(tmp_path: Path) -> None:
-    """With a warning that names them."""
+def test_videos_without_their_reader_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a warning that names the extra."""
+    monkeypatch.setitem(sys.modules, "av", None)
     video = {"dtype": "video", "shape": [4, 6, 3], "names": ["height", "width", "channels"]}
     path = foreign(tmp_path / "x", features={"observation.images.side": video})
-    with pytest.warns(DataLossWarning, match=r"images\.side \(video\)"):
+    with pytest.warns(DataLossWarning, match=r"images\.side \(video.*cpprb_like\[video\]"):
         rb = ReplayBuffer.from_dataset(path)
     assert "obs.images.side" not in rb.fields
+
+
+def write_video(path: Path, levels: list[int]) -> None:
+    """A video of grey frames, ten a second."""
+    av = need("av", "make test-datasets")
+    path.parent.mkdir(parents=True)
+    with av.open(str(path), "w") as container:
+        options = {"bf": "2", "g": "12"}  # the order of decoding is another one
+        stream = container.add_stream("mpeg4", rate=10, options=options)
+        stream.width, stream.height, stream.pix_fmt = 64, 32, "yuv420p"
+        stream.bit_rate = 8_000_000
+        for level in levels:
+            frame = av.VideoFrame.from_ndarray(np.full((32, 64, 3), level, np.uint8), "rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def test_frames_of_videos_are_found_by_their_time(tmp_path: Path) -> None:
+    """Of episodes in any order in the file; and a file that is no video, or ends too early."""
+    need("av", "make test-datasets")
+    camera = "observation.images.side"
+    video = {"dtype": "video", "shape": [32, 64, 3], "names": ["height", "width", "channels"]}
+    places = {
+        f"videos/{camera}/{key}": values
+        for key, values in {
+            "chunk_index": [0, 0],
+            "file_index": [0, 0],
+            "from_timestamp": [0.5, 0.1],
+        }.items()
+    }
+    path = foreign(tmp_path / "x", features={camera: video}, episodes=places)
+    file = path / "videos" / camera / "chunk-000/file-000.mp4"
+    write_video(file, [0, 30, 60, 90, 120, 150, 180])
+
+    rb = ReplayBuffer.from_dataset(path, env_dict={"obs.images.side": {}})
+
+    levels = rb.get_all_transitions()["obs.images.side"].mean(axis=(1, 2, 3))
+    np.testing.assert_allclose(levels, [150, 180, 30, 60], atol=3)
+    file.write_bytes(b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n")
+    with pytest.raises(ValueError, match="expected a video"):
+        ReplayBuffer.from_dataset(path)
+    file.unlink()
+    file.parent.rmdir()
+    write_video(file, [0, 30, 60])
+    with pytest.raises(ValueError, match=r"a frame at 0\.5000 s, got the end"):
+        ReplayBuffer.from_dataset(path)
+
+
+def test_frames_of_videos_are_found_from_each_frame_on(tmp_path: Path) -> None:
+    """Times may come in pieces; one without a frame, one before the last, and NaN are refused."""
+    need("av", "make test-datasets")
+    path = tmp_path / "x/video.mp4"
+    write_video(path, list(range(0, 240, 6)))
+    for start in range(39):
+        times = [start / 10]
+        found = _frames(path, (32, 64, 3), times, 10)
+        levels = [next(found).mean()]
+        times.append((start + 1) / 10)
+        levels.append(next(found).mean())
+        np.testing.assert_allclose(levels, [6 * start, 6 * start + 6], atol=2)
+    for wrong in (np.nan, 1.8, -1.0, 4.0):
+        with pytest.raises(ValueError, match="expected a frame at"):
+            list(_frames(path, (32, 64, 3), [2.0, wrong], 10))
+    with pytest.raises(ValueError, match=r"expected images of \(32, 65\)"):
+        list(_frames(path, (32, 65, 3), [2.0], 10))
+    video = {"dtype": "video", "shape": [32, 64, 3], "names": None}
+    changed: Any = {"features": {"observation.images.side": video}, "info": {"fps": 0}}
+    with pytest.raises(ValueError, match=r"info\.json: expected fps above 0, got 0"):
+        ReplayBuffer.from_dataset(foreign(tmp_path / "y", **changed))
 
 
 def test_pillow_is_named_where_it_is_missing(

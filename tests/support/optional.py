@@ -19,6 +19,7 @@ PACKAGES = {
     "Cython": "Cython",
     "PIL": "Pillow",
     "ale_py": "ale-py",
+    "av": "PyAV",
     "cleanrl": "CleanRL",
     "click": "click",
     "cpprb": "cpprb",
