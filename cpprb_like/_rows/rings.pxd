@@ -1,4 +1,4 @@
-"""Attributes and C signatures of ``Rings``."""
+"""Attributes and C signatures of ``Parts`` and ``Rings``."""
 
 from numpy cimport ndarray
 
@@ -21,12 +21,15 @@ cdef struct Span:                # the rows of a ring
     bint is_used                 # by the rows of a call
 
 
-cdef class Rings:
-    cdef readonly intp_t width       # rings, at most
+cdef class Parts:
+    cdef readonly intp_t width       # parts, at most
+    cdef readonly int bits           # of a name that say which part it is of
+    cdef readonly intp_t mask        # the same bits
+
+
+cdef class Rings(Parts):
     cdef readonly Ring layout        # of the same fields, without rows
     cdef readonly intp_t capacity    # of each ring
-    cdef readonly int bits           # of a row's number that say which ring it is in
-    cdef readonly intp_t mask        # the same bits
     cdef list rings                  # None where there is none yet
     cdef public intp_t late          # a ring that lost a row, when that was last looked at, or -1
     cdef Span* spans                 # of each ring, as they are during a call

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,13 +8,23 @@ from cpprb_like._core import Ring
 from cpprb_like._rows.chained import Chain
 from cpprb_like._rows.column import Column
 
+_Names = TypeVar("_Names", np.intp, np.int64)
+
 @disjoint_base
-class Rings:
+class Parts:
     width: int
-    layout: Ring
-    capacity: int
     bits: int
     mask: int
+    def __new__(cls, width: int) -> Self: ...
+    def name(self, number: int, own: NDArray[_Names]) -> NDArray[_Names]: ...
+    def split(
+        self, names: NDArray[_Names]
+    ) -> list[tuple[int, NDArray[np.intp], NDArray[_Names]]]: ...
+
+@disjoint_base
+class Rings(Parts):
+    layout: Ring
+    capacity: int
     late: int
     def __new__(cls, width: int, layout: Ring, capacity: int) -> Self: ...
     @property
@@ -30,9 +40,6 @@ class Rings:
     def now(self) -> bytes: ...
     def holds(self, moment: bytes, rows: NDArray[np.intp]) -> bool: ...
     def is_now(self, moment: bytes) -> bool: ...
-    def split(
-        self, rows: NDArray[np.intp]
-    ) -> list[tuple[int, NDArray[np.intp], NDArray[np.intp]]]: ...
     def flags_at(self, rows: NDArray[np.intp]) -> NDArray[np.uint8]: ...
     def absent_at(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]: ...
     def handles(self, rows: NDArray[np.intp]) -> NDArray[np.int64]: ...

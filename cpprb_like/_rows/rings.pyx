@@ -30,7 +30,78 @@ cdef enum:
     UNLOCKED_NBYTES = 32768  # smaller gathers keep the lock: taking it back costs more
 
 
-cdef class Rings:
+cdef class Parts:
+    """Names of rows in several parts: the sources of a mixture, or the shards of a learner.
+
+    A name has the number of the part in its low bits. The bits above are the row's own name in its
+    part: an index, a handle or a slot.
+
+    Parameters
+    ----------
+    width : int
+        Number of parts, at least 1.
+    """
+
+    def __cinit__(self, intp_t width, *others):
+        if width < 1:
+            raise ValueError(f"width: expected at least 1, got {width}")
+        self.width = width
+        self.bits = (width - 1).bit_length()
+        self.mask = (<intp_t> 1 << self.bits) - 1
+
+    def name(self, intp_t number, cnp.ndarray own not None):
+        """The names of rows of one part, from their own names in it."""
+        c_check_array(own, "own", cnp.NPY_INT64, -1)
+        cdef intp_t k, n = cnp.PyArray_DIM(own, 0)
+        cdef cnp.ndarray names = c_numbers(1, &n, cnp.NPY_INT64)
+        for k in range(n):
+            (<int64_t*> cnp.PyArray_DATA(names))[k] = (
+                (<const int64_t*> cnp.PyArray_DATA(own))[k] << self.bits | number
+            )
+        return names
+
+    def split(self, cnp.ndarray names not None):
+        """Names by part: the number of the part, the places of its names, and its own names.
+
+        A negative name names no row, and is left out. A number may be ``width`` or more, if the names
+        are not those of ``name``.
+        """
+        c_check_array(names, "names", cnp.NPY_INT64, -1)
+        cdef const int64_t* values = <const int64_t*> cnp.PyArray_DATA(names)
+        cdef intp_t k, number, mask = self.mask, n = cnp.PyArray_DIM(names, 0)
+        cdef int bits = self.bits
+        cdef cnp.ndarray theirs, ids
+        cdef list found = [None] * (mask + 1)
+        cdef intp_t* counts = <intp_t*> calloc(mask + 1, sizeof(intp_t))
+        cdef intp_t** places = <intp_t**> calloc(2 * (mask + 1), sizeof(intp_t*))
+        cdef int64_t** own = <int64_t**> (places + mask + 1)
+        if counts == NULL or places == NULL:
+            free(counts)
+            free(places)
+            raise MemoryError("no memory left to split rows")
+        try:
+            for k in range(n):
+                counts[values[k] & mask] += values[k] >= 0
+            for number in range(mask + 1):
+                if counts[number]:
+                    theirs = c_numbers(1, counts + number, cnp.NPY_INTP)
+                    ids = c_numbers(1, counts + number, cnp.NPY_INT64)
+                    found[number] = (number, theirs, ids)
+                    places[number] = <intp_t*> cnp.PyArray_DATA(theirs)
+                    own[number] = <int64_t*> cnp.PyArray_DATA(ids)
+            for k in range(n):
+                number = values[k] & mask
+                if values[k] >= 0:
+                    places[number][0], own[number][0] = k, values[k] >> bits
+                    places[number] += 1
+                    own[number] += 1
+        finally:
+            free(counts)
+            free(places)
+        return [part for part in found if part is not None]
+
+
+cdef class Rings(Parts):
     """Rings that other processes write, as one; subclasses put them.
 
     One thread at a time may call it.
@@ -46,13 +117,8 @@ cdef class Rings:
     """
 
     def __cinit__(self, intp_t width, Ring layout not None, intp_t capacity):
-        if width < 1:
-            raise ValueError(f"width: expected at least 1, got {width}")
-        self.width = width
         self.layout = layout
         self.capacity = capacity
-        self.bits = (width - 1).bit_length()
-        self.mask = (<intp_t> 1 << self.bits) - 1
         self.rings = [None] * width
         self.late = -1
         self.spans = <Span*> calloc(self.mask + 1, sizeof(Span))
@@ -205,37 +271,6 @@ cdef class Rings:
         return True
 
     # ------------------------------------------------------------------ rows
-
-    def split(self, cnp.ndarray rows not None):
-        """Rows by ring: a list of its number, the places of its rows among these, and their slots.
-
-        A negative number of a row names none, and is left out.
-        """
-        c_check_array(rows, "rows", cnp.NPY_INTP, -1)
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef intp_t k, number, start = 0, n = cnp.PyArray_DIM(rows, 0)
-        cdef cnp.ndarray places = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray slots = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef intp_t* stops = <intp_t*> calloc(self.mask + 2, sizeof(intp_t))
-        cdef list found = []
-        if stops == NULL:
-            raise MemoryError("no memory left to part rows")
-        for k in range(n):
-            stops[(values[k] & self.mask) + 1] += values[k] >= 0
-        for number in range(self.mask):
-            stops[number + 1] += stops[number]
-        for k in range(n):
-            number = values[k] & self.mask
-            if values[k] >= 0:
-                (<intp_t*> cnp.PyArray_DATA(places))[stops[number]] = k
-                (<intp_t*> cnp.PyArray_DATA(slots))[stops[number]] = values[k] >> self.bits
-                stops[number] += 1
-        for number in range(self.mask + 1):  # now each is where the rows of its ring stop
-            if stops[number] > start:
-                found.append((number, places[start:stops[number]], slots[start:stops[number]]))
-            start = stops[number]
-        free(stops)
-        return found
 
     def flags_at(self, cnp.ndarray rows not None):
         """The flags of rows: see ``Ring.flags_at``."""

@@ -22,8 +22,8 @@ from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.aligned import aligned, empty
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import DrawCanceledError
+from cpprb_like._rows.rings import Parts
 from cpprb_like.buffers._entry import SampleOptions
-from cpprb_like.buffers._parts import Parts
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._prioritized import read_indexes, read_priorities

@@ -32,7 +32,6 @@ cdef class Follower:
 
 
 cdef class Followers(Rings):
-    cdef readonly object names       # Parts: numbers of rows, split by ring
     cdef list members                # Follower or None
     cdef list usable                 # whether rows of each may be drawn
     cdef int64_t follows             # calls of ``follow`` so far

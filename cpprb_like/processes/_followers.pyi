@@ -9,7 +9,6 @@ from cpprb_like._core import Ring
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.rings import Rings
 from cpprb_like.buffers._entry import SampleOptions
-from cpprb_like.buffers._parts import Parts
 from cpprb_like.processes._draws import Draws
 
 def read_header(state: NDArray[np.int64]) -> NDArray[np.int64] | None: ...
@@ -40,7 +39,6 @@ class Follower:
 
 @final
 class Followers(Rings):
-    names: Parts
     def put(self, number: int, follower: Follower) -> None: ...
     def follow(self) -> list[int]: ...
     def leave_out(self, number: int) -> None: ...

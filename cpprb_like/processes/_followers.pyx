@@ -29,8 +29,6 @@ from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.rings cimport Rings
 from cpprb_like.buffers._entry cimport SampleOptions
 
-from cpprb_like.buffers._parts import Parts
-
 cnp.import_array()
 
 cdef enum:
@@ -311,7 +309,6 @@ cdef class Followers(Rings):
     """The rings of several ``Follower`` objects, as one: see ``Rings``."""
 
     def __cinit__(self, intp_t width, Ring layout not None, intp_t capacity):
-        self.names = Parts(width)
         self.members = [None] * width
         self.usable = [False] * width
 

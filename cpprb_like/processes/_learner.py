@@ -24,7 +24,6 @@ from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._parts import places_by_label
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns
 from cpprb_like.buffers._source import (
     Batch,
@@ -43,7 +42,7 @@ from cpprb_like.processes._saving import SavedLearner
 from cpprb_like.processes._shards import TOO_FAST, tries
 from cpprb_like.processes._together import StartsTogether
 from cpprb_like.processes._words import DRAWN, GIVEN, LATE, Words
-from cpprb_like.samplers._base import Sampler, Slots
+from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.views._layer import Layer
@@ -315,7 +314,7 @@ class Learner(Source):
             rings = [(number, ring) for number, ring in shards.group.usable_rings if len(ring)]
             found = {number: order(number, given) for number, _ in rings}
             clears = [(number, ring, ring.clears) for number, ring in rings]
-            rows = _Interleaved(shards.group.names.name, found, given)
+            rows = _Interleaved(shards.group, found, given)
 
         def take(n: int) -> RowNumbers:
             with shards.lock:
@@ -522,11 +521,11 @@ class _Interleaved:
 
     def __init__(
         self,
-        name: Callable[[int, Slots], RowNumbers],
+        group: Followers,
         found: Mapping[int, Order],
         rng: np.random.Generator | None,
     ) -> None:
-        self._name = name
+        self._group = group
         self._found = found
         sizes = [size for size, _ in found.values()]
         self._labels = np.repeat(np.array(list(found), np.int32), sizes)
@@ -541,8 +540,8 @@ class _Interleaved:
             labels = self._labels[self._at : self._at + n - len(taken)]
             self._at += len(labels)
             rows = np.full(len(labels), -1, np.intp)
-            for number, places in places_by_label(labels):
+            for number, places, _ in self._group.split(labels.astype(np.int64)):
                 slots = self._found[number][1](len(places))
-                rows[places[: len(slots)]] = self._name(number, slots)
+                rows[places[: len(slots)]] = self._group.name(number, slots)
             taken = np.concatenate([taken, rows[rows >= 0]])
         return taken

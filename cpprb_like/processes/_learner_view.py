@@ -76,7 +76,7 @@ class OpenedShards(Opened):
         found = np.empty(len(slots), np.intp)
         for number, places, own in shards.group.split(slots):
             chosen = choose_rows(shards.reader(number)._episodes, own, shards.rng, strategy)
-            found[places] = shards.group.names.name(number, chosen)
+            found[places] = shards.group.name(number, chosen)
         return found
 
     def are_starts(self, rows: RowNumbers) -> NDArray[np.bool_]:

@@ -119,7 +119,7 @@ class NewestShards(FollowedShards):
         if not ring.holds(moment, slots[:0]):
             return  # the shard is edited, so a draw from it begins again, and this does too
         if said.any():
-            given = self.group.handles(self.group.names.name(number, slots[said]))
+            given = self.group.handles(self.group.name(number, slots[said]))
             self.draws.update(given, found[said])
         self._read_until[number] = ring.written  # last: after an interrupt they are read again
 
@@ -205,16 +205,16 @@ class NewestLearner(Learner):
             for place, (number, ring) in enumerate(rings):
                 own = np.flatnonzero((given >= stops[place]) & (given < stops[place + 1]))
                 slots = ring.ordered_at(given[own].astype(np.intp) - stops[place])
-                rows[own] = group.names.name(number, slots)
+                rows[own] = group.name(number, slots)
             named = np.flatnonzero(given >= stops[-1])
-            for number, places, handles in group.names.split(given[named].astype(np.int64)):
+            for number, places, handles in group.split(given[named].astype(np.int64)):
                 if number < len(shards.readers) and shards.readers[number] is not None:
                     ring = shards.reader(number).ring
                     known = np.delete(places, without_row(ring, handles, True))
                     handles = np.delete(handles, without_row(ring, handles, True))
                     slots, there = find_rows(ring, handles)
                     can_draw = ~ring.absent_at(slots)
-                    found = group.names.name(number, slots[can_draw])
+                    found = group.name(number, slots[can_draw])
                     rows[named[known[there[can_draw]]]] = found
             lost = np.flatnonzero(rows < 0)
             if len(lost):

@@ -232,7 +232,7 @@ def draw_distinct_of(Followers group not None, list counts, draw, n, rng):
     drawn = [np.empty(0, np.intp)]
     for number, own in enumerate(c_distinct_counts(counts, n, rng)):
         if own:
-            drawn.append(group.names.name(number, draw(number, own)))
+            drawn.append(group.name(number, draw(number, own)))
     return rng.permutation(np.concatenate(drawn))
 
 
@@ -313,7 +313,7 @@ cdef class StartsTogether:
     def slots(self):
         """All of them: see ``Starts.slots``."""
         return np.concatenate([np.empty(0, np.intp), *[
-            self.ring.names.name(number, self.members[number].slots())
+            self.ring.name(number, self.members[number].slots())
             for number, count in enumerate(self.c_counts()) if count
         ]])
 
@@ -589,7 +589,7 @@ cdef class WeightsTogether:
             if own is not None:
                 total -= one.get(own).sum()
             left = np.maximum(total - np.concatenate([np.zeros(1), weights.cumsum()])[:count], weights)
-            drawn.append(self.ring.names.name(number, slots))
+            drawn.append(self.ring.name(number, slots))
             masses.append(weights * scale)
             times.append((rng.exponential(size=count) / (left * scale)).cumsum())
         found = sum([len(rows) for rows in drawn])

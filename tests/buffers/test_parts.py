@@ -10,19 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpprb_like import PrioritizedReplayBuffer
+from cpprb_like._rows.rings import Parts
 from cpprb_like.buffers import Mixture
-from cpprb_like.buffers._parts import Parts, places_by_label
-
-
-@given(st.lists(st.integers(0, 9), max_size=30), st.sampled_from([np.int32, np.int64, np.intp]))
-def test_places_of_each_label(labels: list[int], dtype: type[np.signedinteger]) -> None:
-    """Each label that occurs, ascending, with all of its places in their order."""
-    found = places_by_label(np.array(labels, dtype))
-    expected = [
-        (label, [place for place, one in enumerate(labels) if one == label])
-        for label in sorted(set(labels))
-    ]
-    assert [(label, places.tolist()) for label, places in found] == expected
 
 
 @given(st.integers(1, 9), st.data())
@@ -61,8 +50,7 @@ def test_an_index_of_no_source_is_refused() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3, 4])
-def test_what_names_no_row_stays_none(width: int) -> None:
-    """A handle below zero stays one, so whoever looks for its row finds none."""
-    (part,) = Parts(width).split(np.array([-1, -1]))
-    assert part[1].tolist() == [0, 1]
-    assert (part[2] < 0).all()
+def test_what_names_no_row_is_left_out(width: int) -> None:
+    """A name below zero is of no part."""
+    ((number, places, own),) = Parts(width).split(np.array([-1, width - 1, -1]))
+    assert (number, places.tolist(), own.tolist()) == (width - 1, [1], [0])

@@ -684,7 +684,7 @@ def assert_newest(rb: Any, size: int) -> None:
         rows: list[tuple[int, int]] = []
         for number, ring in every._shards.group.usable_rings:
             slots = ring.newest_slots(len(ring))
-            numbers = every._shards.group.names.name(number, slots).tolist()
+            numbers = every._shards.group.name(number, slots).tolist()
             rows += zip(newest.times_of(number, slots).tolist(), numbers, strict=True)
         rows.sort(key=lambda row: row[0])
         return np.array([row for _, row in rows[-size:]], np.intp)

@@ -332,7 +332,7 @@ class MPReplayBuffer:
                 slots, last = slots_by_age(ring)
                 times = learner.times_of(number, slots[last])
                 times = np.repeat(times, np.diff(np.flatnonzero(last), prepend=-1))
-                found.append((shards.group.names.name(number, slots), last, times))
+                found.append((shards.group.name(number, slots), last, times))
             if not found:
                 return np.zeros(0, np.intp)
             rows, lasts, times = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
