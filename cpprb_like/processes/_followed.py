@@ -21,7 +21,7 @@ from cpprb_like._machine.waiting import EDIT_PATIENCE, PAUSE, wait_until
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.limiters._gates import Gate
-from cpprb_like.processes._draws import Drawn, DrawRows, Draws, RowNumbers
+from cpprb_like.processes._draws import Drawn, Draws, RowNumbers, StartsTogether
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import said_by
 from cpprb_like.processes._followers import Followers
@@ -68,12 +68,12 @@ class FollowedShards:
     heard : bytes or None
         Of each shard, how many priorities that rows came with were read; None without priorities.
     follows_at_once : bool
-        Whether ``Followers.follow``, and ``look_at``, do all that ``follow`` does, if there are no
-        priorities to hear. They do unless a shard is missing, fresh or stuck.
+        Whether ``Followers.follow`` and ``look_at`` do all that ``follow`` does: no shard is
+        missing, fresh or stuck, and rows have no priorities.
     limits : dict
-        Of shards that have just lost rows: the oldest row that ``draw`` may give.
+        Of shards that have just lost rows: the oldest row that ``choose`` may give.
     drawn : ndarray or None
-        The rows that ``draw`` gave last.
+        The rows that ``choose`` gave last.
     """
 
     def __init__(
@@ -124,19 +124,6 @@ class FollowedShards:
 
     # ------------------------------------------------------------------ following
 
-    def has_priorities_to_hear(self) -> bool:
-        """Whether rows came with priorities that were not read yet."""
-        return self._first.counts() != self.heard
-
-    def take_in(self) -> None:
-        """As ``follow``, which does not do what is not needed."""
-        if self.follows_at_once and (self.heard is None or not self.has_priorities_to_hear()):
-            busy = self.group.follow()
-            if busy:
-                self.look_at(busy)
-        else:
-            self.follow()
-
     def follow(self) -> None:
         """Take in the rows that were published since the last call.
 
@@ -160,7 +147,7 @@ class FollowedShards:
                 continue  # its rows are not known yet
             found, priorities = self._first.read(number, int(heard[number]), int(stops[number]))
             heard[number] = stops[number]
-            indexes = found << self.group.bits | number
+            indexes = self.group.name(number, found)
             wrong = self.draws.wrong(indexes, priorities)  # rows that were cleared before a look
             known = np.delete(np.arange(len(indexes)), wrong)
             self.draws.update(indexes[known], priorities[known])
@@ -173,7 +160,9 @@ class FollowedShards:
         for number in self._fresh - busy:
             self.draws.resume(number)
         self._fresh &= busy
-        self.follows_at_once = not (self._stuck or self._fresh or None in self.readers)
+        self.follows_at_once = self.heard is None and not (
+            self._stuck or self._fresh or None in self.readers
+        )
 
     def _wait_for(self, busy: set[int]) -> set[int]:
         """Wait for shards that are being edited, and return those that still are.
@@ -231,41 +220,43 @@ class FollowedShards:
 
     # ------------------------------------------------------------------ rows that are written over
 
-    def pass_over(self, margins: Mapping[int, int]) -> None:
-        """Have ``draw`` keep so far from the rows of these shards that are written over now."""
-        self.limits, self.drawn = self._oldest_of(margins), None
+    def choose(self, starts: StartsTogether | None, n: int, options: SampleOptions) -> Drawn:
+        """Draw n rows, or starts, none of them older than ``limits``."""
+        if self.limits:
+            rows, extra = self._choose_newer(starts, n, options)
+        else:
+            rows, extra = self.draws.choose(starts, n, self.rng, options)
+        self.drawn = rows
+        if options.indexes and "indexes" not in extra:
+            extra = {**extra, "indexes": self.group.handles(rows)}
+        return rows, extra
 
-    def draw(self, choose: DrawRows, options: SampleOptions, n: int) -> Drawn:
-        """Draw n rows by ``choose``, none of them older than ``limits``.
+    def _choose_newer(self, starts: StartsTogether | None, n: int, options: SampleOptions) -> Drawn:
+        """As ``choose``: more rows are drawn, and those that are older are left out.
 
-        Older rows are not hidden, as they can be drawn again when the actors pause: more than n
-        rows are drawn, and these are left out.
+        They are not hidden, as they can be drawn again when the actors pause.
         """
-        if not self.limits:
-            self.drawn, extra = choose(self.rng, options, n)
-            return self.drawn, extra
         total = len(self.group)
         most = MOST_DRAWN * n if options.replace else total
         old = sum(
             limit - self.reader(number).follower.first for number, limit in self.limits.items()
         )
         count = min(most, max(n, 2 * n * total // max(1, total - old)))
-        noted = self.draws.noted()
+        noted = self.draws.sampler.draw_state()
         while True:
-            rows, extra = choose(self.rng, options, count)
+            rows, extra = self.draws.choose(starts, count, self.rng, options)
             beyond = np.flatnonzero(self.are_beyond(self.limits, rows))
             if len(beyond) >= n:
                 break
             if count >= most:
                 raise NotEnoughDataError(f"cannot sample {n} rows: others are written over")
-            self.draws.put_back(noted)
+            vars(self.draws.sampler).update(noted)
             count = min(2 * count, most)
         if len(beyond) > n:
             beyond = self.rng.choice(beyond, n, replace=False)
-        self.drawn = rows[beyond]
-        return self.drawn, {name: values[beyond] for name, values in extra.items()}
+        return rows[beyond], {name: values[beyond] for name, values in extra.items()}
 
-    def _oldest_of(self, margins: Mapping[int, int]) -> dict[int, int]:
+    def oldest_of(self, margins: Mapping[int, int]) -> dict[int, int]:
         """The oldest row of each of these shards that is so far from those written over now."""
         limits = {}
         for number, margin in margins.items():

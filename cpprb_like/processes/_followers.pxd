@@ -31,10 +31,18 @@ cdef class Follower:
     cdef int c_reread(self, int64_t written) except -1
 
 
+cdef struct Share:              # a ring that is drawn from
+    intp_t number
+    intp_t stop                      # rows of it and of the rings before
+    intp_t first                     # slot of its oldest row, less the rows of the rings before
+    intp_t capacity
+    const char* records
+    intp_t stride
+
+
 cdef class Followers(Rings):
     cdef list members                # Follower or None
     cdef list usable                 # whether rows of each may be drawn
-    cdef int64_t follows             # calls of ``follow`` so far
+    cdef readonly int64_t follows  # calls of ``follow`` so far
 
     cdef bint c_is_usable(self, intp_t number) noexcept
-    cdef list c_follow(self)

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,9 @@ from cpprb_like._core import Ring
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.rings import Rings
 from cpprb_like.buffers._entry import SampleOptions
-from cpprb_like.processes._draws import Draws
+from cpprb_like.processes._followed import FollowedShards
+
+_Found = TypeVar("_Found")
 
 def read_header(state: NDArray[np.int64]) -> NDArray[np.int64] | None: ...
 
@@ -39,25 +41,38 @@ class Follower:
 
 @final
 class Followers(Rings):
+    follows: int
     def put(self, number: int, follower: Follower) -> None: ...
     def follow(self) -> list[int]: ...
-    def leave_out(self, number: int) -> None: ...
     @property
     def usable_rings(self) -> list[tuple[int, Ring]]: ...
+    def draw_uniform(
+        self, n: int, rng: np.random.Generator, replace: bool
+    ) -> NDArray[np.intp] | None: ...
+    def draw_each(
+        self,
+        counts: list[int],
+        draw: Callable[[int, int], NDArray[np.intp]],
+        n: int,
+        rng: np.random.Generator,
+    ) -> NDArray[np.intp]: ...
+    def without_row(self, handles: NDArray[np.int64]) -> NDArray[np.intp]: ...
     def __len__(self) -> int: ...
     @property
     def stored(self) -> int: ...
 
 def attempt(
     group: Followers,
-    follow: Callable[[], None] | None,
-    look: Callable[[list[int]], None],
-    choose: Callable[[np.random.Generator, SampleOptions, int], Any],
-    rng: np.random.Generator,
-    options: SampleOptions,
+    shards: FollowedShards,
     n: int,
+    options: SampleOptions,
     columns: tuple[Column, ...],
-    take: Callable[..., dict[str, NDArray[Any]]] | None,
     arrays: list[NDArray[Any]] | None,
-    draws: Draws | None,
+    take: Callable[..., dict[str, NDArray[Any]]] | None,
 ) -> dict[str, NDArray[Any]] | None: ...
+def consistently(
+    group: Followers,
+    shards: FollowedShards,
+    attempt: Callable[[], tuple[NDArray[np.intp], _Found] | None],
+    late: int,
+) -> tuple[NDArray[np.intp], _Found] | None: ...

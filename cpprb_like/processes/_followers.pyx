@@ -9,17 +9,19 @@ Nothing is written to the shared memory, and no call waits for the writer.
 ``Followers`` are several of them.
 
 Compiled because every draw of a learner follows, reads and checks. Not here: where the memory is from
-(``_shards``), what the writer does for its followers (``_core``), which rows are drawn
-(``_together``), and further tries when rows were written over while they were read (``_learner``).
+(``_shards``), what the writer does for its followers (``_core``), draws by other rules (``_draws``),
+and further tries when rows were written over while they were read (``_learner``).
 """
 
 cimport cython
 cimport numpy as cnp
+from libc.stdlib cimport calloc, free, malloc
 
 from cpprb_like._machine.aligned cimport c_aligned, c_numbers
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._c.copying cimport c_move
+from cpprb_like._c.copying cimport c_move, c_prefetch_rows
 from cpprb_like._c.fences cimport c_read_fence
+from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded_each
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
     ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, HANDLE_BASE, LEFT_OUT, RESERVED, WRITTEN,
@@ -27,7 +29,16 @@ from cpprb_like._core cimport (
 )
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.rings cimport Rings
+from cpprb_like._segment_tree cimport c_bit_generator
 from cpprb_like.buffers._entry cimport SampleOptions
+from cpprb_like.samplers._uniform_draws cimport Shuffle
+
+from time import monotonic
+
+import numpy as np
+
+from cpprb_like._machine.waiting import PATIENCE
+from cpprb_like.errors import NotEnoughDataError
 
 cnp.import_array()
 
@@ -35,6 +46,8 @@ cdef enum:
     CHUNK = 32               # rows that are followed at once
     TRIES = 16               # to read words of a header that belong together
     HEADER_TRIES = 4096      # ... and all words of it
+    MOST_TRIES = 1000        # at least, to read rows that are written over in between
+    FETCHED_ROWS = 512       # of batches whose records stay in a cache until they are copied
 
 
 def read_header(cnp.ndarray state not None):
@@ -327,10 +340,6 @@ cdef class Followers(Rings):
         Returns the numbers of the rings that are being edited. They count as empty until the next
         call.
         """
-        return self.c_follow()
-
-    cdef list c_follow(self):
-        """As ``follow``."""
         cdef intp_t number
         cdef bint is_busy
         cdef list busy = []
@@ -343,10 +352,6 @@ cdef class Followers(Rings):
             if is_busy:
                 busy.append(number)
         return busy
-
-    def leave_out(self, intp_t number):
-        """Have a ring count as empty until the next ``follow``."""
-        self.usable[number] = False
 
     @property
     def usable_rings(self):
@@ -371,50 +376,174 @@ cdef class Followers(Rings):
                 count += self.c_ring(number).c_stored()
         return count
 
+    # ------------------------------------------------------------------ drawing
+
+    def draw_uniform(self, intp_t n, rng, bint replace):
+        """Draw n rows of all rings, each with the same probability: their numbers.
+
+        Without ``replace`` they differ and come in random order. None if some rows cannot be drawn:
+        then each ring has to look at its own. Raises ``NotEnoughDataError`` if there are too few.
+        """
+        cdef cnp.ndarray rows = c_numbers(1, &n, cnp.NPY_INTP)
+        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(rows)
+        bit_generator = rng.bit_generator
+        cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
+        cdef Shuffle shuffle = None
+        cdef intp_t total = 0, number, count = 0
+        cdef bint is_plain = True
+        cdef Ring ring
+        cdef Share* shares = <Share*> malloc(self.width * sizeof(Share))
+        if shares == NULL:
+            raise MemoryError("no memory left to draw rows")
+        try:
+            for number in range(self.width):
+                ring = self.c_ring(number) if self.c_is_usable(number) else None
+                if ring is None or ring.c_drawable() == 0:
+                    continue
+                is_plain &= ring.c_drawable() == <intp_t> (ring.c_stop() - ring.c_first())
+                shares[count].number, shares[count].capacity = number, ring.capacity
+                shares[count].first = <intp_t> (ring.c_first() % ring.capacity) - total
+                total += ring.c_drawable()
+                shares[count].stop = total
+                shares[count].records = <const char*> ring.c_record(0)
+                shares[count].stride = ring.record_stride
+                count += 1
+            if total == 0:
+                raise NotEnoughDataError("cannot sample: there is no row that can be drawn")
+            if not replace and n > total:
+                raise NotEnoughDataError(f"cannot sample {n} distinct rows: there are {total}")
+            if not is_plain:
+                return None
+            if not replace:
+                shuffle = Shuffle(total, n)
+            lock = bit_generator.lock
+            lock.acquire()  # nothing is allocated and nothing raised until it is released: see ``draw_uniform``
+            if replace:
+                c_bounded_each(&bits, total, values, n)
+            else:
+                shuffle.c_take(&bits, values, n)
+            lock.release()
+            c_find_rows(shares, count, self.bits, values, n)
+        finally:
+            free(shares)
+        return rows
+
+    def draw_each(self, list counts, draw, intp_t n, rng):
+        """Draw n of the rows that ``counts`` says there are in each ring, with equal probability.
+
+        ``draw(number, k)`` draws k slots of one ring, independently; they go to the places of the
+        ring among the n rows.
+        """
+        cdef intp_t k, number, total = 0, width = self.width
+        cdef cnp.ndarray numbers = c_numbers(1, &n, cnp.NPY_INTP)
+        cdef intp_t* rows = <intp_t*> cnp.PyArray_DATA(numbers)
+        cdef list drawn = [None] * width
+        bit_generator = rng.bit_generator
+        cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
+        cdef intp_t* stops = <intp_t*> calloc(3 * width, sizeof(intp_t))
+        cdef intp_t* taken = stops + width
+        cdef const intp_t** slots = <const intp_t**> (taken + width)
+        if stops == NULL:
+            raise MemoryError("no memory left to draw rows")
+        try:
+            for number in range(width):
+                total += <intp_t> counts[number]
+                stops[number] = total
+            lock = bit_generator.lock
+            lock.acquire()  # nothing is allocated and nothing raised until it is released
+            c_bounded_each(&bits, total, rows, n)
+            lock.release()
+            for k in range(n):
+                number = 0
+                while rows[k] >= stops[number]:
+                    number += 1
+                rows[k] = number
+                taken[number] += 1
+            for number in range(width):
+                if taken[number]:
+                    drawn[number] = draw(number, taken[number])
+                    slots[number] = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray?> drawn[number])
+            for k in range(n):
+                number = rows[k]
+                rows[k] = slots[number][0] << self.bits | number
+                slots[number] += 1
+        finally:
+            free(stops)
+        return numbers
+
+    # ------------------------------------------------------------------ handles
+
+    def without_row(self, const int64_t[::1] handles):
+        """The positions of the handles that name no row and never did: an array of intp."""
+        cdef intp_t k, number
+        cdef int64_t own
+        cdef Ring ring
+        cdef list wrong = []
+        for k in range(handles.shape[0]):
+            number, own = <intp_t> (handles[k] & self.mask), handles[k] >> self.bits
+            if handles[k] >= 0 and number < self.width and self.rings[number] is not None:
+                ring = self.c_ring(number)
+                if 0 <= own - ring.span < ring.state[HANDLE_BASE] + ring.state[WRITTEN]:
+                    continue
+            wrong.append(k)
+        return np.array(wrong, np.intp)
+
+
+cdef void c_find_rows(
+    const Share* shares, intp_t count, int spread, intp_t* rows, intp_t n
+) noexcept nogil:
+    """Places among the rows of all shares become numbers of rows; their records are fetched."""
+    cdef intp_t k, place, slot, total = shares[count - 1].stop
+    cdef const Share* share
+    for k in range(n):
+        place = rows[k]
+        share = shares + place * count // total  # if all have as many rows
+        while share > shares and place < share[-1].stop:
+            share -= 1
+        while place >= share.stop:
+            share += 1
+        slot = share.first + place
+        slot = slot if slot < share.capacity else slot - share.capacity
+        rows[k] = slot << spread | share.number
+        if n <= FETCHED_ROWS:
+            c_prefetch_rows(share.records, share.stride, share.stride, &slot, 1)
+
 
 def attempt(
-    Followers group not None, follow, look, choose, rng, SampleOptions options not None, intp_t n,
-    tuple columns, take, list arrays, draws,
+    Followers group not None, shards, intp_t n, SampleOptions options not None, tuple columns,
+    list arrays, take,
 ):
-    """A batch of all rings as they are now; None if some of its rows were written over in between.
+    """The first try at a batch of n rows, without the Python frames of ``consistently``.
 
-    Then ``group.late`` is the number of a ring that has lost a row; or -1, if a signal handler
-    followed in between: slots that were drawn may have other rows since.
+    Returns None if a row was written over in between, or if a signal handler drew: see there.
 
     Parameters
     ----------
-    group : Followers
-        The rings.
-    follow, look : callable
-        ``follow()`` takes in new rows. If it is None, ``Followers.follow`` does, and ``look(busy)``
-        waits for the rings whose numbers that gave.
-    choose : callable
-        ``choose(rng, options, n)`` chooses n rows, and gives further columns.
-    rng, options, n
-        Its arguments: ``SampleOptions``, and a number of rows. With ``options.indexes`` the batch
-        has a column ``indexes`` with any sampler.
-    columns : tuple of Column
-        The columns to read.
+    shards : FollowedShards
+        What chooses rows.
+    columns, arrays
+        The columns to read, and the caller's arrays for them, if there are any.
     take : callable, optional
         ``take(rows, arrays, None, columns)`` reads the rows; by default ``Followers.take`` does.
-    arrays : list of ndarray, optional
-        Those of the caller, one for each column.
-    draws : Draws, optional
-        Whose state is put back if there is no batch; None if a draw changes none.
     """
     cdef dict batch = None
-    cdef list busy
-    if follow is None:
-        busy = group.c_follow()
+    if shards.follows_at_once:
+        busy = group.follow()
         if busy:
-            look(busy)
+            shards.look_at(busy)
     else:
-        follow()
-    noted = None if draws is None else draws.noted()
+        shards.follow()
+    draws, noted = shards.draws, None
     cdef int64_t follows = group.follows
+    rows, extra = None, {}
     group.late = -1
     try:
-        rows, extra = choose(rng, options, n)
+        if draws.is_uniform:
+            rows = group.draw_uniform(n, shards.rng, options.replace)
+        else:
+            noted = draws.sampler.draw_state()
+        if rows is None:
+            rows, extra = draws.choose(None, n, shards.rng, options)
         if options.indexes and "indexes" not in extra:
             extra = {**extra, "indexes": group.handles(rows)}
         if take is None:
@@ -426,15 +555,61 @@ def attempt(
         )
         if group.late >= 0 or group.follows != follows:
             batch = None
-    except IndexError:
+    except (IndexError, NotEnoughDataError, ValueError):
         if group.follows == follows:
             raise
-        batch = None  # the slots were those of rows that are cleared
+        batch = None
     finally:
-        if batch is None and noted is not None:
-            draws.put_back(noted)
-    if batch is None:
-        return None
-    for name, values in extra.items():
-        batch[name] = c_aligned(values)
+        if batch is None and noted:
+            vars(draws.sampler).update(noted)  # the draw is none, but its random numbers are used
+    if batch is not None:
+        for name, values in extra.items():
+            batch[name] = c_aligned(values)
     return batch
+
+
+def consistently(Followers group not None, shards, attempt, intp_t late):
+    """What ``attempt`` makes of rows that are there until it returns: see ``Learner.consistently``.
+
+    Returns the tuple of an attempt: the rows that it read, and what it made of them; or None after
+    1,000 tries and ten seconds. ``shards`` is a ``FollowedShards``, whose lock is held. ``late`` is
+    the number of a ring that lost a row in an earlier try, or -1.
+    """
+    cdef dict margins = {}
+    cdef int64_t follows, tried = 0
+    sampler = shards.draws.sampler
+    outer = shards.limits, shards.drawn  # of a call from within which this one is made
+    try:
+        while tried < MOST_TRIES or monotonic() < until:
+            if late >= 0:
+                reader = shards.reader(late)
+                margins[late] = reader.margin_after(margins.get(late, 0))
+            shards.follow()
+            shards.limits, shards.drawn = shards.oldest_of(margins) if margins else {}, None
+            moment, noted = group.now(), sampler.draw_state()
+            found, follows, group.late = None, group.follows, -1
+            try:
+                found = attempt()
+                if found is not None and group.holds(moment, found[0]):
+                    return found
+                found = None
+            except NotEnoughDataError:
+                if not margins and group.follows == follows:
+                    raise
+                margins = {}  # all known rows were written over: newer ones are there
+            except (ValueError, IndexError):
+                # The error is that of the rows that were drawn, unless these are gone.
+                if (
+                    group.follows == follows if shards.drawn is None
+                    else group.holds(moment, shards.drawn)
+                ):
+                    raise
+            finally:
+                if found is None:
+                    vars(sampler).update(noted)  # the draw is none, but its random numbers are used
+            tried += 1
+            if tried == 1:
+                until = monotonic() + PATIENCE
+            late = group.late
+    finally:
+        shards.limits, shards.drawn = outer

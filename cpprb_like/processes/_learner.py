@@ -33,14 +33,13 @@ from cpprb_like.buffers._source import (
     order_generator,
 )
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._draws import Order, RowNumbers
+from cpprb_like.processes._draws import Order, RowNumbers, StartsTogether
 from cpprb_like.processes._folder import FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
-from cpprb_like.processes._followers import Followers, attempt
+from cpprb_like.processes._followers import Followers, attempt, consistently
 from cpprb_like.processes._learner_view import LearnerView
 from cpprb_like.processes._saving import SavedLearner
-from cpprb_like.processes._shards import TOO_FAST, tries
-from cpprb_like.processes._together import StartsTogether
+from cpprb_like.processes._shards import TOO_FAST
 from cpprb_like.processes._words import DRAWN, GIVEN, LATE, Words
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
@@ -150,9 +149,6 @@ class Learner(Source):
         self.ring: Followers = self._shards.group  # the rows of all shards, as those of one ring
         self._columns = self.ring.columns
         self._check_batch_size = self._model._check_batch_size
-        draws = self._shards.draws
-        self._choose = draws.among()
-        self._changing = draws if draws.changes else None
         # What reads rows; None: the shards do, as they are stored.
         self._take = None if self._nstep is None else RowReader(self.ring, self._nstep).take
 
@@ -173,9 +169,9 @@ class Learner(Source):
             arrays = check_out(out, n, wanted)
         try:
             if self._shards.gate is None:
-                batch = self._draw(n, options, columns, arrays)
+                batch = self._next_batch(n, options, columns, arrays)
             else:
-                batch = self._at_gate(n, self._draw, n, options, columns, arrays)
+                batch = self._at_gate(n, self._next_batch, n, options, columns, arrays)
         except NotEnoughDataError as error:
             raise self._shards.explained(error) from None
         if out is None or arrays is None:
@@ -192,35 +188,22 @@ class Learner(Source):
         shards.check_process()
         return shards.gate.run(n, draw, *arguments)
 
-    def _draw(self, n: int, options: SampleOptions, columns: Any, arrays: Any) -> Batch:
+    def _next_batch(self, n: int, options: SampleOptions, columns: Any, arrays: Any) -> Batch:
         """A batch, drawn by one thread at a time."""
         shards = self._shards
+
+        def again() -> tuple[RowNumbers, Batch]:
+            rows, extra = shards.choose(None, n, options)
+            batch = self._rows_of(rows, arrays, columns)
+            return rows, batch | {name: aligned(values) for name, values in extra.items()}
+
         with shards.lock:
-            follow = None if shards.follows_at_once else shards.follow
-            if shards.heard is not None and shards.has_priorities_to_hear():
-                follow = shards.follow
-            batch = attempt(
-                shards.group, follow, shards.look_at, self._choose, shards.rng, options, n,
-                columns, self._take, arrays, self._changing,
-            )  # fmt: skip
+            batch = attempt(shards.group, shards, n, options, columns, arrays, self._take)
             if batch is None:
-                batch = self._draw_again(n, options, columns, arrays)
+                batch = self.consistently(again, shards.group.late)
             self.draws += 1
         self._counts[DRAWN] += n
         return batch
-
-    def _draw_again(self, n: int, options: SampleOptions, columns: Any, arrays: Any) -> Batch:
-        """As ``_draw``, after a first attempt in which a shard lost a row."""
-        shards = self._shards
-
-        def attempt() -> tuple[RowNumbers, Batch]:
-            rows, extra = shards.draw(self._choose, options, n)
-            if options.indexes and "indexes" not in extra:
-                extra = {**extra, "indexes": shards.group.handles(rows)}
-            found = {name: aligned(values) for name, values in extra.items()}
-            return rows, self._rows_of(rows, arrays, columns) | found
-
-        return self.consistently(attempt, shards.group.late)
 
     def _rows_of(self, rows: RowNumbers, arrays: Any, columns: Any) -> Batch:
         """Columns of rows, or all."""
@@ -233,40 +216,16 @@ class Learner(Source):
     ) -> Found:
         """See ``ReplayBuffer.consistently``.
 
-        ``attempt`` draws by ``FollowedShards.draw``, which passes over rows that are about to be
-        written over. ``late`` is the number of a shard that lost a row in an earlier attempt.
+        ``attempt`` draws by ``FollowedShards.choose``, which passes over rows that are about to be
+        written over. An error of an attempt in which a signal handler drew may be that of rows
+        which are gone. ``late`` is the number of a shard that lost a row in an earlier try.
         """
-        shards, group = self._shards, self._shards.group
-        margins: dict[int, int] = {}
+        shards = self._shards
         with shards.lock:
-            outer = shards.limits, shards.drawn  # of a call from within which this one is made
-            try:
-                for _ in tries():
-                    if late >= 0:
-                        margins[late] = shards.reader(late).margin_after(margins.get(late, 0))
-                    shards.take_in()
-                    shards.pass_over(margins)
-                    moment, noted = group.now(), shards.draws.noted()
-                    found, group.late = None, -1
-                    try:
-                        found = attempt()
-                        if found is not None and group.holds(moment, found[0]):
-                            return found[1]
-                        found = None
-                    except NotEnoughDataError:
-                        if not margins:
-                            raise
-                        margins.clear()  # all known rows were written over: newer ones are there
-                    except (ValueError, IndexError):
-                        if shards.drawn is None or group.holds(moment, shards.drawn):
-                            raise  # the rows that were drawn are there, so the error is theirs
-                    finally:
-                        if found is None:
-                            shards.draws.put_back(noted)
-                    late = group.late
-            finally:
-                shards.limits, shards.drawn = outer
-        raise RuntimeError(TOO_FAST)
+            found = consistently(shards.group, shards, attempt, late)
+        if found is None:
+            raise RuntimeError(TOO_FAST)
+        return found[1]
 
     def _read_chosen(self, choose: Callable[[], RowNumbers], names: Names) -> Batch:
         """The rows that ``choose`` chooses beyond ``FollowedShards.limits``, all of one moment."""
@@ -403,7 +362,7 @@ class Learner(Source):
         """
         shards = self._shards
         with shards.lock:
-            shards.take_in()
+            shards.follow()
             shards.draws.update(indexes, priorities)
             self._counts[GIVEN], self._counts[LATE] = shards.draws.updated
 

@@ -18,9 +18,8 @@ from cpprb_like.buffers._reading import Choose, Opened, ReadPlan, chunks
 from cpprb_like.buffers._source import Batch
 from cpprb_like.buffers._view import View
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._draws import Order, RowNumbers
+from cpprb_like.processes._draws import Order, RowNumbers, StartsTogether
 from cpprb_like.processes._followed import FollowedShards
-from cpprb_like.processes._together import StartsTogether
 from cpprb_like.processes._words import DRAWN
 from cpprb_like.samplers._base import Extra, Slots
 from cpprb_like.samplers._uniform_draws import Epoch
@@ -44,7 +43,6 @@ class OpenedShards(Opened):
                 f"view: expected layers without a condition such as Among, got {layers!r}: a "
                 "learner draws from the rows of several processes; view the buffer of one"
             )
-        self._choose = self._shards.draws.among(self.starts)
 
     def _open_items(self, items: Items) -> SequenceReader:
         readers, group = self._shards.readers, self._shards.group
@@ -65,10 +63,7 @@ class OpenedShards(Opened):
 
     def draw(self, n: int, options: SampleOptions) -> tuple[RowNumbers, Extra]:
         """See ``Opened.draw``."""
-        rows, extra = self._shards.draw(self._choose, options, n)
-        if options.indexes and "indexes" not in extra:
-            extra = {**extra, "indexes": self._shards.group.handles(rows)}
-        return rows, extra
+        return self._shards.choose(self.starts, n, options)
 
     def others(self, slots: RowNumbers, strategy: int) -> RowNumbers:
         """See ``Opened.others``: rows of the same shard."""

@@ -1,4 +1,4 @@
-"""Attributes and C signatures of ``StartsTogether`` and ``WeightsTogether``."""
+"""Attributes and C signatures of ``WeightsTogether``."""
 
 from numpy cimport ndarray
 from numpy.random cimport bitgen_t
@@ -25,14 +25,6 @@ cdef struct Updates:         # rows whose weights are set, ring by ring
     intp_t* slots
     float64_t* priorities
     float64_t* weights
-
-
-cdef class StartsTogether:
-    cdef readonly Followers ring
-    cdef object find                 # gives the Starts of a ring
-    cdef list members                # Starts of each ring, or None as long as they were not asked for
-
-    cdef list c_counts(self)
 
 
 cdef class WeightsTogether:

@@ -1,48 +1,11 @@
-from collections.abc import Callable
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers._row_weights import RowWeights
-from cpprb_like.samplers._starts import Starts
-
-def draw_uniform_together(
-    group: Followers, rng: np.random.Generator, options: SampleOptions, n: int
-) -> tuple[NDArray[np.intp], dict[str, NDArray[Any]]]: ...
-def draw_of_ring(
-    group: Followers, rng: np.random.Generator, replace: bool, number: int, n: int
-) -> NDArray[np.intp]: ...
-def draw_each(
-    group: Followers,
-    counts: list[int],
-    draw: Callable[[int, int], NDArray[np.intp]],
-    n: int,
-    rng: np.random.Generator,
-) -> NDArray[np.intp]: ...
-def draw_distinct_of(
-    group: Followers,
-    counts: list[int],
-    draw: Callable[[int, int], NDArray[np.intp]],
-    n: int,
-    rng: np.random.Generator,
-) -> NDArray[np.intp]: ...
-
-@final
-class StartsTogether:
-    ring: Followers
-    def __new__(cls, ring: Followers, find: Callable[[int], Starts]) -> Self: ...
-    def of(self, number: int) -> Starts: ...
-    @property
-    def count(self) -> int: ...
-    def tell(self, rows: NDArray[np.intp]) -> NDArray[np.int8]: ...
-    def slots(self) -> NDArray[np.intp]: ...
-    def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
-    def draw_distinct(self, n: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
-    def refuse(self, distinct: int | None = None) -> NoReturn: ...
 
 @final
 class WeightsTogether:

@@ -20,8 +20,8 @@ import cpprb_like
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Mixture
 from cpprb_like.processes import SharedReplay
+from cpprb_like.processes._draws import draw_rows
 from cpprb_like.processes._followers import Followers
-from cpprb_like.processes._together import draw_distinct_of
 from cpprb_like.samplers import (
     LegacyUniform,
     Prioritized,
@@ -158,7 +158,7 @@ def test_distinct_rows_of_huge_shards_are_uniform(scale: int) -> None:
         return rng.choice(counts[number], k, replace=False, shuffle=False)
 
     for _ in range(trials):
-        rows = draw_distinct_of(group, counts, draw, n, rng)
+        rows = draw_rows(group, counts, draw, n, rng, replace=False)
         assert len({*rows.tolist()}) == n
         found += np.bincount(rows & 3, minlength=4)
     expected = trials * n * np.array(counts) / sum(counts)

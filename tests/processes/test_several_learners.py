@@ -134,8 +134,8 @@ def test_rows_that_a_draw_passed_over_can_be_drawn_again(kind: str, replace: boo
         actor.add(**plain(ids(0, 0, 203)))
         batch = learner.sample(4000)
         learner.update_priorities(batch["indexes"], 1.0 + batch["id"] % 5)
-        drawing: Any = source._now if kind == "sequences" else learner  # what draws its rows
-        choose = drawing._choose
+        drawing: Any = learner._shards.draws
+        choose = drawing.choose
         stop, passed = 203, [40] * 2
 
         def overtaken(call: Any) -> Any:
@@ -150,11 +150,11 @@ def test_rows_that_a_draw_passed_over_can_be_drawn_again(kind: str, replace: boo
 
             return drawn
 
-        drawing._choose = overtaken(choose)
+        drawing.choose = overtaken(choose)
         batch = source.sample(60, replace=replace)
         assert not passed
         shared_rows.check_returns(batch, 3) if kind == "returns" else check(kind, batch)
-        drawing._choose = choose
+        drawing.choose = choose
         waiting = min(2, stop % EPISODE) if kind == "returns" else 0
         held = [int(one) for one in ids(0, stop - waiting - 200, stop - waiting)]
         assert len(learner) == 200
