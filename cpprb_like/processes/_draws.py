@@ -8,20 +8,22 @@ them (``_learner``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._arguments.arrays import Floats
 from cpprb_like._core import Ring
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.errors import DamagedError, NotEnoughDataError
 from cpprb_like.processes._followers import Followers
-from cpprb_like.processes._together import WeightsTogether
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._prioritized import ByPriority, Prioritized
 from cpprb_like.samplers._rank_based import RankBased
+from cpprb_like.samplers._row_weights import RowWeights, draw_together, sync_together
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import draw_uniform
@@ -33,6 +35,7 @@ Rng = np.random.Generator
 Drawn = tuple[RowNumbers, Extra]  # and further columns of a batch
 Order = tuple[int, Callable[[int], Slots]]  # rows of an epoch, and what gives so many of them
 
+LARGEST = 2.0**1000  # a weight, as long as there is no ring
 MOST_ROWS = 1_000_000_000  # from here on ``Generator.multivariate_hypergeometric`` refuses
 
 
@@ -146,6 +149,173 @@ class StartsTogether:
         )
 
 
+class WeightsTogether:
+    """The weights of the rows of several rings: what ``RowWeights`` is for one.
+
+    New rows get the greatest weight of all rings. ``indexes`` are handles.
+
+    Parameters
+    ----------
+    ring : Followers
+        The rings.
+    by_rows : bool
+        Whether the mass of a ring is the number of its rows and not the sum of their weights: for
+        weights that say nothing outside of their ring, such as those of ranks.
+
+    Attributes
+    ----------
+    members : dict of RowWeights
+        The weights of each ring that is there.
+    given, late : int
+        Priorities that ``update`` was given, and how many of them were of rows that were gone.
+    """
+
+    def __init__(self, ring: Followers, by_rows: bool) -> None:
+        self.ring = ring
+        self.by_rows = by_rows
+        self.members: dict[int, RowWeights] = {}
+        self.given = self.late = 0
+
+    def sync(self) -> None:
+        """Bring the trees up to date: new rows get the greatest weight of all rings."""
+        sync_together(list(self.members.values()))
+
+    def _parts(self, *, rank: bool = False) -> list[tuple[int, RowWeights, float]]:
+        """The rings that have rows of a weight: number, weights, and mass of a row of weight 1.
+
+        Ranks that are due are sorted first if ``rank``, as weights are those of ranks then.
+        """
+        self.sync()
+        found = []
+        for number, ring in self.ring.usable_rings:
+            one = self.members[number]
+            if rank:
+                one.rank()
+            if (total := one.total) > 0.0:
+                found.append((number, one, len(ring) / total if self.by_rows else 1.0))
+        return found
+
+    @property
+    def largest(self) -> float:
+        """The greatest weight that a row may have."""
+        found = [one.largest / self.ring.width for one in self.members.values()]
+        return min(found, default=LARGEST)
+
+    @property
+    def largest_priority(self) -> float:
+        """The greatest priority that any row was given, 1.0 at first."""
+        self.sync()
+        return max((one.largest_priority for one in self.members.values()), default=1.0)
+
+    @property
+    def total(self) -> float:
+        """The sum of all masses."""
+        return sum(one.total * scale for _, one, scale in self._parts())
+
+    @property
+    def least(self) -> float:
+        """The least mass of a row, above 0; infinity if there is none."""
+        return min((one.least * scale for _, one, scale in self._parts()), default=math.inf)
+
+    def draw(
+        self,
+        n: int,
+        rng: Rng,
+        replace: bool,
+        stratified: bool,
+        as_handles: bool,  # noqa: ARG002 (they are)
+        without: RowNumbers | None = None,
+    ) -> tuple[RowNumbers, NDArray[np.int64], Floats, float, float]:
+        """Draw n rows; see ``RowWeights.draw``, whose slots are numbers of rows here."""
+        if replace:
+            parts = self._parts(rank=self.by_rows)
+            rows, masses, least, total = draw_together(parts, self.ring.bits, n, rng, stratified)
+        else:
+            rows, masses = self._draw_distinct(n, rng, without)
+            least, total = self.least, self.total
+        return rows, self.ring.handles(rows), masses, least, total
+
+    def _draw_distinct(
+        self, n: int, rng: Rng, without: RowNumbers | None
+    ) -> tuple[RowNumbers, Floats]:
+        """Distinct rows, one after another, each by its mass among those that are left.
+
+        Each ring draws so by itself, as a process in time: one row comes after another at the rate
+        of the mass that is left. So the first n of all rings come in the order, and with the
+        probabilities, of draws from all.
+        """
+        passed = {} if without is None else {own[0]: own[2] for own in self.ring.split(without)}
+        wanted = n + sum(map(len, passed.values()))
+        found = self.count(wanted) - wanted + n
+        if found < n:
+            raise NotEnoughDataError(
+                f"cannot draw {n} distinct rows: {found} have a weight above zero"
+            )
+        drawn, masses, times = [np.empty(0, np.intp)], [np.empty(0)], [np.empty(0)]
+        for number, one, scale in self._parts(rank=self.by_rows and wanted > 0):
+            own = passed.get(number)
+            skipped = 0 if own is None else len(own)
+            count = one.count(skipped + n) - skipped
+            slots, _, weights, _, _ = one.draw(count, rng, False, False, True, own)
+            total = one.total - (0.0 if own is None else float(one.get(own).sum()))
+            left = np.maximum(total - weights.cumsum() + weights, weights)
+            drawn.append(self.ring.name(number, slots))
+            masses.append(weights * scale)
+            times.append((rng.exponential(size=count) / (left * scale)).cumsum())
+        order = np.argsort(np.concatenate(times), kind="stable")[:n]
+        return np.concatenate(drawn)[order], np.concatenate(masses)[order]
+
+    def check_draw(self, n: int, replace: bool) -> None:
+        """Raise what ``draw`` would raise, without a draw."""
+        if replace and not self._parts():
+            raise NotEnoughDataError("cannot draw: there are no rows, or all weights are zero")
+        if not replace and self.count(n) < n:
+            raise NotEnoughDataError(f"cannot draw {n} distinct rows: there are {self.count(n)}")
+
+    def count(self, n: int) -> int:
+        """How many rows have a weight, but no more than n of them."""
+        return min(n, sum(one.count(n) for _, one, _ in self._parts()))
+
+    def get(self, rows: RowNumbers) -> Floats:
+        """The masses of rows."""
+        parts = {number: (one, scale) for number, one, scale in self._parts()}
+        found = np.zeros(len(rows))
+        for number, places, slots in self.ring.split(rows):
+            if number in parts:
+                one, scale = parts[number]
+                found[places] = one.get(slots) * scale
+        return found
+
+    def indexes(self, rows: RowNumbers, as_handles: bool) -> NDArray[np.int64]:  # noqa: ARG002
+        """What names these rows for ``update``."""
+        return self.ring.handles(rows)
+
+    def save(self) -> None:
+        """Nothing: a copy of a sampler of several rings starts without priorities."""
+
+    def update(
+        self,
+        indexes: NDArray[np.int64],
+        priorities: Floats,
+        weights: Floats,
+        as_handles: bool,  # noqa: ARG002 (they are)
+    ) -> None:
+        """Set the weights of rows: of duplicates the last wins. Rows that are gone are skipped.
+
+        Raises ``IndexError``, and nothing has changed, if an index names no row and never did.
+        """
+        self.sync()
+        wrong = self.ring.without_row(indexes)
+        if len(wrong):
+            raise IndexError(
+                f"indexes[{wrong[0]}]: expected that of a row of a batch, got {indexes[wrong[0]]}"
+            )
+        self.given += len(indexes)
+        for number, places, own in self.ring.split(indexes):
+            one = self.members[number]
+            self.late += one.update(own, priorities[places], weights[places], True)
+
+
 class Draws:
     """Draws rows of all shards as a sampler says.
 
@@ -175,7 +345,7 @@ class Draws:
     def opened(self, number: int, ring: Ring) -> None:
         """Draw from a further shard."""
         if self._weights is not None:
-            self._weights.put(number, self.priorities.weights_of(ring))
+            self._weights.members[number] = self.priorities.weights_of(ring)
 
     def choose(
         self, starts: StartsTogether | None, n: int, rng: Rng, options: SampleOptions
@@ -231,8 +401,8 @@ class Draws:
         """The priorities of the rows of each shard, by number: the argument of ``go_on``."""
         if self._weights is None:
             return {}
-        found = enumerate(self._weights.save_rings())
-        return {number: one for number, one in found if one is not None}
+        self._weights.sync()
+        return {number: one.save() for number, one in self._weights.members.items()}
 
     def go_on(self, saved: Mapping[int, Any]) -> None:
         """Go on with priorities that were saved; called before the first shard is opened."""
@@ -242,7 +412,7 @@ class Draws:
         """Take the saved priorities of a shard whose rows were followed for the first time."""
         if number in self._saved and self._weights is not None:
             try:
-                self._weights.weights_of(number).restore(self._saved[number], later=True)
+                self._weights.members[number].restore(self._saved[number], later=True)
             except (AttributeError, LookupError, TypeError) as error:
                 raise DamagedError(f"priorities of shard {number}: {error!r}") from error
             del self._saved[number]  # last: after an interrupt the next call resumes once more

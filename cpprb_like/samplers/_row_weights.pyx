@@ -12,7 +12,7 @@ how a priority becomes a weight (``_prioritized``, and ``_ranks``).
 cimport cython
 cimport numpy as cnp
 
-from libc.math cimport INFINITY, NAN
+from libc.math cimport INFINITY, NAN, nextafter
 from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
@@ -27,7 +27,7 @@ from cpprb_like._rows.row_handles cimport c_find, c_indexes, c_refuse
 from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MinTree, SumTree, c_bit_generator, c_check_drawn,
 )
-from cpprb_like._c.tree_node cimport c_count
+from cpprb_like._c.tree_node cimport c_count, c_find as c_find_leaves
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
 import numpy as np
@@ -279,6 +279,10 @@ cdef class RowWeights(DerivedState):
         """Bring the weights up to date."""
         self.c_sync()
 
+    def rank(self):
+        """Sort the rows by priority where weights are of ranks and it is due."""
+        self.c_rank(1)
+
     def set_new(
         self, int64_t first, int64_t clears, cnp.ndarray priorities, cnp.ndarray weights
     ):
@@ -476,7 +480,7 @@ cdef class RowWeights(DerivedState):
 
         ``indexes`` are public slots or, if ``as_handles``, handles too. Then rows that are gone are
         passed over, as are slots that were overwritten since the last draw. Raises ``IndexError`` for a
-        slot that holds no step.
+        slot that holds no step. Returns how many are passed over.
         """
         cdef intp_t k, n = cnp.PyArray_DIM(indexes, 0), count
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
@@ -498,6 +502,7 @@ cdef class RowWeights(DerivedState):
             self.c_set(slots, values, given, count)
         if count < 0:
             c_refuse(self.ring, indexes[-1 - count], -1 - count)
+        return n - count
 
     cdef void c_set(
         self, intp_t* slots, const float64_t* priorities, float64_t* weights, intp_t n
@@ -764,3 +769,71 @@ cdef class RowWeights(DerivedState):
 def notes_size(Ring ring not None):
     """How many numbers ``RowWeights.keep_in`` takes."""
     return HELD + 2 * ring.lookahead * ring.n_envs
+
+
+# ---------------------------------------------------------------------- several rings
+
+
+def sync_together(list members not None):
+    """As ``RowWeights.sync``, of several rings: new rows get the greatest weight of all."""
+    cdef float64_t weight = 0.0, priority = 0.0
+    cdef RowWeights one
+    for one in members:
+        one.c_begin()
+        weight, priority = max(weight, one.newest_weight), max(priority, one.greatest_priority)
+    for one in members:
+        one.greatest_priority, one.newest_weight = priority, weight
+        one.c_sync()
+
+
+def draw_together(list parts not None, int bits, n, rng, bint stratified):
+    """Draw n rows of several rings, each in proportion to its mass.
+
+    A part is the number of a ring, its ``RowWeights``, which are up to date, and the mass of a row of
+    weight 1 in it. Targets from 0 to the sum of all masses fall into parts, and are searched there. So
+    probabilities and strata are those of one tree.
+
+    Returns numbers of rows, slots with the number of the ring in the low ``bits``, and their masses;
+    then the least mass of all rows and the sum of all. Raises ``NotEnoughDataError`` if that is 0.
+    """
+    cdef intp_t k, number, found, size = c_index(n)
+    cdef float64_t mass, scale, start = 0.0, least = INFINITY, total = 0.0
+    cdef RowWeights one, last = None
+    cdef cnp.ndarray rows = c_numbers(1, &size, cnp.NPY_INTP)
+    cdef cnp.ndarray masses = c_numbers(1, &size, cnp.NPY_FLOAT64)
+    cdef cnp.ndarray own = c_numbers(1, &size, cnp.NPY_FLOAT64)
+    cdef cnp.ndarray memory = c_numbers(1, &size, cnp.NPY_INTP)
+    cdef cnp.ndarray leaves = c_numbers(1, &size, cnp.NPY_INTP)
+    cdef intp_t* names = <intp_t*> cnp.PyArray_DATA(rows)
+    cdef float64_t* targets = <float64_t*> cnp.PyArray_DATA(masses)
+    cdef float64_t* theirs = <float64_t*> cnp.PyArray_DATA(own)
+    cdef intp_t* places = <intp_t*> cnp.PyArray_DATA(memory)
+    cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(leaves)
+    bit_generator = rng.bit_generator
+    cdef bitgen_t* source = c_bit_generator(bit_generator)
+    for _, one, scale in parts:
+        total += one.tree.c_total() * scale
+        least = min(least, one.minima.c_min() * scale)
+        last = one
+    c_check_drawn(INDEPENDENT, total > 0.0, size)
+    with bit_generator.lock:
+        for k in range(size):
+            targets[k] = source.next_double(source.state)
+    for k in range(size):
+        targets[k] = ((k + targets[k]) / size if stratified else targets[k]) * total
+        names[k] = -1
+    for number, one, scale in parts:
+        mass = one.tree.c_total() * scale
+        found = 0
+        for k in range(size):
+            if names[k] < 0 and (targets[k] < start + mass or one is last):
+                # A difference may round up.
+                theirs[found] = min((targets[k] - start) / scale, nextafter(one.tree.c_total(), 0.0))
+                places[found] = k
+                found += 1
+        c_find_leaves(&one.tree.nodes[0], &one.tree.shape, theirs, slots, theirs, found)
+        for k in range(found):
+            names[places[k]] = slots[k] << bits | number
+            targets[places[k]] = theirs[k] * scale
+        start += mass
+    return rows, masses, least, total
