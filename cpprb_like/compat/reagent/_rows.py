@@ -25,6 +25,7 @@ from cpprb_like.compat.reagent._elements import (
 )
 from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.samplers import Prioritized, Where
+from cpprb_like.views._stacking import CHECKED_NBYTES, take_stacks
 
 CHUNK = 1 << 16  # rows whose windows are in memory at once
 PRIORITY = "priority"
@@ -58,6 +59,7 @@ class Rows:
         self.valid = Where(rows.ring, self.flags.take)
         self.seen = 0  # rows written at the last ``follow``
         self.count: int | None = 0  # of the flags that are set; None while they change
+        self._columns = {x.name: x for x in rows.ring.columns if x.objects is None}
         self._fields = {field.name: field for field in rows.schema.fields}
         self._outputs = dict(elements)
         if rows.has_priorities and not settings.is_declared:
@@ -176,10 +178,10 @@ class Rows:
         before, self.count = self.size(), None  # an interrupted call leaves no wrong count
         before -= int(np.count_nonzero(self.flags[slots]))
         window, counts, flags = self.ring.windows(slots, self.padding, self.horizon)
-        is_step = self.rows.stack(STEP, window[:, [self.padding, -1]])
+        is_step = self.read(STEP, window.take([self.padding, -1], axis=1))
         has_end = IS_TERMINAL[flags] | (IS_END[flags] & ~is_step[:, 1])
         valid = is_step[:, 0] & (has_end | (counts[:, 1] == self.horizon))
-        said = self.rows.stack(SAID, slots[:, np.newaxis])[:, 0]
+        said = self.read(SAID, slots[:, np.newaxis])[:, 0]
         self.flags[slots] = valid & (counts[:, 0] == self.padding) & (said >= 0) | (said > 0)
         self.count = before + int(np.count_nonzero(self.flags[slots]))
 
@@ -223,6 +225,10 @@ class Rows:
 
         The slot -1 stands for zeros, or ``None`` where the field holds lists.
         """
+        found = self._columns.get(name)
+        if found is not None and slots.size * found.nbytes < CHECKED_NBYTES:
+            dense = np.ascontiguousarray(slots)
+            return take_stacks(self.ring, found, dense, 0)  # half the time of ``stack``
         if name != PRIORITY or PRIORITY in self.elements:
             return self.rows.stack(name, slots, axis=0)
         priorities = np.zeros(slots.shape, np.float32)
