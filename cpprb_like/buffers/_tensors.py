@@ -1,7 +1,7 @@
 """Batches as tensors: ``to=`` and ``device=`` of ``batches`` and ``epoch``.
 
 On the CPU tensors share the memory of the arrays that the batch was drawn into, which is theirs
-alone. Nothing is imported before it is asked for. Not here: copies to a CUDA device (``_cuda``).
+alone. Copies to a CUDA device go through pinned memory. PyTorch and JAX are imported on first use.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ To: TypeAlias = Literal["numpy", "torch", "jax"] | Callable[[dict[str, NDArray[A
 
 NAMES = ("numpy", "torch", "jax")
 PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
+SETS = 2  # of pinned memory
 WIDE = 8  # bytes of numbers that JAX has only with jax_enable_x64
 
 _registering = threading.RLock()
@@ -203,6 +204,82 @@ def _package(name: str) -> Any:
         ) from error
 
 
+class OnCuda(Conversion):
+    """Tensors on a CUDA device: copied by the thread that draws, awaited by the learner's stream.
+
+    Copies from pinned memory run beside what the learner computes. Pinning takes longer than a
+    copy, so two sets are made once and used in turn. A set is used again after its copy has ended.
+
+    ``as_tensor`` makes a tensor over an array, or returns the array if none has its dtype.
+    """
+
+    def __init__(self, torch: Any, device: Any, as_tensor: Callable[[NDArray[Any]], Any]) -> None:
+        self._torch = torch
+        self._as_tensor = as_tensor
+        self._stream = torch.cuda.Stream(device)
+        self._device = self._stream.device  # by its number: the current one may change
+        self._sets: list[dict[str, Any]] = [{} for _ in range(SETS)]  # pinned tensors by column
+        self._copied: list[Any] = [None] * SETS  # event of the last copy out of each set
+        self._turn = 0
+
+    def _next_set(self) -> dict[str, Any]:
+        """The set in turn, when it may be written to again."""
+        if self._copied[self._turn] is not None:
+            self._copied[self._turn].synchronize()
+            self._copied[self._turn] = None
+        return self._sets[self._turn]
+
+    def room(self) -> dict[str, Any] | None:
+        """The set that is next, for a batch to be drawn into; None before its first batch."""
+        return dict(self._next_set()) or None
+
+    def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
+        """Begin copies. Columns without a dtype of PyTorch stay arrays."""
+        pinned = self._next_set()
+        columns: dict[str, Any] = {}
+        with self._torch.cuda.stream(self._stream):
+            for name, values in batch.items():
+                tensor = self._pinned(pinned, name, values)
+                if not isinstance(tensor, np.ndarray):
+                    tensor = tensor.to(self._device, non_blocking=True)
+                columns[name] = tensor
+            arrived = self._torch.cuda.Event()
+            arrived.record(self._stream)
+        self._copied[self._turn] = arrived
+        self._turn = (self._turn + 1) % SETS
+        return columns, arrived
+
+    def _pinned(self, pinned: dict[str, Any], name: str, values: Any) -> Any:
+        """The values in pinned memory: in that of the set, unless they lie there already."""
+        known = pinned.get(name)
+        if values is known:
+            return known
+        tensor = self._as_tensor(values)
+        if tensor is values:
+            return values
+        if (
+            known is None
+            or known.dtype != tensor.dtype
+            or known.shape[1:] != tensor.shape[1:]
+            or len(known) < len(tensor)
+        ):
+            known = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            pinned[name] = known
+        part = known[: len(tensor)]
+        part.copy_(tensor)
+        return part
+
+    def hand_out(self, made: Any) -> TensorBatch:
+        """The columns, for what the learner's stream computes from now on."""
+        columns, arrived = made
+        stream = self._torch.cuda.current_stream(self._device)
+        stream.wait_event(arrived)
+        for column in columns.values():
+            if not isinstance(column, np.ndarray):
+                column.record_stream(stream)  # or its memory could be given away too early
+        return TensorBatch(columns)
+
+
 def as_torch(torch: Any, array: NDArray[Any]) -> Any:
     """A tensor over the same memory; the array itself if its dtype is none of PyTorch's."""
     try:
@@ -223,8 +300,6 @@ def _by_torch(given: Any) -> Conversion:
     if device.type == "cuda":
         if not torch.cuda.is_available():  # its own words name neither
             raise ValueError(f"device: PyTorch finds no CUDA device here, got {given!r}")
-        from cpprb_like.buffers._cuda import OnCuda  # noqa: PLC0415 (on demand)
-
         return OnCuda(torch, device, partial(as_torch, torch))
     if device.type == "cpu":
         return Columns(lambda array: as_torch(torch, array))

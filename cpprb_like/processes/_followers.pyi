@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from cpprb_like._core import Ring
+from cpprb_like._machine.waiting import PATIENCE as PATIENCE
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.rings import Rings
 from cpprb_like.buffers._entry import SampleOptions

@@ -21,7 +21,7 @@ from optional import need
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import TensorBatch
 from cpprb_like.buffers import _tensors as tensors
-from cpprb_like.buffers._cuda import OnCuda
+from cpprb_like.buffers._tensors import OnCuda
 from cpprb_like.samplers import Uniform
 from cpprb_like.views import Hindsight
 
