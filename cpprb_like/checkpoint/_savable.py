@@ -88,9 +88,11 @@ class EditsSinceSave:
         """
         if self._identity:
             # Ends of episodes are not counted. Without absent rows they mark one of the newest
-            # rows, which are written again.
+            # rows, which are written again. The copy of a shard may have ended an episode before
+            # rows that it left out; then the state has absent rows.
+            saved = state.rings[number]
             is_same = state.root["state"].get("identity") == self._identity
-            is_same = is_same and state.rings[number].edits == ring.now().edits and not absent
+            is_same = is_same and saved.edits == ring.now().edits and not (absent or saved.absent)
             return Tracker(ring.capacity) if is_same else None
         known, tracker = self._since.get(state.id, (-1, None))
         return tracker if known == number else None

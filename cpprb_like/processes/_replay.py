@@ -518,9 +518,11 @@ class SharedReplay:
 
         Notes
         -----
-        Cost: memory for a copy of all rows, and that of ``ReplayBuffer.save``; a save that follows
-        another one reads its files too, to compare them with the rows. How many batches a view of a
-        learner has drawn, which is the time of schedules of its layers, is not saved.
+        Cost: memory for a copy of all rows, and that of ``ReplayBuffer.save``. A save that follows
+        another one writes all rows of a shard again if old ones were edited since, if there are
+        absent rows, if rows were overwritten while they were copied, or if another actor took over
+        a shard with ``next_of`` or ``stack_compress``. How many batches a view of a learner has
+        drawn, which is the time of schedules of its layers, is not saved.
 
         Examples
         --------
