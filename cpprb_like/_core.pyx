@@ -160,7 +160,7 @@ cdef class Ring:
 
     @property
     def clears(self):
-        """Clears so far."""
+        """Number of times that the ring was cleared."""
         return self.state[CLEARS]
 
     @property
@@ -402,7 +402,7 @@ cdef class Ring:
         self.undo.c_save(state - &self.arena[0], self.state.shape[0] * sizeof(int64_t))
 
     cdef int c_expect_absent(self) except -1:
-        """Allocate what absent rows need, before there is one."""
+        """Allocate the set and the run lengths of absent rows, before a row becomes absent."""
         self.out.c_prepare()
         self.runs.c_prepare()
         return 0

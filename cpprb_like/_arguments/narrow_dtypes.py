@@ -53,7 +53,7 @@ def kind_of(dtype: np.dtype[Any]) -> str:
 
 
 def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of NumPy's own that has each value of one of these: float64, int8 or uint8."""
+    """NumPy's dtype that represents all values of a narrow dtype: float64, int8 or uint8."""
     if "float" in dtype.name:
         return np.dtype(np.float64)
     return np.dtype(np.uint8 if dtype.name.startswith("u") else np.int8)

@@ -97,7 +97,10 @@ def _with_object_leaves(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _from_objects(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Python objects as an array of the dtype that they have by nature."""
+    """Convert Python objects to an array, before the cast to ``dtype``.
+
+    Integer fields get ``dtype``. Other fields get the dtype that NumPy finds for the objects.
+    """
     items = array.ravel().tolist()
     if dtype.kind in "iu":  # one by one: beside a float, a wide int would pass through a float
         integers = np.array([_exact_int(item) for item in items], dtype=object)

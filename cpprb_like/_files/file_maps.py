@@ -147,7 +147,7 @@ class _Aside:
 
     @classmethod
     def all(cls, layout: Layout) -> list[list[_Aside]]:
-        """Those of each chained field, in the order of ``Chain.asides``."""
+        """Side files of each chained field, in the order of ``Chain.asides``."""
         fields = {field.name: field for field in layout.schema.fields}
         frames = {
             stack.name: fields[stack.name].nbytes // stack.depth for stack in layout.schema.stacks
@@ -479,7 +479,7 @@ class Files:
 
     @property
     def _is_of_this_start(self) -> bool:
-        """Whether the machine still runs since the file was open."""
+        """Whether the machine has run without a restart since a process last had the file open."""
         boot, now = self._part(self._places.boot), _boot_id()
         return boot[:BOOT_NBYTES].tobytes() == now.ljust(BOOT_NBYTES, b"\0")
 

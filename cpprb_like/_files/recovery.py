@@ -38,7 +38,7 @@ WORD = 8
 
 @dataclass(frozen=True)
 class Queue:
-    """Values that a chained field keeps aside in a file."""
+    """Side file of a chained field, with values that the rows of the ring do not store."""
 
     keys: NDArray[np.int64]  # of each place: rows before the last clear + row id; -1 for no value
     reach: int  # rows before the newest whose values are stored

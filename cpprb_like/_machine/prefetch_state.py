@@ -161,9 +161,9 @@ def without_prefetch(element: T) -> T:
 
 @contextmanager
 def halted(elements: Iterable[object]) -> Iterator[None]:
-    """Stop draws that change these objects, and void those that wait. No lock of a buffer is held.
+    """Stop the prefetch of sources whose draws change these objects, and discard waiting batches.
 
-    For callers that give the objects another state.
+    The caller then sets the state of the objects. It must hold no lock of a buffer.
     """
     with ExitStack() as stack:
         drawing = sorted(_drawing(elements), key=id)

@@ -446,9 +446,10 @@ cdef class EpisodeIndex:
         return cnp.PyArray_DIM(slots, 0)
 
     def _left_out(self, int64_t first):
-        """The slots of the rows of an episode that are still in memory before its first row.
+        """Slots of older rows of an episode, which are in memory before its first listed row.
 
-        They are hidden with it: its end will no longer tell them from the next episode.
+        They become absent with the episode. Otherwise they would join the next episode, because
+        the row that ends theirs is absent.
         """
         cdef Ring ring = self.ring
         cdef int64_t oldest = ring.state[WRITTEN] - ring.c_stored(), row = first - ring.n_envs

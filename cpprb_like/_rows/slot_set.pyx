@@ -1,12 +1,16 @@
-"""Absent rows by slot: the k-th slot that is (not) one of a set, and the runs that they form.
+"""Sets of slots and runs of absent rows: ``SlotSet`` and ``AbsentRuns``.
 
-The ring puts the slots whose rows cannot be drawn into a ``SlotSet``, so a draw costs the same
-whether these are few or nearly all: one bit for each slot, and a Fenwick tree of the number of bits
-set in each word, a quarter of a byte for each slot. ``AbsentRuns`` finds the next step of a stream
-in constant time, behind a pause of an environment or a deleted episode: the length of a run stands
-at its first and at its last row, so a row that becomes absent joins two runs in constant time.
-Eight bytes for each slot. Either allocates memory with the first absent row. Compiled because a
-draw asks for every row. Not here: which rows are absent (``_core``).
+A ``SlotSet`` has the slots of a ring whose rows cannot be drawn. It finds the k-th slot in the set,
+or the k-th one that is not. The time is the same for few and for many slots. It stores a bit for
+each slot, and a Fenwick tree of the bits in each word. Both take a quarter of a byte for each slot.
+
+``AbsentRuns`` finds the next step of a stream behind a run of absent rows, in constant time. Such
+a run is a pause of an environment or a deleted episode. The first and the last row of a run store
+its length. So a row that becomes absent joins two runs in constant time. This takes eight bytes for
+each slot.
+
+Both classes allocate memory with the first absent row. They are compiled because a draw calls them
+for every row. Not here: which rows are absent (``_core``).
 """
 
 cimport cython

@@ -1,8 +1,8 @@
-"""All file operations of saving, in one place.
+"""File operations of saving.
 
-A checkpoint is written by nothing but the methods of ``Disk``, so a test can put a record of them
-in its place, and ask of every prefix of the operations what a crash of the machine would have left.
-Not here: which files there are (``_manifest``), and what is in them (``_arrays``).
+Only the methods of ``Disk`` write a checkpoint. A test replaces ``Disk`` by a class that records
+the operations. It then checks what files a crash after each operation would leave. Not here: which
+files there are (``_manifest``), and what is in them (``_arrays``).
 """
 
 from __future__ import annotations

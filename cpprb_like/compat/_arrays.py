@@ -11,9 +11,9 @@ __all__ = ["as_numbers"]
 
 
 def as_numbers(name: str, value: ArrayLike) -> NDArray[Any]:
-    """An array of numbers; of Python objects only where it is one already.
+    """Convert a value to an array; the dtype is ``object`` only if the value has a dtype already.
 
-    Raises ``ValueError`` for rows of several lengths, ``TypeError`` for what is no array.
+    Raises ``ValueError`` for rows of different lengths, ``TypeError`` for other Python objects.
     """
     try:
         array = np.asarray(value)

@@ -84,7 +84,10 @@ def _key(name: str, path: Place) -> str:
 
 
 def _path(key: str, keys: Iterable[str]) -> Place:
-    """The path of a key, whose first part is one of ``ROLES``, or the key of another field."""
+    """Path of a key: it begins with a key of ``ROLES``.
+
+    The path of a logged value or of an id has one part, the key.
+    """
     if key == REWARD or key in IDS or key.startswith(LOG):
         return (key,)
     first, *rest = key.split(".")

@@ -205,7 +205,7 @@ class RldsReader(Reader):
                 yield EpisodeRecord(len(is_last) - 1, is_cut=is_cut, is_open=is_open), record
 
     def _steps(self, record: _tfrecord.Record, places: list[Place]) -> dict[Place, Array]:
-        """Some features of all steps of an episode."""
+        """Values of the features at these places, for all steps of an episode."""
         try:
             example = _tfrecord.load_example(_tfrecord.read_record(record))
             return {place: self._values(example, place) for place in places}

@@ -372,7 +372,7 @@ cdef inline bint c_is_bool(value) noexcept:
 
 
 cdef inline uint8_t* c_bytes(cnp.ndarray array) noexcept:
-    """Those of an array of bools."""
+    """Pointer to the bytes of an array of bools."""
     return <uint8_t*> cnp.PyArray_DATA(array)
 
 

@@ -570,7 +570,7 @@ class _EnvRecorder(  # type: ignore[misc, override]
 
     @property
     def spec(self) -> Any:  # type: ignore[override]
-        """Spec of the environment: a recorder is not made by ``gymnasium.make``."""
+        """Spec of the wrapped environment: ``gymnasium.make`` cannot make a recorder."""
         return self.env.spec
 
 

@@ -169,7 +169,10 @@ cdef class Counters:
         self.words[line * WORDS + SINCE] = 0
 
     cdef Turn c_first(self, intp_t line):
-        """The turn of this process that has waited longest in a line: one that is wanted, if any."""
+        """Oldest waiting turn of this process in a line, or None.
+
+        A turn whose result a caller waits for comes before the others.
+        """
         cdef Turn turn
         cdef Turn first = None
         for turn in self.turns:

@@ -1,9 +1,9 @@
-"""Draws from the rows of several rings as from one: a ring by its mass, and its rows by itself.
+"""Draws over several rings: first a ring by its mass, then a row within the ring.
 
-A ring is a part, and a row is called by its number: see ``Rings``. Each ring that is drawn gives as
-many rows as it was drawn, and these are put in the places of these draws. So a batch has the
-distribution of one buffer with all rows. Not here: the rows of one ring (``samplers``), and reading
-them (``_learner``).
+The mass of a ring is its total weight, or its number of rows. A number names each row of all rings:
+see ``Rings``. The first draw gives the count of rows from each ring, and their places in the batch.
+Each ring then draws its rows for these places. So a batch has the distribution of one buffer with
+all rows. Not here: the rows of one ring (``samplers``), and reading them (``_learner``).
 """
 
 from __future__ import annotations

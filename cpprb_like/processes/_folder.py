@@ -310,7 +310,7 @@ class Folder:
         return folder, path
 
     def publish(self, path: Path) -> None:
-        """Give a folder that is complete its name."""
+        """Rename the folder, whose files are complete, to the path that other processes open."""
         with _no_fork:
             try:
                 rename(self.path, path)

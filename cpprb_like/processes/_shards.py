@@ -1,8 +1,9 @@
 """Shards: the rows of one writer in shared memory, its buffer, and buffers that follow it.
 
-A shard is a buffer in a file, as ``mmap_prefix`` makes it, on memory. One process at a time writes
-to it, without a lock; any number of processes read it meanwhile. Not here: which process writes to
-which shard, and batches from several (``_replay``, ``_learner``).
+A shard is a buffer in a file of the format of ``mmap_prefix``. The file is in a folder of shared
+memory. One process at a time writes to a shard, without a lock. Any number of processes read it at
+the same time. Not here: which process writes to which shard, and batches from several (``_replay``,
+``_learner``).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Versions:
         return version, version % SLOTS
 
     def end(self, version: int) -> None:
-        """Make a version that was begun, and is written, the newest one."""
+        """Publish a version from ``begin`` as the newest one, after its bytes are written."""
         fence()
         self._words[FIRST + version % SLOTS] = version
         fence()

@@ -283,7 +283,7 @@ cdef class Starts:
     # one that has followed the ring for long.
 
     cdef int c_follow(self) except -1:
-        """Bring the set up to date: with the rows added since, and those that may be starts no more.
+        """Update the set: add starts among the new rows, remove rows that are no longer starts.
 
         The first call looks at all rows.
         """

@@ -143,9 +143,9 @@ class SimpleReplayBuffer(_Buffer):
     def add(self, transition_batch: Any) -> None:
         """Add transitions: a ``TransitionBatch``, or another object with its attributes.
 
-        It is not changed: its ``idx`` is not that of the buffer. Raises ``TypeError`` or
-        ``ValueError``, and adds nothing, if it has not the attributes, or not the same arrays as
-        the first one in number, shape and dtype.
+        The object does not change: its ``idx`` is not set to the numbers in the buffer. Raises
+        ``TypeError`` or ``ValueError``, and adds nothing, if an attribute is missing. The same
+        holds if the arrays differ from the first ones in number, shape or dtype.
         """
         parts, leaves = read(transition_batch)
         self._put(transition_batch, parts, leaves)
