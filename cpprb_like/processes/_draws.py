@@ -23,7 +23,12 @@ from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._prioritized import ByPriority, Prioritized
 from cpprb_like.samplers._rank_based import RankBased
-from cpprb_like.samplers._row_weights import RowWeights, draw_together, sync_together
+from cpprb_like.samplers._row_weights import (
+    RowWeights,
+    draw_together,
+    sync_together,
+    update_together,
+)
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import draw_uniform
@@ -165,7 +170,9 @@ class WeightsTogether:
     Attributes
     ----------
     members : dict of RowWeights
-        The weights of each ring that is there.
+        The weights of each ring that is there; see ``put``.
+    largest : float
+        The greatest weight that a row may have.
     given, late : int
         Priorities that ``update`` was given, and how many of them were of rows that were gone.
     """
@@ -174,7 +181,13 @@ class WeightsTogether:
         self.ring = ring
         self.by_rows = by_rows
         self.members: dict[int, RowWeights] = {}
+        self.largest = LARGEST
         self.given = self.late = 0
+
+    def put(self, number: int, weights: RowWeights) -> None:
+        """Have the weights of the ring of this number, too."""
+        self.members[number] = weights
+        self.largest = min(self.largest, weights.largest / self.ring.width)
 
     def sync(self) -> None:
         """Bring the trees up to date: new rows get the greatest weight of all rings."""
@@ -194,12 +207,6 @@ class WeightsTogether:
             if (total := one.total) > 0.0:
                 found.append((number, one, len(ring) / total if self.by_rows else 1.0))
         return found
-
-    @property
-    def largest(self) -> float:
-        """The greatest weight that a row may have."""
-        found = [one.largest / self.ring.width for one in self.members.values()]
-        return min(found, default=LARGEST)
 
     @property
     def largest_priority(self) -> float:
@@ -305,15 +312,9 @@ class WeightsTogether:
         Raises ``IndexError``, and nothing has changed, if an index names no row and never did.
         """
         self.sync()
-        wrong = self.ring.without_row(indexes)
-        if len(wrong):
-            raise IndexError(
-                f"indexes[{wrong[0]}]: expected that of a row of a batch, got {indexes[wrong[0]]}"
-            )
+        late = update_together(self.members, self.ring.bits, indexes, priorities, weights)
         self.given += len(indexes)
-        for number, places, own in self.ring.split(indexes):
-            one = self.members[number]
-            self.late += one.update(own, priorities[places], weights[places], True)
+        self.late += late
 
 
 class Draws:
@@ -345,7 +346,7 @@ class Draws:
     def opened(self, number: int, ring: Ring) -> None:
         """Draw from a further shard."""
         if self._weights is not None:
-            self._weights.members[number] = self.priorities.weights_of(ring)
+            self._weights.put(number, self.priorities.weights_of(ring))
 
     def choose(
         self, starts: StartsTogether | None, n: int, rng: Rng, options: SampleOptions

@@ -71,3 +71,10 @@ def draw_together(
     rng: np.random.Generator,
     stratified: bool,
 ) -> tuple[_Slots, _Floats, float, float]: ...
+def update_together(
+    members: dict[int, RowWeights],
+    bits: int,
+    indexes: NDArray[np.int64],
+    priorities: _Floats,
+    weights: _Floats,
+) -> int: ...

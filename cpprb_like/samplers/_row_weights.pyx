@@ -23,7 +23,7 @@ from cpprb_like._core cimport (
     ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Beside, DerivedState, Ring, c_is_current, c_mark_current,
 )
 from cpprb_like.samplers._ranks cimport Ranks
-from cpprb_like._rows.row_handles cimport c_find, c_indexes, c_refuse
+from cpprb_like._rows.row_handles cimport GONE, NO_ROW, c_find, c_indexes, c_refuse, c_slot_of
 from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MinTree, SumTree, c_bit_generator, c_check_drawn,
 )
@@ -837,3 +837,49 @@ def draw_together(list parts not None, int bits, n, rng, bint stratified):
             targets[places[k]] = theirs[k] * scale
         start += mass
     return rows, masses, least, total
+
+
+def update_together(
+    dict members not None, int bits, cnp.ndarray indexes, cnp.ndarray priorities,
+    cnp.ndarray weights,
+):
+    """As ``RowWeights.update``, of several rings by their numbers, which are up to date.
+
+    ``indexes`` are handles, with the number of the ring in the low ``bits``. All are found before the
+    first weight is set, and then no Python code runs until the last one is: an exception, also that of
+    an interrupt, comes before all of them or after them.
+    """
+    cdef intp_t k, count, number, n = cnp.PyArray_DIM(indexes, 0), left = n
+    cdef intp_t mask = (<intp_t> 1 << bits) - 1
+    cdef cnp.ndarray memory = c_numbers(1, &n, cnp.NPY_INTP)
+    cdef cnp.ndarray own = c_numbers(1, &n, cnp.NPY_INTP)
+    cdef cnp.ndarray numbers = c_numbers(1, &n, cnp.NPY_FLOAT64)
+    cdef cnp.ndarray masses = c_numbers(1, &n, cnp.NPY_FLOAT64)
+    cdef const int64_t* names = <const int64_t*> cnp.PyArray_DATA(indexes)
+    cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(priorities)
+    cdef const float64_t* heavy = <const float64_t*> cnp.PyArray_DATA(weights)
+    cdef intp_t* found = <intp_t*> cnp.PyArray_DATA(memory)
+    cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(own)
+    cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(numbers)
+    cdef float64_t* theirs = <float64_t*> cnp.PyArray_DATA(masses)
+    cdef list rings = [members.get(number) for number in range(mask + 1)]
+    cdef RowWeights one
+    for k in range(n):
+        one = rings[names[k] & mask]
+        found[k] = NO_ROW
+        if one is not None and names[k] >> bits >= one.ring.span:
+            found[k] = c_slot_of(one.ring, names[k] >> bits, True)
+        if found[k] == NO_ROW:
+            raise IndexError(
+                f"indexes[{k}]: expected that of a row of a batch, got {names[k]}"
+            )
+    for number in range(mask + 1):
+        count = 0
+        for k in range(n):
+            if names[k] & mask == number and found[k] != GONE:
+                slots[count], values[count], theirs[count] = found[k], given[k], heavy[k]
+                count += 1
+        left -= count
+        if count:
+            (<RowWeights> rings[number]).c_set(slots, values, theirs, count)
+    return left

@@ -170,3 +170,23 @@ def test_priorities_of_a_learner_that_is_restored_outlive_an_interrupt(tmp_path:
             again = other.sample(40)
             np.testing.assert_allclose(again["probabilities"], (1.0 + again["x"]) / 36)
             other.close()
+
+
+def test_an_interrupted_update_sets_the_priorities_of_all_shards_or_of_none() -> None:
+    """An interrupt between two shards had left the priorities of the first set, and no others."""
+    with SharedReplay(40, FIELDS, writers=4) as replay:
+        for number in range(4):
+            values = range(8 * number, 8 * number + 8)
+            replay.actor(number).add(x=values, sum=values, r=values, done=[False] * 8)
+        learner = replay.learner(Prioritized(1.0, eps=0.0, probabilities=True), seed=0)
+        batch = learner.sample(32, replace=False)
+        old, new, seen = np.full(32, 1 / 32), (1.0 + np.arange(32)) / 528, 0
+        for line in range(1, LINES):
+            learner.update_priorities(batch["indexes"], np.ones(32))
+            with suppress(Cut), cut_at(line):
+                learner.update_priorities(batch["indexes"], 1.0 + batch["x"])
+            again = learner.sample(40)
+            is_new = [bool(np.allclose(again["probabilities"], p[again["x"]])) for p in (old, new)]
+            assert any(is_new)
+            seen |= 1 << is_new.index(True)
+        assert seen == 3  # both were met
