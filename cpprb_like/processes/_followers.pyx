@@ -449,6 +449,8 @@ cdef class Followers(Rings):
             for number in range(width):
                 total += <intp_t> counts[number]
                 stops[number] = total
+            if total == 0:  # a signal handler may have followed a clear since rows were counted first
+                raise NotEnoughDataError("cannot sample: there is no row that can be drawn")
             lock = bit_generator.lock
             lock.acquire()  # nothing is allocated and nothing raised until it is released
             c_bounded_each(&bits, total, rows, n)

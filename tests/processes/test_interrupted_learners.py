@@ -151,6 +151,25 @@ def test_a_signal_handler_may_draw_while_rows_are_drawn(kind: str, clears: bool)
             check(batch)
 
 
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_signal_handler_may_see_that_all_rows_are_cleared(kind: str) -> None:
+    """A draw of no rows divided by 0, and ended the process: some had been deleted before."""
+    with SharedReplay(16, FIELDS, writers=2) as replay:
+        actor = replay.actor()
+        learner = replay.learner(SAMPLERS[kind](), seed=0)
+
+        def clear() -> None:
+            actor.clear()
+            assert len(learner) == 0
+
+        for line in range(1, LINES):
+            x = np.arange(8)
+            actor.add(x=x, sum=x, r=x, done=x % 4 == 3)
+            actor.episodes.delete(0)
+            with cut_at(line, clear), suppress(NotEnoughDataError):
+                learner.sample(3)
+
+
 def test_priorities_of_a_learner_that_is_restored_outlive_an_interrupt(tmp_path: Any) -> None:
     """A shard whose first look was interrupted had lost the priorities that were saved for it."""
     with SharedReplay(20, FIELDS, writers=1) as replay:
