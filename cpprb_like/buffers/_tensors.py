@@ -204,6 +204,22 @@ def _package(name: str) -> Any:
         ) from error
 
 
+class PinnedSets(threading.local):
+    """The sets of a thread: threads that share an iterator draw at the same time."""
+
+    def __init__(self) -> None:
+        self.sets: list[dict[str, Any]] = [{} for _ in range(SETS)]  # pinned tensors by column
+        self.copied: list[Any] = [None] * SETS  # event of the last copy out of each set
+        self.turn = 0
+
+    def next(self) -> dict[str, Any]:
+        """The set in turn, when it may be written to again."""
+        if self.copied[self.turn] is not None:
+            self.copied[self.turn].synchronize()
+            self.copied[self.turn] = None
+        return self.sets[self.turn]
+
+
 class OnCuda(Conversion):
     """Tensors on a CUDA device: copied by the thread that draws, awaited by the learner's stream.
 
@@ -218,24 +234,16 @@ class OnCuda(Conversion):
         self._as_tensor = as_tensor
         self._stream = torch.cuda.Stream(device)
         self._device = self._stream.device  # by its number: the current one may change
-        self._sets: list[dict[str, Any]] = [{} for _ in range(SETS)]  # pinned tensors by column
-        self._copied: list[Any] = [None] * SETS  # event of the last copy out of each set
-        self._turn = 0
-
-    def _next_set(self) -> dict[str, Any]:
-        """The set in turn, when it may be written to again."""
-        if self._copied[self._turn] is not None:
-            self._copied[self._turn].synchronize()
-            self._copied[self._turn] = None
-        return self._sets[self._turn]
+        self._memory = PinnedSets()
 
     def room(self) -> dict[str, Any] | None:
         """The set that is next, for a batch to be drawn into; None before its first batch."""
-        return dict(self._next_set()) or None
+        return dict(self._memory.next()) or None
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
         """Begin copies. Columns without a dtype of PyTorch stay arrays."""
-        pinned = self._next_set()
+        memory = self._memory
+        pinned = memory.next()
         columns: dict[str, Any] = {}
         with self._torch.cuda.stream(self._stream):
             for name, values in batch.items():
@@ -245,8 +253,8 @@ class OnCuda(Conversion):
                 columns[name] = tensor
             arrived = self._torch.cuda.Event()
             arrived.record(self._stream)
-        self._copied[self._turn] = arrived
-        self._turn = (self._turn + 1) % SETS
+        memory.copied[memory.turn] = arrived
+        memory.turn = (memory.turn + 1) % SETS
         return columns, arrived
 
     def _pinned(self, pinned: dict[str, Any], name: str, values: Any) -> Any:

@@ -558,6 +558,22 @@ def test_pinned_memory_grows(fake: FakeCuda) -> None:
     assert len(events(fake, "pin")) == 4
 
 
+def test_threads_have_pinned_memory_of_their_own(fake: FakeCuda) -> None:
+    """While one draws into its memory, another that shares the iterator draws into other memory."""
+    copies = OnCuda(fake, "cuda", fake.from_numpy)
+
+    def fill(n: int) -> Any:
+        for _ in range(2):
+            copies.make({"x": np.full(4, n)})
+        room = copies.room()
+        assert room is not None
+        return room["x"]
+
+    with ThreadPoolExecutor(1) as other:
+        first, second = fill(1), other.submit(fill, 2).result()
+    assert (first.array.tolist(), second.array.tolist()) == ([1] * 4, [2] * 4)
+
+
 def test_batches_on_a_real_cuda_device(torch: Any) -> None:
     """The same on the thing itself, where there is one."""
     if not torch.cuda.is_available():
