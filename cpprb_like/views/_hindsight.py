@@ -222,6 +222,9 @@ class Goals(Layer):
         self.changed = frozenset(changed)
         if layer.relabelled and OWN_NAME in fields:
             raise ValueError(f"relabelled: the buffer has a field {OWN_NAME!r}")
+        # Fields that were overwritten before a function asked for them. Later draws read them with
+        # the rows: otherwise a slow function beside a fast writer would draw for ever.
+        self.missed: set[str] = set()
 
     def changes(self, fields: Fields) -> frozenset[str]:  # noqa: ARG002
         """See ``Layer.changes``."""
@@ -299,9 +302,12 @@ class Relabelling(Revision):
             self.reached = read_fields(ring, others, {achieved})[achieved]
         asked = self._open_windows(numbers) if plan.is_several else self.slots
         in_batch = {name: self._rows_of(batch[name]) for name in plan.as_asked}
-        self.rows = RelabelledRows(ring, moment, asked, self.places, in_batch, drawn.still)
-        if plan.calls_functions and achieved not in in_batch:
-            self.rows.more = read_fields(ring, asked, {achieved})
+        self.rows = RelabelledRows(
+            ring, moment, asked, self.places, in_batch, goals.missed, drawn.still
+        )
+        if plan.calls_functions:
+            early = {achieved, *goals.missed.copy()} - in_batch.keys()
+            self.rows.more = read_fields(ring, asked, early) if early else {}
         return ring.holds(moment, others)
 
     def _open_windows(self, numbers: Slots) -> Slots:
@@ -473,6 +479,7 @@ class RelabelledRows(Mapping[str, Array]):
         slots: Slots,
         places: Slots,
         batch: Batch,
+        missed: set[str],
         still: Callable[[], bool],
     ) -> None:
         self.ring = ring
@@ -482,6 +489,7 @@ class RelabelledRows(Mapping[str, Array]):
         self.batch = batch
         self.more: Batch = {}  # of these rows, fields that are not in the batch
         self.goals: Batch = {}
+        self.missed = missed
         self.still = still
         self.are_gone = False
 
@@ -497,9 +505,12 @@ class RelabelledRows(Mapping[str, Array]):
             return self.batch[name].take(self.places, axis=0)
         if name not in self.more:
             were_gone, self.are_gone = self.are_gone, True
+            self.missed.add(name)  # stays if the next line raises
             self.more |= read_fields(self.ring, self.slots, {name})
             self.are_gone = were_gone
             self.check()
+            if not self.are_gone:
+                self.missed.discard(name)
         return self.more[name].copy()
 
     def __getitem__(self, name: str) -> Array:

@@ -475,6 +475,25 @@ def test_rows_that_go_away_are_drawn_again(strategy: Any, cleared: bool) -> None
     assert strategy == "random" or ((batch["id"] > 106) == (others > 106)).all()
 
 
+def test_a_slow_function_beside_a_fast_writer_gets_its_fields() -> None:
+    """All rows are overwritten in each call of a function, before it asks for a field."""
+    calls: list[int] = []
+
+    def reward(achieved: Array, goal: Array, rows: Mapping[str, Array]) -> Array:
+        calls.append(len(goal))
+        assert len(calls) < 9, "the batch is drawn again and again"
+        rb.add(**steps(100 * len(calls), 20))
+        return rows["id"]
+
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**steps(0, 20))
+    her = relabeller(rb, reward_func=reward, relabel_ratio=1.0)
+    for _ in range(3):
+        batch = her.sample(30, fields=["goal", "rew"])
+        last = 100 * (len(calls) - 1)
+        assert set(batch["rew"].tolist()) <= set(range(last, last + 20))
+
+
 def test_goals_that_go_away_are_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the row that gives a goal is overwritten before it is read, the batch is drawn anew."""
 
