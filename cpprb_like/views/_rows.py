@@ -169,7 +169,11 @@ class RowReader:
             counted.reshape(*within.shape, *axes), rewards.astype(precision), precision.type(-0.0)
         )
         with np.errstate(over="ignore", invalid="ignore"):
-            out[...] = (steps * powers.reshape(-1, *axes)).sum(axis=1)
+            steps *= powers.reshape(-1, *axes)
+            total = steps[:, 0]
+            for k in range(1, steps.shape[1]):  # ``sum`` rounds by the longest window of the batch
+                total += steps[:, k]
+            out[...] = total
         alone = within.sum(axis=1) == 1
         out[alone] = rewards[alone, 0]  # to the last bit, NaN too
 

@@ -596,6 +596,21 @@ def test_sums_are_as_exact_as_the_field(dtype: str, shape: tuple[int, ...]) -> N
     assert (np.abs(got.astype("g") - exact) <= rounding).all()
 
 
+@pytest.mark.parametrize("dtype", ["f8", "g", ">f8"])
+def test_a_sum_is_the_same_in_each_batch(dtype: str) -> None:
+    """How many steps the other rows of a batch have does not change its rounding."""
+    rng = np.random.default_rng(5)
+    spec: FieldSpec = {"shape": (), "dtype": dtype}
+    rb = ReplayBuffer(
+        200,
+        {"rew": {"shape": (), "dtype": "f8"}, "cost": spec, "done": {"shape": (), "dtype": bool}},
+        Nstep={"size": 20, "rew": ["rew", "cost"]},
+    )
+    rb.add(rew=np.zeros(200), cost=rng.normal(size=200), done=rng.random(200) < 0.08)
+    every = rb.get_all_transitions()["cost"]
+    assert [rb[slot]["cost"].item() for slot in range(len(every))] == every.tolist()
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8", ">f4", "f2"])
 @pytest.mark.parametrize("shape", [(), (1,), (3,)])
 def test_chained_rewards_are_summed(dtype: str, shape: tuple[int, ...]) -> None:
