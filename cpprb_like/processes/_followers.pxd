@@ -33,7 +33,8 @@ cdef class Follower:
 
 cdef struct Share:              # a ring that is drawn from
     intp_t number
-    intp_t stop                      # rows of it and of the rings before
+    intp_t start                     # rows of the rings before
+    intp_t stop                      # ... and of it
     intp_t first                     # slot of its oldest row, less the rows of the rings before
     intp_t capacity
     const char* records
@@ -46,3 +47,5 @@ cdef class Followers(Rings):
     cdef readonly int64_t follows  # calls of ``follow`` so far
 
     cdef bint c_is_usable(self, intp_t number) noexcept
+    cpdef list follow(self)
+    cpdef ndarray draw_uniform(self, intp_t n, rng, bint replace)

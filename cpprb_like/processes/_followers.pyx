@@ -334,7 +334,7 @@ cdef class Followers(Rings):
         self.members[number] = follower
         self.rings[number] = follower.ring
 
-    def follow(self):
+    cpdef list follow(self):
         """Take in the rows that were published in all rings since the last call.
 
         Returns the numbers of the rings that are being edited. They count as empty until the next
@@ -378,7 +378,7 @@ cdef class Followers(Rings):
 
     # ------------------------------------------------------------------ drawing
 
-    def draw_uniform(self, intp_t n, rng, bint replace):
+    cpdef cnp.ndarray draw_uniform(self, intp_t n, rng, bint replace):
         """Draw n rows of all rings, each with the same probability: their numbers.
 
         Without ``replace`` they differ and come in random order. None if some rows cannot be drawn:
@@ -403,6 +403,7 @@ cdef class Followers(Rings):
                 is_plain &= ring.c_drawable() == <intp_t> (ring.c_stop() - ring.c_first())
                 shares[count].number, shares[count].capacity = number, ring.capacity
                 shares[count].first = <intp_t> (ring.c_first() % ring.capacity) - total
+                shares[count].start = total
                 total += ring.c_drawable()
                 shares[count].stop = total
                 shares[count].records = <const char*> ring.c_record(0)
@@ -495,12 +496,12 @@ cdef void c_find_rows(
     const Share* shares, intp_t count, int spread, intp_t* rows, intp_t n
 ) noexcept nogil:
     """Places among the rows of all shares become numbers of rows; their records are fetched."""
-    cdef intp_t k, place, slot, total = shares[count - 1].stop
+    cdef intp_t k, place, slot, scale = (count << 32) // shares[count - 1].stop
     cdef const Share* share
     for k in range(n):
         place = rows[k]
-        share = shares + place * count // total  # if all have as many rows
-        while share > shares and place < share[-1].stop:
+        share = shares + (place * scale >> 32)  # if all have as many rows
+        while place < share.start:
             share -= 1
         while place >= share.stop:
             share += 1

@@ -191,19 +191,22 @@ class Learner(Source):
     def _next_batch(self, n: int, options: SampleOptions, columns: Any, arrays: Any) -> Batch:
         """A batch, drawn by one thread at a time."""
         shards = self._shards
-
-        def again() -> tuple[RowNumbers, Batch]:
-            rows, extra = shards.choose(None, n, options)
-            batch = self._rows_of(rows, arrays, columns)
-            return rows, batch | {name: aligned(values) for name, values in extra.items()}
-
         with shards.lock:
             batch = attempt(shards.group, shards, n, options, columns, arrays, self._take)
             if batch is None:
+                again = partial(self._try_again, n, options, columns, arrays)
                 batch = self.consistently(again, shards.group.late)
             self.draws += 1
         self._counts[DRAWN] += n
         return batch
+
+    def _try_again(
+        self, n: int, options: SampleOptions, columns: Any, arrays: Any
+    ) -> tuple[RowNumbers, Batch]:
+        """Draw and read rows once: see ``consistently``."""
+        rows, extra = self._shards.choose(None, n, options)
+        batch = self._rows_of(rows, arrays, columns)
+        return rows, batch | {name: aligned(values) for name, values in extra.items()}
 
     def _rows_of(self, rows: RowNumbers, arrays: Any, columns: Any) -> Batch:
         """Columns of rows, or all."""

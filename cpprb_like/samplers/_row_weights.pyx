@@ -797,7 +797,7 @@ def draw_together(list parts not None, int bits, n, rng, bint stratified):
     then the least mass of all rows and the sum of all. Raises ``NotEnoughDataError`` if that is 0.
     """
     cdef intp_t k, number, found, size = c_index(n)
-    cdef float64_t mass, scale, start = 0.0, least = INFINITY, total = 0.0
+    cdef float64_t mass, scale, most, start = 0.0, least = INFINITY, total = 0.0
     cdef RowWeights one, last = None
     cdef cnp.ndarray rows = c_numbers(1, &size, cnp.NPY_INTP)
     cdef cnp.ndarray masses = c_numbers(1, &size, cnp.NPY_FLOAT64)
@@ -824,11 +824,12 @@ def draw_together(list parts not None, int bits, n, rng, bint stratified):
         names[k] = -1
     for number, one, scale in parts:
         mass = one.tree.c_total() * scale
+        most = nextafter(one.tree.c_total(), 0.0)
         found = 0
         for k in range(size):
             if names[k] < 0 and (targets[k] < start + mass or one is last):
                 # A difference may round up.
-                theirs[found] = min((targets[k] - start) / scale, nextafter(one.tree.c_total(), 0.0))
+                theirs[found] = min((targets[k] - start) / scale, most)
                 places[found] = k
                 found += 1
         c_find_leaves(&one.tree.nodes[0], &one.tree.shape, theirs, slots, theirs, found)
