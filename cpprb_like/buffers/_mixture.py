@@ -251,6 +251,7 @@ class Mixture(Source):
                 extra["weights"][start:stop] = part.get("weights", 1.0)
             if "indexes" in extra:
                 own = part.get("indexes", np.zeros(stop - start, np.int64))
+                own = np.ascontiguousarray(own, np.int64)  # a sampler of a user's may give others
                 extra["indexes"][start:stop] = self._names.name(number, own)
             known = {*OWN_NAMES, *wanted}
             others[name] = {column: part[column] for column in part if column not in known}

@@ -768,3 +768,21 @@ def test_out_is_whole_or_untouched_whatever_a_sampler_does() -> None:
     with pytest.raises(OSError, match="broken"):
         mixture.sample(16, out=out)
     assert all((out[name] == value).all() for name, value in (("x", -7), ("image", 9)))
+
+
+class Narrow(Prioritized):
+    """A sampler whose indexes are narrow integers."""
+
+    def draw(self, *given: Any, **options: Any) -> Any:
+        slots, extra = super().draw(*given, **options)
+        return slots, {**extra, "indexes": extra["indexes"].astype(np.int32)}
+
+
+def test_indexes_of_a_sampler_of_a_users_may_be_any_integers() -> None:
+    """Those that were not int64 were refused, as an argument ``own`` that no user gave."""
+    mixture = Mixture({"a": plain(0), "b": by_priority(20, sampler=Narrow())}, {"a": 1, "b": 1})
+    batch = mixture.sample(16)
+    assert batch["indexes"].dtype == np.int64
+    mixture.update_priorities(batch["indexes"], np.full(16, 100.0))
+    source: Any = mixture.sources["b"]
+    assert source.get_max_priority() == 100
