@@ -235,6 +235,45 @@ def test_flags_that_users_set_stay_until_the_row_goes(kind: type[Any], is_copied
     assert flags(rb) == "000110011100"
 
 
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_broken_stack_is_not_drawn_whatever_was_said(kind: type[Any], is_copied: bool) -> None:
+    """Its lost frames were read as zeros."""
+    rb = made(kind, Shape(2, 1, 6))
+    step = {"observation": [1.0], "action": 1, "reward": 1.0, "terminal": False}
+    for _ in range(9):
+        rb.add(**step)
+    assert (flags(rb), rb.cursor()) == ("111001", 4)
+    rb.set_index_valid_status(5, True)
+    rb.add(**step)
+    if is_copied:
+        rb = copy.copy(rb)
+    assert (flags(rb), rb.size) == ("111100", 4)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("is_valid", [False, True])
+def test_an_interrupted_call_leaves_the_flag_with_the_row(
+    kind: type[Any], is_valid: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row was declared, but its flag stayed as it was, for as long as the row was there."""
+    rb = made(kind, Shape(1, 1, 12))
+    for t in range(5):
+        rb.add(observation=[float(t)], action=t, reward=1.0, terminal=False)
+    slot = 4 if is_valid else 1
+    assert rb.is_valid_transition(slot) != is_valid
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rb._rows, "_look", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            rb.set_index_valid_status(slot, is_valid)
+    assert flags(rb) == flags(copy.copy(rb))
+    assert rb.size == flags(rb).count("1")
+
+
 def test_a_slot_made_valid_too_early_gives_zeros_for_what_is_not_there() -> None:
     """Nothing that was never written is given out, whatever the flags say."""
     rb = ReplayBuffer(stack_size=3, replay_capacity=9, update_horizon=3)

@@ -206,8 +206,10 @@ class ReplayBuffer(Savable):
 
     def _by_name(self, args: Sequence[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
         """Values by position as values by name."""
+        if not args:
+            return dict(fields)
         names = self._add_names()
-        if args and not self._settings.is_declared:
+        if not self._settings.is_declared:
             raise TypeError(f"add: expected keywords only, got {len(args)} positional arguments")
         taken: dict[str, Any] = dict(zip(names, args, strict=False))
         if len(args) > len(names) or taken.keys() & fields.keys():

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
@@ -58,6 +57,7 @@ class Rows:
         self.flags: NDArray[np.bool_] = np.zeros(settings.replay_capacity, np.bool_)
         self.valid = Where(rows.ring, self.flags.take)
         self.seen = 0  # rows written at the last ``follow``
+        self.unsure: int | None = None  # a slot whose flag does not follow ``SAID`` yet
         self.count: int | None = 0  # of the flags that are set; None while they change
         self._columns = {x.name: x for x in rows.ring.columns if x.objects is None}
         self._fields = {field.name: field for field in rows.schema.fields}
@@ -159,30 +159,38 @@ class Rows:
 
     def follow(self) -> NDArray[np.bool_]:
         """The flags, up to date. An interrupted call is repeated by the next one."""
-        if self.ring.written != self.seen:
+        if self.ring.written != self.seen or self.unsure is not None:
             self.rows._hold(False, self._take_in)
         return self.flags
 
     def _take_in(self) -> None:
         """``follow``, while other threads that write wait."""
         written, capacity = self.ring.written, self.ring.capacity
-        oldest = max(0, written - capacity)
-        # Steps before the new rows lacked what follows; the oldest stacks have lost frames.
-        for start in range(max(oldest, self.seen - self.horizon), written, CHUNK):
-            self._look(np.arange(start, min(start + CHUNK, written)) % capacity)
-        self._look(np.arange(oldest, oldest + self.padding if oldest else 0) % capacity)
-        self.seen = written
+        if written != self.seen:
+            oldest = max(0, written - capacity)
+            # Steps before the new rows lacked what follows.
+            for start in range(max(oldest, self.seen - self.horizon), written, CHUNK):
+                self._look(np.arange(start, min(start + CHUNK, written)) % capacity)
+            if oldest:  # the oldest stacks have lost frames, whatever was said of their rows
+                self._set(np.arange(oldest, oldest + self.padding) % capacity, False)
+            self.seen = written
+        if self.unsure is not None:
+            self._look(np.array([self.unsure]))
+            self.unsure = None
 
     def _look(self, slots: Slots) -> None:
-        """Set the flags of slots, each of which is there once."""
-        before, self.count = self.size(), None  # an interrupted call leaves no wrong count
-        before -= int(np.count_nonzero(self.flags[slots]))
+        """Set the flags of slots, each of which is there once, by the rule of the class."""
         window, counts, flags = self.ring.windows(slots, self.padding, self.horizon)
         is_step = self.read(STEP, window.take([self.padding, -1], axis=1))
         has_end = IS_TERMINAL[flags] | (IS_END[flags] & ~is_step[:, 1])
         valid = is_step[:, 0] & (has_end | (counts[:, 1] == self.horizon))
         said = self.read(SAID, slots[:, np.newaxis])[:, 0]
-        self.flags[slots] = valid & (counts[:, 0] == self.padding) & (said >= 0) | (said > 0)
+        self._set(slots, valid & (counts[:, 0] == self.padding) & (said >= 0) | (said > 0))
+
+    def _set(self, slots: Slots, flags: NDArray[np.bool_] | bool) -> None:
+        before, self.count = self.size(), None  # an interrupted call leaves no wrong count
+        before -= int(np.count_nonzero(self.flags[slots]))
+        self.flags[slots] = flags
         self.count = before + int(np.count_nonzero(self.flags[slots]))
 
     def size(self) -> int:
@@ -191,9 +199,14 @@ class Rows:
 
     def say(self, slot: int, is_valid: bool) -> None:
         """Declare a row that is stored valid or not."""
+        self.rows._hold(False, self._say, slot, is_valid)
+
+    def _say(self, slot: int, is_valid: bool) -> None:
+        """``say``, while other threads that write wait; ``follow`` ends an interrupted call."""
+        self._take_in()
+        self.unsure = slot
         self.rows.update([slot], **{SAID: [1 if is_valid else -1]})
-        self.follow()
-        self.rows._hold(False, self._look, np.array([slot]))
+        self._take_in()
 
     def draw(self, n: int) -> Slots:
         """Slots of valid rows, drawn as the sampler of the rows draws them."""
@@ -241,21 +254,24 @@ class Rows:
         return self.read(name, np.where(slots < self.ring.stored, slots, -1)[:, np.newaxis])[:, 0]
 
     def transitions(self, slots: Slots) -> tuple[Slots, Any]:
-        """All slots that are read, and the batch of the transitions from ``slots`` on."""
+        """The oldest slots that are read, and the batch of the transitions from ``slots`` on."""
         window, counts, flags = self.ring.windows(slots, self.padding, self.horizon, repeat=False)
-        every, ahead, is_end = np.arange(len(slots)), counts[:, 1], IS_END[flags]
-        last = window[every, self.padding + ahead, np.newaxis]
-        is_final = is_end & ~self.read(STEP, last)[:, 0]
+        ahead, is_end = counts[:, 1], IS_END[flags]
+        # Places in the flat window: of the first frame of each transition, and of a stack from it.
+        firsts = np.arange(len(slots)) * window.shape[1]
+        frames = np.arange(self.padding + 1)
+        last = window.take(firsts + (self.padding + ahead))
+        is_final = is_end & ~self.read(STEP, last[:, np.newaxis])[:, 0]
         steps = np.where(is_end, np.minimum(ahead + 1 - is_final, self.horizon), self.horizon)
         terminal = IS_TERMINAL[flags] & (is_final | (ahead < self.horizon))
 
         is_timeline = self.settings.return_as_timeline_format
-        is_within = np.arange(self.horizon) < steps[:, np.newaxis]
-        # Stacks that end at each row of the transition; all -1 behind the end of the episode.
-        stacks = sliding_window_view(window, self.padding + 1, axis=1)
-        stacks = np.where(stacks[..., -1:] < 0, -1, stacks)
-        following = stacks[:, 1:][is_within] if is_timeline else stacks[every, steps]
-        picked = np.concatenate([stacks[:, 0], following])
+        following = firsts + steps
+        if is_timeline:
+            is_within = np.arange(self.horizon) < steps[:, np.newaxis]
+            following = (firsts[:, np.newaxis] + np.arange(1, self.horizon + 1))[is_within]
+        picked = window.take(np.concatenate([firsts, following])[:, np.newaxis] + frames)
+        picked[picked[:, -1] < 0] = -1  # behind the end of the episode
         batch: dict[str, Any] = {}
         for name, kind in self._outputs.items():
             if name == "terminal":
@@ -268,20 +284,21 @@ class Rows:
                 kind.output_lists(later, steps) if is_timeline else kind.output(later)
             )
         if is_timeline:
-            rewards = self.read("reward", stacks[:, :-1][is_within])
+            rewards = self.read("reward", window.take((following - 1)[:, np.newaxis] + frames))
             batch["reward"] = self._outputs["reward"].output_lists(rewards, steps)
         elif not self.settings.return_everything_as_stack:
             # Rows behind the last step, and final observations, have rewards of 0.
             rewards = self.read("reward", window[:, self.padding : -1]).astype(np.float64)
             factors = self.settings.gamma ** np.arange(float(self.horizon))
-            total = np.tensordot(factors, rewards, (0, 1))
+            total = np.moveaxis(rewards, 1, -1) @ factors if rewards.ndim > 2 else rewards @ factors
             batch["reward"] = column(total.astype(np.float32))
         batch["terminal"] = column(terminal)
         batch["indices"] = column(slots.astype(np.int64))
         batch["step"] = column(steps)
         if self.rows.has_priorities:
             self._add_probabilities(batch, slots)
-        return window[window >= 0], self._batch_type(**batch)
+        oldest = window.take(firsts + (self.padding - counts[:, 0]))
+        return oldest, self._batch_type(**batch)
 
     def _add_probabilities(self, batch: dict[str, Any], slots: Slots) -> None:
         """Add the priorities under ReAgent's name for them, and what they make probable."""
