@@ -70,6 +70,17 @@ def draw_rows(
     return rng.permutation(np.concatenate([np.empty(0, np.intp), *found]))
 
 
+class _Members(dict[int, Starts]):
+    """The starts of each ring by its number: found when they are first asked for."""
+
+    def __init__(self, find: Callable[[int], Starts]) -> None:
+        self._find = find
+
+    def __missing__(self, number: int) -> Starts:
+        self[number] = found = self._find(number)
+        return found
+
+
 class StartsTogether:
     """The rows of several rings at which the items of a view can start: see ``Starts``.
 
@@ -79,18 +90,16 @@ class StartsTogether:
         The rings.
     find : callable
         ``find(number)`` gives the ``Starts`` of a ring that is there.
+
+    Attributes
+    ----------
+    of : callable
+        ``of(number)`` gives the same, which were found once.
     """
 
     def __init__(self, ring: Followers, find: Callable[[int], Starts]) -> None:
         self.ring = ring
-        self._find = find
-        self._members: dict[int, Starts] = {}
-
-    def of(self, number: int) -> Starts:
-        """The starts of one ring."""
-        if number not in self._members:
-            self._members[number] = self._find(number)
-        return self._members[number]
+        self.of = _Members(find).__getitem__
 
     def _counts(self) -> list[int]:
         """The starts of each ring; none of one that is not usable."""
@@ -127,9 +136,7 @@ class StartsTogether:
         counts = self._counts()
         if not any(counts):
             self.refuse()
-        return draw_rows(
-            self.ring, counts, lambda number, k: self.of(number).draw(k, rng), n, rng, replace=True
-        )
+        return self.ring.draw_each(counts, lambda number, k: self.of(number).draw(k, rng), n, rng)
 
     def draw_distinct(self, n: int, rng: Rng) -> RowNumbers:
         """As ``draw``, n different ones: see ``Starts.draw_distinct``."""

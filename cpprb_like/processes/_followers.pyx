@@ -512,6 +512,18 @@ cdef void c_find_rows(
             c_prefetch_rows(share.records, share.stride, share.stride, &slot, 1)
 
 
+cdef int c_follow(Followers group, shards) except -1:
+    """As ``FollowedShards.follow``, without its Python frames if that is all that is due."""
+    cdef list busy
+    if not shards.follows_at_once:
+        shards.follow()
+        return 0
+    busy = group.follow()
+    if busy:
+        shards.look_at(busy)
+    return 0
+
+
 def attempt(
     Followers group not None, shards, intp_t n, SampleOptions options not None, tuple columns,
     list arrays, take,
@@ -530,12 +542,7 @@ def attempt(
         ``take(rows, arrays, None, columns)`` reads the rows; by default ``Followers.take`` does.
     """
     cdef dict batch = None
-    if shards.follows_at_once:
-        busy = group.follow()
-        if busy:
-            shards.look_at(busy)
-    else:
-        shards.follow()
+    c_follow(group, shards)
     draws, noted = shards.draws, None
     cdef int64_t follows = group.follows
     rows, extra = None, {}
@@ -587,7 +594,7 @@ def consistently(Followers group not None, shards, attempt, intp_t late):
             if late >= 0:
                 reader = shards.reader(late)
                 margins[late] = reader.margin_after(margins.get(late, 0))
-            shards.follow()
+            c_follow(group, shards)
             shards.limits, shards.drawn = shards.oldest_of(margins) if margins else {}, None
             moment, noted = group.now(), sampler.draw_state()
             found, follows, group.late = None, group.follows, -1
