@@ -35,6 +35,7 @@ Batches = list[Batch]  # ``list`` is a method below
 NO_SLOTS = np.empty(0, np.intp)
 ALL_ROWS = slice(None)
 MOST_DRAWN = sys.maxsize // 16  # episodes in a draw
+MAX_ROUNDS = 8  # of rejection sampling among all episodes
 
 
 @dataclass(frozen=True)
@@ -271,13 +272,14 @@ class Episodes:
 
         Notes
         -----
-        Cost: proportional to the rows returned, plus about 10 ns for each episode in the buffer.
+        Cost: proportional to the rows returned. Where hardly any episode is complete, also about
+        10 ns for each episode.
         """
         count, columns = as_int("n", n, 0, MOST_DRAWN), self._columns(fields)
 
         def attempt() -> tuple[Slots, Batches] | None:
             version = self._index.version()
-            numbers = self._draw(count, complete)
+            numbers = self._draw_complete(count) if complete else self._draw(count, None)
             found = [self._batch(number, columns) for number in numbers.tolist()]
             if self._index.version() != version:
                 return None
@@ -287,16 +289,31 @@ class Episodes:
 
         return self._buffer.consistently(attempt)
 
-    def _draw(self, n: int, complete: bool) -> Slots:
-        """Numbers of n drawn episodes: of all, or of the complete ones."""
-        among = np.arange(len(self._index), dtype=np.intp)
-        if complete:
-            among = among[self._index.complete(among)]
-        if len(among) == 0:
-            raise NotEnoughDataError(
-                f"cannot sample: there is no {'complete ' if complete else ''}episode"
-            )
-        return among[choose(n, len(among), self._buffer.rng)]
+    def _draw(self, n: int, among: Slots | None) -> Slots:
+        """Numbers of n drawn episodes: of all, or of those in ``among``."""
+        candidates = len(self._index) if among is None else len(among)
+        if candidates == 0:
+            kind = "" if among is None else "complete "
+            raise NotEnoughDataError(f"cannot sample: there is no {kind}episode")
+        drawn = choose(n, candidates, self._buffer.rng)
+        return drawn if among is None else among[drawn]
+
+    def _draw_complete(self, n: int) -> Slots:
+        """Numbers of n drawn complete episodes.
+
+        Rejection comes first, as nearly all episodes are complete unless there are few of them.
+        After some rounds a list of all complete episodes is made.
+        """
+        among, found = len(self._index), NO_SLOTS
+        middle = np.full(1, among // 2, np.intp)
+        for _ in range(MAX_ROUNDS if among and self._index.complete(middle).any() else 0):
+            proposed = self._draw(n - len(found), None)
+            found = np.concatenate([found, proposed[self._index.complete(proposed)]])
+            if len(found) == n:
+                return found
+        every = np.arange(among, dtype=np.intp)
+        rest = self._draw(n - len(found), every[self._index.complete(every)])
+        return np.concatenate([found, rest])
 
     def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...]:
         """The columns to read."""
