@@ -299,14 +299,19 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     with contextlib.suppress(FileNotFoundError):
         _expect_regular(path, path.stat())  # before it is opened, as that may do something
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags, 0o666)
-    try:
-        _expect_regular(path, os.fstat(descriptor))
-        mode = "rb" if flags & os.O_ACCMODE == os.O_RDONLY else "r+b"
-        return cast(BinaryIO, open(descriptor, mode))  # noqa: PTH123 (a descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
+
+    def opener(name: str, _: int) -> int:
+        """The descriptor, which the file closes from then on."""
+        descriptor = os.open(name, flags, 0o666)
+        try:
+            _expect_regular(path, os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    mode = "rb" if flags & os.O_ACCMODE == os.O_RDONLY else "r+b"
+    return cast(BinaryIO, open(path, mode, opener=opener))
 
 
 def _expect_regular(path: Path, found: os.stat_result) -> None:
