@@ -261,7 +261,7 @@ class WeightsTogether:
         passed = {} if without is None else {own[0]: own[2] for own in self.ring.split(without)}
         wanted = n + sum(map(len, passed.values()))
         found = self.count(wanted) - wanted + n
-        if found < n:
+        if found < n or not self._parts():
             raise NotEnoughDataError(
                 f"cannot draw {n} distinct rows: {found} have a weight above zero"
             )

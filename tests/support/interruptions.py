@@ -47,8 +47,8 @@ def cut_at(
             return None
         if frame.f_code.co_filename in HARNESS:
             return None
-        if frame.f_globals.get("__name__", "").startswith("hypothesis"):
-            return None  # its callback of the garbage collector, where no error can pass
+        if frame.f_globals.get("__name__", "").startswith(("hypothesis", "weakref", "_weakrefset")):
+            return None  # callbacks of the garbage collector, where no error can pass
         # Not where an exception is handled: CPython then takes it for handled for ever. Nor at the
         # line of a ``with`` statement, which is traced again at its end, before ``__exit__``: an
         # error there leaves a lock taken, which no signal handler can do.
