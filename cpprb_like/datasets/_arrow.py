@@ -185,10 +185,9 @@ class ParquetFiles:
                 self.open(number)
                 row = start - int(self.starts[number])
                 first, group = self._group(row, columns)
-                found = group.slice(row - first, min(most, stop - start))
-                rows = convert(found)
-            yield rows
-            start += len(found)
+                for found in group.slice(row - first, min(most, stop - start)).to_batches():
+                    yield convert(found)
+                    start += len(found)
 
     def _group(self, row: int, columns: list[str]) -> tuple[int, Any]:
         """The group of rows that has a row of the open file, and the number of its first row."""
@@ -200,12 +199,12 @@ class ParquetFiles:
             table = self._file.read_row_group(group, columns, use_threads=False)
             if len(table) != starts[group + 1] - starts[group]:
                 raise ValueError(f"expected rows up to {starts[group + 1]}, got {len(table)}")
-            self._key, self._batch = (group, *columns), table.combine_chunks().to_batches()[0]
-        return int(starts[group]), self._batch
+            self._key, self._table = (group, *columns), table.combine_chunks()
+        return int(starts[group]), self._table
 
     def close(self) -> None:
         """Close the file."""
-        self._key, self._batch = (), None
+        self._key, self._table = (), None
         if self._file is not None:
             self._file.close()
         self._file, self._number = None, -1

@@ -133,8 +133,8 @@ class RllibReader(Reader):
         builder.add(paths, field_of)
         return builder
 
-    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, list[tuple[int, int]]]]:
-        """Where the rows say that episodes begin, and the runs of rows of each."""
+    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, Array]]:
+        """Where the rows say that episodes begin, and the numbers of the rows of each."""
         keys, of_key, ended, times = self._read_marks()
         order = np.argsort(of_key, kind="stable")  # rows of a key in a row, in the order of files
         begins = np.ones(len(order), np.bool_)
@@ -146,9 +146,7 @@ class RllibReader(Reader):
             # Names that only count the episodes say nothing that a buffer lacks.
             self.left_out = [text for text in self.left_out if not text.startswith(f"{EPISODE} (")]
         for rows in pieces:
-            runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-            spans = [(int(run[0]), int(run[-1]) + 1) for run in runs]
-            yield EpisodeRecord(len(rows), is_open=not ended[rows[-1]]), spans
+            yield EpisodeRecord(len(rows), is_open=not ended[rows[-1]]), rows
 
     def _read_marks(self) -> tuple[list[Key], Array, Array, Array | None]:
         """What tells episodes: all keys, and of each row the number of its key, end and ``t``."""
@@ -239,23 +237,32 @@ class RllibReader(Reader):
 
     def _digests(self, rows: Array, names: list[str]) -> list[bytes]:
         """A digest of some fields of each row."""
-        columns = list(dict.fromkeys(self.places[name][0] for name in names))
-        made = {}
-        for row in sorted(rows.tolist()):
-            (found,) = self._files.read(
-                row, row + 1, columns, 1, lambda batch: self._values(batch, names)
-            )
-            data = b"".join(found[name].tobytes() for name in names)
-            made[row] = hashlib.blake2b(data, digest_size=16).digest()
-        return [made[row] for row in rows.tolist()]
+        order, made = np.sort(rows), list[bytes]()
+        for found in self._read_rows(order, names, rows_in_chunk(self.header.row_nbytes)):
+            parts = [values.reshape(len(values), -1).view(np.uint8) for values in found.values()]
+            data = np.concatenate(parts, axis=1)
+            made += [hashlib.blake2b(row, digest_size=16).digest() for row in data]
+        by_row = dict(zip(order.tolist(), made, strict=True))
+        return [by_row[row] for row in rows.tolist()]
 
     def read(self, number: int, most: int) -> Iterator[Rows]:
         """The rows of an episode."""
-        columns = list(dict.fromkeys(path[0] for path in self.places.values()))
-        for start, stop in self.spans[number]:
-            yield from self._files.read(
-                start, stop, columns, most, lambda batch: self._values(batch, self.places)
-            )
+        return self._read_rows(self.spans[number], list(self.places), most)
+
+    def _read_rows(self, rows: Array, names: list[str], most: int) -> Iterator[Rows]:
+        """Some fields of rows, whose numbers rise."""
+        columns = list(dict.fromkeys(self.places[name][0] for name in names))
+        while len(rows):
+            near, at = rows[: np.searchsorted(rows, rows[0] + most)], int(rows[0])
+            rows = rows[len(near) :]
+            for found in self._files.read(
+                at, int(near[-1]) + 1, columns, most, lambda batch: self._values(batch, names)
+            ):
+                stop = at + len(found[names[0]])
+                wanted = near[slice(*np.searchsorted(near, (at, stop)))] - at
+                if len(wanted):
+                    yield {name: values[wanted] for name, values in found.items()}
+                at = stop
 
     def _values(self, batch: Any, names: Iterable[str]) -> Rows:
         """The values of fields."""
