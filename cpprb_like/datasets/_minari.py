@@ -143,21 +143,31 @@ class MinariReader(Reader):
                 f"{total!r}"
             )
         self._found: list[tuple[EpisodeRecord, int]] = []
-        paths: Counter[Place] = Counter()
+        paths, said = Counter[Place](), Counter[str]()
+        of_resets: set[Place] = set()  # infos
         first: StoredEpisode | None = None
         for number in range(total):
             one = self._storage.episode(number)
             if one.length > 0:
                 first = first or one
-                is_open = not any(_is_set(one, path) for path in ENDS)
+                is_open = not any(_is_set(one, path, one.length - 1) for path in ENDS)
                 self._found.append((EpisodeRecord(one.length, is_open=is_open), number))
                 paths.update(one.columns.keys())
+                said.update(one.said)
+                infos = (path for path in one.columns.keys() - of_resets if path[0] == INFOS)
+                of_resets.update(
+                    path for path in infos if one.columns[path].extra and _is_set(one, path, 0)
+                )
         builder = HeaderBuilder(ROLES, self.left_out, makes_next=True)
         if first is None:
             return builder
         self._add_fields(builder, first)
         later = {path: n for path, n in paths.items() if path not in builder.seen}
         self.left_out += [f"{'/'.join(path)} of {n} episodes" for path, n in later.items()]
+        self.left_out += [
+            f"{'/'.join(path)} of resets" for path in sorted(of_resets & builder.seen)
+        ]
+        self.left_out += [f"{name} of {n} resets" for name, n in sorted(said.items())]
         return builder
 
     def read_episodes(self) -> list[tuple[EpisodeRecord, int]]:
@@ -218,13 +228,14 @@ class MinariReader(Reader):
         self._storage.close()
 
 
-def _is_set(one: StoredEpisode, path: Place) -> bool:
-    """Whether the flag of the last step is set; it is not where there is no such column."""
+def _is_set(one: StoredEpisode, path: Place, row: int) -> bool:
+    """Whether a row of a column has a number other than 0 and NaN; no without such a column."""
     column = one.columns.get(path)
     field = None if column is None else column.field("", None)
     if column is None or not isinstance(field, Field):
         return False
-    return bool(column.read(one.length - 1, one.length, field).any())
+    values = column.read(row, row + 1, field)
+    return bool(((values != 0) & (values == values)).any())
 
 
 class Minari(Format):
@@ -233,7 +244,7 @@ class Minari(Format):
     name = "minari"
     reader = MinariReader
     writer: ClassVar[type[MinariWriter]] = MinariWriter
-    lacks = (CUT, "the infos and seeds of resets")
+    lacks = (CUT,)
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)
 
     def matches(self, path: Path) -> bool:

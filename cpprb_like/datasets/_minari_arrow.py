@@ -18,8 +18,8 @@ import numpy as np
 
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need, reading
-from cpprb_like.datasets._minari_metadata import INFOS, METADATA, Leaf, StoredEpisode
-from cpprb_like.datasets._model import Array, Field, Place
+from cpprb_like.datasets._minari_metadata import INFOS, METADATA, OF_RESET, Leaf, StoredEpisode
+from cpprb_like.datasets._model import Array, Field, Place, load_json
 
 __all__ = ["ArrowColumn", "ArrowOutput", "ArrowStorage"]
 
@@ -113,7 +113,9 @@ class ArrowStorage:
             if column.name != "episode_id"
             for rest in _arrow.parts(column)
         }
-        return StoredEpisode(table.num_rows - 1, columns)
+        file = folder / METADATA
+        said = load_json(file.read_bytes(), str(file)) if file.is_file() else {}
+        return StoredEpisode(table.num_rows - 1, columns, OF_RESET.intersection(said))
 
     def close(self) -> None:
         """Do nothing: no file is open."""

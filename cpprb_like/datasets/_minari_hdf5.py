@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _hdf5
-from cpprb_like.datasets._minari_metadata import INFOS, Leaf, StoredEpisode, is_tuple
+from cpprb_like.datasets._minari_metadata import INFOS, OF_RESET, Leaf, StoredEpisode, is_tuple
 from cpprb_like.datasets._model import Array, Field, Place, nest
 
 __all__ = ["Hdf5Column", "Hdf5Output", "Hdf5Storage"]
@@ -92,7 +92,8 @@ class Hdf5Storage:
             )
             for place, data in _hdf5.members(group)
         }
-        return StoredEpisode(len(rewards), columns)
+        said = OF_RESET.intersection(key.partition("/")[0] for key in group.attrs)
+        return StoredEpisode(len(rewards), columns, said)
 
     def close(self) -> None:
         """Close the file."""

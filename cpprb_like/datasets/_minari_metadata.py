@@ -24,6 +24,7 @@ __all__ = [
     "ENDS",
     "INFOS",
     "METADATA",
+    "OF_RESET",
     "SPACES",
     "Leaf",
     "StoredEpisode",
@@ -39,6 +40,7 @@ __all__ = [
 
 METADATA = "metadata.json"
 INFOS = "infos"
+OF_RESET = frozenset({"seed", "options"})  # arguments of a reset, which no buffer has
 ENDS = (("terminations",), ("truncations",))
 STORAGES = "hdf5", "arrow", "parquet"
 VERSION = "0.5.4"  # of Minari, whose layout this is
@@ -58,10 +60,11 @@ OWN = {  # keys of which export knows the values
 
 
 class StoredEpisode(NamedTuple):
-    """An episode in a storage: its steps, and its columns by path."""
+    """An episode in a storage: its steps, its columns by path, and names of ``OF_RESET``."""
 
     length: int
     columns: Mapping[Place, Any]
+    said: frozenset[str]
 
 
 def load(path: Path) -> tuple[Path, dict[str, Any]] | None:

@@ -139,7 +139,6 @@ def write_minari(path: Path, n: int = 1, **more: Any) -> None:
     with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
         for k in range(n):
             group = file.create_group(f"episode_{k}")
-            group.attrs["seed"] = 3
             for name, values in {**steps, **more}.items():
                 group[name] = values
 
@@ -173,6 +172,30 @@ def test_infos_of_later_episodes_are_told(tmp_path: Path) -> None:
     assert found.left_out == ["infos/later/deep of 2 episodes"]
     with pytest.raises(ValueError, match="infos/later/deep of 2 episodes"):
         ReplayBuffer.from_dataset(tmp_path / "x", strict=True)
+
+
+def test_what_was_said_of_resets_is_told(tmp_path: Path) -> None:
+    """Seeds, options and infos of resets were left out without a word; zeros say nothing."""
+    h5py = need("h5py")
+    height = {"infos/height": np.array([np.nan, 1, 2, 3]), "infos/x": np.zeros(4)}
+    write_minari(tmp_path / "x", n=2, **height)
+    assert describe(tmp_path / "x").left_out == []
+    with h5py.File(tmp_path / "x" / "data" / "main_data.hdf5", "r+") as file:
+        file["episode_0"].attrs["seed"] = file["episode_1"].attrs["seed"] = 3
+        file["episode_1"].attrs["options/place"] = 1.0
+        file["episode_1/infos/height"][0] = 7
+    told = ["infos/height of resets", "options of 1 resets", "seed of 2 resets"]
+    assert describe(tmp_path / "x").left_out == told
+    with pytest.warns(DataLossWarning, match=", ".join(told)):
+        rb = ReplayBuffer.from_dataset(tmp_path / "x")
+    assert rb.get_all_transitions()["info.height"].tolist() == [1, 2, 3] * 2
+
+
+def test_seeds_of_resets_are_told_with_arrow(tmp_path: Path) -> None:
+    """The same, of the files of episodes."""
+    write_minari_arrow(tmp_path, 2)
+    (tmp_path / "data" / "1" / "metadata.json").write_text(json.dumps({"id": 1, "seed": 5}))
+    assert "seed of 1 resets" in describe(tmp_path).left_out
 
 
 def test_infos_of_later_episodes_are_told_with_arrow(tmp_path: Path) -> None:
