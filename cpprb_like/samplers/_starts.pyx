@@ -17,8 +17,7 @@ from numpy.random cimport bitgen_t
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch
 from cpprb_like._core cimport (
-    ABSENT, CLEARS, EDITS, END, EPISODE_LENS, LEFT_OUT, WRITTEN, Ring, c_is_current,
-    c_mark_current, c_previous,
+    ABSENT, CLEARS, EDITS, END, LEFT_OUT, WRITTEN, Ring, c_is_current, c_mark_current, c_previous,
 )
 from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
@@ -93,7 +92,7 @@ cdef class Starts:
     @property
     def nbytes(self):
         """Bytes of memory: none until starts were rare, then a quarter of a byte a slot."""
-        return self.starts.nbytes + (0 if self.streams is None else self.streams.nbytes)
+        return self.starts.nbytes
 
     cdef int c_prepare(self) except -1:
         """Bring the index of episodes up to date, before the methods below read it."""
@@ -279,68 +278,62 @@ cdef class Starts:
 
     # ------------------------------------------------------------------ the set of all starts
 
-    # After ``c_follow`` the set has all starts and nothing else. A new set draws the same slots as
-    # one that has followed the ring for long.
-
     cdef int c_follow(self) except -1:
-        """Update the set: add starts among the new rows, remove rows that are no longer starts.
+        """Let the set have all starts and nothing else.
 
-        The first call looks at all rows.
+        The first call looks at all rows, later ones at the rows from the oldest waiting one on.
         """
         cdef Ring ring = self.ring
-        cdef int64_t row, first
-        cdef intp_t stream, slot
-        cdef cnp.ndarray memory = None, streams = None
+        cdef int64_t row, waits, first
+        cdef cnp.ndarray memory
         self.c_prepare()
-        while self.c_is_over():
-            if memory is None:
-                memory, streams = self.starts.c_allocate(), np.empty(3 * ring.n_envs, np.int64)
-                self.c_prepare()  # last: other threads may add rows during the allocation
-            else:
-                self.c_begin(memory, streams)
-        if c_is_current(self):
+        if self.c_is_over():
+            memory = self.starts.c_allocate()
+            self.c_prepare()  # last: other threads may add rows during the allocation
+            self.starts.c_forget(memory)
+            self.waits = self.oldest = 0
+        elif c_is_current(self):
             return 0
-        first = ring.c_first()
-        row = max(self.seen, first)
-        stream, slot = <intp_t> (row % ring.n_envs), <intp_t> (row % ring.capacity)
-        while row < ring.state[WRITTEN]:
-            if c_has(self.starts, slot):
-                self.starts.c_remove(slot)
-            if not ring.c_flags(slot)[0] & ABSENT:
-                self.c_see(row, stream, slot)
-            row += 1
-            stream = stream + 1 if stream + 1 < ring.n_envs else 0
-            slot = slot + 1 if slot + 1 < ring.capacity else 0
-        self.seen = row
-        row = max(self.oldest, row - ring.capacity)
-        while row < first:  # rows in their slots that the ring leaves out
-            if c_has(self.starts, <intp_t> (row % ring.capacity)):
-                self.starts.c_remove(<intp_t> (row % ring.capacity))
-            row += 1
-        if self.edits != ring.state[EDITS]:
-            for stream in range(0 if self.across else ring.n_envs):
-                if self.waiting[stream] >= 0 and ring.state[EPISODE_LENS + stream] == 0:
-                    self.c_end(stream)
-            if ring.c_absent():
-                self.c_check_all()
-        for stream in range(ring.n_envs if ring.lookahead else 0):
-            if 0 <= self.waiting[stream] < first:
-                self.c_wait_from(stream, first)
-            self.c_settle(stream)
+        first, waits = ring.c_first(), ring.state[WRITTEN]
+        for row in range(max(self.oldest, waits - ring.capacity), first):
+            self.c_discard(<intp_t> (row % ring.capacity))  # the ring leaves these rows out
+        for row in range(max(self.waits, first), ring.state[WRITTEN]):
+            if self.c_look(<intp_t> (row % ring.capacity)) == WAITS:
+                waits = min(waits, row)
+        self.waits = waits
         if self.oldest != first and (self.before or self.stride > 1):
             self.c_check_oldest()
         c_mark_current(self)
         return 0
 
-    cdef void c_check_all(self) noexcept:
-        """Check all starts after rows were hidden: some may be none now, and fewer rows may wait."""
-        cdef intp_t stream, k = self.starts.count
-        for stream in range(self.ring.n_envs):
-            if self.waiting[stream] >= 0:
-                self.c_wait_from(stream, max(self.waiting[stream], self.ring.c_first()))
-        while k > 0:
-            k -= 1
-            self.c_check(self.starts.c_at(k))
+    cdef bint c_is_over(self) noexcept:
+        """Whether all rows have to be looked at: by the first call, and after a deletion or a clear."""
+        return (
+            self.starts.memory is None or self.clears != self.ring.state[CLEARS]
+            or self.ring.c_first() < self.oldest
+            or self.ring.c_absent() and self.edits != self.ring.state[EDITS]
+        )
+
+    cdef int c_look(self, intp_t slot) noexcept:
+        """Add the row in a slot to the set, or remove it; returns its state."""
+        cdef int state = self.c_state(slot)
+        if state != STARTS:
+            self.c_discard(slot)
+        elif not c_has(self.starts, slot):
+            self.starts.c_add(slot)
+        return state
+
+    cdef void c_discard(self, intp_t slot) noexcept:
+        """Remove a slot from the set, if it is there."""
+        if c_has(self.starts, slot):
+            self.starts.c_remove(slot)
+
+    cdef bint c_check(self, intp_t slot) noexcept:
+        """Whether a slot of the set is still a start; if not, the slot is removed."""
+        if slot < self.ring.c_stored() and self.c_state(slot) == STARTS:
+            return True
+        self.c_discard(slot)  # another thread cleared the ring, or deleted rows
+        return False
 
     cdef void c_check_oldest(self) noexcept:
         """Check the oldest rows of each stream, as the rows before them were overwritten."""
@@ -357,107 +350,6 @@ cdef class Starts:
                 if c_has(self.starts, <intp_t> (row % ring.capacity)):
                     self.c_check(<intp_t> (row % ring.capacity))
                 row = ring.c_next(row, ring.state[WRITTEN])
-
-    cdef bint c_is_over(self) noexcept:
-        """Whether the set is out of date: not made yet, cleared, or too far behind."""
-        return self.starts.memory is None or (
-            self.clears != self.ring.state[CLEARS] or self.ring.c_first() < self.oldest
-        )
-
-    cdef void c_begin(self, cnp.ndarray memory, cnp.ndarray streams) noexcept:
-        """Empty the set, over fresh memory."""
-        cdef intp_t stream
-        self.starts.c_forget(memory)
-        self.streams = streams
-        self.waiting = <int64_t*> cnp.PyArray_DATA(self.streams)
-        self.counts = self.waiting + self.ring.n_envs
-        self.newest = self.counts + self.ring.n_envs
-        for stream in range(self.ring.n_envs):
-            self.waiting[stream] = self.newest[stream] = -1
-            self.counts[stream] = 0
-        self.seen = self.oldest = 0
-        self.clears = self.ring.state[CLEARS]
-        self.edits = self.ring.state[EDITS]
-
-    cdef void c_see(self, int64_t row, intp_t stream, intp_t slot) noexcept:
-        """Take in a new row that holds a step."""
-        cdef Ring ring = self.ring
-        cdef int64_t last = self.newest[stream]
-        if self.waiting[stream] >= 0:
-            if last < ring.c_first():
-                self.waiting[stream] = -1
-            elif not self.across and ring.c_flags(<intp_t> (last % ring.capacity))[0] & END:
-                self.c_end(stream)  # ended by ``on_episode_end`` after it was seen
-            elif self.waiting[stream] < ring.c_first():
-                self.c_wait_from(stream, ring.c_first())
-        if self.waiting[stream] < 0:
-            self.waiting[stream], self.counts[stream] = row, 0
-        self.newest[stream] = row
-        self.counts[stream] += 1
-        self.c_settle(stream)
-        if not self.across and ring.c_flags(slot)[0] & END and self.waiting[stream] >= 0:
-            self.c_end(stream)
-
-    cdef void c_settle(self, intp_t stream) noexcept:
-        """Add the waiting rows of a stream that are complete and have enough rows behind them."""
-        while self.waiting[stream] >= 0 and self.counts[stream] >= self.rows and self.c_is_complete(
-            <intp_t> (self.waiting[stream] % self.ring.capacity)
-        ):
-            self.c_add(self.waiting[stream])
-            self.c_move_on(stream)
-
-    cdef void c_end(self, intp_t stream) noexcept:
-        """Settle the waiting rows of a stream whose episode has ended: starts, or never starts."""
-        if self.newest[stream] < self.ring.c_first():
-            self.waiting[stream] = -1
-            return
-        self.c_wait_from(stream, max(self.waiting[stream], self.ring.c_first()))
-        while self.waiting[stream] >= 0 and self.counts[stream] >= self.least:
-            self.c_add(self.waiting[stream])
-            self.c_move_on(stream)
-        self.waiting[stream] = -1
-
-    cdef void c_wait_from(self, intp_t stream, int64_t row) noexcept:
-        """Let the rows of a stream wait from this one on, and count them."""
-        cdef Ring ring = self.ring
-        row += (stream + ring.n_envs - row % ring.n_envs) % ring.n_envs
-        if row <= self.newest[stream] and ring.c_is_absent(<intp_t> (row % ring.capacity)):
-            row = ring.c_next(row, self.newest[stream] + 1)
-        self.waiting[stream] = row if row <= self.newest[stream] else -1
-        self.counts[stream] = 0
-        while 0 <= row <= self.newest[stream]:
-            self.counts[stream] += 1
-            row = ring.c_next(row, self.newest[stream] + 1)
-
-    cdef void c_move_on(self, intp_t stream) noexcept:
-        """Move on to the next waiting row of a stream."""
-        self.counts[stream] -= 1
-        self.waiting[stream] = self.ring.c_next(self.waiting[stream], self.newest[stream] + 1)
-
-    cdef void c_add(self, int64_t row) noexcept:
-        """Add a row that has enough rows behind it."""
-        if self.c_is_on_stride(row) and self.c_has_before(row):
-            self.starts.c_add(<intp_t> (row % self.ring.capacity))
-
-    cdef bint c_check(self, intp_t slot) noexcept:
-        """Whether a slot of the set is still a start; if not, it is removed."""
-        cdef int64_t row
-        cdef intp_t stream
-        cdef int what
-        if slot >= self.ring.c_stored():  # cleared by another thread
-            self.starts.c_remove(slot)
-            return False
-        what = self.c_state(slot)
-        if what == STARTS:
-            return True
-        self.starts.c_remove(slot)
-        row = self.ring.c_row_at(slot)
-        stream = <intp_t> (row % self.ring.n_envs)
-        if what == WAITS and row < self.seen and (  # rows that followed it were deleted
-            self.waiting[stream] < 0 or row < self.waiting[stream]
-        ):
-            self.c_wait_from(stream, row)
-        return False
 
     def refuse(self, distinct=None):
         """Raise ``NotEnoughDataError``: a sequence can start nowhere, or at too few slots."""
