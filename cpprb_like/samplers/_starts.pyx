@@ -10,9 +10,7 @@ new. Not here: how sequences are read (``views._gather_windows``), what they are
 
 cimport cython
 cimport numpy as cnp
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int8_t
-from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch
@@ -22,6 +20,7 @@ from cpprb_like._core cimport (
 from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._rows.slot_set cimport SlotSet, c_has
+from cpprb_like._segment_tree cimport c_bit_generator
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import numpy as np
@@ -50,11 +49,8 @@ def choose(intp_t n, intp_t among, rng):
     if among < 1:
         raise ValueError(f"among: expected at least 1, got {among}")
     bit_generator = rng.bit_generator
-    cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
-        bit_generator.capsule, "BitGenerator"
-    )
     cdef cnp.ndarray numbers = c_numbers(1, &n, cnp.NPY_INTP)
-    cdef Bits bits = c_bits_of(source)
+    cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
     with bit_generator.lock:
         c_bounded_each(&bits, among, <intp_t*> cnp.PyArray_DATA(numbers), n)
     return numbers
@@ -216,11 +212,8 @@ cdef class Starts:
         ``NotEnoughDataError`` if there are none.
         """
         bit_generator = rng.bit_generator
-        cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
-            bit_generator.capsule, "BitGenerator"
-        )
         cdef cnp.ndarray drawn = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef Bits bits = c_bits_of(source)
+        cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
         cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(drawn)
         cdef intp_t k = 0
         lock = bit_generator.lock

@@ -9,7 +9,6 @@ rows (``_rows.gather``), and sampling by weight (``_segment_tree``).
 
 cimport cython
 cimport numpy as cnp
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 from numpy.random cimport bitgen_t
@@ -18,6 +17,7 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._core cimport Ring, c_fetch, c_window_rows
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
+from cpprb_like._segment_tree cimport c_bit_generator
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint64_t
 
 import numpy as np
@@ -135,9 +135,7 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
     drawn, or if there are such rows and ``newest`` is given.
     """
     bit_generator = rng.bit_generator
-    cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
-        bit_generator.capsule, "BitGenerator"
-    )
+    cdef bitgen_t* source = c_bit_generator(bit_generator)
     cdef cnp.ndarray slots = c_numbers(1, &n, cnp.NPY_INTP)
     cdef intp_t least = PY_SSIZE_T_MAX if newest is None else min(newest, PY_SSIZE_T_MAX)
     cdef intp_t spare = 1
@@ -264,65 +262,34 @@ cdef class Epoch:
     cdef Ring ring
     cdef object rng              # None: in the order of the slots
     cdef Shuffle shuffle
-    cdef cnp.ndarray slots       # of the rows, where most of the ring's rows cannot be drawn
-    cdef cnp.ndarray memory      # what ``absent`` points into
-    cdef const uint64_t* absent  # a bit for each slot: no row could be drawn there at first; or NULL
-    cdef int64_t first           # row ids of the others: from ``base`` to ``stop``, then from here
-    cdef int64_t base
-    cdef int64_t stop
-    cdef intp_t n                # rows in all
-    cdef intp_t given            # rows that were asked for so far
+    cdef cnp.ndarray slots       # whose rows could be drawn at first
+    cdef intp_t given            # slots that were given or left out so far
 
     def __cinit__(self, Ring ring not None, rng=None):
         self.ring = ring
         self.rng = rng
-        self.first, self.stop = ring.c_first(), ring.c_stop()
-        self.base = max(self.stop - self.stop % ring.span, self.first)
-        self.n = <intp_t> (self.stop - self.first)
-        if 2 * ring.c_drawable() < self.n:
-            self.slots = ring.ordered_slots()
-            self.n = cnp.PyArray_DIM(self.slots, 0)
-        elif ring.out.count:
-            self.memory = ring.out.memory[: ring.out.words].copy()
-            self.absent = <const uint64_t*> cnp.PyArray_DATA(self.memory)
+        self.slots = ring.ordered_slots()
         if rng is not None:
-            self.shuffle = Shuffle(self.n, self.n)
-
-    cdef intp_t c_slot(self, intp_t number) noexcept:
-        if self.slots is not None:
-            return (<const intp_t*> cnp.PyArray_DATA(self.slots))[number]
-        if number < self.stop - self.base:
-            return <intp_t> ((self.base + number) % self.ring.capacity)
-        return <intp_t> ((self.first + number - (self.stop - self.base)) % self.ring.capacity)
-
-    cdef bint c_can_give(self, intp_t slot) noexcept:
-        """Whether the row in a slot can be drawn now, and one could when the epoch began."""
-        if self.absent != NULL and self.absent[slot >> 6] >> (slot & 63) & 1:
-            return False
-        return self.ring.c_can_draw(slot)
+            self.shuffle = Shuffle(len(self.slots), len(self.slots))
 
     def take(self, intp_t n):
         """The next n slots whose rows can be drawn now, or as many as are left: an array of intp.
 
         Slots whose rows cannot be drawn now are left out of this epoch.
         """
-        cdef cnp.ndarray found = np.empty(min(n, self.n - self.given), np.intp)
-        cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(found)
+        cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
+        cdef intp_t total = cnp.PyArray_DIM(self.slots, 0)
+        cdef cnp.ndarray found = np.empty(min(n, total - self.given), np.intp)
+        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(found)
         cdef intp_t count = 0, most = cnp.PyArray_DIM(found, 0)
-        cdef bitgen_t* source
         cdef Bits bits
-        if self.rng is None:
-            while count < most and self.given < self.n:
-                slots[count] = self.c_slot(self.given)
-                count += self.c_can_give(slots[count])
-                self.given += 1
-            return found[:count]
-        bit_generator = self.rng.bit_generator
-        source = <bitgen_t*> PyCapsule_GetPointer(bit_generator.capsule, "BitGenerator")
-        with bit_generator.lock:
-            bits = c_bits_of(source)
-            while count < most and self.given < self.n:
-                slots[count] = self.c_slot(self.shuffle.c_next(&bits))
-                count += self.c_can_give(slots[count])
-                self.given += 1
+        if self.rng is not None:
+            bits = c_bits_of(c_bit_generator(self.rng.bit_generator))
+            self.rng.bit_generator.lock.acquire()
+        while count < most and self.given < total:
+            out[count] = slots[self.given if self.rng is None else self.shuffle.c_next(&bits)]
+            count += self.ring.c_can_draw(out[count])
+            self.given += 1
+        if self.rng is not None:
+            self.rng.bit_generator.lock.release()
         return found[:count]

@@ -5,14 +5,13 @@ Compiled because it runs for each row of a batch. Not here: where episodes begin
 """
 
 cimport numpy as cnp
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport sqrt
-from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._core cimport CLEARS, WRITTEN, Ring
 from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded
+from cpprb_like._segment_tree cimport c_bit_generator
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 
 cnp.import_array()
@@ -45,10 +44,7 @@ def choose_rows(EpisodeIndex index not None, cnp.ndarray slots not None, rng, in
     index.ring.c_check_slots(slots)
     index.c_sync_rows()
     bit_generator = rng.bit_generator
-    cdef bitgen_t* source = <bitgen_t*> PyCapsule_GetPointer(
-        bit_generator.capsule, "BitGenerator"
-    )
-    cdef Bits bits = c_bits_of(source)
+    cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
     cdef intp_t n = cnp.PyArray_DIM(slots, 0)
     cdef cnp.ndarray chosen = c_numbers(1, &n, cnp.NPY_INTP)
     cdef bint there
