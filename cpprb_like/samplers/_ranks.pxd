@@ -1,19 +1,6 @@
 """Attributes and C signatures of ``Ranks``."""
 
-from libc.stdint cimport uint64_t
-
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
-
-
-cdef struct Entry:               # of a sort
-    uint64_t key                 # the smaller, the larger the priority
-    intp_t slot
-
-
-cdef struct Sorted:
-    intp_t n
-    const Entry* entries         # by falling priority
-    float64_t* weights           # of each entry
 
 
 cdef class Ranks:
@@ -48,5 +35,5 @@ cdef class Ranks:
     cdef void c_forget_groups(self) noexcept nogil
     cdef bint c_is_due(self, float64_t total) noexcept nogil
     cdef int c_sort(self, float64_t* weights) except -1
-    cdef void c_set_changed(self, float64_t* weights, const float64_t* keys, intp_t n) noexcept nogil
-    cdef void c_group_all(self, const float64_t* keys, const Entry* entries, intp_t n) noexcept nogil
+    cdef void c_set_changed(self, float64_t* weights, float64_t[::1] keys) noexcept nogil
+    cdef void c_group_all(self, float64_t[::1] ranked) noexcept nogil

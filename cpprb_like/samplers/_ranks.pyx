@@ -16,9 +16,6 @@ all slots. Not here: the sum tree over the weights, and which rows of a ring hav
 cimport cython
 cimport numpy as cnp
 from libc.math cimport INFINITY, NAN, pow
-from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
 
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch
@@ -32,10 +29,7 @@ cdef enum:
     BITS = 6                 # 64 groups for each doubling: a rank is known to 1 part in 64 to 128
     MOST_BITS = 16
     CHUNK = 64               # slots whose cache lines are fetched before the first is used
-    DIGITS = 8               # a pass of the sort goes by so many bits: 256 lines stay in the cache
-    PASSES = 8
     HASTE = 4                # a sort may come so many times earlier where priorities drift
-    UNLOCKED = 4096          # slots; a shorter sort takes less time than to get the interpreter lock back
 
 cdef float64_t STRAY = 0.25  # of the weight of all ranks: while priorities do not drift, it is below 0.05
 
@@ -232,60 +226,52 @@ cdef class Ranks:
     cdef int c_sort(self, float64_t* weights) except -1:
         """Give each slot that has a rank the weight of its exact rank, and divide all into groups.
 
-        ``weights`` are those of the slots. A sort of many slots works on a copy of the priorities,
-        without the interpreter lock. Priorities that other threads set in that time are ranked after
-        it, as after any sort. Nothing is written if the ranks were cleared in that time.
+        ``weights`` are those of the slots. The sort works on a copy of the priorities, as NumPy may
+        release the interpreter lock. Priorities that other threads set in that time are ranked after
+        the sort, as after any. Nothing is written if the ranks were cleared in that time.
         """
-        cdef intp_t room = self.known, k
-        cdef Sorted found
         cdef int64_t clears = self.clears
-        cdef Entry* scratch = <Entry*> malloc(room * (2 * sizeof(Entry) + sizeof(float64_t)))
-        if scratch == NULL:
-            raise MemoryError(f"no memory left to sort {room} priorities")
-        cdef float64_t* keys = <float64_t*> (scratch + 2 * room)
-        memcpy(keys, &self.keys[0], room * sizeof(float64_t))
-        if room < UNLOCKED:
-            found = c_rank_all(keys, room, scratch, self.alpha)
-        else:
-            with nogil:
-                found = c_rank_all(keys, room, scratch, self.alpha)
+        cdef intp_t k
+        cdef float64_t[::1] keys = np.array(self.keys[: self.known]), found, ranked
+        cdef const intp_t[::1] slots
+        slots, ranked, found = rank_all(np.asarray(keys), self.alpha)
         if self.clears == clears:
-            for k in range(found.n):
-                weights[found.entries[k].slot] = found.weights[k]
-            self.c_group_all(keys, found.entries, found.n)
-            self.ordered = found.n
+            for k in range(slots.shape[0]):
+                weights[slots[k]] = found[k]
+            self.c_group_all(ranked)
+            self.ordered = slots.shape[0]
             self.changes = 0
-            self.c_set_changed(weights, keys, room)
-        free(scratch)
+            self.c_set_changed(weights, keys)
         return 0
 
-    cdef void c_set_changed(self, float64_t* weights, const float64_t* keys, intp_t n) noexcept nogil:
-        """Set again the slots whose priority changed since the first n ``keys`` were copied for a sort."""
+    cdef void c_set_changed(self, float64_t* weights, float64_t[::1] keys) noexcept nogil:
+        """Set again the slots whose priority changed since ``keys`` were copied for a sort."""
         cdef intp_t slot
         cdef float64_t priority, sorted_as
         for slot in range(self.known):
-            priority, sorted_as = self.keys[slot], keys[slot] if slot < n else NAN
+            priority, sorted_as = self.keys[slot], keys[slot] if slot < keys.shape[0] else NAN
             if priority != sorted_as and (priority == priority or sorted_as == sorted_as):
                 weights[slot] = self.c_move(sorted_as, priority)
 
-    cdef void c_group_all(self, const float64_t* keys, const Entry* entries, intp_t n) noexcept nogil:
-        """Make a group of the slots of each cell; slots of equal priority stay together."""
-        cdef intp_t cell, last, group = 0, k
-        cdef uint64_t bottom
+    cdef void c_group_all(self, float64_t[::1] ranked) noexcept nogil:
+        """Make a group of the ranks of each cell, from all priorities in falling order.
+
+        Ranks of equal priority stay together.
+        """
+        cdef intp_t cell, last, group = 0, k, n = ranked.shape[0]
         self.c_forget_groups()
         for cell in range(self.shares.shape[0]):
             last = <intp_t> min(self.grid[cell + 1], n) - 1
             if last < 0 or self.grid[cell] >= n:
                 break
-            if group > 0 and entries[last].key == bottom:
+            if group > 0 and ranked[last] == self.bottoms[group - 1]:
                 continue
-            bottom = entries[last].key
-            self.bottoms[group] = keys[entries[last].slot]
+            self.bottoms[group] = ranked[last]
             group += 1
         self.groups = max(group, 1)
         group = 0
         for k in range(n):
-            while group < self.groups - 1 and keys[entries[k].slot] < self.bottoms[group]:
+            while group < self.groups - 1 and ranked[k] < self.bottoms[group]:
                 group += 1
             self.counts[group] += 1
         for group in range(1, self.groups + 1):
@@ -324,72 +310,17 @@ cdef class Ranks:
         self.ordered, self.changes = ordered, changes
 
 
-cdef Sorted c_rank_all(
-    const float64_t* keys, intp_t among, Entry* scratch, float64_t alpha
-) noexcept nogil:
-    """The slots that have a rank, in order, and the weight of each; all in ``scratch``.
+def rank_all(keys, alpha):
+    """The slots that have a rank in falling order of priority, their priorities, and their weights.
 
-    ``scratch`` is memory for twice as many entries as there are slots. Slots of equal priority get
-    the mean of their weights.
+    ``keys`` are the priorities of all slots, NaN for no rank. Slots of equal priority get the mean of
+    their weights.
     """
-    cdef intp_t slot, first = 0, stop, k
-    cdef uint64_t bits
-    cdef float64_t weight
-    cdef Sorted found
-    found.n = 0
-    for slot in range(among):
-        if keys[slot] == keys[slot]:
-            memcpy(&bits, &keys[slot], sizeof(bits))
-            scratch[found.n].key = ~bits
-            scratch[found.n].slot = slot
-            found.n += 1
-    found.entries = c_sorted(scratch, scratch + found.n, found.n)
-    found.weights = <float64_t*> (scratch if found.entries != scratch else scratch + found.n)
-    while first < found.n:
-        stop = first + 1
-        weight = pow(<float64_t> stop, -alpha)
-        while stop < found.n and found.entries[stop].key == found.entries[first].key:
-            stop += 1
-            weight += pow(<float64_t> stop, -alpha)
-        weight /= stop - first
-        for k in range(first, stop):
-            found.weights[k] = weight
-        first = stop
-    return found
-
-
-cdef Entry* c_sorted(Entry* entries, Entry* spare, intp_t n) noexcept nogil:
-    """Sort entries by their keys, into one of the two places: that one.
-
-    Radix sort from the lowest digit up. A digit that all keys share takes no pass: such as the last
-    bits of priorities that were float32.
-    """
-    cdef intp_t starts[PASSES][1 << DIGITS]
-    cdef intp_t k, number, start, count, digit
-    cdef Entry* swap
-    if n == 0:
-        return entries
-    memset(starts, 0, sizeof(starts))
-    for k in range(n):
-        for number in range(PASSES):
-            starts[number][c_digit(entries[k].key, number)] += 1
-    for number in range(PASSES):
-        if starts[number][c_digit(entries[0].key, number)] == n:
-            continue
-        start = 0
-        for digit in range(1 << DIGITS):
-            count = starts[number][digit]
-            starts[number][digit] = start
-            start += count
-        for k in range(n):
-            digit = c_digit(entries[k].key, number)
-            spare[starts[number][digit]] = entries[k]
-            starts[number][digit] += 1
-        swap = entries
-        entries = spare
-        spare = swap
-    return entries
-
-
-cdef inline intp_t c_digit(uint64_t key, intp_t number) noexcept nogil:
-    return <intp_t> (key >> (DIGITS * number)) & ((1 << DIGITS) - 1)
+    slots = np.flatnonzero(keys == keys)
+    slots = slots[np.argsort(-keys[slots])]
+    ranked = keys[slots]
+    firsts = np.flatnonzero(np.diff(ranked, prepend=np.inf))
+    counts = np.diff(firsts, append=len(ranked))
+    weights = np.arange(1.0, len(ranked) + 1.0) ** -alpha
+    means = np.add.reduceat(weights, firsts) / counts if len(firsts) else weights
+    return slots, ranked, np.repeat(means, counts)
