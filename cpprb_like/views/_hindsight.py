@@ -22,7 +22,7 @@ from cpprb_like._machine.aligned import empty
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.views._goals import EPISODE, FINAL, FUTURE, RANDOM
 from cpprb_like.views._layer import Drawn, Fields, Layer, Plan, Revision
-from cpprb_like.views._rows import read_fields
+from cpprb_like.views._rows import discounted_sums, read_fields
 from cpprb_like.views._sequences import by_row
 
 __all__ = [
@@ -222,9 +222,9 @@ class Goals(Layer):
         self.changed = frozenset(changed)
         if layer.relabelled and OWN_NAME in fields:
             raise ValueError(f"relabelled: the buffer has a field {OWN_NAME!r}")
-        # Fields that were overwritten before a function asked for them. Later draws read them with
-        # the rows: otherwise a slow function beside a fast writer would draw for ever.
-        self.missed: set[str] = set()
+        # Fields that a function has read of relabelled rows. Draws read them with the rows, which
+        # may be overwritten before the next call of the function.
+        self.asked: set[str] = set()
 
     def changes(self, fields: Fields) -> frozenset[str]:  # noqa: ARG002
         """See ``Layer.changes``."""
@@ -262,11 +262,12 @@ class RelabelPlan:
         self.fields = [field for field in goals.fields if field.name in names]
         self.sets_reward = goals.reward.name in names
         self.sets_end = goals.terminated is not None and goals.terminated.name in names
-        # The step that terminates the episode cuts the n-step return.
-        cut = nstep is not None and (
-            nstep.discount or names & {*nstep.rewards, *nstep.last_step_fields}
-        )
-        self.asks_ends = layer.terminated_func is not None and (self.sets_end or bool(cut))
+        # The step that terminates the episode cuts the n-step return: of these columns.
+        ahead = set() if nstep is None else names & {*nstep.rewards, *nstep.last_step_fields}
+        cuts = bool(ahead) or (nstep is not None and nstep.discount)
+        self.asks_ends = layer.terminated_func is not None and (self.sets_end or cuts)
+        is_cut = ahead - goals.changed if self.asks_ends and self.is_several else ()
+        self.cut = tuple(column for column in plan.columns if column.name in is_cut)
         self.calls_functions = self.sets_reward or self.asks_ends
 
 
@@ -302,12 +303,13 @@ class Relabelling(Revision):
             self.reached = read_fields(ring, others, {achieved})[achieved]
         asked = self._open_windows(numbers) if plan.is_several else self.slots
         in_batch = {name: self._rows_of(batch[name]) for name in plan.as_asked}
-        self.rows = RelabelledRows(
-            ring, moment, asked, self.places, in_batch, goals.missed, drawn.still
-        )
+        self.rows = RelabelledRows(ring, moment, asked, self.places, in_batch, goals, drawn.still)
         if plan.calls_functions:
-            early = {achieved, *goals.missed.copy()} - in_batch.keys()
+            early = {achieved, *goals.asked.copy()} - in_batch.keys()
             self.rows.more = read_fields(ring, asked, early) if early else {}
+        self.steps: Batch = {}  # columns of each row of the windows
+        if plan.cut:
+            self.steps = drawn.read(asked, np.ones(len(asked), np.intp), plan.cut)
         return ring.holds(moment, others)
 
     def _open_windows(self, numbers: Slots) -> Slots:
@@ -327,25 +329,20 @@ class Relabelling(Revision):
 
         False if a function reads a field of rows that were overwritten before it could be read.
         """
-        if not self._write_goals(batch):
-            return False
+        if len(self.places) and (self.plan.fields or self.plan.calls_functions):
+            try:
+                self._write(batch)
+            except Exception:
+                if not self.rows.are_gone:
+                    raise
+            if self.rows.are_gone:
+                return False
         if self.plan.goals.layer.relabelled:
             marks = empty((self.drawn.items, *self.drawn.shape), np.dtype(np.bool_))
             marks[...] = False
             self._rows_of(marks)[self.places] = True
             batch[OWN_NAME] = marks
         return True
-
-    def _write_goals(self, batch: Batch) -> bool:
-        if len(self.places) == 0 or not (self.plan.fields or self.plan.calls_functions):
-            return True
-        try:
-            self._write(batch)
-        except Exception:
-            if self.rows.are_gone:
-                return False
-            raise
-        return not self.rows.are_gone
 
     def _rows_of(self, column: Array) -> Array:
         """A column of the batch by row; it shares its memory."""
@@ -383,87 +380,59 @@ class Relabelling(Revision):
         if self.plan.sets_reward:
             found = layer.reward_func(achieved.copy(), new.copy(), rows)
             rewards = finite_column("reward_func", found, n, goals.reward)
-        if (
-            self.plan.asks_ends
-            and layer.terminated_func is not None
-            and goals.terminated is not None
-        ):
+        if self.plan.asks_ends:
+            assert layer.terminated_func is not None
+            assert goals.terminated is not None
             found = layer.terminated_func(achieved.copy(), new.copy(), rows)
             ends = finite_column("terminated_func", found, n, goals.terminated)
-        write = self._write_several if self.plan.is_several else self._write_single
-        write(batch, rewards, ends)
-
-    def _write_single(self, batch: Batch, rewards: Array | None, ends: Array | None) -> None:
-        """Write rewards and ends of single steps."""
+        lengths: Any = 1
+        first: Any = slice(None)  # the only row of each window
+        last = first
+        if self.plan.is_several:
+            lengths, first = self.lengths, np.cumsum(self.lengths) - self.lengths
+            if ends is not None:
+                lengths = self._cut(batch, ends, first)
+            last = first + lengths - 1
+        name, nstep = goals.reward.name, self.plan.nstep
         if rewards is not None:
-            self._put(batch, self.plan.goals.reward.name, rewards)
+            self._put(batch, name, self._sum(name, rewards, first, lengths))
         if ends is None:
             return
-        if self.plan.sets_end and self.plan.goals.terminated is not None:
-            self._put(batch, self.plan.goals.terminated.name, ends)
-        if self.plan.nstep is not None and self.plan.nstep.discount:
-            self._put_discount(batch, ends.reshape(len(ends), -1)[:, 0] != 0, np.ones(len(ends)))
-
-    def _write_several(self, batch: Batch, rewards: Array | None, ends: Array | None) -> None:
-        """Write n-step returns of rewards of all steps, and the ends of the last ones."""
-        goals, lengths = self.plan.goals, self.lengths
-        over = np.zeros(self.within.shape, np.bool_)
-        if ends is not None:
-            over[self.within] = ends.reshape(len(ends), -1)[:, 0] != 0
-            lengths = np.where(over.any(axis=1), over.argmax(axis=1) + 1, lengths)
-            self._write_cut(batch, lengths)
-        first = np.cumsum(self.lengths) - self.lengths  # of the rows of each window
-        last = first + lengths - 1
-        if rewards is not None:
-            self._put(batch, goals.reward.name, self._sum(rewards, first, lengths))
-        if ends is not None and self.plan.sets_end and goals.terminated is not None:
+        if self.plan.sets_end and goals.terminated is not None:
             name = goals.terminated.name
-            is_last = self.plan.nstep is not None and name in self.plan.nstep.last_step_fields
+            is_last = nstep is not None and name in nstep.last_step_fields
             self._put(batch, name, ends[last if is_last else first])
-        if ends is not None and self.plan.nstep is not None and self.plan.nstep.discount:
-            self._put_discount(batch, over[np.arange(len(lengths)), lengths - 1], lengths)
+        if nstep is not None and nstep.discount:
+            is_over = ends.reshape(n, -1)[last, 0] != 0
+            factor = np.where(is_over, 0.0, nstep.gamma**lengths).astype(np.float32)
+            self._put(batch, "discount", factor.reshape(-1, *nstep.discount_shape))
 
-    def _put_discount(self, batch: Batch, is_over: Array, lengths: Array) -> None:
-        assert self.plan.nstep is not None
-        factor = np.where(is_over, 0.0, self.plan.nstep.gamma**lengths).astype(np.float32)
-        self._put(batch, "discount", factor.reshape(-1, *self.plan.nstep.discount_shape))
+    def _cut(self, batch: Batch, ends: Array, first: Slots) -> Slots:
+        """Cut n-step returns where the new goal ends the episode; the number of steps of each.
 
-    def _write_cut(self, batch: Batch, lengths: Slots) -> None:
-        """Read the rows again whose n-step window ends earlier for the new goal."""
+        ``ends`` are those of the rows of all windows, of which ``first`` are the first ones.
+        """
+        over = np.zeros(self.within.shape, np.bool_)
+        over[self.within] = ends.reshape(len(ends), -1)[:, 0] != 0
+        lengths = np.where(over.any(axis=1), over.argmax(axis=1) + 1, self.lengths)
         cut = np.flatnonzero(lengths < self.lengths)
-        if self.plan.nstep is None or len(cut) == 0:
-            return
-        several = {*self.plan.nstep.rewards, *self.plan.nstep.last_step_fields} & self.plan.names
-        columns = tuple(
-            column
-            for column in self.plan.ring.columns
-            if column.name in several - self.plan.goals.changed
-        )
-        steps = lengths.astype(np.intp)[cut]
-        try:
-            found = self.drawn.read(self.slots[cut], steps, columns)
-        finally:
-            self.rows.check()  # also after a failure, as of a cleared buffer
-        for column in columns:
-            self._put(batch, column.name, found[column.name], cut)
+        for name, values in self.steps.items() if len(cut) else ():
+            if self.plan.nstep and name in self.plan.nstep.last_step_fields:
+                found = values[first + lengths - 1]
+            else:
+                found = self._sum(name, values, first, lengths)
+            self._put(batch, name, found[cut], cut)
+        return lengths
 
-    def _sum(self, rewards: Array, first: Slots, lengths: Slots) -> Array:
-        """The n-step returns of rewards of all rows."""
+    def _sum(self, name: str, values: Array, first: Any, lengths: Any) -> Array:
+        """The n-step returns of a reward field; of another field the values of the first rows."""
         nstep = self.plan.nstep
-        if nstep is None or self.plan.goals.reward.name not in nstep.rewards:
-            alone: Array = rewards[first]
+        if nstep is None or name not in nstep.rewards or not self.plan.is_several:
+            alone: Array = values[first]
             return alone
-        field = self.plan.goals.reward
-        precision = np.result_type(field.dtype, np.float64)
-        steps = np.zeros((*self.within.shape, *field.shape), precision)
-        steps[self.within] = rewards
-        powers = nstep.gamma ** np.arange(steps.shape[1], dtype=precision)
-        counted = np.arange(steps.shape[1]) < lengths[:, np.newaxis]
-        shape = (*counted.shape, *(1,) * len(field.shape))
-        total = np.where(counted.reshape(shape), steps * powers.reshape(-1, *shape[2:]), 0.0)
-        with np.errstate(over="ignore", invalid="ignore"):
-            summed: Array = total.sum(axis=1).astype(field.dtype)
-        return summed
+        steps = np.zeros((*self.within.shape, *values.shape[1:]), values.dtype)
+        steps[self.within] = values
+        return discounted_sums(steps, np.arange(self.plan.most) < lengths[:, None], nstep.gamma)
 
 
 class RelabelledRows(Mapping[str, Array]):
@@ -479,7 +448,7 @@ class RelabelledRows(Mapping[str, Array]):
         slots: Slots,
         places: Slots,
         batch: Batch,
-        missed: set[str],
+        goals: Goals,
         still: Callable[[], bool],
     ) -> None:
         self.ring = ring
@@ -489,13 +458,9 @@ class RelabelledRows(Mapping[str, Array]):
         self.batch = batch
         self.more: Batch = {}  # of these rows, fields that are not in the batch
         self.goals: Batch = {}
-        self.missed = missed
+        self.asked = goals.asked
         self.still = still
-        self.are_gone = False
-
-    def check(self) -> None:
-        """Note whether the rows were overwritten since they were chosen."""
-        self.are_gone |= not (self.ring.holds(self.moment, self.slots) and self.still())
+        self.are_gone = False  # overwritten before a field was read
 
     def stored(self, name: str) -> Array:
         """A copy of a field."""
@@ -504,13 +469,10 @@ class RelabelledRows(Mapping[str, Array]):
         if name in self.batch:
             return self.batch[name].take(self.places, axis=0)
         if name not in self.more:
-            were_gone, self.are_gone = self.are_gone, True
-            self.missed.add(name)  # stays if the next line raises
+            self.asked.add(name)
+            self.are_gone = True  # stays if the next line raises
             self.more |= read_fields(self.ring, self.slots, {name})
-            self.are_gone = were_gone
-            self.check()
-            if not self.are_gone:
-                self.missed.discard(name)
+            self.are_gone = not (self.ring.holds(self.moment, self.slots) and self.still())
         return self.more[name].copy()
 
     def __getitem__(self, name: str) -> Array:

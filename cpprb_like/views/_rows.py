@@ -22,7 +22,7 @@ from cpprb_like._rows.gather import new_array, take, take_chain
 from cpprb_like._rows.rings import Rings
 from cpprb_like.views._walker import Walker
 
-__all__ = ["RowReader", "read_fields", "read_rows"]
+__all__ = ["RowReader", "discounted_sums", "read_fields", "read_rows"]
 
 Walked = tuple[Batch, Any, Any, Slots]  # see ``Walker.take``
 
@@ -140,42 +140,32 @@ class RowReader:
         """Sum the rewards that the walker does not: all but one column of one float a row."""
         assert self.nstep is not None
         most = int(lengths.max(initial=1))
-        before = self.around[0]
-        window = np.ascontiguousarray(rows[:, before : before + most])
+        window = np.ascontiguousarray(rows[:, self.around[0] : self.around[0] + most])
         within = np.arange(most) < lengths[:, np.newaxis]
         for column in self._odd:
             if column.name in batch:
-                self._sum_rewards(
-                    column, window.ravel(), within, self.nstep.gamma, batch[column.name]
-                )
+                values = new_array(self.ring, column, window.size)
+                read_rows(self.ring, window.ravel(), {column.name: values})
+                steps = values.reshape(*window.shape, *column.shape)
+                batch[column.name][...] = discounted_sums(steps, within, self.nstep.gamma)
 
-    def _sum_rewards(
-        self,
-        column: Column,
-        window: Slots,
-        within: NDArray[np.bool_],
-        gamma: float,
-        out: Array,
-    ) -> None:
-        """Discounted sums of the rewards ``within`` the windows."""
-        values = new_array(self.ring, column, len(window))
-        read_rows(self.ring, window, {column.name: values})
-        precision = np.result_type(column.dtype, np.float64)
-        powers = gamma ** np.arange(within.shape[1], dtype=precision)
-        rewards = values.reshape(*within.shape, *column.shape)
-        axes = (1,) * len(column.shape)
-        counted = within & (powers != 0.0)
-        steps = np.where(
-            counted.reshape(*within.shape, *axes), rewards.astype(precision), precision.type(-0.0)
-        )
-        with np.errstate(over="ignore", invalid="ignore"):
-            steps *= powers.reshape(-1, *axes)
-            total = steps[:, 0]
-            for k in range(1, steps.shape[1]):  # ``sum`` rounds by the longest window of the batch
-                total += steps[:, k]
-            out[...] = total
-        alone = within.sum(axis=1) == 1
-        out[alone] = rewards[alone, 0]  # to the last bit, NaN too
+
+def discounted_sums(rewards: Array, within: NDArray[np.bool_], gamma: float) -> Array:
+    """The n-step returns of rewards, shape (n, steps, ...), of the steps ``within`` each window."""
+    precision = np.result_type(rewards.dtype, np.float64)
+    powers = gamma ** np.arange(within.shape[1], dtype=precision)
+    shape = (*within.shape, *(1,) * (rewards.ndim - 2))
+    counted = (within & (powers != 0.0)).reshape(shape)  # an infinite reward times 0 is NaN
+    steps = np.where(counted, rewards.astype(precision), precision.type(-0.0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps *= powers.reshape(-1, *shape[2:])
+        total = steps[:, 0]
+        for k in range(1, steps.shape[1]):  # ``sum`` rounds by the longest window of the batch
+            total += steps[:, k]
+        found = total.astype(rewards.dtype)
+    alone = within.sum(axis=1) == 1
+    found[alone] = rewards[alone, 0]  # to the last bit, NaN too
+    return found
 
 
 def _is_one_float(column: Column) -> bool:

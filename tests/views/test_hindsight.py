@@ -517,25 +517,33 @@ def test_goals_that_go_away_are_chosen_again(monkeypatch: pytest.MonkeyPatch) ->
     assert set(others.tolist()) <= {*range(10, 20), *range(100, 110)}
 
 
-def test_rows_that_are_cleared_before_their_returns_are_cut_are_drawn_again() -> None:
-    """Rows are read again where the new goal ends an n-step return earlier: those of then."""
+@pytest.mark.parametrize("cleared", [False, True])
+def test_rows_that_go_away_before_their_returns_are_cut(cleared: bool) -> None:
+    """A draw took for ever where all rows went during each call of ``terminated_func``."""
     calls = 0
 
     def ends(achieved: Array, goal: Array, rows: Any) -> Array:
         nonlocal calls
         del goal, rows
         calls += 1
-        if calls == 1:
+        assert calls < 9, "the batch is drawn again and again"
+        if cleared:
             rb.clear()
-            rb.add(**steps(100, 5))
+        add(100 * calls)
         return np.ones(len(achieved), bool)
 
-    rb = ReplayBuffer(20, FIELDS, seed=0)
-    rb.add(**steps(0, 20))
+    def add(first: int) -> None:
+        rows = steps(first, 20)
+        rb.add(**rows, next_at=rows["at"] + 3)
+
+    rb = ReplayBuffer(20, FIELDS, next_of="at", seed=0)
+    add(0)
     goals = Hindsight(reward, goal="goal", achieved="at", terminated_func=ends, relabel_ratio=1.0)
-    view = rb.view(goals, NStep(3))
-    assert set(view.sample(30)["id"].tolist()) <= set(range(100, 105))
-    assert calls == 2
+    view = rb.view(goals, NStep(3, discount=False))
+    batch = view.sample(30)
+    assert set(batch["id"].tolist()) <= set(range(20))
+    assert (batch["next_at"] == batch["at"] + 3).all()
+    assert calls == 1
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
