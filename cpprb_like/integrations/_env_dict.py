@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from cpprb_like.integrations._nests import refuse_repeated
-from cpprb_like.integrations._spaces import SpaceLeaf, leaves_of
+from cpprb_like.integrations._nests import Leaf, refuse_repeated
+from cpprb_like.integrations._spaces import tree_of
 from cpprb_like.typing import FieldSpec
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_before_add_func", "create_env_dict"]
 
-NamedLeaves: TypeAlias = list[tuple[str, SpaceLeaf]]
+NamedLeaves: TypeAlias = list[tuple[str, Leaf]]
 
 
 def create_env_dict(
@@ -45,9 +45,8 @@ def create_env_dict(
     dict
         ``rew`` and ``done``, then observations, each with its ``next_`` field, then actions:
         ``obs`` and ``act``, or ``obs0``, ``obs1``, ... for Tuple spaces, or the keys of Dict
-        spaces. Parts of nested spaces
-        are named by their path, such as ``obs0.camera``. Text is a string of fixed width; values
-        of Graph, Sequence and OneOf spaces are Python objects.
+        spaces. Parts of nested spaces are named by their path, such as ``obs0.camera``. Text is a
+        string of fixed width; values of Graph, Sequence and OneOf spaces are Python objects.
 
     Raises
     ------
@@ -125,7 +124,7 @@ def create_before_add_func(env: Any) -> Callable[..., dict[str, Any]]:
 def _named_leaves(env: Any) -> tuple[NamedLeaves, NamedLeaves]:
     """Return the leaves of the observation and the action space, with their field names."""
     obs, act = (
-        [(_name(leaf, space, root), leaf) for leaf in leaves_of(space)]
+        [(_name(leaf, space, root), leaf) for leaf in tree_of(space).leaves()]
         for space, root in ((env.observation_space, "obs"), (env.action_space, "act"))
     )
     names = ["rew", "done", *(name for name, _ in obs + act), *(f"next_{name}" for name, _ in obs)]
@@ -136,7 +135,7 @@ def _named_leaves(env: Any) -> tuple[NamedLeaves, NamedLeaves]:
     return obs, act
 
 
-def _name(leaf: SpaceLeaf, space: spaces.Space[Any], root: str) -> str:
+def _name(leaf: Leaf, space: spaces.Space[Any], root: str) -> str:
     if not leaf.path:
         return root
     first, *deeper = leaf.path
@@ -144,7 +143,7 @@ def _name(leaf: SpaceLeaf, space: spaces.Space[Any], root: str) -> str:
     return ".".join([name, *map(str, deeper)])
 
 
-def _declaration(leaf: SpaceLeaf, int_type: Any, float_type: Any) -> FieldSpec:
+def _declaration(leaf: Leaf, int_type: Any, float_type: Any) -> FieldSpec:
     """Return the entry of one field, with cpprb's shape: 1 for single values other than Box."""
     match leaf.space:
         case spaces.Box():
@@ -157,8 +156,8 @@ def _declaration(leaf: SpaceLeaf, int_type: Any, float_type: Any) -> FieldSpec:
             return {"shape": 1, "dtype": leaf.dtype}
 
 
-def _part(value: Any, leaf: SpaceLeaf) -> Any:
+def _part(value: Any, leaf: Leaf) -> Any:
     """Return the part of an observation or action that belongs to a leaf."""
     for key in leaf.path:
         value = value[key]
-    return leaf.read(value, "", None) if leaf.dtype.hasobject else value
+    return next(leaf.collect(value, "", None)) if leaf.dtype.hasobject else value

@@ -6,7 +6,7 @@ ctypedef cnp.npy_intp intp_t
 ctypedef unsigned char uint8_t
 
 cdef enum:
-    MOST_DIMS = 8  # of an array that takes the short way
+    MOST_DIMS = 32  # of an array with a leading axis, in NumPy 1.26
 
 
 cdef class Parts:

@@ -2,8 +2,6 @@ from typing import Any, final
 
 from cpprb_like.buffers import ReplayBuffer
 
-MOST_AXES: int
-
 @final
 class Parts:
     def __init__(

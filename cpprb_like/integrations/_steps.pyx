@@ -16,8 +16,6 @@ import numpy as np
 
 cnp.import_array()
 
-MOST_AXES = MOST_DIMS  # of an array that takes the compiled path
-
 cdef extern from "Python.h":
     object c_call_method "PyObject_VectorcallMethod"(
         PyObject* name, PyObject** args, size_t n_positional, PyObject* names
@@ -119,9 +117,7 @@ cdef class Steps:
         self.resets_at_once = mode == "SAME_STEP"
         self.resets_next = mode == "NEXT_STEP"
         self.none = np.zeros(self.n_envs, np.bool_) if self.is_vector else np.False_
-        self.buffer = None
-        self.obs = None
-        self.wait_for(self.none)
+        self.attach(None)
 
     def attach(self, buffer):
         """Add to this buffer from the next reset on."""

@@ -7,62 +7,20 @@ dm_env nor TF-Agents is imported. Not here: nests as such (``_nests``).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from cpprb_like._arguments.arrays import Array, Flags
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields.casting import as_array
-from cpprb_like.buffers import ReplayBuffer
-from cpprb_like.integrations._nests import (
-    Array,
-    Branch,
-    Flags,
-    FloatType,
-    Leaf,
-    Path,
-    Tree,
-    field_name,
-    names_of,
-    prepare,
-    read_float_type,
-    restored,
-    stored_dtype,
-)
+from cpprb_like.integrations._nests import Branch, Leaf, Path, Tree, field_name, names_of
+from cpprb_like.integrations._recorder import FloatType, Recorder
 from cpprb_like.typing import FieldSpec
 
 __all__ = ["DmEnvRecorder", "SpecNest", "env_dict_from_spec"]
 
-BufferT = TypeVar("BufferT", bound=ReplayBuffer)
 FIRST, MID, LAST = range(3)  # types of steps, in dm_env and in TF-Agents
-
-
-class SpecLeaf(Leaf):
-    """A spec: one field."""
-
-    def read(self, value: object, root: str, n_rows: int | None) -> Array:
-        """See ``Leaf.read``."""
-        if type(value) is np.ndarray and not value.dtype.hasobject:
-            array = value.copy()
-        else:
-            array = self._converted(value, root, n_rows)
-        self.check_shape(array, root, n_rows)
-        return array
-
-    def _converted(self, value: object, root: str, n_rows: int | None) -> Array:
-        """Return a new array of what is none, or holds objects."""
-        if isinstance(value, tuple) and n_rows is not None:
-            value = list(value)  # several Python objects, and not one
-        try:
-            array = as_array(value, self.dtype, one_item=self.shape in ((), (1,)))
-            return copy.deepcopy(array) if array.dtype.hasobject else array.copy()
-        except MemoryError:
-            raise
-        except Exception as error:
-            name = self.name(root)
-            raise ValueError(f"field {name!r}: the value is no array: {error}") from error
 
 
 class SpecNest:
@@ -111,16 +69,15 @@ class SpecNest:
     """
 
     def __init__(self, spec: object, name: str = "") -> None:
-        self._root = name
-        self.tree = _tree_of(spec, name, ())
-        self.names = names_of(self.tree, name, "specs")
+        self._root, self._tree = name, _tree_of(spec, name)
+        self.names = names_of(self._tree, name, "specs")
 
     @property
     def env_dict(self) -> dict[str, FieldSpec]:
         """Fields for ``ReplayBuffer``, of the specs' shapes and dtypes; a new dict each time."""
         return {
             name: {"shape": leaf.shape, "dtype": leaf.dtype}
-            for name, leaf in zip(self.names, self.tree.leaves(), strict=True)
+            for name, leaf in zip(self.names, self._tree.leaves(), strict=True)
         }
 
     def flatten(self, value: object, *, n_envs: int | None = None) -> dict[str, Array]:
@@ -138,21 +95,18 @@ class SpecNest:
         ValueError
             The value has another nesting or other shapes; the message names the field.
         """
-        return dict(zip(self.names, self.collect(value, n_envs), strict=True))
-
-    def collect(self, value: object, n_rows: int | None, unset: Flags | None = None) -> list[Array]:
-        """Return the parts of a value in the order of ``names``; ``unset`` rows become 0."""
-        return list(self.tree.collect(value, self._root, n_rows, unset))
+        return dict(zip(self.names, self._tree.collect(value, self._root, n_envs), strict=True))
 
     def restore(self, batch: Mapping[str, Array]) -> Any:
         """Return the columns of a batch in the nesting of the specs, the batch's own arrays.
 
         The batch may have further entries. ``KeyError`` if it lacks one of the fields.
         """
-        return self.tree.restore(batch, self._root)
+        return self._tree.restore(batch, self._root)
 
 
-def _tree_of(spec: Any, root: str, path: Path) -> Tree:
+def _tree_of(spec: Any, root: str, path: Path = ()) -> Tree:
+    """The tree of a nest of specs."""
     made_of: Callable[[Iterable[Any]], Any] | None
     if isinstance(spec, Mapping):
         keys, parts, made_of = tuple(spec), tuple(spec.values()), None
@@ -186,7 +140,7 @@ def _leaf_of(spec: Any, root: str, path: Path) -> Leaf:
         raise ValueError(
             f"spec of {name!r}: expected a fixed shape and a dtype of NumPy, got {spec!r}: {error}"
         ) from None
-    return SpecLeaf(path, shape, dtype)
+    return Leaf(path, shape, dtype)
 
 
 def env_dict_from_spec(spec: object, name: str = "") -> dict[str, FieldSpec]:
@@ -203,7 +157,7 @@ def env_dict_from_spec(spec: object, name: str = "") -> dict[str, FieldSpec]:
     return SpecNest(spec, name).env_dict
 
 
-class DmEnvRecorder:
+class DmEnvRecorder(Recorder):
     """Adds the transitions of a dm_env or TF-Agents environment, single or batched, to a buffer.
 
     It remembers the observation before each step, so ``add`` takes the action and the ``TimeStep``
@@ -228,10 +182,11 @@ class DmEnvRecorder:
     ----------
     env_dict : dict
         Fields for ``ReplayBuffer``: ``obs``, ``act``, ``rew``, ``discount`` and ``next_obs``, of
-        the shapes of their specs and their dtypes, but for ``float_type``;
-        ``terminated`` and ``truncated`` (bool). Parts of
-        nested specs are fields of their own, such as ``obs.position`` or ``act.0``; see
-        ``SpecNest``. Each reading gives a new dict, to be changed at will.
+        the shapes of their specs and their dtypes, but for ``float_type``; ``terminated`` and
+        ``truncated`` (bool). Parts of nested specs are fields of their own, such as
+        ``obs.position`` or ``act.0``; see ``SpecNest``. Each reading gives a new dict.
+    buffer : ReplayBuffer or None
+        The one that is attached.
     n_envs : int
         Number of environments, 1 for a single one.
 
@@ -290,49 +245,27 @@ class DmEnvRecorder:
     [1.0, 1.0, 0.0]
     """
 
+    _nest, _kept, _restored = "specs", "spec", ("obs", "act", "rew", "next_obs")
+    _optional = ("discount",)
+    _how_to_begin = "call reset(time_step) with what env.reset() gave before the first step"
+    _how_to_go_on = (
+        ", but no step of type FIRST followed: before the next step call env.reset() and "
+        "reset(time_step), or let the environment reset itself"
+    )
+
     def __init__(
         self, env: Any, *, n_envs: int | None = None, float_type: FloatType = "spec"
     ) -> None:
-        self._float_type = read_float_type(float_type, "spec")
         observation, action, reward, discount = _specs_of(env)
-        self._n_rows = _batch_size_of(env, n_envs)  # leading axis, if any
-        self.n_envs: int = 1 if self._n_rows is None else self._n_rows
         specs = {"obs": observation, "act": action, "rew": reward, "discount": discount}
         specs["next_obs"] = observation
-        self._nests = {root: SpecNest(spec, root) for root, spec in specs.items()}
-        fields = self._nests["discount"].env_dict
-        shapes = {name: spec["shape"] for name, spec in fields.items()}
-        if shapes != {"discount": ()}:
+        trees = {root: _tree_of(spec, root) for root, spec in specs.items()}
+        self._set_up(trees, _batch_size_of(env, n_envs), float_type, "NEXT_STEP")
+        shapes = [(leaf.path, leaf.shape) for leaf in trees["discount"].leaves()]
+        if shapes != [((), ())]:
             raise ValueError(
                 f"discount_spec: expected a single number, whose 0 ends the task, got {discount!r}"
             )
-        self._names: tuple[str, ...] = ()  # of the buffer's fields, in the order of ``add``
-        self._buffer: ReplayBuffer | None = None
-        self._obs: list[Array] | None = None  # before the next step, leaf by leaf
-        self._waiting = self._no_env()  # whose episode ended and that are not reset yet
-
-    @property
-    def env_dict(self) -> dict[str, FieldSpec]:
-        """Fields for ``ReplayBuffer``; a new dict each time."""
-        fields: dict[str, FieldSpec] = {
-            name: {**spec, "dtype": stored_dtype(np.dtype(spec["dtype"]), self._float_type)}
-            for nest in self._nests.values()
-            for name, spec in nest.env_dict.items()
-        }
-        for name in ("terminated", "truncated"):
-            fields[name] = {"shape": (), "dtype": np.dtype(np.bool_)}
-        return fields
-
-    def attach(self, buffer: BufferT) -> BufferT:
-        """Record into ``buffer`` from the next ``reset`` on, and return it.
-
-        As ``GymnasiumRecorder.attach``; the field ``discount`` may be left out.
-        """
-        prepare(buffer, [name for name in self.env_dict if name != "discount"], self.n_envs)
-        self._names = tuple(name for name in self.env_dict if name in buffer.schema.names)
-        self._buffer = buffer
-        self._obs = None
-        return buffer
 
     def reset(self, time_step: Any) -> None:
         """Begin new episodes, after each ``env.reset``. Episodes that are still open end here.
@@ -353,14 +286,14 @@ class DmEnvRecorder:
             It is no ``TimeStep``, not of type FIRST, or the observation does not fit the specs.
             Whatever is raised, buffer and recorder are as they were.
         """
-        buffer = self._attached()
+        self._attached()
         step_type, _, _, observation = self._parts(time_step)
-        if np.count_nonzero(step_type != FIRST):
+        if np.any(step_type != FIRST):
             raise ValueError(
                 f"reset: expected a TimeStep of type FIRST, as env.reset() gives, got step_type "
                 f"{time_step.step_type!r}"
             )
-        self._begin(buffer, observation)
+        self._begin(self._collect("obs", observation), ~self._steps.none)
 
     def add(self, action: object, time_step: Any, /, **extra: object) -> int | None:
         """Record one step: ``recorder.add(action, env.step(action))``.
@@ -392,71 +325,25 @@ class DmEnvRecorder:
             It is no ``TimeStep``, or a field is missing, unknown or given twice.
             Whatever is raised, buffer and recorder are as they were.
         """
-        buffer = self._attached()
+        buffer, steps = self._attached(), self._steps
         step_type, reward, discount, observation = self._parts(time_step)
-        before, first = self._before_step(step_type), step_type == FIRST
-        n_first = np.count_nonzero(first)
-        if n_first == self.n_envs:
-            self._begin(buffer, observation)
+        first, last = step_type == FIRST, step_type == LAST
+        before = self._before_step(steps.waiting & ~first)
+        if np.all(first):
+            self._begin(self._collect("obs", observation), first)
             return None
-        unset, last = first if n_first else None, step_type == LAST
-        act = self._nests["act"].collect(action, self._n_rows, unset)
-        rew = self._nests["rew"].collect(reward, self._n_rows, unset)
-        discount = self._discount(discount, unset)
-        arrived = self._nests["next_obs"].collect(observation, self._n_rows)
-        terminated = last & (discount[()] == 0)
-        discounts = [discount] if "discount" in self._names else []
-        values = [*before, *act, *rew, *discounts, *arrived, terminated, last & ~terminated]
-        fields: dict[str, Any] = dict(zip(self._names, values, strict=True))
-        if unset is None:
-            slot = buffer.add(**fields, **extra)
-        else:
-            slot = buffer.add_where(~first, **fields, **extra)
-            for env in np.flatnonzero(first).tolist():
-                buffer.on_episode_end(env)
-        self._obs, self._waiting = arrived, last
+        unset = first if np.any(first) else None
+        discounts = self._discounts(discount, unset)
+        arrived = self._collect("next_obs", observation)
+        terminated = last & (discounts[()] == 0)
+        values = [*before, *self._collect("act", action, unset)]
+        values += [*self._collect("rew", reward, unset), discounts]
+        slot = self._store([*values, *arrived, terminated, last & ~terminated], extra, unset)
+        for env in np.flatnonzero(first).tolist():
+            buffer.on_episode_end(env)
+        steps.obs = arrived
+        steps.wait_for(last)
         return slot
-
-    def restore(self, batch: Mapping[str, Array]) -> dict[str, Any]:
-        """Return a batch in the nesting of the specs: ``obs``, ``act``, ``rew`` and ``next_obs``.
-
-        As ``GymnasiumRecorder.restore``: every other entry is as it was.
-        """
-        trees = {root: nest.tree for root, nest in self._nests.items() if root != "discount"}
-        return restored(batch, trees)
-
-    def _no_env(self) -> Flags:
-        return np.zeros(() if self._n_rows is None else self._n_rows, np.bool_)[()]
-
-    def _attached(self) -> ReplayBuffer:
-        if self._buffer is None:
-            raise RuntimeError("no buffer to record into: call attach(buffer) first")
-        return self._buffer
-
-    def _begin(self, buffer: ReplayBuffer, observation: object) -> None:
-        """Begin a new episode in every environment."""
-        arrived = self._nests["obs"].collect(observation, self._n_rows)
-        named = dict(zip(self._nests["obs"].names, arrived, strict=True))
-        for field in buffer.schema.fields:  # the next step must not find that it cannot be stored
-            if field.name in named:
-                field.convert(named[field.name], self.n_envs)
-        buffer.on_episode_end()
-        self._obs, self._waiting = arrived, self._no_env()
-
-    def _before_step(self, step_type: Array) -> list[Array]:
-        """Return the observations before this step, if a step may come now."""
-        if self._obs is None:
-            raise RuntimeError(
-                "call reset(time_step) with what env.reset() gave before the first step"
-            )
-        stuck = self._waiting & (step_type != FIRST)
-        if np.count_nonzero(stuck):
-            raise RuntimeError(
-                f"the episode of environments {np.flatnonzero(stuck).tolist()} has ended, but "
-                "no step of type FIRST followed: before the next step call env.reset() and "
-                "reset(time_step), or let the environment reset itself"
-            )
-        return self._obs
 
     def _parts(self, time_step: Any) -> tuple[Array, Any, Any, Any]:
         """Return step type, reward, discount and observation.
@@ -472,24 +359,24 @@ class DmEnvRecorder:
                 f"time_step: expected a TimeStep, got {type(time_step).__name__}: {error}"
             ) from error
         types = np.array(given)
-        if types.shape != self._waiting.shape:
-            raise ValueError(f"step_type: expected shape {self._waiting.shape}, got {types.shape}")
+        shape = self._steps.waiting.shape
+        if types.shape != shape:
+            raise ValueError(f"step_type: expected shape {shape}, got {types.shape}")
         step_type = types[()]
-        if types.dtype.kind not in "iu" or np.count_nonzero((step_type < 0) | (step_type > 2)):
+        if types.dtype.kind not in "iu" or np.any((step_type < 0) | (step_type > 2)):
             raise ValueError(f"step_type: expected FIRST (0), MID (1) or LAST (2), got {given!r}")
         return step_type, *others
 
-    def _discount(self, value: object, unset: Flags | None) -> Array:
-        """Return the discounts of a step, numbers from 0 to 1."""
-        (discount,) = self._nests["discount"].collect(value, self._n_rows, unset)
-        numbers = discount[()]
+    def _discounts(self, value: object, unset: Flags | None) -> Array:
+        """The discounts of a step, numbers from 0 to 1."""
+        (discounts,) = self._collect("discount", value, unset)
         try:
-            n_fits = int(np.count_nonzero((numbers >= 0) & (numbers <= 1)))
+            fits = np.all((discounts >= 0) & (discounts <= 1))
         except TypeError:
-            n_fits = 0
-        if n_fits < self.n_envs:
+            fits = np.False_
+        if not fits:
             raise ValueError(f"field 'discount': expected numbers from 0 to 1, got {value!r}")
-        return discount
+        return discounts
 
 
 def _specs_of(env: Any) -> tuple[Any, Any, Any, Any]:

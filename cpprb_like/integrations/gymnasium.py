@@ -1,62 +1,44 @@
 """``GymnasiumRecorder`` adds the steps of a Gymnasium environment, single or vector, to a buffer.
 
-For all spaces of Gymnasium and all autoreset modes. Not here: the compiled path of the usual steps
-(``_steps``), spaces as fields (``_spaces``), autoreset modes (``_autoreset``), and cpprb's helpers,
+In all autoreset modes: after an episode end the environment resets in the following step
+(NEXT_STEP), in the same step (SAME_STEP), or only by a call of ``reset`` (DISABLED). Not here: the
+compiled path of the usual steps (``_steps``), spaces as fields (``_spaces``), and cpprb's helpers,
 which are public here too (``_env_dict``).
 """
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
-from cpprb_like._arguments.arrays import Flags
-from cpprb_like.buffers import ReplayBuffer
+from cpprb_like._arguments.arrays import Array, Flags
 from cpprb_like.integrations._missing import missing
 
 try:
     import gymnasium
-    from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+    from gymnasium.vector import AutoresetMode
 except ImportError as error:
     raise missing(__name__, "gymnasium 1.1 or newer", "gymnasium", error) from error
 
-from cpprb_like.integrations._autoreset import final_observations, mode_of, with_final
 from cpprb_like.integrations._env_dict import create_before_add_func, create_env_dict
-from cpprb_like.integrations._nests import (
-    Array,
-    FloatType,
-    names_of,
-    prepare,
-    read_float_type,
-    restored,
-    stored_dtype,
-)
+from cpprb_like.integrations._nests import Leaf, Tree
+from cpprb_like.integrations._recorder import FloatType, Recorder, those
 from cpprb_like.integrations._spaces import parts_of, tree_of
-from cpprb_like.integrations._steps import Steps
-from cpprb_like.typing import FieldSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy.typing as npt
 
-    AnyEnv: TypeAlias = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
-
-    class _Wrappable(gymnasium.Env[Any, Any], VectorEnv[Any, Any, Any]):  # type: ignore[misc]
-        """Either class, by the environment: see ``GymnasiumRecorder.__new__``."""
-
-else:
-    _Wrappable = object
+    AnyEnv: TypeAlias = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
 
 __all__ = ["GymnasiumRecorder", "create_before_add_func", "create_env_dict"]
 
-BufferT = TypeVar("BufferT", bound=ReplayBuffer)
 NOT_GIVEN: Any = object()
 
 
-class GymnasiumRecorder(_Wrappable):
+class GymnasiumRecorder(Recorder):
     """Wraps a Gymnasium environment, single or vector, and adds its transitions to a buffer.
 
     Use it in place of the environment: ``reset`` and ``step`` are those of Gymnasium. After an
@@ -71,8 +53,9 @@ class GymnasiumRecorder(_Wrappable):
     ----------
     env : gymnasium.Env or gymnasium.vector.VectorEnv
         Rows are what this environment takes and gives: wrappers whose observations, actions or
-        rewards are to be stored belong inside. The recorder is a ``gymnasium.Env`` or a
-        ``VectorEnv`` as well, so other wrappers can be put outside of it.
+        rewards are to be stored belong inside, as do all others: the recorder is no
+        ``gymnasium.Env`` for Gymnasium's wrappers. Attributes that it lacks are those of the
+        environment, such as ``action_space`` or ``render``.
     autoreset_mode : gymnasium.vector.AutoresetMode or str, optional
         How ended episodes are reset, in place of ``env.metadata["autoreset_mode"]``:
         ``"NEXT_STEP"``, ``"SAME_STEP"`` or ``"DISABLED"``. A single environment is ``"DISABLED"``;
@@ -90,8 +73,6 @@ class GymnasiumRecorder(_Wrappable):
         As given. Do not step or reset it while the recorder does.
     buffer : ReplayBuffer or None
         The one that is attached.
-    observation_space, action_space : gymnasium.Space
-        Of the environment: batched if it is a vector environment.
     single_observation_space, single_action_space : gymnasium.Space
         Of each environment.
     env_dict : dict
@@ -99,8 +80,7 @@ class GymnasiumRecorder(_Wrappable):
         ``truncated`` (bool). Observations and actions have the shape of their space and its dtype,
         unless that is a float: see ``float_type``. Parts of Dict and Tuple spaces are fields of
         their own, such as ``obs.position`` or ``act.0``. Text is a string of fixed width; values of
-        Graph, Sequence and OneOf spaces are Python objects. Each reading gives a new dict, to be
-        changed at will.
+        Graph, Sequence and OneOf spaces are Python objects. Each reading gives a new dict.
     n_envs : int
         Number of environments, 1 for a single one. A buffer that was made without ``n_envs`` gets
         it by ``attach``.
@@ -122,12 +102,8 @@ class GymnasiumRecorder(_Wrappable):
     it takes a slot, but is never drawn. In SAME_STEP mode Gymnasium hands final observations out
     after the reset: environments that overwrite their observations must not be used in it.
 
-    Wrappers outside that count episodes, such as ``RecordEpisodeStatistics``, begin the next one by
-    ``reset``, as with every single environment. Directly after an end, ``reset()`` of the recorder
-    gives the observation that ``step`` gave, and does not reset the environment again. A vector
-    environment in mode DISABLED is reset in the same step, and ``metadata`` of the recorder says
-    SAME_STEP. A subclass that is to be wrapped derives from ``gymnasium.Wrapper`` too, or from
-    ``VectorWrapper``.
+    Directly after an end, ``reset()`` of a single environment gives the observation that ``step``
+    gave, and does not reset the environment again.
 
     A step costs two or three times what ``add`` of the buffer does, if observations and actions are
     arrays of numbers, or dicts and tuples of them; text and Python objects are gathered in Python,
@@ -148,14 +124,15 @@ class GymnasiumRecorder(_Wrappable):
     (32, 4)
     """
 
-    def __new__(cls, env: Any = None, **options: Any) -> GymnasiumRecorder:  # noqa: ARG004, PYI034
-        """A recorder that Gymnasium's wrappers take: of the class of its environment."""
-        made: type[GymnasiumRecorder] = cls
-        if cls is GymnasiumRecorder and isinstance(env, gymnasium.Env):
-            made = _EnvRecorder
-        elif cls is GymnasiumRecorder and isinstance(env, VectorEnv):
-            made = _VectorRecorder
-        return super().__new__(made)
+    _nest, _kept, _restored = "spaces", "space", ("obs", "act", "next_obs")
+    _how_to_begin = (
+        "call reset(), or reset(obs) with what env.reset() gave, before the first step and after "
+        "one that raised"
+    )
+    _how_to_go_on = (
+        ": before the next step call env.reset() and reset(obs), or give the autoreset_mode that "
+        "the environment has; step(action) of the recorder resets by itself"
+    )
 
     def __init__(
         self,
@@ -173,82 +150,23 @@ class GymnasiumRecorder(_Wrappable):
                 f"expected a Gymnasium environment, got {type(env).__name__}: {error}"
             ) from None
         self.env = env
-        self.observation_space: gymnasium.Space[Any] = env.observation_space
-        self.action_space: gymnasium.Space[Any] = env.action_space
+        self.autoreset_mode = _mode_of(env, autoreset_mode)
         self._first: tuple[Any, Any, dict[str, Any]] | None = None  # of a reset that ``step`` made
-        self.n_envs: int = getattr(env, "num_envs", 1)
-        self._n_rows = self.n_envs if hasattr(env, "num_envs") else None  # leading axis, if any
-        self.autoreset_mode = mode_of(env, autoreset_mode)
-        self._float_type = read_float_type(float_type, "space")
-        self._obs_tree = tree_of(self.single_observation_space)
-        self._act_tree = tree_of(self.single_action_space)
-        self._names = (
-            *names_of(self._obs_tree, "obs", "spaces"),
-            *names_of(self._act_tree, "act", "spaces"),
-            "rew",
-            *names_of(self._obs_tree, "next_obs", "spaces"),
-            "terminated",
-            "truncated",
-        )
-        self._steps = Steps(
-            self._names,
-            parts_of(self._obs_tree, self._n_rows),
-            parts_of(self._obs_tree, None),
-            parts_of(self._act_tree, self._n_rows),
-            self._n_rows,
-            self.autoreset_mode.name,
-        )
+        obs, act = tree_of(self.single_observation_space), tree_of(self.single_action_space)
+        rew = Leaf((), (), np.dtype(np.float32))
+        trees = {"obs": obs, "act": act, "rew": rew, "next_obs": obs}
+        n_rows = getattr(env, "num_envs", None)
+        parts = parts_of(obs, n_rows), parts_of(obs, None), parts_of(act, n_rows)
+        self._set_up(trees, n_rows, float_type, self.autoreset_mode.name, parts)
 
-    @property
-    def buffer(self) -> ReplayBuffer | None:
-        """The buffer that is attached."""
-        return self._steps.buffer
-
-    def render(self) -> Any:
-        """What ``render`` of the environment gives."""
-        return self.env.render()
-
-    def close(self, **options: Any) -> None:
-        """Close the environment."""
-        self.env.close(**options)
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the environment."""
+        if name == "env" or name.startswith("_"):  # not there yet, as in a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.env, name)
 
     def __repr__(self) -> str:
         return f"<GymnasiumRecorder{self.env}>"
-
-    __str__ = __repr__
-
-    @property
-    def env_dict(self) -> dict[str, FieldSpec]:
-        """Fields for ``ReplayBuffer``; a new dict each time."""
-        obs, act = (
-            [(leaf.shape, stored_dtype(leaf.dtype, self._float_type)) for leaf in tree.leaves()]
-            for tree in (self._obs_tree, self._act_tree)
-        )
-        number, flag = ((), self._float_type or np.dtype(np.float32)), ((), np.dtype(np.bool_))
-        types = [*obs, *act, number, *obs, flag, flag]
-        return {
-            name: {"shape": shape, "dtype": dtype}
-            for name, (shape, dtype) in zip(self._names, types, strict=True)
-        }
-
-    def attach(self, buffer: BufferT) -> BufferT:
-        """Record into ``buffer`` from the next ``reset`` on, and return it.
-
-        Parameters
-        ----------
-        buffer : ReplayBuffer
-            With the fields of ``env_dict``. It may have further fields, and other dtypes or shapes
-            where they suit the values. Where it was made without ``n_envs`` and has no rows, it
-            gets that of the recorder; the rows of a buffer in a file keep theirs.
-
-        Raises
-        ------
-        ValueError
-            A field is missing, or the number of environments differs.
-        """
-        prepare(buffer, self._names, self.n_envs)
-        self._steps.attach(buffer)
-        return buffer
 
     @overload
     def reset(
@@ -301,7 +219,7 @@ class GymnasiumRecorder(_Wrappable):
         if obs is not NOT_GIVEN:
             if seed is not None or options is not None:
                 raise TypeError("reset: expected obs of a reset that is done, or seed and options")
-            self._begin(obs, mask)
+            self._reset(obs, mask)
             return None
         if mask is not None:
             raise TypeError("reset: expected mask with obs; or options={'reset_mask': mask}")
@@ -316,15 +234,13 @@ class GymnasiumRecorder(_Wrappable):
             mask = None if mask is None else np.array(mask)
         try:
             obs, info = self.env.reset(**given)
-            self._begin(obs, mask)
+            self._reset(obs, mask)
         except BaseException:
             self._steps.obs = None  # the state of the environment is unknown
             raise
         return obs, info
 
-    def step(  # type: ignore[override]  # Gymnasium names the action in two ways
-        self, action: Any, /, **extra: object
-    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, action: Any, /, **extra: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environment and record it; in mode DISABLED, reset environments that ended.
 
         Parameters
@@ -365,7 +281,7 @@ class GymnasiumRecorder(_Wrappable):
         [False, False, True, False, False, True, False]
         """
         self._attached()
-        self._before_step()
+        self._observed()
         try:
             result = self.env.step(action)
             self.add(action, *result, **extra)
@@ -390,13 +306,12 @@ class GymnasiumRecorder(_Wrappable):
             obs, first_info = self.reset(options={"reset_mask": ended.copy()})
         return obs, reward, terminated, truncated, {**info, **first_info, **final}
 
-    def _begin(self, obs: object, mask: npt.ArrayLike | None) -> None:
+    def _reset(self, obs: object, mask: npt.ArrayLike | None) -> None:
         """Begin new episodes with these observations."""
         if self._steps.begin(obs, mask) is not NotImplemented:
             return
-        buffer = self._attached()
-        arrived = list(self._obs_tree.collect(obs, "obs", self._n_rows))
-        steps = self._steps
+        self._attached()
+        arrived, steps = self._collect("obs", obs), self._steps
         chosen = ~steps.none
         if mask is not None:
             chosen = self._flags(mask, "mask")
@@ -404,10 +319,7 @@ class GymnasiumRecorder(_Wrappable):
                 raise RuntimeError("the first reset is of all environments: reset(obs), no mask")
             for column, before in zip(arrived, steps.obs, strict=True):
                 column[~chosen] = np.asarray(before)[~chosen]  # a number, or an array
-        for env in np.flatnonzero(chosen).tolist():
-            buffer.on_episode_end(env)
-        steps.obs = arrived
-        steps.wait_for(steps.waiting & ~chosen)
+        self._begin(arrived, chosen)
 
     def add(
         self,
@@ -450,70 +362,27 @@ class GymnasiumRecorder(_Wrappable):
         slot: int | None = self._steps.add(action, obs, reward, terminated, truncated, info, extra)
         if slot is not NotImplemented:
             return slot
-        buffer = self._attached()
-        before = self._before_step()
-        act = list(self._act_tree.collect(action, "act", self._n_rows))
-        arrived = list(self._obs_tree.collect(obs, "next_obs", self._n_rows))
+        self._attached()
+        before, arrived = self._observed(), self._collect("next_obs", obs)
         ends = [self._flags(terminated, "terminated"), self._flags(truncated, "truncated")]
         ended = ends[0] | ends[1]
         final = self._final(arrived, ended, info)
-        values = [*before, *act, reward, *final, *ends]
-        fields: dict[str, Any] = dict(zip(self._names, values, strict=True))
-        if self._steps.n_waiting:
-            slot = self._add_where(buffer, fields, extra)
-        else:
-            slot = buffer.add(**fields, **extra)
-        self._steps.obs = arrived
+        values = [*before, *self._collect("act", action), reward, *final, *ends]
+        steps = self._steps
+        slot = self._store(values, extra, steps.waiting if steps.n_waiting else None)
+        steps.obs = arrived
         if not self._resets_at_once:
-            self._steps.wait_for(ended)
+            steps.wait_for(ended)
         return slot
-
-    def restore(self, batch: Mapping[str, Array]) -> dict[str, Any]:
-        """Return a batch with observations and actions in the nesting of their spaces.
-
-        Parameters
-        ----------
-        batch : mapping of str to ndarray
-            As drawn from the buffer.
-
-        Returns
-        -------
-        dict
-            ``obs``, ``act`` and ``next_obs``: dicts and tuples of the batch's own arrays, or one
-            array for a plain space. Every other entry as it was.
-
-        Raises
-        ------
-        KeyError
-            The batch lacks one of these fields.
-        """
-        trees = {"obs": self._obs_tree, "act": self._act_tree, "next_obs": self._obs_tree}
-        return restored(batch, trees)
 
     @property
     def _resets_at_once(self) -> bool:
         return self.autoreset_mode is AutoresetMode.SAME_STEP
 
-    def _attached(self) -> ReplayBuffer:
-        if self._steps.buffer is None:
-            raise RuntimeError("no buffer to record into: call attach(buffer) first")
-        return self._steps.buffer
-
-    def _before_step(self) -> list[Array]:
-        """Return the observations before this step, if a step may come now."""
-        steps = self._steps
-        if steps.obs is None:
-            raise RuntimeError(
-                "call reset(), or reset(obs) with what env.reset() gave, before the first step and "
-                "after one that raised"
-            )
-        if steps.n_waiting and self.autoreset_mode is AutoresetMode.DISABLED:
-            raise RuntimeError(
-                f"the episode of {_those(steps.waiting)} has ended: before the next step call "
-                "env.reset() and reset(obs), or give the autoreset_mode that the environment has; "
-                "step(action) of the recorder resets by itself"
-            )
-        return steps.obs
+    def _observed(self) -> list[Array]:
+        """The observations before a step, if one may come now."""
+        disabled = self.autoreset_mode is AutoresetMode.DISABLED
+        return self._before_step(self._steps.waiting if disabled else self._steps.none)
 
     def _flags(self, value: object, name: str) -> Flags:
         flags: Array = np.array(value)
@@ -532,68 +401,93 @@ class GymnasiumRecorder(_Wrappable):
         twice = ended & self._steps.waiting
         if self._steps.n_waiting and np.any(twice):
             raise ValueError(
-                f"{_those(twice)} ended in the step after an end, which is the reset in autoreset "
+                f"{those(twice)} ended in the step after an end, which is the reset in autoreset "
                 f"mode {self.autoreset_mode.name}: the environment has another"
             )
         if self._n_rows is None and not self._resets_at_once:
             return arrived
-        final = final_observations(info, ended, self._obs_tree, self._n_rows)
+        final = _final_observations(info, ended, self._trees["obs"], self._n_rows)
         if final.keys() != (set(np.flatnonzero(ended).tolist()) if self._resets_at_once else set()):
             raise ValueError(
-                f"{_those(ended)} ended and info has final_obs of {list(final)}: the environment "
+                f"{those(ended)} ended and info has final_obs of {list(final)}: the environment "
                 f"has another autoreset mode than {self.autoreset_mode.name}"
             )
         if not final:
             return arrived
-        return final[0] if self._n_rows is None else with_final(arrived, final)
-
-    def _add_where(
-        self, buffer: ReplayBuffer, fields: dict[str, Any], extra: dict[str, Any]
-    ) -> int | None:
-        """Add a step in which some environments only reset."""
-        present = ~np.atleast_1d(self._steps.waiting)
-        if self._n_rows is None:
-            fields = {name: np.expand_dims(value, 0) for name, value in fields.items()}
-            extra = {name: np.expand_dims(value, 0) for name, value in extra.items()}
-        return buffer.add_where(present, **fields, **extra)
+        return final[0] if self._n_rows is None else _with_final(arrived, final)
 
 
-# For type checkers a recorder is of both kinds, so each of these is of one kind too many.
-class _EnvRecorder(  # type: ignore[misc, override]
-    GymnasiumRecorder, gymnasium.Wrapper[Any, Any, Any, Any]
-):
-    """Recorder of a single environment."""
+def _mode_of(env: object, given: AutoresetMode | str | None) -> AutoresetMode:
+    """The autoreset mode of an environment: ``given``, or else that of its metadata.
 
-    def __init__(self, env: gymnasium.Env[Any, Any], **options: Any) -> None:
-        gymnasium.Wrapper.__init__(self, env)
-        GymnasiumRecorder.__init__(self, env, **options)
-
-    @property
-    def spec(self) -> Any:  # type: ignore[override]
-        """Spec of the wrapped environment: ``gymnasium.make`` cannot make a recorder."""
-        return self.env.spec
-
-
-class _VectorRecorder(  # type: ignore[misc]
-    GymnasiumRecorder, VectorWrapper[Any, Any, Any, Any, Any]
-):
-    """Recorder of a vector environment."""
-
-    def __init__(self, env: VectorEnv[Any, Any, Any], **options: Any) -> None:
-        VectorWrapper.__init__(self, env)
-        GymnasiumRecorder.__init__(self, env, **options)
-
-    @property  # type: ignore[misc]
-    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
-        """Metadata of the environment, with the autoreset mode of ``step`` of the recorder."""
-        disabled = self.autoreset_mode is AutoresetMode.DISABLED
-        mode = AutoresetMode.SAME_STEP if disabled else self.autoreset_mode
-        return {**self.env.metadata, "autoreset_mode": mode}
-
-    # Older versions of VectorEnv close the environment when they are dropped; it may be used on.
-    # This function is one of C, so no signal handler runs in it.
-    __del__ = object.__hash__
+    Raises ``ValueError`` if a vector environment declares none, or an unknown one.
+    """
+    if given is not None:
+        return _parsed(given)
+    if not hasattr(env, "num_envs"):
+        return AutoresetMode.DISABLED
+    metadata = getattr(env, "metadata", None) or {}
+    mode = metadata.get("autoreset_mode")
+    base = getattr(env, "unwrapped", env)
+    if getattr(base, "metadata", None) is metadata:
+        # Vector environments of Gymnasium 1.1 share the metadata of their environments' class,
+        # where the last one built leaves its mode. Their own attribute stays right.
+        mode = getattr(base, "autoreset_mode", mode)
+    if mode is None:
+        raise ValueError(
+            "the vector environment does not say how it resets: its metadata has no "
+            "'autoreset_mode'; give autoreset_mode='NEXT_STEP', 'SAME_STEP' or 'DISABLED'"
+        )
+    return _parsed(mode)
 
 
-def _those(envs: Flags) -> str:
-    return f"environments {np.flatnonzero(envs).tolist()}"
+def _final_observations(
+    info: object, ended: Flags, tree: Tree, n_rows: int | None
+) -> dict[int, list[Array]]:
+    """Return the final observations in ``info``, by environment and leaf of the space.
+
+    ``info`` is a dict, or one dict for each environment. A vector environment holds them under
+    ``final_obs``: as an array of objects, None where there is none, or batched like observations.
+    """
+    if n_rows is not None and isinstance(info, Mapping):
+        values = info.get("final_obs")
+        if values is None:
+            return {}
+        if not (isinstance(values, np.ndarray) and values.dtype == object):
+            columns = list(tree.collect(values, "final_obs", n_rows))
+            present = np.flatnonzero(info.get("_final_obs", ended)).tolist()
+            return {env: [column[env, ...] for column in columns] for env in present}
+    else:
+        infos = [info] if n_rows is None else info
+        if not isinstance(infos, (list, tuple)) or not all(isinstance(i, Mapping) for i in infos):
+            raise ValueError(f"info: expected a dict, got {type(info).__name__}")
+        values = [one.get("final_obs") for one in infos]
+    if len(values) != ended.size:
+        raise ValueError(f"info: expected {ended.size} environments, got {len(values)}")
+    return {
+        env: list(tree.collect(value, "final_obs", None))
+        for env, value in enumerate(values)
+        if value is not None
+    }
+
+
+def _with_final(columns: list[Array], final: dict[int, list[Array]]) -> list[Array]:
+    """Return batched observations, those of some environments replaced by their final ones."""
+    replaced = []
+    for number, column in enumerate(columns):
+        parts = {env: leaves[number] for env, leaves in final.items()}
+        column = column.astype(np.result_type(column, *parts.values()))
+        for env, part in parts.items():
+            column[env] = part[()]
+        replaced.append(column)
+    return replaced
+
+
+def _parsed(mode: object) -> AutoresetMode:
+    if isinstance(mode, AutoresetMode):
+        return mode
+    for known in AutoresetMode:
+        if str(mode).replace("_", "").lower() == known.value.lower():
+            return known
+    names = [known.name for known in AutoresetMode]
+    raise ValueError(f"autoreset_mode: expected one of {names}, got {mode!r}")

@@ -251,7 +251,6 @@ ACTION = (1, {"push": [0.0, 0.0]})
         ("observation", {**GOOD, "arms": [arm(), dm_env.TimeStep(*"abcd")]}, ["'next_obs.arms.1'"]),
         ("observation", {**GOOD, "arms": Arm(arm(), OTHER)}, ["'next_obs.arms'", "Arm"]),
         ("observation", {**GOOD, "arms": [arm(1.0), OTHER]}, ["'next_obs.arms.0.angles'", "(3,)"]),
-        ("observation", {**GOOD, "arms": [arm(held=["a"]), OTHER]}, ["'next_obs.arms.0.held'"]),
         ("action", 1, ["'act'", "length 2", "int"]),
         ("action", (1, {"pull": [0, 0]}), ["'act.1'", "push", "pull"]),
         ("action", (0.5, {"push": [0, 0]}), ["'act.0'"]),

@@ -1,0 +1,196 @@
+"""``Recorder``: what the recorders of Gymnasium and of dm_env share.
+
+Fields, the buffer, and the state between two steps. Not here: what a step and an end are, which
+each recorder says for its environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cpprb_like._arguments.arrays import Array, Flags
+from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.integrations._nests import Tree, field_name, names_of
+from cpprb_like.integrations._steps import Parts, Steps
+from cpprb_like.typing import FieldSpec
+
+__all__ = ["FloatType", "Recorder", "those"]
+
+FloatType: TypeAlias = npt.DTypeLike | None
+BufferT = TypeVar("BufferT", bound=ReplayBuffer)
+ENDS = ("terminated", "truncated")
+
+
+class Recorder:
+    """Base class of recorders: see ``GymnasiumRecorder`` and ``DmEnvRecorder``."""
+
+    n_envs: int
+    _nest: ClassVar[str]  # what nests are made of, in messages
+    _kept: ClassVar[str]  # the value of ``float_type`` that keeps dtypes
+    _restored: ClassVar[tuple[str, ...]]  # roots that ``restore`` nests
+    _optional: ClassVar[tuple[str, ...]] = ()  # fields that a buffer may lack
+    _how_to_begin: ClassVar[str]
+    _how_to_go_on: ClassVar[str]
+
+    def _set_up(
+        self,
+        trees: dict[str, Tree],
+        n_rows: int | None,
+        float_type: FloatType,
+        mode: str,
+        parts: tuple[Parts | None, Parts | None, Parts | None] = (None, None, None),
+    ) -> None:
+        """Begin without a buffer. ``trees`` has the nest of each root, in the order of fields.
+
+        ``n_rows`` is the length of the leading axis, None without one. The rest is for ``Steps``.
+        """
+        self._float_type = self._read_float_type(float_type)
+        self._trees, self._n_rows = trees, n_rows
+        self.n_envs = 1 if n_rows is None else n_rows
+        roots = (names_of(tree, root, self._nest) for root, tree in trees.items())
+        self._names = (*(name for names in roots for name in names), *ENDS)
+        self._steps = Steps(self._names, *parts, n_rows, mode)
+
+    def _read_float_type(self, float_type: FloatType) -> np.dtype[Any] | None:
+        """The dtype that floating-point values are stored as; None for that of each nest."""
+        keep = self._kept
+        if isinstance(float_type, str) and float_type == keep:
+            return None
+        try:
+            dtype = np.dtype(np.float32 if float_type is None else float_type)
+        except TypeError as error:
+            raise TypeError(
+                f"float_type: expected a dtype or {keep!r}, got {float_type!r}"
+            ) from error
+        if dtype.kind != "f":
+            raise ValueError(
+                f"float_type: expected a floating-point dtype or {keep!r}, got {dtype}"
+            )
+        return dtype
+
+    @property
+    def buffer(self) -> ReplayBuffer | None:
+        """The buffer that is attached."""
+        return self._steps.buffer
+
+    @property
+    def env_dict(self) -> dict[str, FieldSpec]:
+        """Fields for ``ReplayBuffer``; a new dict each time."""
+        found: dict[str, FieldSpec] = {}
+        for root, tree in self._trees.items():
+            for leaf in tree.leaves():
+                dtype = leaf.dtype
+                if self._float_type is not None and dtype.kind == "f":
+                    dtype = self._float_type
+                found[field_name(root, leaf.path)] = {"shape": leaf.shape, "dtype": dtype}
+        for name in ENDS:
+            found[name] = {"shape": (), "dtype": np.dtype(np.bool_)}
+        return found
+
+    def attach(self, buffer: BufferT) -> BufferT:
+        """Record into ``buffer`` from the next ``reset`` on, and return it.
+
+        Parameters
+        ----------
+        buffer : ReplayBuffer
+            With the fields of ``env_dict``, of which ``discount`` may be left out. It may have
+            further fields, and other dtypes or shapes where they suit the values. Where it was
+            made without ``n_envs`` and has no rows, it gets that of the recorder; the rows of a
+            buffer in a file keep theirs.
+
+        Raises
+        ------
+        ValueError
+            A field is missing, or the number of environments differs.
+        """
+        there = (*buffer.schema.names, *self._optional)
+        missing = [name for name in self._names if name not in there]
+        if missing:
+            raise ValueError(f"the buffer lacks the fields {missing}")
+        if buffer.n_envs != self.n_envs and isinstance(buffer, ReplayBuffer):
+            buffer._take_n_envs(self.n_envs)
+        if buffer.n_envs != self.n_envs:
+            raise ValueError(f"expected a buffer of n_envs={self.n_envs}, got {buffer.n_envs}")
+        self._steps.attach(buffer)
+        return buffer
+
+    def restore(self, batch: Mapping[str, Array]) -> dict[str, Any]:
+        """Return a batch with nested values in the nesting of their spaces or specs.
+
+        Parameters
+        ----------
+        batch : mapping of str to ndarray
+            As drawn from the buffer.
+
+        Returns
+        -------
+        dict
+            ``obs``, ``act`` and ``next_obs``, and ``rew`` of dm_env: dicts and tuples of the
+            batch's own arrays, or one array for a plain value. Every other entry as it was.
+
+        Raises
+        ------
+        KeyError
+            The batch lacks one of these fields.
+        """
+        trees = {root: self._trees[root] for root in self._restored}
+        flat = {
+            field_name(root, leaf.path) for root, tree in trees.items() for leaf in tree.leaves()
+        }
+        nested = {root: tree.restore(batch, root) for root, tree in trees.items()}
+        return nested | {name: column for name, column in batch.items() if name not in flat}
+
+    # ------------------------------------------------------------------ steps
+
+    def _attached(self) -> ReplayBuffer:
+        if self._steps.buffer is None:
+            raise RuntimeError("no buffer to record into: call attach(buffer) first")
+        return self._steps.buffer
+
+    def _collect(self, root: str, value: object, unset: Flags | None = None) -> list[Array]:
+        """Copies of a value's parts, in the order of its fields; ``unset`` rows become 0."""
+        return list(self._trees[root].collect(value, root, self._n_rows, unset))
+
+    def _begin(self, arrived: list[Array], chosen: Flags) -> None:
+        """Begin new episodes of the chosen environments with observations of all."""
+        buffer, steps = self._attached(), self._steps
+        named = dict(zip(self._names, arrived, strict=False))  # observations come first
+        for field in buffer.schema.fields:  # the next step must not find that it cannot be stored
+            if field.name in named:
+                field.convert(named[field.name], self.n_envs)
+        for env in np.flatnonzero(chosen).tolist():
+            buffer.on_episode_end(env)
+        steps.obs = arrived
+        steps.wait_for(steps.waiting & ~chosen)
+
+    def _before_step(self, stuck: Flags) -> list[Array]:
+        """The observations before a step, if one may come now; ``stuck`` have ended before."""
+        if self._steps.obs is None:
+            raise RuntimeError(self._how_to_begin)
+        if np.any(stuck):
+            raise RuntimeError(f"the episode of {those(stuck)} has ended{self._how_to_go_on}")
+        return self._steps.obs
+
+    def _store(
+        self, values: Iterable[object], extra: dict[str, Any], absent: Flags | None
+    ) -> int | None:
+        """Add a step, in the order of fields, but for ``absent`` environments."""
+        buffer = self._attached()
+        there = buffer.schema.names
+        named = zip(self._names, values, strict=True)
+        fields: dict[str, Any] = {name: value for name, value in named if name in there}
+        if absent is None:
+            return buffer.add(**fields, **extra)
+        if self._n_rows is None:
+            fields = {name: np.expand_dims(value, 0) for name, value in fields.items()}
+            extra = {name: np.expand_dims(value, 0) for name, value in extra.items()}
+        return buffer.add_where(~np.atleast_1d(absent), **fields, **extra)
+
+
+def those(envs: Flags) -> str:
+    """The numbers of environments, for a message."""
+    return f"environments {np.flatnonzero(envs).tolist()}"
