@@ -59,16 +59,10 @@ def shape_for(intp_t lines):
 
 @cython.final
 cdef class Counters:
-    """The counters of a limiter.
+    """The counters of a limiter, with the numbers of ``RateLimiter``.
 
-    Parameters
-    ----------
-    words : ndarray of int64, shape shape_for(writers + readers)
-        Zeros at first. A line for each writer, then one for each reader. They are written to.
-    writers, readers : int
-        How many there are at most.
-    samples_per_insert, min_size, min_diff, max_diff : float
-        See ``RateLimiter``.
+    ``words``, of shape ``shape_for(writers + readers)`` and zeros at first, are written to. They
+    have a line for each writer, and then one for each reader.
     """
 
     def __cinit__(
@@ -81,15 +75,9 @@ cdef class Counters:
         float64_t min_diff,
         float64_t max_diff,
     ):
-        if writers < 1 or readers < 1:
-            raise ValueError("writers, readers: expected at least 1")
         self.lines = writers + readers
-        rows, columns = shape_for(self.lines)
-        if words.shape[0] != rows or words.shape[1] != columns:
-            raise ValueError(
-                f"words: expected shape ({rows}, {columns}), got "
-                f"({words.shape[0]}, {words.shape[1]})"
-            )
+        if (words.shape[0], words.shape[1]) != shape_for(self.lines):
+            raise ValueError("words: expected shape shape_for(writers + readers)")
         self.memory = words
         self.words = &words[0, 0]
         self.base = &words[self.lines, 0]
@@ -195,12 +183,10 @@ cdef class Counters:
     cdef bint c_may_go_on(self, bint sample, int64_t* sums) noexcept:
         """Whether a call that waits on a side is allowed by now."""
         cdef intp_t line
+        cdef int64_t* words
         for line in range(self.writers if sample else 0, self.lines if sample else self.writers):
-            if (
-                self.used[line]
-                and self.words[line * WORDS + SINCE] != 0
-                and self.c_allows(sample, sums, llabs(self.words[line * WORDS + WANTED]))
-            ):
+            words = self.words + line * WORDS
+            if words[SINCE] != 0 and self.c_allows(sample, sums, llabs(words[WANTED])):
                 return True
         return False
 
@@ -297,16 +283,8 @@ cdef class Counters:
 cdef class Turn:
     """A call of ``add`` or ``sample`` at a limiter: announced, done, waiting, or none of these.
 
-    ``close`` ends it, or the end of the object where an interrupt came before that.
-
-    Parameters
-    ----------
-    counters : Counters
-        Of the limiter.
-    line : int
-        Of the writer or the reader.
-    n : int
-        Rows, or items.
+    ``close`` ends it, or the end of the object where an interrupt came before that. ``line`` is
+    that of the writer or the reader, and n the number of rows or items.
     """
 
     def __cinit__(self, Counters counters not None, intp_t line, int64_t n):

@@ -85,18 +85,7 @@ class Peers:
 class Gate:
     """One end of a limiter: of ``add`` at the line of a writer, of ``sample`` at that of a reader.
 
-    Parameters
-    ----------
-    limiter : RateLimiter
-        What is allowed.
-    counters : Counters
-        Its counters.
-    line : int
-        Of this end.
-    peers : Peers, optional
-        The other ends.
-    held : callable, optional
-        Of a writer: returns its buffer, or None after its end, as a weak reference does.
+    ``held()`` returns the buffer of a writer, or None after its end, as a weak reference does.
     """
 
     def __init__(
@@ -177,37 +166,32 @@ class Gate:
     def _message(self, turn: Turn, began: float) -> str:
         others = waits(self.counters, self._other_lines)
         last = max(line.last for line in others)
-        heard = "none came so far"
-        if last:
-            heard = f"the last came {(time.monotonic_ns() - last) / 1e9:.1f} s ago"
-        stuck = ""
+        ago = f"the last came {(time.monotonic_ns() - last) / 1e9:.1f} s ago"
+        waited = f"{self._what} of {turn.n}: waited {time.monotonic() - began:.1f} s"
+        parts = [f"{waited} for {self._others}, of which {ago if last else 'none came so far'}"]
         if any(line.items for line in others):
-            stuck = "; the other side waits too, so error_buffer is too small for these batches"
-        reason = self._reason(turn.n)
+            parts.append("the other side waits too, so error_buffer is too small for these batches")
         if turn.behind:
-            reason = f"{self._what} of {turn.behind} has waited for longer, and goes first"
+            parts.append(f"{self._what} of {turn.behind} has waited for longer, and goes first")
+        else:
+            parts.append(self._reason(turn.n))
         found = self.peers.describe(self._other_lines)
-        return (
-            f"{self._what} of {turn.n}: waited {time.monotonic() - began:.1f} s for "
-            f"{self._others}, of which {heard}{stuck}; {reason}; {self.limiter}"
-            + (f"\n{found}" if found else "")
-        )
+        return "; ".join([*parts, str(self.limiter)]) + (f"\n{found}" if found else "")
 
     def _reason(self, n: int) -> str:
         """Why n items are not allowed now."""
         sums = totals(self.counters)
         ratio, min_size, low, high = self.limiter.bounds
         if self._adds:
-            others, change, limit = sums.inserts_at_work, ratio, f"most {high:g}"
+            n, change, limit = n + sums.inserts_at_work, ratio, f"most {high:g}"
         else:
-            others, change, limit = sums.samples_at_work, -1.0, f"least {low:g}"
+            n, change, limit = n + sums.samples_at_work, -1.0, f"least {low:g}"
             if sums.rows < min_size:
                 return f"{sums.rows} of {min_size} rows"
-        more = f" and {others} of calls at work" if others else ""
         return (
             f"{sums.inserts} inserts, {sums.samples} samples, {sums.rows} rows: with {n} more "
-            f"{'inserts' if self._adds else 'samples'}{more} inserts * samples_per_insert - "
-            f"samples would be {sums.balance + (n + others) * change:g}, of at {limit}"
+            f"{'inserts' if self._adds else 'samples'}, calls at work included, inserts * "
+            f"samples_per_insert - samples would be {sums.balance + n * change:g}, of at {limit}"
         )
 
 

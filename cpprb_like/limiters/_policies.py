@@ -72,21 +72,17 @@ class RateLimiter:
             )
 
 
-def _check_timeout(timeout: object) -> None:
-    if timeout is None:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
-        raise TypeError(f"timeout: expected seconds or None, got {timeout!r}")
-    if not 0 <= float(timeout) < math.inf:
-        raise ValueError(f"timeout: expected seconds of at least 0, or None, got {timeout}")
-
-
 def _as_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     if not math.isfinite(value):
         raise ValueError(f"{name}: expected a finite number, got {value}")
     return float(value)
+
+
+def _check_timeout(timeout: object) -> None:
+    if timeout is not None and _as_number("timeout", timeout) < 0:
+        raise ValueError(f"timeout: expected at least 0 seconds, or None, got {timeout}")
 
 
 @dataclass(frozen=True)

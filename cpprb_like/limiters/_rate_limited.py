@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from cpprb_like._fields.schema import Field
 from cpprb_like._machine.forks import tell
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._entry import SampleOptions
-from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
+from cpprb_like.buffers._source import Batch, Source, if_prioritized
 from cpprb_like.limiters._counters import Counters, shape_for
 from cpprb_like.limiters._gates import Gate, LimiterStats, begin_balanced, stats
 from cpprb_like.limiters._policies import RateLimiter
@@ -112,6 +111,15 @@ class LimitedAdds:
         self._inserts.count_rows()
 
 
+def _of_source(name: str) -> Any:
+    """A method of a limited source that calls the same method of its source."""
+
+    def method(limited: LimitedSource, *arguments: Any) -> Any:
+        return getattr(limited._source, name)(*arguments)
+
+    return method
+
+
 class LimitedSource(Source):
     """A source whose ``sample`` waits until its limiter allows the batch: see ``RateLimited``."""
 
@@ -141,39 +149,18 @@ class LimitedSource(Source):
         """Whether rows are drawn by priority."""
         return self._source.has_priorities
 
-    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
-        return self._source._field_specs(names)
-
-    def _further_specs(self) -> dict[str, ColumnSpec]:
-        return self._source._further_specs()
-
     def __len__(self) -> int:
         """Rows that can be drawn, whatever the limiter says."""
         return len(self._source)
 
-    def _check_epoch(self) -> None:
-        self._source._check_epoch()
-
-    def _begin_epoch(
-        self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None
-    ) -> EpochOrder | None:
-        return self._source._begin_epoch(fields, shuffle, rng)
-
-    def _read_batch_size(
-        self, batch_size: int, fields: str | Iterable[str] | None = None
-    ) -> tuple[int, tuple[str, ...] | None]:
-        return self._source._read_batch_size(batch_size, fields)
-
-    def _can_draw(self) -> bool:
-        return self._source._can_draw()
-
-    def _check_draw(self, n: int, options: SampleOptions) -> None:
-        self._source._check_draw(n, options)
-
-    def _check_update(
-        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
-    ) -> NDArray[np.intp]:
-        return self._source._check_update(indexes, priorities)
+    _field_specs = _of_source("_field_specs")
+    _further_specs = _of_source("_further_specs")
+    _check_epoch = _of_source("_check_epoch")
+    _begin_epoch = _of_source("_begin_epoch")
+    _read_batch_size = _of_source("_read_batch_size")
+    _can_draw = _of_source("_can_draw")
+    _check_draw = _of_source("_check_draw")
+    _check_update = _of_source("_check_update")
 
 
 class RateLimited(LimitedAdds, LimitedSource):

@@ -206,7 +206,7 @@ def test_wrong_lines_are_refused() -> None:
         Turn(counters, 2, 1)
     with pytest.raises(ValueError, match="at least 0"):
         Turn(counters, 0, -1)
-    with pytest.raises(ValueError, match="expected shape"):
+    with pytest.raises(ValueError, match="words: expected shape"):
         Counters(np.zeros((2, 3), np.int64), 1, 1, 1, 1, 1, 1)
 
 
