@@ -1,6 +1,10 @@
 """``Parameters``: weights that a learner publishes and actors read, in a shared replay's memory.
 
-Not here: which slot is read and which is written (``_versions``).
+Three slots hold versions, which one process writes in turn and others read without a lock. A word
+of each slot is the version that is whole in it; it is 0 while the slot is written. One more word is
+the newest version. A reader copies its slot and looks at the word of the slot again. If the word
+has changed, the copy is mixed, and the reader starts over. A writer that is killed leaves the
+newest version as it was.
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._machine.aligned import empty
 from cpprb_like._machine.file_systems import replacing
 from cpprb_like._machine.waiting import PATIENCE, wait_until
+from cpprb_like._rows.edits import fence
 from cpprb_like.processes._folder import FileLock, Folder, is_locked, reserve_file, said_by
-from cpprb_like.processes._versions import Versions
 from cpprb_like.processes._words import SLOTS, Words, mapped
 
 __all__ = ["Parameters"]
@@ -36,6 +40,7 @@ TIMEOUT = 60.0  # seconds that ``wait`` waits
 TOO_FAST = "newer versions were published faster than one can be read"
 PIECE = 1 << 22  # bytes that are copied before a reader looks whether they are written over
 ALONE = ""  # the name of a single array
+NEWEST, FIRST = 0, 1  # places of the word of the newest version, and of the word of slot 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,44 @@ class Place:
         """The array in a slot."""
         nbytes = math.prod(self.shape) * self.dtype.itemsize
         return slot[self.offset : self.offset + nbytes].view(self.dtype).reshape(self.shape)
+
+
+class Versions:
+    """The words of the slots, zeros at first: see ``Words``."""
+
+    def __init__(self, words: NDArray[np.int64]) -> None:
+        self._words = words.data  # each item is loaded and stored whole
+
+    def newest(self) -> int:
+        """The newest version; 0 if there is none."""
+        return self._words[NEWEST]
+
+    def begin(self) -> tuple[int, int]:
+        """The next version and its slot, which readers leave alone until ``end``."""
+        version = self.newest() + 1
+        self._words[FIRST + version % SLOTS] = 0
+        fence()
+        return version, version % SLOTS
+
+    def end(self, version: int) -> None:
+        """Publish a version from ``begin`` as the newest one, after its bytes are written."""
+        fence()
+        self._words[FIRST + version % SLOTS] = version
+        fence()
+        self._words[NEWEST] = version
+
+    def find(self) -> tuple[int, int] | None:
+        """The newest version and its slot; None if there is none, or it was just written over."""
+        version = self.newest()
+        if version <= 0 or not self.is_there(version):
+            return None
+        fence()
+        return version, version % SLOTS
+
+    def is_there(self, version: int) -> bool:
+        """Whether the slot of a version has had this version since ``find`` returned it."""
+        fence()
+        return bool(self._words[FIRST + version % SLOTS] == version)
 
 
 class Parameters:
@@ -166,11 +209,9 @@ class Parameters:
     def _check(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Raise unless these are arrays as in the first version."""
         if arrays.keys() != self._places.keys():
-            lacking = [name for name in self._places if name not in arrays]
-            unknown = [name for name in arrays if name not in self._places]
+            names = ", ".join(map(_quoted, sorted(arrays.keys() ^ self._places.keys())))
             raise ValueError(
-                f"expected the parameters of the first version: {_named(lacking)} are missing, "
-                f"{_named(unknown)} are unknown"
+                f"expected the parameters of the first version: {names} missing or unknown"
             )
         for name, place in self._places.items():
             array = arrays[name]
@@ -289,31 +330,23 @@ class Parameters:
         return self._slots
 
 
-def _named(names: list[str]) -> str:
-    return ", ".join(map(_quoted, names)) if names else "none"
-
-
 def _quoted(name: str) -> str:
     return "the array" if name == ALONE else repr(name)
 
 
 def _read(values: Any) -> dict[str, NDArray[Any]]:
     """What is to be published, as arrays by name."""
-    if not isinstance(values, Mapping):
-        return {ALONE: _read_one(ALONE, values)}
-    if len(values) == 0:
-        raise ValueError("expected parameters, got an empty dict")
-    for name in values:
-        if not isinstance(name, str) or name == ALONE:
+    is_alone, arrays = not isinstance(values, Mapping), {}
+    for name, value in [(ALONE, values)] if is_alone else values.items():
+        if not isinstance(name, str) or (name == ALONE and not is_alone):
             raise TypeError(f"expected names of parameters, got {name!r}")
-    return {name: _read_one(name, value) for name, value in values.items()}
-
-
-def _read_one(name: str, value: Any) -> NDArray[Any]:
-    try:
-        array = read_array(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise TypeError(f"{_quoted(name)}: expected an array on the CPU: {error}") from error
-    if kind_of(array.dtype) not in "biufc":
-        raise TypeError(f"{_quoted(name)}: expected numbers, got {array.dtype}")
-    return array
+        try:
+            array = read_array(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise TypeError(f"{_quoted(name)}: expected an array on the CPU: {error}") from error
+        if kind_of(array.dtype) not in "biufc":
+            raise TypeError(f"{_quoted(name)}: expected numbers, got {array.dtype}")
+        arrays[name] = array
+    if not arrays:
+        raise ValueError("expected parameters, got an empty dict")
+    return arrays

@@ -43,25 +43,13 @@ def _shapes(writers: int) -> dict[str, tuple[int, ...]]:
 
 
 class Words:
-    """The words of a replay.
+    """The words of a replay."""
 
-    Attributes
-    ----------
-    limiter : ndarray
-        A line for each actor and each learner: see ``Counters``.
-    learners : ndarray, shape (MOST_LEARNERS, 3)
-        GIVEN, LATE and DRAWN of each learner, which alone writes to them.
-    versions : ndarray, shape (1 + SLOTS,)
-        The newest version of the parameters, and that of each slot: see ``Versions``.
-    first_begun, first_done : ndarray, shape (writers,)
-        Entries of each log of first priorities that were begun, and that are whole.
-    """
-
-    limiter: NDArray[np.int64]
-    learners: NDArray[np.int64]
-    versions: NDArray[np.int64]
-    first_begun: NDArray[np.int64]
-    first_done: NDArray[np.int64]
+    limiter: NDArray[np.int64]  # a line for each actor and each learner: see ``Counters``
+    learners: NDArray[np.int64]  # GIVEN, LATE, DRAWN of each learner, which alone writes to them
+    versions: NDArray[np.int64]  # the newest version of the parameters, and that of each slot
+    first_begun: NDArray[np.int64]  # entries of each log of first priorities that were begun, ...
+    first_done: NDArray[np.int64]  # ... and that are whole
 
     def __init__(self, folder: Path, writers: int) -> None:
         memory, start = mapped(folder / FILE, np.int64), 0

@@ -16,7 +16,7 @@ import pytest
 from children import child, until
 
 from cpprb_like.processes import SharedReplay
-from cpprb_like.processes._versions import Versions
+from cpprb_like.processes._parameters import Versions
 from cpprb_like.processes._words import SLOTS
 from cpprb_like.typing import FieldSpec
 
@@ -82,9 +82,9 @@ def test_one_array_is_enough(replay: SharedReplay) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"w": np.zeros(3, np.float32)}, r"'b' are missing, none are unknown"),
-        (np.zeros(3), r"'w', 'b' are missing, the array are unknown"),
-        ({"w": np.zeros(3, np.float32), "b": 1.0, "c": 1}, r"none are missing, 'c' are unknown"),
+        ({"w": np.zeros(3, np.float32)}, r"first version: 'b' missing or unknown"),
+        (np.zeros(3), r"the array, 'b', 'w' missing or unknown"),
+        ({"w": np.zeros(3, np.float32), "b": 1.0, "c": 1}, r"'c' missing or unknown"),
         ({"w": np.zeros(3), "b": 1.0}, r"'w': expected float32 of shape \(3,\), .* got float64"),
         ({"w": np.zeros((3, 1), np.float32), "b": 1.0}, r"'w': .* of shape \(3, 1\)"),
         ({}, "an empty dict"),
