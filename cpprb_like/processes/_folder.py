@@ -20,15 +20,13 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing import util
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 from cpprb_like._files.file_maps import Room, reserve
-from cpprb_like._machine.file_systems import rename, try_lock, unlock
+from cpprb_like._machine.file_systems import rename, replacing, try_lock, unlock
 from cpprb_like._machine.forks import INNERMOST, tell, watch
 from cpprb_like._machine.waiting import LOOK_PATIENCE, wait_until
 
@@ -42,7 +40,6 @@ ELSEWHERE = "CPPRB_LIKE_SHARED_MEMORY"  # environment variable: a folder to use 
 MENDER = "mender"  # in what a lock says: a process that sets right what the owner, now dead, left
 CLOSED = "the replay was closed in this process"
 GONE_MESSAGE = "the replay was closed, and its memory is gone: rows find no more room"
-UNFINISHED = ".new"
 GONE = ".gone"
 YOUNG = 1.0  # seconds that a folder may have no lock yet: it is made again if that takes longer
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -140,19 +137,11 @@ class FileLock:
         There is no ``__del__``: an exception of a signal handler is lost in a Python function that
         is called there. Both callbacks are one call of C.
         """
-        closing = _Closing(self, methodcaller("close"))
-        closing.close = file.close
-        key = id(self)
+        key, closing = id(self), weakref.ref(self, file.__exit__)  # closes; ignores its arguments
         _closing[key] = closing, weakref.ref(self, partial(_closing.pop, key))
 
 
-class _Closing(weakref.ref[FileLock]):
-    """A reference to a lock, with what closes its file."""
-
-    close: Callable[[], None]
-
-
-_closing: dict[int, tuple[_Closing, weakref.ref[FileLock]]] = {}
+_closing: dict[int, tuple[weakref.ref[FileLock], weakref.ref[FileLock]]] = {}
 
 
 # A child would keep a lock that was taken while its parent forked, and that is in no object yet.
@@ -180,11 +169,6 @@ def said_by(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def is_there(path: Path, about: Mapping[str, Any]) -> bool:
-    """True if the process that wrote this record still holds the lock."""
-    return MENDER not in about and is_locked(path) and said_by(path) == about
 
 
 def is_owned(path: Path) -> bool:
@@ -280,8 +264,8 @@ class Folder:
             self._keep()
 
     @classmethod
-    def make(cls, name: str | None, description: dict[str, Any]) -> tuple[Folder, Path]:
-        """A new folder, and the path that ``publish`` gives it.
+    def make(cls, name: str | None) -> Folder:
+        """A new folder, which no other process opens before ``publish``.
 
         ``FileExistsError`` if there is a replay of this name.
         """
@@ -289,41 +273,16 @@ class Folder:
         for _ in range(TRIES):
             base = memory_folder()
             remove_stale(base)
-            path = base / wanted
-            if path.exists():
-                raise FileExistsError(
-                    f"name: there is a replay of the name {name!r}; SharedReplay.attach opens it"
-                )
-            life = _new_folder(base / f"{wanted}.{secrets.token_hex(4)}{UNFINISHED}")
+            life = _new_folder(base / wanted)
             if life is not None:
-                break
-        else:
-            raise OSError(f"{base}: {REMOVED}")
-        folder = cls(life.path.parent, life)
-        text = json.dumps(description | {IDENTITY: secrets.token_hex(16)})
-        try:
-            with room_for(len(text), folder.path, "the description of the replay"):
-                (folder.path / DESCRIPTION).write_text(text, encoding="utf-8")
-        except BaseException:
-            folder.close()
-            raise
-        return folder, path
+                return cls(life.path.parent, life)
+        raise OSError(f"{base}: {REMOVED}")
 
-    def publish(self, path: Path) -> None:
-        """Rename the folder, whose files are complete, to the path that other processes open."""
-        with _no_fork:
-            try:
-                rename(self.path, path)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES):
-                    raise
-                raise FileExistsError(
-                    f"name: another process has just made a replay of the name {path.name!r}"
-                ) from None
-            _open_folders.pop(str(self.path), None)
-            self.path = path
-            self._life.path = path / LIFE
-            self._keep()
+    def publish(self, description: dict[str, Any]) -> None:
+        """Let other processes open the folder, whose files are complete."""
+        text = json.dumps(description | {IDENTITY: secrets.token_hex(16)})
+        with replacing(self.path / DESCRIPTION) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
 
     @classmethod
     def open(cls, name: str, base: Path | None = None) -> Folder:
@@ -422,6 +381,13 @@ def _new_folder(path: Path) -> FileLock | None:
     life = FileLock(path / LIFE, inherited=True)
     try:
         path.mkdir(mode=0o700)
+    except FileExistsError:
+        raise FileExistsError(
+            f"name: there is a replay of the name {path.name!r}; SharedReplay.attach opens it"
+        ) from None
+    except FileNotFoundError:
+        return None
+    try:
         return life if life.take(shared=True, create=True) else None
     except FileNotFoundError:
         return None

@@ -21,7 +21,7 @@ from cpprb_like.limiters._counters import Counters
 from cpprb_like.limiters._gates import Gate, LimiterStats, Peers, begin_balanced, stats, waits
 from cpprb_like.limiters._policies import Backlog, MinSize, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._rate_limited import LimitedAdds, StepCounter
-from cpprb_like.processes._folder import FileLock, is_locked, is_there, said_by
+from cpprb_like.processes._folder import FileLock, is_locked, is_owned, said_by
 from cpprb_like.processes._shards import Actor
 
 __all__ = ["LimitedActor", "Limits", "limiter_from_json", "limiter_to_json"]
@@ -42,22 +42,14 @@ def limiter_from_json(saved: Mapping[str, Any] | None) -> RateLimiter | None:
     """The limiter that a description has."""
     if saved is None:
         return None
-    options = dict(saved)
-    limiter: RateLimiter = KINDS[options.pop("kind")](**options)
+    limiter: RateLimiter = KINDS[saved["kind"]](**{k: v for k, v in saved.items() if k != "kind"})
     return limiter
 
 
 class Limits(Peers):
     """The limiter of a shared replay, in one process.
 
-    Parameters
-    ----------
-    limiter : RateLimiter
-        What is allowed.
-    words : ndarray
-        The memory of the counters: see ``Words``.
-    writers, readers : list of Path
-        The lock of each actor, and of each learner.
+    ``words`` are the memory of the counters, ``writers`` and ``readers`` the paths of locks.
     """
 
     def __init__(
@@ -114,7 +106,7 @@ class Limits(Peers):
         who, did, rows = f"actor {line}", "added", f", holds {found.rows} rows"
         if line >= self._writers:
             who, did, rows = f"learner {line - self._writers}", "drew", ""
-        state = "is there" if is_there(self._locks[line], about) else "has ended"
+        state = "is there" if is_owned(self._locks[line]) else "has ended"
         return f"{who}, process {about['pid']}, {state}, last {did} {ago}{rows}"
 
 

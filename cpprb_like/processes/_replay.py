@@ -6,7 +6,9 @@ which draw. Not here: who is alive (``_folder``), rows (``_shards``), and batche
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,7 +33,6 @@ from cpprb_like.processes._folder import (
     Folder,
     is_locked,
     is_owned,
-    is_there,
     room_for,
     said_by,
 )
@@ -44,7 +45,7 @@ from cpprb_like.processes._limits import (
 )
 from cpprb_like.processes._parameters import FOLDER, Parameters
 from cpprb_like.processes._saving import Saved, save
-from cpprb_like.processes._shards import ROWS, WRITER, Actor, check_room, last_added, written
+from cpprb_like.processes._shards import ROWS, WRITER, Actor, last_added, written
 from cpprb_like.processes._words import DRAWN, MOST_LEARNERS, Words
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
@@ -209,7 +210,7 @@ class SharedReplay:
         if limiter is not None:
             limiter._check_capacity(options.size * self.writers)
         self._options = options
-        self._folder, path = Folder.make(name, description)
+        self._folder = Folder.make(name)
         nbytes = options.layout().nbytes * self.writers
         try:
             with room_for(nbytes, self._folder.path, "the replay"):
@@ -217,17 +218,16 @@ class SharedReplay:
                 self._open_words(limiter)
                 if saved is not None:
                     self._load(saved)
-                self._folder.publish(path)
+                self._folder.publish(description)
         except BaseException:
             self._folder.close()
             raise
-        self._open_words(limiter)  # by their new paths
 
     def _fill(self, reserved: int) -> None:
         """Make all files of the folder, and the rows of all writers if their bytes are reserved."""
         path = self._folder.path
-        if reserved:
-            check_room(reserved, path)
+        if reserved > shutil.disk_usage(path).free:  # before memory of other processes is filled
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         for number in range(self.writers):
             self._shard(number).mkdir()
             if reserved:
@@ -546,17 +546,9 @@ class SharedReplay:
                 raise TypeError(f"learners[{name!r}]: expected a Learner, got {learner!r}")
             if learner._folder.path != self._folder.path:
                 raise ValueError(f"learners[{name!r}]: {learner!r} is one of another replay")
-        save(
-            self._folder.description(),
-            self._shards(),
-            self._options,
-            {str(name): learner._save() for name, learner in given.items()},
-            folder,
-            keep=keep,
-            codec=codec,
-            level=level,
-            sync=sync,
-        )
+        saved = {str(name): learner._save() for name, learner in given.items()}
+        how: dict[str, Any] = {"keep": keep, "codec": codec, "level": level, "sync": sync}
+        save(self._folder.description(), self._shards(), self._options, saved, folder, **how)
 
     @classmethod
     def load(
@@ -634,12 +626,11 @@ class SharedReplay:
     def _member(self, kind: Literal["actor", "learner"], number: int) -> Member | None:
         is_actor = kind == "actor"
         path = self._lock_path(number) if is_actor else self._learner_lock_path(number)
-        about = said_by(path)
+        alive, about = is_owned(path), said_by(path)
         if not about:
             return None
         rows, age = self._rows_of(number) if is_actor else (0, None)
         given, late = (0, 0) if is_actor else self._words.learners[number, :DRAWN].tolist()
-        alive = is_there(path, about)
         return Member(kind, number, about["pid"], alive, about["since"], rows, age, given, late)
 
     def _rows_of(self, number: int) -> tuple[int, float | None]:

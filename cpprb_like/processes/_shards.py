@@ -8,11 +8,8 @@ the same time. Not here: which process writes to which shard, and batches from s
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -35,7 +32,7 @@ from cpprb_like._files import file_maps
 from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._machine.generators import generator
-from cpprb_like._machine.waiting import PATIENCE
+from cpprb_like._machine.waiting import PATIENCE, wait_until
 from cpprb_like._rows import chained, overflow
 from cpprb_like._rows.edits import Tracker, Undo, clock
 from cpprb_like._rows.row_handles import handles
@@ -73,15 +70,6 @@ TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
     "many rows a second, or the process that edits them was stopped"
 )
-TRIES = 1000  # at least, to read rows that are written over in between
-
-
-def tries() -> Iterator[int]:
-    """Retry until 1,000 tries and ``PATIENCE`` have passed: a suspended reader gets more tries."""
-    until, number = time.monotonic() + PATIENCE, 0
-    while number < TRIES or time.monotonic() < until:
-        yield number
-        number += 1
 
 
 class ShardFiles(file_maps.Files):
@@ -203,17 +191,17 @@ class FollowedFiles(ShardFiles):
 
     def follow_sides(self, ring: Any, base: int, oldest: int, stop: int) -> None:
         """Read what chained fields keep aside from the files that they are in now."""
-        for _ in tries():
+
+        def look() -> list[list[tuple[Any, Any, Any]]]:
             try:
-                opened = self._open_sides(ring)
-                break
-            except FileNotFoundError as error:  # a larger one has just taken its place
+                return [self._open_sides(ring)]
+            except FileNotFoundError:  # a larger one has just taken its place
                 if not self.path.exists():
                     raise
-                missing = error
-        else:
-            raise missing
-        for aside, queue, side in opened:
+                return []
+
+        found = wait_until(look, PATIENCE)
+        for aside, queue, side in found[0] if found else self._open_sides(ring):
             reach = queue.reach - self.layout.capacity
             overflow.follow_file(aside, side.keys, side.values, base, oldest - reach, stop)
 
@@ -355,13 +343,6 @@ def mend(shard: Path, number: int, options: RowOptions) -> bool:
     finally:
         taken.release()
     return True
-
-
-def check_room(nbytes: int, folder: Path) -> None:
-    """Refuse what plainly has no room, instead of filling the memory of others to find that out."""
-    with room_for(nbytes, folder, "the replay"):
-        if nbytes > shutil.disk_usage(folder).free:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Reader(ReplayBuffer):

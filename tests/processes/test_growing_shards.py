@@ -209,7 +209,6 @@ def test_files_that_are_gone_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> No
         with monkeypatch.context() as patch:
             patch.setattr(file_maps.Files, "_open_side", missing)
             assert drawn(replay.learner(seed=0)) == list(range(8))
-        monkeypatch.setattr(_shards, "TRIES", 3)
         monkeypatch.setattr(_shards, "PATIENCE", 0.0)
         for path in (replay.folder / "shard-0").glob("rows.0-0.*.dat"):
             path.unlink()

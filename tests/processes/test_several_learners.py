@@ -22,7 +22,7 @@ from shared_rows import (
 )
 
 from cpprb_like import NotEnoughDataError
-from cpprb_like.processes import SharedReplay, _shards
+from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, Sampler, Uniform
 from cpprb_like.views import FrameStacks, Sequences
 
@@ -47,19 +47,6 @@ def add_fast(replay: SharedReplay, number: int, kind: str) -> None:
     while True:
         for row in rows:
             actor.add(**row)
-
-
-def test_reading_is_given_up_after_many_tries_and_a_long_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Neither alone: a learner that was stopped for a minute in its first try has others."""
-    monkeypatch.setattr(_shards, "TRIES", 7)
-    monkeypatch.setattr(_shards, "PATIENCE", -1.0)
-    assert list(_shards.tries()) == [*range(7)]
-    monkeypatch.setattr(_shards, "PATIENCE", 0.05)
-    began = time.monotonic()
-    assert len(list(_shards.tries())) > 7
-    assert time.monotonic() - began >= 0.05
 
 
 @pytest.mark.parametrize("kind", ["plain", "long", "chained", "returns", "sequences", "stacks"])
