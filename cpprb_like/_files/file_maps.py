@@ -41,8 +41,8 @@ from cpprb_like._core import (
 )
 from cpprb_like._fields.schema import Layout
 from cpprb_like._files.arenas import allocate
-from cpprb_like._files.flushes import Flushed, Fresh, pack, unpack
-from cpprb_like._files.recovery import Queue, end_before, hide, recover
+from cpprb_like._files.flushes import Flushed, pack, unpack
+from cpprb_like._files.recovery import Aside, end_before, hide, recover
 from cpprb_like._machine.file_systems import (
     REFUSED,
     name_new,
@@ -76,11 +76,11 @@ BOOT_NBYTES = 36
 CHANGES_AT = (
     40  # of the word, in the line of the start, that a process raises for those that follow
 )
-LOG_NBYTES = 1 << 20  # bytes of a log of flushes before it is rewritten, ...
-LOG_NBYTES_PER_ROW = 64  # ... and for each row: one takes 22 bytes or more
+LOG_NBYTES = 1 << 20  # A log with more bytes than this is rewritten ...
+LOG_GROWTH = 3  # ... if it is so many times as long as its first record.
+TRIES = 100  # to copy a file whose rows are being edited
 NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
 NO_BYTES: Bytes = np.empty(0, np.uint8)
-TRIES = 100  # to copy a file whose rows are being edited
 FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)  # what a system says that has no room left
 KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
 NOTHING_ADDED = "; nothing was added, and no row is lost"
@@ -132,42 +132,6 @@ class _Places:
         return cls(boot, lens, tuple(latest), log, sum(log))
 
 
-@dataclass(frozen=True)
-class _Aside:
-    """What a chained field keeps aside in files of its own: see ``Queue``."""
-
-    name: str  # of the file, between the prefix and the generation
-    nbytes: int  # of a value
-    reach: int
-    lag: int
-
-    def file_nbytes(self, room: int) -> int:
-        """Bytes of a file with room for so many values."""
-        return SIDE_NBYTES + room * (WORD + self.nbytes)
-
-    @classmethod
-    def all(cls, layout: Layout) -> list[list[_Aside]]:
-        """Side files of each chained field, in the order of ``Chain.asides``."""
-        fields = {field.name: field for field in layout.schema.fields}
-        frames = {
-            stack.name: fields[stack.name].nbytes // stack.depth for stack in layout.schema.stacks
-        }
-        found = []
-        for number, stack in enumerate(layout.schema.stacks):
-            older = fields[stack.name].nbytes - frames[stack.name]
-            reach = layout.capacity + (stack.depth - 1) * layout.n_envs
-            found.append([cls(f"{number}-0", older, reach, 0)])
-        for number, (name, source) in enumerate(layout.schema.next_of, len(found)):
-            sizes = fields[name].nbytes, frames.get(source, 0)
-            found.append(
-                [
-                    cls(f"{number}-{place}", nbytes, layout.capacity, layout.n_envs)
-                    for place, nbytes in enumerate(sizes)
-                ]
-            )
-        return found
-
-
 class _Side:
     """A file beside the rows: a header, keys and values.
 
@@ -217,17 +181,14 @@ class Files:
         self._places = _Places.of(layout)
         if self._places.nbytes > sys.maxsize:
             raise MemoryError(f"no file can have {self._places.nbytes} bytes\n{layout.table()}")
-        self._asides = _Aside.all(layout)
+        self._asides = Aside.all(layout)
         self._sides: dict[str, _Side] = {}
         self._overflows: dict[str, Any] = {}  # what is in them
-        self._numbers: dict[str, set[int]] = {}  # of a writer: generations that there are
         self._process = os.getpid()
         self._flushed = Flushed(layout)
-        self._log_nbytes = 0
+        self._log_nbytes = self._first_nbytes = 0  # of the log, and of its first record
         self._edited = NO_SLOTS
         self._is_copy = False  # of files that another process writes to
-        self._has_new_names = True  # of files, which may not be on the disk yet
-        self._logged: dict[str, int] = {}  # generations that the log on the disk refers to
         self._staged = ""  # what names of new files end with before ``publish``
         self._old: BinaryIO | None = None  # the file that ``publish`` replaces, locked
         self._unpublished: list[Path] = []
@@ -274,18 +235,15 @@ class Files:
         with self._growing:
             try:
                 record = hold(True, self._note)
-                for path in self._all_paths():
-                    sync(path)
-                if self._has_new_names:  # a record refers to none that a crash may take
-                    sync(self.path.parent)
-                    self._has_new_names = False
+                sync(self._place(self.path))
+                sampler = self._place(self._sampler_path)
+                if sampler.exists():
+                    sync(sampler)
                 self._append(record)
             except BaseException:
                 self._flushed, self._log_nbytes = Flushed(self.layout), 0  # the next one says all
                 raise
-            self._logged = dict(self._flushed.generations)
             self._edited = NO_SLOTS
-            self._forget_sides()
 
     def publish(self) -> None:
         """Give new files their names, when they hold all that they should; nothing for others.
@@ -357,26 +315,18 @@ class Files:
             part = self._part(place)
             tags, values = part[: 2 * WORD].view(np.int64), part[2 * WORD :].reshape(2, -1)
             latest.append(values[1 if tags[1] == tag else 0].copy())
-        queues = {queue.name: self._fresh(queue, base, tag) for queue in self._queues()}
-        record = self._flushed.note(self.arena, self._edited, latest, queues)
-        if self._log_nbytes > LOG_NBYTES_PER_ROW * self.layout.capacity + LOG_NBYTES:
-            self._log_nbytes = 0  # the log is rewritten
-            record = self._flushed.whole()
+        limit = LOG_GROWTH * self._first_nbytes + LOG_NBYTES
+        is_whole = self._log_nbytes > limit  # the log is written again, as one record
+        kept = {}
+        for queue in self._queues():
+            newest = -1 if is_whole else self._flushed.newest.get(queue.name, -1)
+            first = max(base, tag - queue.reach, newest + 1)
+            rows, values = self._overflows[queue.name].part(first - base, tag - queue.lag - base)
+            kept[queue.name] = rows + base, values
+        record = self._flushed.note(self.arena, self._edited, latest, kept, is_whole=is_whole)
+        if is_whole:
+            self._log_nbytes = 0
         return pack(*record)
-
-    def _fresh(self, queue: _Aside, base: int, tag: int) -> Fresh:
-        """What a queue keeps that the last record does not say."""
-        side, oldest = self._sides[queue.name], max(base, tag - queue.reach)
-        known = self._flushed.newest(queue.name, side.generation)
-        first = oldest if known is None else max(oldest, known[0] + 1)
-        rows, values = self._overflows[queue.name].part(first - base, tag - queue.lag - base)
-        keys = rows + base
-        places = np.arange(len(keys)) + (0 if known is None else known[1] + 1)
-        places %= max(len(side.keys), 1)
-        if not np.array_equal(side.keys[places], keys):  # after a clear, or in a new file
-            order = np.argsort(side.keys)
-            places = order[np.searchsorted(side.keys, keys, sorter=order)]
-        return Fresh(side.generation, oldest, keys, places, values)
 
     def _append(self, record: bytes) -> None:
         """Write a record behind the others, or in place of all if there are none."""
@@ -388,6 +338,7 @@ class Files:
                 os.fsync(file.fileno())
             sync(path.parent)
             self._log_nbytes = INCARNATION_NBYTES
+            self._first_nbytes = len(record)
         else:
             with path.open("r+b") as file:
                 file.seek(self._log_nbytes)
@@ -401,19 +352,11 @@ class Files:
     def _log_path(self) -> Path:
         return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.flushed.dat")
 
-    def _all_paths(self) -> list[Path]:
-        sides = [
-            self._side_path(queue.name, self._sides[queue.name].generation)
-            for queue in self._queues()
-        ]
-        sampler = self._place(self._sampler_path)
-        return [self._place(self.path), *sides, *([sampler] if sampler.exists() else [])]
-
     @property
     def _sampler_path(self) -> Path:
         return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.sampler.dat")
 
-    def _queues(self) -> list[_Aside]:
+    def _queues(self) -> list[Aside]:
         return [queue for asides in self._asides for queue in asides if queue.nbytes]
 
     def _read_log(self) -> bool:
@@ -426,8 +369,8 @@ class Files:
             return False
         for numbers, arrays, place in unpack(log[INCARNATION_NBYTES:]):
             self._flushed.take(numbers, arrays)
+            self._first_nbytes = self._first_nbytes or place
             self._log_nbytes = INCARNATION_NBYTES + place
-        self._logged = dict(self._flushed.generations)
         return self._log_nbytes > 0
 
     def _after_a_crash(self) -> None:
@@ -438,21 +381,7 @@ class Files:
             is_known, self._flushed = False, Flushed(self.layout)
         if not is_known:
             self._log_nbytes = 0
-        old = {}
-        for queue in self._queues():
-            generation = self._flushed.generations.get(queue.name, 0)
-            with contextlib.suppress(FileNotFoundError):
-                memory = np.fromfile(self._side_path(queue.name, generation), np.uint8)
-                if len(memory) > SIDE_NBYTES:
-                    room = (len(memory) - SIDE_NBYTES) // (WORD + queue.nbytes)
-                    keys = memory[SIDE_NBYTES : SIDE_NBYTES + WORD * room].view(np.int64)
-                    values = memory[SIDE_NBYTES + WORD * room :][: room * queue.nbytes]
-                    old[queue.name] = keys, values
-        asides = [
-            [(queue.name, queue.reach, queue.lag) for queue in asides if queue.nbytes]
-            for asides in self._asides
-        ]
-        lost, sound = self._flushed.restore(self.arena, asides, old)
+        lost, sound = self._flushed.restore(self.arena, self._asides)
         self._part(self._places.log)[:WORD] = 0
         state = self.layout.state(self.arena)
         tag = int(state[WORD_HANDLE_BASE] + state[WORD_WRITTEN])
@@ -461,11 +390,10 @@ class Files:
             part[: 2 * WORD].view(np.int64)[:] = tag, -1
             part[2 * WORD :].reshape(2, -1)[0] = values
         for queue in self._queues():
-            entries = sound[queue.name]
-            side = self._create_side(queue, max(4, 2 * self.layout.n_envs, 2 * len(entries)))
-            for place, (key, value) in enumerate(entries):
-                side.values.reshape(-1, queue.nbytes)[place] = value
-                side.keys[place] = key
+            keys, values = sound[queue.name]
+            side = self._create_side(queue, max(4, 2 * self.layout.n_envs, 2 * len(keys)))
+            side.values.reshape(-1, queue.nbytes)[: len(keys)] = values
+            side.keys[: len(keys)] = keys
             side.complete[:] = COMPLETE
             self._sides[queue.name] = side
         what = f"{lost} rows that were overwritten or changed since" if is_known else "all rows"
@@ -529,7 +457,7 @@ class Files:
         with self._growing:
             lacking = self._lacking(ring)
             try:
-                with self._room_for(sum(queue.file_nbytes(room) for _, queue, room in lacking)):
+                with self._room_for(sum(_side_nbytes(queue, room) for _, queue, room in lacking)):
                     for aside, queue, room in lacking:
                         side = self._create_side(queue, room)
                         if overflow.grow(aside, side.keys, side.values, side.complete):
@@ -542,7 +470,7 @@ class Files:
         """Say what to do where there is no room for files that grow."""
         return _disk_for(nbytes, self.path)
 
-    def _lacking(self, ring: Ring) -> list[tuple[Any, _Aside, int]]:
+    def _lacking(self, ring: Ring) -> list[tuple[Any, Aside, int]]:
         """What lies in a file that is too small, that file, and for how many values it is to be."""
         found = []
         for chain, asides in zip(ring.chains, self._asides, strict=True):
@@ -606,7 +534,7 @@ class Files:
         self._unpublished += [path] if self._staged else []
         with replacing(path) as unfinished, unfinished.open("xb+") as file:
             memory = _map_new(file, nbytes)
-        self._has_new_names = True
+        self._sync_names()
         return memory
 
     # ------------------------------------------------------------------ files beside the rows
@@ -615,10 +543,6 @@ class Files:
     def _incarnation(self) -> bytes:
         """What the files of one buffer have in common, and no others have."""
         return self._part(self._places.boot)[-INCARNATION_NBYTES:].tobytes()
-
-    def _count_sides(self) -> None:
-        """Look which generations there are. Later this buffer alone makes and removes some."""
-        self._numbers = {name: {n for n, _ in found} for name, found in self._all_sides().items()}
 
     def _all_sides(self) -> dict[str, list[tuple[int, Path]]]:
         """The generations of each file, newest first; those of other buffers too.
@@ -638,15 +562,14 @@ class Files:
     def _side_path(self, name: str, generation: int) -> Path:
         return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{name}.{generation}.dat")
 
-    def _create_side(self, queue: _Aside, room: int) -> _Side:
+    def _create_side(self, queue: Aside, room: int) -> _Side:
         """A new generation of a file, with room for so many values and none of them.
 
         It gets its name when its header is complete, so no process finds it without.
         """
-        numbers = self._numbers.setdefault(queue.name, set())
-        number = 1 + max(numbers, default=0)
+        number = 1 + max((number for number, _ in self._all_sides()[queue.name]), default=0)
         path = self._side_path(queue.name, number)
-        nbytes, incarnation = queue.file_nbytes(room), self._incarnation
+        nbytes, incarnation = _side_nbytes(queue, room), self._incarnation
         words = np.array([UNFINISHED, room, queue.nbytes], np.int64).tobytes()
         head = SIDE_MAGIC.ljust(SIDE_NBYTES - len(incarnation + words), b"\0") + incarnation + words
         if self.frozen:
@@ -656,20 +579,17 @@ class Files:
             with replacing(path, is_new=True) as unfinished, unfinished.open("xb") as file:
                 reserve(file, nbytes)
                 file.write(head)
-            numbers.add(number)
             self._unpublished += [path] if self._staged else []
-            self._has_new_names = True
             try:
                 memory = self._map_side(path)
             except OSError:
                 path.unlink(missing_ok=True)
-                numbers.discard(number)
                 raise
         side = _Side(memory, queue.nbytes, number)
         side.keys[:] = -1
         return side
 
-    def _open_side(self, queue: _Aside, memory_of: Callable[[Path], Bytes]) -> _Side:
+    def _open_side(self, queue: Aside, memory_of: Callable[[Path], Bytes]) -> _Side:
         """The newest generation of a file that is complete.
 
         What has no header is no hindrance if there is one: who was killed may have left it.
@@ -688,7 +608,7 @@ class Files:
                 or complete != COMPLETE
             ):
                 continue
-            expected = queue.file_nbytes(room)
+            expected = _side_nbytes(queue, room)
             if nbytes != queue.nbytes or len(memory) != expected:
                 raise ValueError(
                     f"{path}: expected {expected} bytes, got {len(memory)}: it was cut off, or "
@@ -720,11 +640,11 @@ class Files:
         """Remove all generations but the present ones, and those of buffers that were replaced."""
         if self.frozen or self._staged:
             return
-        for name, numbers in self._numbers.items():
-            for number in numbers - {self._logged.get(name), self._sides[name].generation}:
-                with contextlib.suppress(OSError):  # it goes when the file is opened again
-                    self._side_path(name, number).unlink(missing_ok=True)
-                numbers.discard(number)
+        for name, found in self._all_sides().items():
+            for number, path in found:
+                if number != self._sides[name].generation:
+                    with contextlib.suppress(OSError):  # it goes when the file is opened again
+                        path.unlink()
 
     def _recover(self) -> None:
         """Set right what a process that was killed left half-done."""
@@ -733,7 +653,6 @@ class Files:
                 if self._find(path) != path:
                     rename(self._find(path), path)
             self._sweep()
-            self._count_sides()
         if self._is_copy:
             pass
         elif self._is_of_this_start:
@@ -743,9 +662,7 @@ class Files:
                 self._read_log()
         else:
             self._after_a_crash()
-        queues = [
-            Queue(self._sides[queue.name].keys, queue.reach, queue.lag) for queue in self._queues()
-        ]
+        queues = [(queue, self._sides[queue.name].keys) for queue in self._queues()]
         try:
             torn = recover(
                 self.layout,
@@ -756,6 +673,7 @@ class Files:
             )
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
+        self._flushed.kept.clear()
         edits = self.layout.state(self.arena)[WORD_EDITS]
         is_known = self._is_of_this_start and not len(torn)
         if not is_known or edits != self._flushed.state[WORD_EDITS]:  # which rows is unknown now
@@ -919,7 +837,6 @@ class Files:
         self._old = _open_locked(self.path)
         if self._old is not None:
             self._sweep()
-        self._count_sides()
         incarnation = secrets.token_bytes(INCARNATION_NBYTES)
         self._staged = _staging(incarnation)
         path = self._place(self.path)
@@ -940,6 +857,11 @@ class Files:
         identity = self.layout.identity()
         memory[: len(identity)] = np.frombuffer(identity, np.uint8)
         return memory
+
+
+def _side_nbytes(queue: Aside, room: int) -> int:
+    """Bytes of a side file with room for so many values."""
+    return SIDE_NBYTES + room * (WORD + queue.nbytes)
 
 
 def _map_new(file: BinaryIO, nbytes: int) -> Bytes:

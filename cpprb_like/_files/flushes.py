@@ -1,18 +1,17 @@
 """Log of flushes: restores the rows of the last ``flush`` after a crash of the machine.
 
 The system writes the pages of a mapped file when it likes. So after a crash each page, or part of
-one, is as it was at the last flush or as at any time since. A log beside the rows has what the
-header said at each flush, and a checksum of each row: rows whose bytes are others now are left out.
-The log is appended to, so a flush costs in proportion to the rows that changed. Not here: the files
-(``file_maps``), and what a process that is killed leaves (``recovery``).
+one, is as it was at the last flush or at any time since. A log beside the rows has the header at
+each flush, a checksum of each row, and whole what chained fields keep aside. Rows whose bytes
+differ from the checksum are left out. Each flush appends a record of what changed. Not here: the
+files (``file_maps``), and what a killed process leaves (``recovery``).
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,28 +26,21 @@ from cpprb_like._core import (
     WORD_WRITTEN,
 )
 from cpprb_like._fields.schema import Layout
-from cpprb_like._files.recovery import derive, end_before, hide
+from cpprb_like._files.recovery import Aside, derive, end_before, hide
 from cpprb_like._machine.crc32 import crc32
 
-__all__ = ["Flushed", "Fresh", "pack", "unpack"]
+__all__ = ["Flushed", "Kept", "Record", "pack", "unpack"]
 
-MAGIC = b"cpprb_fl"
+Kept = tuple[Array, Array]  # of a side file, oldest first: keys, and a row of bytes for each
+Record = tuple[dict[str, Any], dict[str, Array]]
+
+MAGIC = b"cpprb_f2"
 HEAD_NBYTES = 24  # magic, bytes of the record, its checksum
 FOLLOWS, WHOLE, FRAME = 0, 1, 2  # marks of ``chained.NextOf``
 
 
-class Fresh(NamedTuple):
-    """What a queue keeps since the last record, oldest first."""
-
-    generation: int  # of the file
-    oldest: int  # key of the oldest value that is stored
-    keys: Array
-    places: Array  # of the values in the file
-    values: Array  # a row of bytes for each
-
-
 def pack(numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
-    """A record of the log: numbers and arrays, with a checksum of all."""
+    """Bytes of a record of numbers and arrays, with a checksum."""
     listing = [(name, array.dtype.str, list(array.shape)) for name, array in arrays.items()]
     text = json.dumps([dict(numbers), listing]).encode()
     parts = [np.int64(len(text)).tobytes(), text, *(array.tobytes() for array in arrays.values())]
@@ -57,7 +49,7 @@ def pack(numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
 
 
 def unpack(log: bytes) -> Iterator[tuple[dict[str, Any], dict[str, Array], int]]:
-    """The records of a log, up to the first that is not whole, and where each ends."""
+    """Records of a log up to the first that is not whole, each with the place of its end."""
     place = 0
     while log[place : place + len(MAGIC)] == MAGIC and len(log) >= place + HEAD_NBYTES:
         nbytes, checksum = np.frombuffer(log, np.int64, 2, place + len(MAGIC)).tolist()
@@ -76,27 +68,15 @@ def unpack(log: bytes) -> Iterator[tuple[dict[str, Any], dict[str, Array], int]]
 
 
 def _checksums(memory: memoryview, starts: Array, nbytes: int, before: list[int]) -> list[int]:
-    """Checksums of bytes at some places, each going on from one before."""
+    """Checksum of ``nbytes`` bytes at each start; each continues a checksum of ``before``."""
     return [
         crc32(memory[start : start + nbytes], checksum)
         for start, checksum in zip(starts.tolist(), before, strict=True)
     ]
 
 
-def _forget_before(entries: deque[tuple[int, int, int]], oldest: int) -> None:
-    """Forget what is noted of values that the queue has dropped."""
-    while entries and entries[0][0] < oldest:
-        entries.popleft()
-
-
 class Flushed:
-    """The state of the rows at the last flush: what the log has of them, all records together.
-
-    Parameters
-    ----------
-    layout : Layout
-        Of the rows.
-    """
+    """State of the rows at the last flush: the sum of all records of the log."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -108,11 +88,11 @@ class Flushed:
             for stack in layout.schema.stacks
         }
         self.latest: list[Array] = []
-        self.generations: dict[str, int] = {}
-        self.entries: dict[str, deque[tuple[int, int, int]]] = {}  # key, place and checksum, by key
+        self.newest: dict[str, int] = {}  # key of the newest logged value of each side file
+        self.kept: dict[str, list[Kept]] = {}  # values of side files, of records that were read
 
     def _small(self) -> list[str]:
-        """What has a byte for each row, and is in the log as it is."""
+        """Names of the parts with one byte for each row, which the log has unchanged."""
         names = [name for name, _, _ in self.layout.blocks if not name.startswith("frames of ")]
         return ["flags", *names]
 
@@ -126,11 +106,13 @@ class Flushed:
         arena: Bytes,
         edited: NDArray[np.intp],
         latest: list[Array],
-        queues: Mapping[str, Fresh],
-    ) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Take up the present state, and return what a record has to say of it.
+        kept: Mapping[str, Kept],
+        *,
+        is_whole: bool,
+    ) -> Record:
+        """Take in the present state; return a record of the changes, or of all if ``is_whole``.
 
-        Cost: in proportion to what changed since the last record.
+        ``kept`` has the values of side files that the log lacks. Cost: proportional to the changes.
         """
         layout, before = self.layout, self.state
         state = layout.state(arena).copy()
@@ -139,47 +121,33 @@ class Flushed:
         new = np.arange(max(first, written - layout.capacity), written) % layout.capacity
         newest = np.arange(max(0, written - 2 * layout.n_envs), written) % layout.capacity
         slots = np.union1d(np.union1d(new, newest), edited[edited < written]).astype(np.int64)
-        self.state = state
-        self.sums[slots] = self._sums(arena, slots)
-        arrays: dict[str, Array] = {"slots": slots, "sums": self.sums[slots]}
-        # The mark of the newest row changes with the next one: all that may have are noted again.
+        # The mark of the newest row changes with the next row: all that may have are noted again.
         since = np.arange(max(0, first - layout.n_envs, written - layout.capacity), written)
         small = np.union1d(slots, since % layout.capacity)
-        arrays["small"] = small
+        self.state, self.latest = state, latest
+        self.sums[slots] = self._sums(arena, slots)
         for name, values in self.bytes.items():
             values[small] = self._bytes_of(arena, name)[small]
-            arrays[name] = values[small]
+        places = {}
         for name, sums in self.frame_sums.items():
-            places = np.arange(max(first, written - len(sums)), written) % len(sums)
-            sums[places] = self._frames_of(arena, name, places)
-            arrays[f"places {name}"], arrays[f"sums {name}"] = places, sums[places]
-        for number, values in enumerate(latest):
-            arrays[f"latest {number}"] = values
-        self.latest = latest
-        for name, fresh in queues.items():
-            entries = self._entries_of(name, fresh.generation)
-            crcs = [crc32(value) for value in np.ascontiguousarray(fresh.values)]
-            found = list(zip(fresh.keys.tolist(), fresh.places.tolist(), crcs, strict=True))
-            entries.extend(found)
-            _forget_before(entries, fresh.oldest)
-            self.generations[name] = fresh.generation
-            arrays[f"kept {name}"] = np.array(found, np.int64).reshape(len(found), 3)
-        numbers = {"state": state.tolist(), "generations": self.generations}
-        return numbers, arrays
-
-    def newest(self, name: str, generation: int) -> tuple[int, int] | None:
-        """Key and place of the newest value of a queue that is noted, of this file."""
-        entries = self.entries.get(name)
-        return entries[-1][:2] if entries and self.generations.get(name) == generation else None
-
-    def _entries_of(self, name: str, generation: int) -> deque[tuple[int, int, int]]:
-        """What is noted of a queue: nothing if its file is another one."""
-        if self.generations.get(name) != generation:
-            self.entries[name] = deque()
-        return self.entries[name]
+            places[name] = np.arange(max(first, written - len(sums)), written) % len(sums)
+            sums[places[name]] = self._frames_of(arena, name, places[name])
+        if is_whole:
+            slots = small = np.arange(layout.capacity)
+            places = {name: np.arange(len(sums)) for name, sums in self.frame_sums.items()}
+        arrays: dict[str, Array] = {"slots": slots, "sums": self.sums[slots], "small": small}
+        arrays |= {name: values[small] for name, values in self.bytes.items()}
+        for name, sums in self.frame_sums.items():
+            arrays[f"places {name}"], arrays[f"sums {name}"] = places[name], sums[places[name]]
+        arrays |= {f"latest {number}": values for number, values in enumerate(latest)}
+        for name, (keys, values) in kept.items():
+            arrays[f"keys {name}"], arrays[f"values {name}"] = keys, values
+            if len(keys):
+                self.newest[name] = int(keys[-1])
+        return {"state": state.tolist(), "kept": list(kept)}, arrays
 
     def _sums(self, arena: Bytes, slots: NDArray[np.int64]) -> list[int]:
-        """Checksums of the bytes of rows, but for those that are in the log themselves."""
+        """Checksums of the bytes of rows, without those parts that the log has unchanged."""
         layout, memory = self.layout, arena.data
         offset, stride, nbytes = layout.record
         found = _checksums(memory, offset + slots * stride, nbytes, [0] * len(slots))
@@ -194,21 +162,8 @@ class Flushed:
         nbytes = len(block) // len(self.frame_sums[name])
         return _checksums(block.data, places * nbytes, nbytes, [0] * len(places))
 
-    def whole(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """What a record says that needs none before it."""
-        slots = np.arange(self.layout.capacity)
-        arrays: dict[str, Array] = {"slots": slots, "sums": self.sums, "small": slots}
-        arrays |= self.bytes
-        for name, sums in self.frame_sums.items():
-            arrays[f"places {name}"], arrays[f"sums {name}"] = np.arange(len(sums)), sums
-        for number, values in enumerate(self.latest):
-            arrays[f"latest {number}"] = values
-        for name, entries in self.entries.items():
-            arrays[f"kept {name}"] = np.array(entries, np.int64).reshape(len(entries), 3)
-        return {"state": self.state.tolist(), "generations": self.generations}, arrays
-
     def take(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Take up a record of the log."""
+        """Take in a record of the log."""
         self.state = np.array(numbers["state"], np.int64)
         self.sums[arrays["slots"]] = arrays["sums"]
         for name, values in self.bytes.items():
@@ -218,25 +173,26 @@ class Flushed:
         self.latest = [
             arrays[f"latest {number}"] for number in range(len(self.layout.schema.chained))
         ]
-        for name, generation in numbers["generations"].items():
-            entries = self._entries_of(name, generation)
-            entries.extend((key, place, crc) for key, place, crc in arrays[f"kept {name}"].tolist())
-            oldest = int(self.state[WORD_HANDLE_BASE])
-            if len(entries) > 2 * self.layout.capacity + 8:  # of rows that are gone long since
-                oldest += int(self.state[WORD_WRITTEN]) - 2 * self.layout.capacity
-            _forget_before(entries, oldest)
-        self.generations = dict(numbers["generations"])
+        reach = max([self.layout.capacity, *map(len, self.frame_sums.values())])
+        oldest = int(self.state[WORD_HANDLE_BASE] + self.state[WORD_WRITTEN]) - reach
+        for name in numbers["kept"]:
+            keys, values = arrays[f"keys {name}"], arrays[f"values {name}"]
+            kept = self.kept.setdefault(name, [])
+            if len(keys):
+                kept.append((keys, values))
+                self.newest[name] = int(keys[-1])
+            while kept and kept[0][0][-1] < oldest:
+                kept.pop(0)
 
     # ------------------------------------------------------------------ after a crash
 
     def restore(
-        self, arena: Bytes, asides: list[list[tuple[str, int, int]]], old: Mapping[str, Any]
-    ) -> tuple[int, dict[str, list[tuple[int, Array]]]]:
-        """Make an arena what it was, but for rows that are not as they were: these are absent.
+        self, arena: Bytes, asides: Sequence[Sequence[Aside]]
+    ) -> tuple[int, dict[str, Kept]]:
+        """Restore an arena to the last flush; rows with other bytes than then become absent.
 
-        ``asides``: of each chained field, name, reach and lag of its queues; ``old``: keys and
-        values of those files that are there. Returns how many rows are left out, and what each
-        queue keeps, by key.
+        ``asides`` are the side files of each chained field. Returns the number of rows that are
+        left out, and the values of each side file.
         """
         layout = self.layout
         state, capacity, n_envs = layout.state(arena), layout.capacity, layout.n_envs
@@ -250,18 +206,17 @@ class Flushed:
         slots = ids % capacity
         torn = np.zeros(capacity, np.bool_)
         torn[slots] = np.array(self._sums(arena, slots), np.uint32) != self.sums[slots]
-        entries: dict[str, list[tuple[int, Array]]] = {}
-        for name, reach, lag in (aside for asides_of in asides for aside in asides_of):
-            oldest = max(0, written - reach)
-            entries[name] = self._sound(name, old, base + oldest, base + written - lag)
-        rows_apart = {
-            name: np.array([key - base for key, _ in values], np.int64)
-            for name, values in entries.items()
-        }
+        kept, rows_apart = {}, {}
+        for aside in (aside for asides_of in asides for aside in asides_of if aside.nbytes):
+            keys, values = self._kept(aside)
+            is_kept = keys >= base + max(0, written - aside.reach)
+            is_kept &= keys < base + written - aside.lag
+            kept[aside.name] = keys[is_kept], values[is_kept]
+            rows_apart[aside.name] = kept[aside.name][0] - base
         bad = torn[slots]
         bad_stacks: dict[str, NDArray[np.bool_]] = {}
         for number, stack in enumerate(layout.schema.stacks):
-            there = rows_apart.get(asides[number][0][0]) if asides[number] else None
+            there = rows_apart.get(asides[number][0].name)
             bad_stacks[stack.name] = self._bad_stacks(arena, stack.name, stack.depth, ids, there)
             bad = bad | bad_stacks[stack.name]
         for number, (name, source) in enumerate(layout.schema.next_of, len(layout.schema.stacks)):
@@ -271,8 +226,9 @@ class Flushed:
             next_bad = np.zeros(len(ids), np.bool_)
             next_bad[: max(0, len(ids) - n_envs)] = source_bad[n_envs:]
             bad = bad | (later & (marks != WHOLE) & (marks != FRAME) & next_bad)
-            for mark, (queue, _, _) in zip((WHOLE, FRAME), asides[number], strict=False):
-                bad = bad | (later & (marks == mark) & ~np.isin(ids, rows_apart[queue]))
+            for mark, aside in zip((WHOLE, FRAME), asides[number], strict=True):
+                if aside.nbytes:
+                    bad = bad | (later & (marks == mark) & ~np.isin(ids, rows_apart[aside.name]))
         was_there = self.bytes["flags"][slots] & FLAG_ABSENT == 0
         lost = ids[bad & was_there]
         hide(layout, arena, lost)
@@ -280,34 +236,28 @@ class Flushed:
         for name, _ in layout.schema.next_of:
             marks = layout.block(arena, f"marks of {name}")
             marks[slots[bad | (ids + n_envs >= written)]] = FOLLOWS
-        for number in range(len(layout.schema.stacks), len(asides)):
-            for name, _, _ in asides[number]:
-                gone = set((ids[bad] + base).tolist())
-                entries[name] = [(key, value) for key, value in entries[name] if key not in gone]
+        for asides_of in asides[len(layout.schema.stacks) :]:
+            for aside in (aside for aside in asides_of if aside.nbytes):
+                keys, values = kept[aside.name]
+                is_kept = ~np.isin(keys, ids[bad] + base)
+                kept[aside.name] = keys[is_kept], values[is_kept]
         derive(layout, arena)
-        return len(lost), entries
+        return len(lost), kept
 
-    def _sound(
-        self, name: str, old: Mapping[str, Any], low: int, high: int
-    ) -> list[tuple[int, Array]]:
-        """The values of a queue that are as they were, by key."""
-        if name not in old:
-            return []
-        keys, values = old[name]
-        rows = values.reshape(len(keys), -1)
-        return [
-            (key, rows[place].copy())
-            for key, place, checksum in self.entries.get(name, ())
-            if low <= key < high
-            and place < len(keys)
-            and keys[place] == key
-            and crc32(rows[place]) == checksum
-        ]
+    def _kept(self, aside: Aside) -> Kept:
+        """Values of a side file, with those that its file had dropped by the last flush."""
+        kept = self.kept.get(aside.name, [])
+        keys = [np.empty(0, np.int64), *(keys for keys, _ in kept)]
+        values = [np.empty((0, aside.nbytes), np.uint8), *(values for _, values in kept)]
+        return np.concatenate(keys), np.concatenate(values)
 
     def _bad_stacks(
         self, arena: Bytes, name: str, depth: int, ids: Array, entries: Array | None
     ) -> NDArray[np.bool_]:
-        """Whether a frame of the stack of each of these rows is not as it was."""
+        """True for each row with a frame that differs from the last flush.
+
+        ``entries`` are the row ids whose older frames are kept aside.
+        """
         n_envs, sums = self.layout.n_envs, self.frame_sums[name]
         torn = np.zeros(len(sums), np.bool_)
         oldest = max(0, int(ids[-1]) + 1 - len(sums)) if len(ids) else 0

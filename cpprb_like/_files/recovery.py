@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,20 +28,36 @@ from cpprb_like._core import (
 )
 from cpprb_like._fields.schema import Layout
 
-__all__ = ["MOST", "Queue", "derive", "end_before", "hide", "open_steps", "recover"]
+__all__ = ["MOST", "Aside", "derive", "end_before", "hide", "open_steps", "recover"]
 
 MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 64 bits
-CHUNK = 4096  # rows that are looked at at once
 WORD = 8
 
 
 @dataclass(frozen=True)
-class Queue:
+class Aside:
     """Side file of a chained field, with values that the rows of the ring do not store."""
 
-    keys: NDArray[np.int64]  # of each place: rows before the last clear + row id; -1 for no value
+    name: str  # of the file, between the prefix and the generation
+    nbytes: int  # of a value; 0 if there is no such file
     reach: int  # rows before the newest whose values are stored
-    lag: int  # but none of so many of the newest
+    lag: int  # newest rows that have no value yet
+
+    @classmethod
+    def all(cls, layout: Layout) -> list[list[Aside]]:
+        """Side files of each chained field, in the order of ``Chain.asides``."""
+        sizes = {field.name: field.nbytes for field in layout.schema.fields}
+        frames, found = {}, []
+        for number, stack in enumerate(layout.schema.stacks):
+            frames[stack.name] = sizes[stack.name] // stack.depth
+            reach = layout.capacity + (stack.depth - 1) * layout.n_envs
+            found.append([cls(f"{number}-0", sizes[stack.name] - frames[stack.name], reach, 0)])
+        for number, (name, source) in enumerate(layout.schema.next_of, len(found)):
+            values = enumerate((sizes[name], frames.get(source, 0)))
+            found.append(
+                [cls(f"{number}-{k}", n, layout.capacity, layout.n_envs) for k, n in values]
+            )
+        return found
 
 
 def recover(
@@ -50,9 +65,11 @@ def recover(
     arena: Bytes,
     lens_before: NDArray[np.int64],
     log: Bytes,
-    queues: Sequence[Queue] = (),
+    queues: Sequence[tuple[Aside, NDArray[np.int64]]] = (),
 ) -> NDArray[np.int64]:
-    """Set right what was left half-done, and return the ids of the rows that were left out.
+    """Undo half-done work, and return the ids of the rows that are left out.
+
+    ``queues`` are side files with their keys: rows before the last clear + row id, or -1.
 
     Raises ``ValueError`` for a header that no process can have left.
     """
@@ -70,10 +87,9 @@ def recover(
             f"the header was damaged: {written} rows written, {reserved} begun, {edits} edits"
         )
     torn = np.arange(max(0, written - layout.capacity), max(0, reserved - layout.capacity))
-    for queue in queues:
-        rows = queue.keys - state[WORD_HANDLE_BASE]
-        is_kept = (rows >= max(0, reserved - queue.reach)) & (rows < written - queue.lag)
-        queue.keys[~is_kept] = -1
+    for queue, keys in queues:
+        rows = keys - state[WORD_HANDLE_BASE]
+        keys[(rows < max(0, reserved - queue.reach)) | (rows >= written - queue.lag)] = -1
     if reserved != written:
         state[-layout.n_envs :] = lens_before
         hide(layout, arena, torn)
@@ -152,19 +168,14 @@ def open_steps(layout: Layout, arena: Bytes, stream: int) -> tuple[int, int]:
 
     These differ if it began before the oldest row, or before rows that were left out.
     """
-    flags, state = layout.flags(arena), layout.state(arena)
-    n_envs, capacity, written = layout.n_envs, layout.capacity, int(state[WORD_WRITTEN])
+    n_envs, capacity = layout.n_envs, layout.capacity
+    written = int(layout.state(arena)[WORD_WRITTEN])
     oldest = max(0, written - capacity)
-    row, known, passed, is_over = written - n_envs + stream, 0, 0, False
-    while row >= oldest and not is_over:
-        stop = max(oldest - 1, row - CHUNK * n_envs)
-        here: Any = flags[np.arange(row, stop, -n_envs) % capacity]
-        ends = np.flatnonzero(here & FLAG_END)
-        is_over = ends.size > 0
-        steps = here[: ends[0] if is_over else None] & FLAG_ABSENT == 0
-        known += int(np.count_nonzero(steps))
-        passed += len(steps)
-        row -= len(here) * n_envs
-    if is_over:
+    newest_first = np.arange(written - n_envs + stream, oldest - 1, -n_envs) % capacity
+    flags = layout.flags(arena)[newest_first]
+    ends = np.flatnonzero(flags & FLAG_END)
+    flags = flags[: ends[0]] if len(ends) else flags
+    known = int(np.count_nonzero(flags & FLAG_ABSENT == 0))
+    if len(ends):
         return known, known
-    return known, passed if oldest == 0 else written // n_envs
+    return known, len(flags) if oldest == 0 else written // n_envs

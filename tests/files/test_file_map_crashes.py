@@ -170,11 +170,13 @@ def test_the_log_of_flushes_costs_what_changed(
     rb.flush()
     assert path.stat().st_size - before < 20000
     monkeypatch.setattr(file_maps, "LOG_NBYTES", 0)
-    monkeypatch.setattr(file_maps, "LOG_NBYTES_PER_ROW", 64)
+    sizes = []
     for t in range(51, 200):
         add(rb, case, t, 1)
         rb.flush()
-        assert path.stat().st_size < 30000 + 64 * 50
+        sizes.append(path.stat().st_size)
+    assert max(sizes) < 5 * min(sizes)
+    assert np.count_nonzero(np.diff(sizes) < 0) > 1  # the log was rewritten
     folder = tmp_path / "copy"
     folder.mkdir()
     for found in tmp_path.glob(f"{case.name}*.dat"):
@@ -194,8 +196,6 @@ def test_a_flush_costs_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rb.add(x=x, next_x=-x - 1)
     rb.add(x=x[0], next_x=-x[0] - 1)  # the file grows
     rb.flush()
-    flushed: Any = rb._files
-    assert len(flushed._flushed.entries["0-0"]) == 4000
     summed: list[Any] = []
     found: Any = vars(flushes)["crc32"]
 
@@ -212,11 +212,10 @@ def test_a_flush_costs_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(np, "argsort", refuse)
     rb.add(x=x[0], next_x=-x[0] - 1)
     rb.flush()
-    assert len(flushed._flushed.entries["0-0"]) == 4001
     assert len(summed) < 10
     log = (tmp_path / "a.flushed.dat").read_bytes()
     *_, (_, arrays, _) = flushes.unpack(log[16:])
-    assert len(arrays["kept 0-0"]) == 1
+    assert len(arrays["keys 0-0"]) == len(arrays["values 0-0"]) == 1
 
 
 def test_a_disk_that_is_full(tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,10 +287,10 @@ def test_an_episode_ends_before_rows_that_are_left_out(tmp_path: Path, restart: 
     assert [rb.get_current_episode_len(env) for env in range(2)] == [5, 2]
 
 
-def test_the_files_of_the_last_flush_stay_when_the_next_one_fails(
+def test_what_was_flushed_stays_when_the_next_flush_fails(
     tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that grows then does not take away the one that the log on the disk refers to."""
+    """A file that grows then takes away no value that the last flush promised."""
     monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)
     monkeypatch.setattr(file_maps, "FIRST_NBYTES", 1)
     live = tmp_path / "live"
@@ -320,12 +319,10 @@ def test_the_files_of_the_last_flush_stay_when_the_next_one_fails(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders are not synchronised there")
 def test_flush_puts_new_names_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is synchronised after a file was made, before the log refers to it.
+    """The folder is synchronised after the file of the sampler was made.
 
-    The file of the sampler and files that grew had their names in memory only.
+    Its name was in memory only.
     """
-    monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)
-    monkeypatch.setattr(file_maps, "FIRST_NBYTES", 1)
     fields: dict[str, Any] = {"x": {"shape": 4, "dtype": "i8"}}
     done: list[Path] = []
     monkeypatch.setattr(file_maps, "sync", done.append)
@@ -338,10 +335,6 @@ def test_flush_puts_new_names_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     rb.flush()
     assert tmp_path / "a.sampler.dat" in done
     assert tmp_path not in done
-    for _ in range(10):
-        rb.add(x=x, next_x=-x - 1)  # which grows a file
-    rb.flush()
-    assert tmp_path in done
 
 
 def test_a_row_whose_priority_was_taken_away_is_drawn_again(tmp_path: Path, restart: Any) -> None:
