@@ -185,7 +185,7 @@ class Opened:
                     raise ValueError(f"{part.name}: n-step returns make the column {name!r} too")
                 makers[name] = part.name
             for other in self.parts:
-                both = sorted(other.changes & (part.reads | part.replaced))
+                both = sorted(other.changes & (part.reads | part.replaced | part.changes))
                 if both and other is not part:
                     raise ValueError(f"{part.name}: {both} are changed by {other.name}")
 

@@ -15,7 +15,7 @@ from cpprb_like.schedules import Schedule, check, value_at
 
 __all__ = ["Recency"]
 
-ROUNDS = 4  # rounds of tries, before all of the newest rows are checked
+TRIES = 64  # most tries for each start, before all of the newest rows are looked at
 SPARE_TRIES = 32
 
 
@@ -130,26 +130,17 @@ class Recency(Sampler):
         """
         ring = starts.ring
         newest = self._newest(ring)
-        found = np.empty(0, np.intp)
-        tries = 2 * n + SPARE_TRIES
-        for _ in range(ROUNDS if n and len(ring) else 0):
-            # Each round draws distinct rows again, so the first starts of a round are a fair draw.
+        slots: Slots = np.empty(0, np.intp)
+        for tries in (2 * n + SPARE_TRIES, TRIES * (n + SPARE_TRIES)) if n and len(ring) else ():
             count = tries if replace else min(tries, newest, len(ring))
             slots = draw_uniform(ring, count, rng, replace, newest)
-            slots = slots[starts.tell(slots) == 1]
-            found = np.concatenate([found, slots])[:n] if replace else slots[:n]
-            if len(found) == n:
+            slots = slots[starts.tell(slots) == 1][:n]
+            if len(slots) == n:
                 break
-            tries = 2 * (n - len(found)) + SPARE_TRIES if replace else 4 * tries
-        if len(found) < n:
-            among = self._among(starts, newest, 1 if replace else n)
-            if replace:
-                rest = among[rng.integers(len(among), size=n - len(found))]
-                found = np.concatenate([found, rest])
-            else:
-                found = rng.permutation(among)[:n]
+        if len(slots) < n:
+            slots = rng.choice(self._among(starts, newest, 1 if replace else n), n, replace=replace)
         self._count()
-        return found, {}
+        return slots, {}
 
     @staticmethod
     def _among(starts: Starts, newest: int, least: int) -> Slots:

@@ -57,11 +57,7 @@ class LegacyUniform(Sampler):
             raise NotEnoughDataError(
                 f"cannot sample {n} distinct rows: the buffer holds {len(ring)}"
             )
-        if replace:
-            places = np.random.randint(0, len(ring), n)
-        else:
-            places = np.random.permutation(len(ring))[:n]
-        return ring.ordered_at(places), {}
+        return ring.ordered_at(_places(len(ring), n, replace)), {}
 
     def draw_starts(
         self,
@@ -73,13 +69,16 @@ class LegacyUniform(Sampler):
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw_starts``. Cost: a look at all rows, as ``Starts.slots``."""
         among = starts.slots()
-        if n == 0:
-            return among[:0], {}
-        if len(among) == 0 or (not replace and n > len(among)):
+        if n and n > len(among) * (n if replace else 1):
             starts.refuse(None if replace else n)
-        if replace:
-            return among[np.random.randint(0, len(among), n)], {}
-        return among[np.random.permutation(len(among))[:n]], {}
+        return among[_places(len(among), n, replace)], {}
 
     def __repr__(self) -> str:
         return "LegacyUniform()"
+
+
+def _places(among: int, n: int, replace: bool) -> Slots:
+    """n numbers below ``among``, as cpprb draws them."""
+    if replace and n:
+        return np.random.randint(0, among, n)
+    return np.random.permutation(among)[:n]

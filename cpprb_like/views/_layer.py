@@ -121,7 +121,7 @@ class Layer:
     With ``Sequences`` each row of a sequence is read as a single one is: ``fill`` is called with
     the rows of all sequences at once, and the view puts the values in their places. With ``NStep``
     and ``FrameStacks`` a layer still reads rows as they are stored. A field that one layer
-    ``reads`` and another ``changes`` is an error when the view is made.
+    ``changes`` and another ``reads`` or ``changes`` is an error when the view is made.
 
     ``cpprb_like.testing.check_layer`` tests that a layer keeps to all this.
 

@@ -121,9 +121,11 @@ def test_a_learner_draws_what_a_buffer_does() -> None:
 def test_layers_that_do_not_go_together_are_refused_by_name() -> None:
     """When the view is made."""
     rb = ReplayBuffer(50, {**FIELDS, "goal": {"shape": ()}}, seed=0)
-    goals = Hindsight(lambda at, goal, rows: at * 0, goal="goal", achieved="value")
+    places = {"goal": "goal", "achieved": "value"}
+    goals = Hindsight(lambda at, goal, rows: at * 0, **places)
     bad: list[tuple[tuple[Layer, ...], str]] = [
         ((ReturnsToGo(0.9, 3), goals), r"ReturnsToGo: \['rew'\] are changed by Hindsight"),
+        ((goals, Goals(goals.reward_func, **places)), r"'rew'\] are changed by Goals"),
         ((ReturnsToGo(0.9, 3, "reward"),), "ReturnsToGo: expected some of the fields"),
         ((ReturnsToGo(0.9, 51),), "ReturnsToGo: 51 rows .* do not fit into 50"),
         ((Replaces("rew", (np.float32, ())), NStep(2)), "n-step returns make the column 'rew' too"),
@@ -137,6 +139,10 @@ def test_layers_that_do_not_go_together_are_refused_by_name() -> None:
     for wrong in (ReturnsToGo, "NStep", None):
         with pytest.raises(TypeError, match="expected NStep, Sequences"):
             rb.view(wrong)  # type: ignore[arg-type]
+
+
+class Goals(Hindsight):
+    """Another kind of layer that changes goals."""
 
 
 class Replaces(Layer):
