@@ -6,10 +6,10 @@ from cpprb_like.samplers._laber import LaBERmax as LaBERmax
 from cpprb_like.samplers._laber import LaBERmean as LaBERmean
 from cpprb_like.samplers._prioritized import Prioritized as Prioritized
 from cpprb_like.samplers._prioritized import PrioritySampler as PrioritySampler
+from cpprb_like.samplers._prioritized import new_sum_tree as new_sum_tree
 from cpprb_like.samplers._rank_based import RankBased as RankBased
 from cpprb_like.samplers._recency import Recency as Recency
 from cpprb_like.samplers._reverse import Reverse as Reverse
-from cpprb_like.samplers._trees import new_sum_tree as new_sum_tree
 from cpprb_like.samplers._uniform import LegacyUniform as LegacyUniform
 from cpprb_like.samplers._uniform import Uniform as Uniform
 from cpprb_like.samplers._where import Where as Where

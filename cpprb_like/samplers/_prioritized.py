@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -23,6 +24,7 @@ from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._core import Beside, Ring
 from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like._files.arenas import allocate_floats
+from cpprb_like._machine import machine_memory
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
@@ -31,9 +33,16 @@ from cpprb_like.samplers._row_weights import RowWeights, notes_size
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import Schedule, check, value_at
 
-__all__ = ["ByPriority", "Prioritized", "PrioritySampler", "read_indexes", "read_priorities"]
+__all__ = [
+    "ByPriority",
+    "Prioritized",
+    "PrioritySampler",
+    "new_sum_tree",
+    "read_indexes",
+    "read_priorities",
+]
 
-
+MOST_SLOTS = sys.maxsize // 16  # of a tree whose bytes can be counted
 TRIES = 64  # most tries for each start before the set of all starts is used
 TRIES_PER_ROW = 1 / 8  # most tries for each row, if that is more: to make the set looks at all rows
 SPARE_TRIES = 256
@@ -700,6 +709,40 @@ class Prioritized(ByPriority):
         return f"{type(self).__name__}(alpha={self.alpha:g}, beta={self.beta}, eps={self.eps:g})"
 
 
+def new_sum_tree(capacity: int) -> SumTree:
+    """A tree of weights for the slots 0 to ``capacity - 1``, all zero.
+
+    Parameters
+    ----------
+    capacity : int
+        Slots, at least 1. The tree takes 8/7 times 8 bytes for each.
+
+    Returns
+    -------
+    SumTree
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``capacity`` is no integer of at least 1, or has no size in bytes.
+    MemoryError
+        The machine has not so much memory now.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cpprb_like.samplers import new_sum_tree
+    >>> tree = new_sum_tree(4)
+    >>> tree.set(np.array([1, 3]), np.array([0.5, 1.5]))
+    >>> tree.total, tree.find(np.array([0.4, 0.6])).tolist()
+    (2.0, [1, 3])
+    """
+    capacity = as_int("capacity", capacity, 1, MOST_SLOTS)
+    nodes = tree_size(capacity)
+    machine_memory.require(8 * nodes, f"a tree of {capacity} weights")
+    return SumTree(allocate_floats(nodes), capacity)
+
+
 def memory_of(mapped: Mapping[str, Floats], name: str, n: int) -> Floats:
     """``n`` numbers: those that are mapped under a name, or zeros on the heap."""
     return mapped[name] if mapped else allocate_floats(n)
@@ -756,10 +799,6 @@ def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
         slot = int(np.flatnonzero(~sound)[0])
         right = "a finite number of at least 0" if holds_step[slot] else "0: it holds no step"
         expect(False, f"weight of slot {slot}", right, weights[slot])
-    waiting, awaited = rows.waiting()
-    ids = f"ids of rows whose weights wait, up to {rows.ring.written - 1}"
-    is_known = set(awaited) <= set(waiting) and max(waiting, default=0) <= rows.ring.written
-    expect(is_known, ids, awaited, waiting)
     if rows.ranks is not None:
         _check_ranks(rows.ranks, weights)
     fresh = SumTree(allocate_floats(tree_size(capacity)), capacity)

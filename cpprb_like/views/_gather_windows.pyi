@@ -17,7 +17,6 @@ def take_stacks(
     axis: int,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]: ...
-def newest_frame(stack: NDArray[Any]) -> NDArray[Any]: ...
 def take_sequences(
     parts: list[tuple[Starts, NDArray[np.intp], NDArray[np.intp] | None]],
     n: int,

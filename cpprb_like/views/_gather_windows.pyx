@@ -17,7 +17,7 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._machine.blocks cimport Values, c_gather_values, c_share
 from cpprb_like._rows.chained cimport Chain, NextOf
 from cpprb_like._rows.column cimport Column
-from cpprb_like._c.copying cimport c_copy, c_move, c_pick, c_prefetch_rows
+from cpprb_like._c.copying cimport c_copy, c_move, c_prefetch_rows
 from cpprb_like._core cimport (
     ABSENT, END, WRITTEN, Cursor, Moment, Ring, Walk, c_cursor, c_forward, c_walk_of
 )
@@ -137,21 +137,6 @@ def take_stacks(
     free(frames)
     free(zeros)
     return out
-
-
-def newest_frame(cnp.ndarray stack not None):
-    """``stack[..., -1]``, dense, of a stack of at least one frame along its last axis."""
-    cdef intp_t depth, n
-    cdef cnp.ndarray frame
-    if cnp.PyArray_ITEMSIZE(stack) != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(stack):
-        return np.ascontiguousarray(stack[..., -1])
-    depth = stack.shape[cnp.PyArray_NDIM(stack) - 1]
-    frame = np.empty((<object> stack).shape[:-1], stack.dtype)
-    n = cnp.PyArray_SIZE(frame)
-    c_pick(
-        <char*> cnp.PyArray_DATA(frame), <const char*> cnp.PyArray_DATA(stack) + depth - 1, depth, n
-    )
-    return frame
 
 
 def take_sequences(
@@ -337,65 +322,32 @@ cdef class Sequences:
 
     cdef int c_ask(self, Chain chain) except -1:
         """Read what has not been read of a chained field from its chain."""
-        values = self.columns[chain.name]
-        cdef cnp.ndarray found
-        if chain.name in self.asides:
-            self.c_amend(chain, self.asides[chain.name], values)
-            return 0
-        ids = self.ids if self.places is None else self.ids[self.places]
-        if chain.name in self.single:
-            ids = np.ascontiguousarray(ids[:, 0])
-        if self.places is None:
-            self.c_gather(chain, ids, values)
-            return 0
-        found = np.empty((len(self.places), *values.shape[1:]), values.dtype)
-        self.c_gather(chain, ids, found)
-        values[self.places] = found
-        return 0
-
-    cdef int c_amend(self, Chain chain, cnp.ndarray aside, cnp.ndarray values) except -1:
-        """Read those next values that do not stand in the column."""
-        cdef const uint8_t* wanted = <const uint8_t*> cnp.PyArray_DATA(aside)
-        cdef const int64_t* ids = <const int64_t*> cnp.PyArray_DATA(self.ids)
-        cdef const intp_t* places = NULL
-        cdef char* to = <char*> cnp.PyArray_DATA(values)
-        cdef intp_t k, i, start, count = 0, n = cnp.PyArray_DIM(self.slots, 0), rows = self.starts.rows
-        cdef cnp.ndarray found, asked, read
-        if self.places is not None:
-            places = <const intp_t*> cnp.PyArray_DATA(self.places)
-        for k in range(n):
-            start = (k if places == NULL else places[k]) * rows
-            for i in range(start, start + rows):
-                count += wanted[i]
-        if count == 0:
-            return 0
-        found = c_numbers(1, &count, cnp.NPY_INTP)
-        asked = c_numbers(1, &count, cnp.NPY_INT64)
-        cdef intp_t* at = <intp_t*> cnp.PyArray_DATA(found)
-        count = 0
-        for k in range(n):
-            start = (k if places == NULL else places[k]) * rows
-            for i in range(start, start + rows):
-                if wanted[i]:
-                    at[count] = i
-                    (<int64_t*> cnp.PyArray_DATA(asked))[count] = ids[i]
-                    count += 1
-        n = count * chain.nbytes
-        read = cnp.PyArray_EMPTY(1, &n, cnp.NPY_UINT8, 0)
-        self.c_gather(chain, asked, read)
-        for k in range(count):
-            memcpy(
-                to + at[k] * chain.nbytes,
-                <const char*> cnp.PyArray_DATA(read) + k * chain.nbytes,
-                chain.nbytes,
-            )
-        return 0
-
-    cdef int c_gather(self, Chain chain, cnp.ndarray ids, cnp.ndarray values) except -1:
+        cdef cnp.ndarray values = self.columns[chain.name], ids = self.ids, found
+        cdef intp_t rows = self.starts.rows
+        places = self.places
+        if chain.name in self.asides:  # the next values that do not stand in the column
+            aside = self.asides[chain.name]
+            numbers = np.flatnonzero(aside if places is None else aside[places])
+            if len(numbers) == 0:
+                return 0
+            if places is not None:
+                numbers += (places[numbers // rows] - numbers // rows) * rows
+            ids = ids.reshape(-1)[numbers]
+            places = numbers
+            values = values.reshape(len(values) * rows, *(<object> values).shape[2:])
+        else:
+            if chain.name in self.single:
+                ids = ids[:, 0]
+            ids = np.ascontiguousarray(ids if places is None else ids[places])
+        found = values if places is None else np.empty(
+            (len(places), *(<object> values).shape[1:]), values.dtype
+        )
         chain.c_gather(
             <const int64_t*> cnp.PyArray_DATA(ids), cnp.PyArray_SIZE(ids),
-            self.starts.ring.state[WRITTEN], <char*> cnp.PyArray_DATA(values),
+            self.starts.ring.state[WRITTEN], <char*> cnp.PyArray_DATA(found),
         )
+        if places is not None:
+            values[places] = found
         return 0
 
     cdef int c_clear(self, values) except -1:

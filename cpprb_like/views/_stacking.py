@@ -6,24 +6,24 @@ stored as single frames (``_rows.chained``), and the copying of plain bytes (``_
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from cpprb_like._arguments.arrays import Array, Slots
-from cpprb_like._arguments.foreign_arrays import as_out, read_argument
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.foreign_arrays import read_argument
 from cpprb_like._core import Ring
+from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
-from cpprb_like.views._gather_windows import COPIED_AT_ONCE, newest_frame, take_stacks
+from cpprb_like.views._gather_windows import COPIED_AT_ONCE, take_stacks
 from cpprb_like.views._rows import read_rows
 
-__all__ = ["CHECKED_NBYTES", "newest_frame", "read_stacks", "stack_rows", "take_stacks"]
+__all__ = ["CHECKED_NBYTES", "read_stacks", "stack_rows", "take_stacks"]
 
 
 CHECKED_NBYTES = 1 << 28  # larger stacks are compared with the available memory first
@@ -40,14 +40,15 @@ def stack_rows(
     """``ReplayBuffer.stack``; ``consistently`` is that of the buffer whose ring it is."""
     column = _column(ring, name)
     rows = _read_slots(slots)
-    at = _read_axis(axis, len(column.shape) + 1)
+    ndim = len(column.shape) + 1
+    at = as_int("axis", axis, -ndim, ndim - 1) % ndim
     n, depth = rows.shape
     if out is None and rows.size * column.nbytes >= CHECKED_NBYTES:
         require(rows.size * column.nbytes, f"{n} stacks of {depth} values")
     array = None
     if out is not None:
-        array = as_out("out", out)
-        _check_out(array, column.dtype, (n, *column.shape[:at], depth, *column.shape[at:]))
+        shape = *column.shape[:at], depth, *column.shape[at:]
+        (array,) = check_out({name: out}, n, {name: (column.dtype, shape)})
     is_plain = column.objects is None and column in ring.stored_columns
 
     is_direct = ring.span == ring.capacity  # slots that users see are places in memory
@@ -117,20 +118,3 @@ def _read_slots(slots: ArrayLike) -> Slots:
     if given.dtype == np.uint64 and given.size and given.max() > np.iinfo(np.intp).max:
         raise IndexError(f"slots: there is no slot {given.max()}")
     return np.array(given, np.intp)
-
-
-def _read_axis(axis: int, ndim: int) -> int:
-    try:
-        at = operator.index(axis)
-    except TypeError:
-        raise TypeError(f"axis: expected an integer, got {axis!r}") from None
-    if not -ndim <= at < ndim:
-        raise ValueError(f"axis: expected {-ndim} to {ndim - 1}, got {axis}")
-    return at % ndim
-
-
-def _check_out(out: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    if out.dtype != dtype or out.shape != shape:
-        raise ValueError(f"out: expected {dtype} {shape}, got {out.dtype} {out.shape}")
-    if not out.flags.c_contiguous or not out.flags.writeable:
-        raise ValueError("out: expected a C-contiguous array that can be written to")

@@ -31,7 +31,6 @@ FOR_ALL = (
     "cpprb_like.checkpoint._restricted_pickle.",
     "cpprb_like._fields.schema.Field",
     "cpprb_like.views._stacking.CHECKED_NBYTES",
-    "cpprb_like.views._stacking.newest_frame",
     "cpprb_like.views._stacking.take_stacks",
 )
 # cpprb's own classes are made of parts of the engine, as the buffers are.

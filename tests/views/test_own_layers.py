@@ -121,7 +121,7 @@ def test_a_learner_draws_what_a_buffer_does() -> None:
 def test_layers_that_do_not_go_together_are_refused_by_name() -> None:
     """When the view is made."""
     rb = ReplayBuffer(50, {**FIELDS, "goal": {"shape": ()}}, seed=0)
-    places = {"goal": "goal", "achieved": "value"}
+    places: Any = {"goal": "goal", "achieved": "value"}
     goals = Hindsight(lambda at, goal, rows: at * 0, **places)
     bad: list[tuple[tuple[Layer, ...], str]] = [
         ((ReturnsToGo(0.9, 3), goals), r"ReturnsToGo: \['rew'\] are changed by Hindsight"),

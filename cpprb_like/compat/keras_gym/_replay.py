@@ -16,7 +16,6 @@ from cpprb_like.compat.keras_gym._caches import Transitions
 from cpprb_like.compat.keras_gym._env import ForEnv, InsufficientCacheError, NumpyArrayCheckError
 from cpprb_like.samplers import Where
 from cpprb_like.typing import FieldSpec
-from cpprb_like.views._stacking import newest_frame
 
 __all__ = ["ExperienceReplayBuffer"]
 
@@ -210,7 +209,7 @@ class ExperienceReplayBuffer(ForEnv):
                 f"s: expected an array whose last axis has the {self.num_frames} frames, "
                 f"got shape {state.shape}"
             )
-        return newest_frame(state) if state.ndim >= 3 else state
+        return np.ascontiguousarray(state[..., -1]) if state.ndim >= 3 else state
 
     def _open(self, frame: Array) -> ReplayBuffer:
         action = self.action_field
