@@ -5,7 +5,7 @@ rows that were added since, notes where episodes begin and end, and drops those 
 overwritten. An episode is then found by number, or deleted, in logarithmic time, and found by one
 of its rows in constant time. Compiled because it looks at every new row. Not
 here: what is read of episodes (``buffers._episodes``), and draws among their rows
-(``views._goals``, ``samplers._starts``).
+(``samplers._starts``, ``samplers._starts``).
 """
 
 cimport cython

@@ -31,10 +31,9 @@ from cpprb_like.buffers._source import Batch, ColumnSpec, MomentSource
 from cpprb_like.buffers._warnings import warn_of_short_windows
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
-from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.samplers._where import Where, is_true
-from cpprb_like.views._goals import choose_rows
 from cpprb_like.views._layer import Drawn, Items, Layer, Plan, Revision
 from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._sequences import (

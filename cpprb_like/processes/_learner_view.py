@@ -22,8 +22,8 @@ from cpprb_like.processes._draws import Order, RowNumbers, StartsTogether
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._words import DRAWN
 from cpprb_like.samplers._base import Extra, Slots
+from cpprb_like.samplers._starts import choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
-from cpprb_like.views._goals import choose_rows
 from cpprb_like.views._layer import Items, Layer
 from cpprb_like.views._sequences import PartOfBatch, SequenceReader
 

@@ -1,4 +1,4 @@
-from typing import Any, NoReturn, final
+from typing import Any, Final, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,6 +7,14 @@ from typing_extensions import Self
 from cpprb_like._core import DerivedState
 from cpprb_like._rows.episode_index import EpisodeIndex
 
+FUTURE: Final[int]
+FINAL: Final[int]
+EPISODE: Final[int]
+RANDOM: Final[int]
+
+def choose_rows(
+    index: EpisodeIndex, slots: NDArray[np.intp], rng: np.random.Generator, strategy: int
+) -> NDArray[np.intp]: ...
 def choose(n: int, among: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
 
 @final

@@ -1,5 +1,7 @@
 """``Starts``: the rows at which sequences, n-step returns and frame stacks can start.
 
+And ``choose_rows``: for each row another one of its episode, whose goal it gets.
+
 Starts are found by trying rows as long as they are common. Where they are rare they are drawn from
 a set of all of them, which follows the ring from then on. Which of both it is, and what is drawn,
 depends on the rows and on the generator alone, never on earlier calls: so a buffer goes on with
@@ -10,6 +12,7 @@ new. Not here: how sequences are read (``views._gather_windows``), what they are
 
 cimport cython
 cimport numpy as cnp
+from libc.math cimport sqrt
 from libc.stdint cimport int8_t
 
 from cpprb_like._machine.aligned cimport c_numbers
@@ -21,11 +24,12 @@ from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._rows.slot_set cimport SlotSet, c_has
 from cpprb_like._segment_tree cimport c_bit_generator
-from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
 import numpy as np
 
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._uniform_draws import draw_uniform
 
 cnp.import_array()
 
@@ -34,6 +38,13 @@ cdef enum:
     SPARE_TRIES = 256
     FETCHED = 32             # flags that are prefetched before the first is read
     ROUNDS = 4               # draws with replacement, before the rest comes from a list
+    PICKS = 32               # rows of an episode that may be absent, before its rows are counted
+
+cdef enum:  # strategies of ``choose_rows``
+    C_FUTURE = 0
+    C_FINAL = 1
+    C_EPISODE = 2
+    C_RANDOM = 3
 
 cdef enum:  # states of a row
     NEVER = -1               # no sequence will ever start there
@@ -384,3 +395,96 @@ def distinct_of(starts, intp_t n, rng):
     if len(drawn) + len(others) < n:
         starts.refuse(n)
     return np.concatenate([drawn, rng.permutation(others)[: n - len(drawn)]])
+
+
+# ---------------------------------------------------------------------- rows of the same episode
+
+FUTURE = C_FUTURE
+FINAL = C_FINAL
+EPISODE = C_EPISODE
+RANDOM = C_RANDOM
+
+
+def choose_rows(EpisodeIndex index not None, cnp.ndarray slots not None, rng, int strategy):
+    """For each of the slots another one, that of a row of the same episode.
+
+    Of an episode whose first rows were overwritten, those that are left count; of one that has not
+    ended, the rows so far. Other threads may call it and add rows at the same time.
+
+    ``FUTURE`` chooses from the row itself to the last of its episode, ``EPISODE`` any row of it,
+    ``FINAL`` the last one, ``RANDOM`` any row of the ring. All slots are of rows that hold a step.
+    Cost: ``Hindsight``.
+    """
+    index.ring.c_check_slots(slots)
+    if strategy == C_RANDOM:
+        return draw_uniform(index.ring, cnp.PyArray_DIM(slots, 0), rng)
+    index.c_sync_rows()
+    bit_generator = rng.bit_generator
+    cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
+    cdef intp_t n = cnp.PyArray_DIM(slots, 0)
+    cdef cnp.ndarray chosen = c_numbers(1, &n, cnp.NPY_INTP)
+    cdef bint there
+    # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
+    lock = bit_generator.lock
+    lock.acquire()
+    there = c_choose_rows(
+        index, <const intp_t*> cnp.PyArray_DATA(slots), <intp_t*> cnp.PyArray_DATA(chosen), n,
+        &bits, strategy,
+    )
+    lock.release()
+    if not there:
+        raise IndexError("slots: rows went away while their goals were chosen")
+    return chosen
+
+
+cdef bint c_choose_rows(
+    EpisodeIndex index, const intp_t* given, intp_t* chosen, intp_t n, Bits* bits, int strategy
+) noexcept:
+    """As ``choose_rows``, with the lock of the generator; false if a slot is not in use any more.
+
+    Rows that were added while the caller waited for the lock are not considered. A row that was
+    overwritten in that time is returned as its own choice.
+    """
+    cdef Ring ring = index.ring
+    cdef Bounds bounds
+    cdef int64_t row
+    cdef intp_t k, stored = ring.c_stored()
+    for k in range(n):
+        if given[k] >= stored:
+            return False
+    index.c_fetch_rows(given, n)
+    for k in range(n):
+        row = ring.c_row_at(given[k])
+        if index.clears == ring.state[CLEARS] and index.c_find_row(row, &bounds):
+            if strategy == C_FINAL:
+                row = bounds.last
+            else:
+                row = c_pick(ring, bits, row if strategy == C_FUTURE else bounds.first, bounds.last)
+        chosen[k] = <intp_t> (row % ring.capacity)
+    return True
+
+
+cdef int64_t c_pick(Ring ring, Bits* bits, int64_t first, int64_t last) noexcept:
+    """A random row of a stream from ``first`` to ``last`` that holds a step, each equally likely.
+    ``first`` and ``last`` hold one.
+
+    The more rows there are, the more are tried before those that hold a step are counted; and then
+    these are few, or nearly no call comes so far.
+    """
+    cdef int64_t n = (last - first) // ring.n_envs + 1, row = last, present = 0, number
+    cdef intp_t _, tries = 1
+    if ring.c_absent():
+        tries = PICKS + <intp_t> sqrt(<float64_t> n)
+    for _ in range(tries):
+        row = first + ring.n_envs * <int64_t> c_bounded(bits, n)
+        if not ring.c_absent() or not ring.c_is_absent(<intp_t> (row % ring.capacity)):
+            return row
+    row = first
+    while row >= 0:
+        present += 1
+        row = ring.c_next(row, last + 1)
+    number = <int64_t> c_bounded(bits, present)
+    row = first
+    for _ in range(number):
+        row = ring.c_next(row, last + 1)
+    return row

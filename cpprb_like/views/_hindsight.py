@@ -2,7 +2,7 @@
 
 Each step is stored once; goals are relabelled when a batch is drawn. Not here: which rows are drawn
 (the samplers), where episodes begin and end (``_rows.episode_index``), which row gives the new
-goal (``_goals``), and cpprb's HER, which stores copies (``compat.cpprb._hindsight``).
+goal (``samplers._starts``), and cpprb's HER, which stores copies (``compat.cpprb._hindsight``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from cpprb_like._core import Moment, Ring
 from cpprb_like._fields import casting
 from cpprb_like._fields.schema import Field, Schema
 from cpprb_like._machine.aligned import empty
+from cpprb_like.samplers._starts import EPISODE, FINAL, FUTURE, RANDOM
 from cpprb_like.schedules import Schedule, check, value_at
-from cpprb_like.views._goals import EPISODE, FINAL, FUTURE, RANDOM
 from cpprb_like.views._layer import Drawn, Fields, Layer, Plan, Revision
 from cpprb_like.views._rows import discounted_sums, read_fields
 from cpprb_like.views._sequences import by_row

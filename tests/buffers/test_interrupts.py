@@ -20,9 +20,8 @@ from views import sample_sequences
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like.samplers import Prioritized, RankBased
-from cpprb_like.samplers._starts import Starts, choose
+from cpprb_like.samplers._starts import FUTURE, Starts, choose, choose_rows
 from cpprb_like.samplers._uniform_draws import draw_uniform
-from cpprb_like.views._goals import FUTURE, choose_rows
 
 pytestmark = [
     pytest.mark.skipif(

@@ -25,10 +25,10 @@ from cpprb_like import (
 )
 from cpprb_like.buffers import Mixture
 from cpprb_like.samplers import Prioritized, RankBased, Recency
+from cpprb_like.samplers._starts import FUTURE, choose_rows
 from cpprb_like.typing import NstepSpec
 from cpprb_like.views import Sequences
 from cpprb_like.views._gather_windows import take_sequences
-from cpprb_like.views._goals import FUTURE, choose_rows
 
 pytestmark = needs_optimised_modules
 

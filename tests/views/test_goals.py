@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._rows.episode_index import EpisodeIndex
-from cpprb_like.views._goals import EPISODE, FINAL, FUTURE, RANDOM, choose_rows
+from cpprb_like.samplers._starts import EPISODE, FINAL, FUTURE, RANDOM, choose_rows
 
 HISTORIES = st.fixed_dictionaries(
     {

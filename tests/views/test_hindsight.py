@@ -37,10 +37,10 @@ from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.gather import new_array
 from cpprb_like.buffers import View
 from cpprb_like.samplers import Extra, Sampler, Slots, Uniform
+from cpprb_like.samplers._starts import choose_rows
 from cpprb_like.schedules import Linear
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views import Hindsight, NStep
-from cpprb_like.views._goals import choose_rows
 
 Array = npt.NDArray[Any]
 
