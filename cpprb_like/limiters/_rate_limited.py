@@ -57,26 +57,14 @@ class LimitedAdds:
         raise NotImplementedError
 
     def add(self, **fields: Any) -> int | None:
-        """Add one step, or several, when the limiter allows them.
-
-        Parameters
-        ----------
-        **fields
-            As for ``add`` of the buffer.
-
-        Returns
-        -------
-        int or None
-            As there.
+        """Add one step, or several, when the limiter allows them: see ``add`` of the buffer.
 
         Raises
         ------
         RateLimitTimeoutError
             The limiter did not allow it within its time-out: samples lag. It is a ``TimeoutError``.
         ValueError
-            The limiter can never allow so many rows at once; or as ``add`` of the buffer.
-        TypeError
-            As ``add`` of the buffer. Whatever is raised, nothing was added.
+            The limiter can never allow so many rows at once. Whatever is raised, nothing was added.
 
         Examples
         --------

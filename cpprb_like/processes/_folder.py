@@ -137,8 +137,9 @@ class FileLock:
         There is no ``__del__``: an exception of a signal handler is lost in a Python function that
         is called there. Both callbacks are one call of C.
         """
-        key, closing = id(self), weakref.ref(self, file.__exit__)  # closes; ignores its arguments
-        _closing[key] = closing, weakref.ref(self, partial(_closing.pop, key))
+        key = id(self)
+        closes: Any = file.__exit__  # with any arguments, such as the reference
+        _closing[key] = weakref.ref(self, closes), weakref.ref(self, partial(_closing.pop, key))
 
 
 _closing: dict[int, tuple[weakref.ref[FileLock], weakref.ref[FileLock]]] = {}

@@ -435,17 +435,9 @@ class SharedReplay:
 
         Raises
         ------
-        FileNotFoundError, TypeError
-            As ``load``.
         ValueError
-            There is no learner of this name; the rows of the folder are not those of this replay;
-            or a file is damaged.
-        BlockingIOError
-            There are 64 learners.
-
-        Examples
-        --------
-        See ``save``.
+            There is no learner of this name; or the rows of the folder are not those of this
+            replay. Else as ``load`` and ``learner``; for an example see ``save``.
         """
         self._folder.check_open()
         saved = Saved(folder, state, classes, replace)
@@ -574,22 +566,9 @@ class SharedReplay:
             Another one; of a smaller one each shard keeps its newest rows. By default that of each
             writer is as it was.
         writers : int, optional
-            A greater number; the further shards are empty.
-        name : str, optional
-            As for ``SharedReplay``.
-        state : int, optional
-            As for ``ReplayBuffer.load``.
-
-        Raises
-        ------
-        FileNotFoundError
-            There is no checkpoint in this folder, or no such state.
-        TypeError
-            Something else was saved there.
-        ValueError
-            A file is damaged, or an argument is of a wrong value; so is a smaller number.
-        MemoryError, FileExistsError
-            As ``SharedReplay``.
+            A greater number; the further shards are empty. A smaller one raises ``ValueError``.
+        name, state
+            As for ``SharedReplay``, and for ``ReplayBuffer.load``. Their errors are raised too.
         """
         saved = Saved(folder, state)
         options, replay = saved.options, cls.__new__(cls)

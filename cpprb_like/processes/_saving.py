@@ -163,7 +163,9 @@ class Saved:
             kind = self._root.cls
         if kind != "processes.SavedReplay":
             raise TypeError(f"{folder} has a {kind}, no SharedReplay: its own load() gives it")
+        self.origin = self._opened.state.id  # the name of the state: that of no other
         with reading(folder):
+            self.identity = str(self._root.attribute("identity"))  # of the replay that was saved
             description = self._opened.part(self._root.attribute("description"), {})
             self.writers = json_codec.number("writers", description["writers"], 1)
             self.options: RowOptions = json_codec.from_json(
@@ -173,16 +175,6 @@ class Saved:
             self.limiter = limiter_from_json(description["limiter"])
             if len(self._root.attribute("shards")) != self.writers:
                 raise DamagedError(f"expected a shard for each of {self.writers} writers")
-
-    @property
-    def origin(self) -> str:
-        """The name of the state: that of no other."""
-        return self._opened.state.id
-
-    @property
-    def identity(self) -> str:
-        """Of the replay that was saved."""
-        return str(self._root.attribute("identity"))
 
     def fill(self, shards: list[Path], size: int) -> None:
         """Make the shards of a new replay, which keep so many rows each."""

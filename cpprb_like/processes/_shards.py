@@ -310,20 +310,18 @@ class Actor(ReplayBuffer):
 
 
 def is_being_edited(shard: Path, options: RowOptions) -> bool:
-    """Whether rows of a shard are being edited; for ever, if who did that was killed."""
-    layout = options.layout()
-    files = FollowedFiles(layout, shard / ROWS, "r+")
-    return bool((int(layout.state(files.arena)[WORD_EDITS]) | int(files.changes[0])) & 1)
+    """Whether rows of a shard are being edited: for ever, if the process of the edit was killed."""
+    files = FollowedFiles(options.layout(), shard / ROWS, "r+")
+    edits = files.layout.state(files.arena)[WORD_EDITS] | files.changes[0]
+    return bool(edits & 1)
 
 
 def written(shard: Path, options: RowOptions) -> int:
     """How many rows were written to a shard since the last clear."""
-    layout = options.layout()
-    try:
-        files = FollowedFiles(layout, shard / ROWS, "r+")
-    except FileNotFoundError:
+    if not (shard / f"{ROWS}.dat").exists():
         return 0
-    return int(layout.state(files.arena)[WORD_WRITTEN])
+    files = FollowedFiles(options.layout(), shard / ROWS, "r+")
+    return int(files.layout.state(files.arena)[WORD_WRITTEN])
 
 
 def mend(shard: Path, number: int, options: RowOptions) -> bool:
