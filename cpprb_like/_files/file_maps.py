@@ -69,6 +69,9 @@ SIDE_NBYTES = (
 )
 SIDE_MAGIC = b"cpprb_like, 1"
 INCARNATION_NBYTES = 16
+MARK_NBYTES = 8  # of what a file of the sampler holds
+NO_MARK = bytes(MARK_NBYTES)
+SAMPLER, LOG = "sampler", "flushed"  # names of files beside the rows, as ``Aside.name``
 FIRST_NBYTES = 1 << 16  # first size of an overflow file in bytes, ...
 FIRST_ROOM = 1024  # ... for at most so many values
 UNFINISHED, COMPLETE, REPLACED = range(3)  # what a file beside the rows says of itself
@@ -132,6 +135,10 @@ class _Places:
         return cls(boot, lens, tuple(latest), log, sum(log))
 
 
+class MarkError(ValueError):
+    """A file of a sampler with other parameters; its argument is the path."""
+
+
 class _Side:
     """A file beside the rows: a header, keys and values.
 
@@ -186,6 +193,7 @@ class Files:
         self._overflows: dict[str, Any] = {}  # what is in them
         self._process = os.getpid()
         self._flushed = Flushed(layout)
+        self._log_number = 0  # generation of the log
         self._log_nbytes = self._first_nbytes = 0  # of the log, and of its first record
         self._edited = NO_SLOTS
         self._is_copy = False  # of files that another process writes to
@@ -235,10 +243,9 @@ class Files:
         with self._growing:
             try:
                 record = hold(True, self._note)
-                sync(self._place(self.path))
-                sampler = self._place(self._sampler_path)
-                if sampler.exists():
-                    sync(sampler)
+                sync(self._rows_path)
+                if SAMPLER in self._sides:
+                    sync(self._side_path(SAMPLER, self._sides[SAMPLER].generation))
                 self._append(record)
             except BaseException:
                 self._flushed, self._log_nbytes = Flushed(self.layout), 0  # the next one says all
@@ -246,50 +253,38 @@ class Files:
             self._edited = NO_SLOTS
 
     def publish(self) -> None:
-        """Give new files their names, when they hold all that they should; nothing for others.
+        """Give a new file its name, when all files of the buffer hold what they should.
 
         The name of the rows is the one step after which the new buffer is there. A process that is
-        killed before it leaves the old files, or none. One that is killed after it leaves the log
-        and the file of the sampler under names that ``_find`` knows.
+        killed before it leaves the old files, or none. Files that are out of use are removed.
         """
-        if not self._staged:
-            return
-        self.flush(lambda _, call: call())
-        rows, *others = [self.path, self._log_path, self._sampler_path]
-        unpublished = self._unpublished[:]
-        self._unpublished.clear()
-        try:
-            if self._old is None:
-                name_new(self._place(rows), rows)
-                self._place(rows).unlink(missing_ok=True)
-            else:
-                rename(self._place(rows), rows)
-        except OSError:
-            self._unpublished += unpublished
-            raise
-        self._sync_names()
-        for path in others:
-            if self._place(path).exists():
-                rename(self._place(path), path)
-        self._sync_names()
-        self._staged = ""
-        if self._old is not None:
-            self._old.close()
-        self._old = None
+        if self._staged:
+            self.flush(lambda _, call: call())
+            unpublished = self._unpublished[:]
+            self._unpublished.clear()  # an interrupt must not remove what has its name
+            try:
+                if self._old is None:
+                    name_new(self._rows_path, self.path)
+                    self._rows_path.unlink(missing_ok=True)
+                else:
+                    rename(self._rows_path, self.path)
+            except OSError:
+                self._unpublished += unpublished
+                raise
+            self._sync_names()
+            if self._old is not None:
+                self._old.close()
+            self._staged, self._old = "", None
         self._forget_sides()
 
     def _sync_names(self) -> None:
         """Return when the names of the files are on the disk."""
         sync(self.path.parent)
 
-    def _place(self, path: Path) -> Path:
-        """Path at which a file is created that ``publish`` gives this name."""
-        return path.with_name(path.name + self._staged)
-
-    def _find(self, path: Path) -> Path:
-        """Where a file of these rows is: a killed ``publish`` may not have named it."""
-        unnamed = path.with_name(path.name + _staging(self._incarnation))
-        return unnamed if unnamed.exists() else path
+    @property
+    def _rows_path(self) -> Path:
+        """Path of the rows, which have their final name after ``publish``."""
+        return self.path.with_name(self.path.name + self._staged)
 
     def flush_at_the_end(self) -> None:
         """Flush a buffer at its end; a failure is a warning."""
@@ -330,17 +325,22 @@ class Files:
 
     def _append(self, record: bytes) -> None:
         """Write a record behind the others, or in place of all if there are none."""
-        path = self._place(self._log_path)
         if self._log_nbytes == 0:
-            with replacing(path) as unfinished, unfinished.open("xb") as file:
+            old, number = self._log_number, self._next_number(LOG)
+            path = self._side_path(LOG, number)
+            with replacing(path, is_new=True) as unfinished, unfinished.open("xb") as file:
                 file.write(self._incarnation + record)
                 file.flush()
                 os.fsync(file.fileno())
+            self._unpublished += [path] if self._staged else []
             sync(path.parent)
+            self._log_number = number
+            with contextlib.suppress(OSError):  # it goes when the file is opened again
+                self._side_path(LOG, old).unlink(missing_ok=True)
             self._log_nbytes = INCARNATION_NBYTES
             self._first_nbytes = len(record)
         else:
-            with path.open("r+b") as file:
+            with self._side_path(LOG, self._log_number).open("r+b") as file:
                 file.seek(self._log_nbytes)
                 file.write(record)
                 file.truncate()
@@ -348,24 +348,17 @@ class Files:
                 os.fsync(file.fileno())
         self._log_nbytes += len(record)
 
-    @property
-    def _log_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.flushed.dat")
-
-    @property
-    def _sampler_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.sampler.dat")
-
     def _queues(self) -> list[Aside]:
         return [queue for asides in self._asides for queue in asides if queue.nbytes]
 
     def _read_log(self) -> bool:
         """Find what was flushed; false if nothing was."""
-        path = self._find(self._log_path)
-        if not path.exists():
-            return False
-        log = path.read_bytes()
-        if log[:INCARNATION_NBYTES] != self._incarnation:
+        for number, path in self._all_sides()[LOG]:
+            log = path.read_bytes()
+            if log.startswith(self._incarnation):
+                self._log_number = number
+                break
+        else:
             return False
         for numbers, arrays, place in unpack(log[INCARNATION_NBYTES:]):
             self._flushed.take(numbers, arrays)
@@ -446,11 +439,10 @@ class Files:
                 if not overflow.grow(aside, side.keys, side.values, side.complete):
                     side = self._sides[queue.name] = self._create_side(queue, aside.count)
                     overflow.grow(aside, side.keys, side.values, side.complete)
-        if not is_new and not self.frozen:
-            if not (self._is_of_this_start and self._log_nbytes):
-                self.flush(lambda _, call: call())
-                self._sign()
-            self._forget_sides()
+        is_logged = self._is_of_this_start and self._log_nbytes
+        if not (is_new or self.frozen or is_logged):
+            self.flush(lambda _, call: call())
+            self._sign()
 
     def grow(self, ring: Ring) -> None:
         """Make files larger where the ring needs room; ``MemoryError`` if the disk has none."""
@@ -485,57 +477,34 @@ class Files:
 
         ``what`` says in words what they hold. Raises ``ValueError`` if the file has something else.
         """
-        path = self._sampler_path
-        head = SIDE_MAGIC + hashlib.sha256(repr((what, dict(sizes))).encode()).digest()[:8]
-        nbytes = SIDE_NBYTES + WORD * sum(sizes.values())
-        memory, start = (
-            self._old_floats(self._find(path), nbytes),
-            SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES,
-        )
-        there = memory is not None
-        if memory is None:
-            if self.mode in ("r", "r+") and self.layout.state(self.arena)[WORD_WRITTEN]:
+        mark = hashlib.sha256(repr((what, dict(sizes))).encode()).digest()[:MARK_NBYTES]
+        file, side = Aside(SAMPLER, 0, 0, 0), None
+        try:
+            side = self._open_side(file, mark) if self.mode in ("r", "r+") else None
+        except FileNotFoundError:
+            if self.layout.state(self.arena)[WORD_WRITTEN]:
                 warnings.warn(
-                    f"{path} is missing, or of another buffer: all rows have the priority of new "
-                    "ones",
+                    f"{self._side_path(SAMPLER, '*')} is missing, or of another buffer: all rows "
+                    "have the priority of new ones",
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            memory = (
-                allocate(nbytes) if self.frozen else self._new_floats(self._place(path), nbytes)
-            )
-            memory[: len(head)] = np.frombuffer(head, np.uint8)
-            memory[start : start + INCARNATION_NBYTES] = np.frombuffer(self._incarnation, np.uint8)
-            memory[:SIDE_NBYTES].view(np.int64)[-3] = COMPLETE
-        elif memory[: len(head)].tobytes() != head or len(memory) != nbytes:
+        except MarkError as error:
             raise ValueError(
-                f"{path} holds no priorities of this kind: expected {what}; a sampler of other "
+                f"{error} holds no priorities of this kind: expected {what}; a sampler of other "
                 "parameters wrote them, or the file was damaged. Without it all rows have the "
                 "priority of new ones"
-            )
-        arrays, place = {}, SIDE_NBYTES
-        for name, size in sizes.items():
-            arrays[name] = memory[place : place + WORD * size].view(np.float64)
-            place += WORD * size
-        return arrays, there
-
-    def _old_floats(self, path: Path, nbytes: int) -> Bytes | None:
-        """The file of the sampler, if it belongs to these rows."""
-        if self.mode in ("x", "w") or not path.exists():
-            return None
-        memory = np.fromfile(path, np.uint8) if self._is_copy else self._map_side(path)
-        start = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
-        given = memory[start : start + INCARNATION_NBYTES].tobytes()
-        if given != self._incarnation or (len(memory) == nbytes and not memory[start + 16]):
-            return None
-        return memory
-
-    def _new_floats(self, path: Path, nbytes: int) -> Bytes:
-        self._unpublished += [path] if self._staged else []
-        with replacing(path) as unfinished, unfinished.open("xb+") as file:
-            memory = _map_new(file, nbytes)
-        self._sync_names()
-        return memory
+            ) from None
+        there = side is not None
+        if side is None:
+            side = self._create_side(file, sum(sizes.values()), mark)
+            side.keys[:] = 0
+            side.complete[:] = COMPLETE
+            if not self.frozen:
+                self._sync_names()
+        self._sides[SAMPLER] = side
+        stops = np.cumsum(list(sizes.values()))[:-1]
+        return dict(zip(sizes, np.split(side.keys.view(np.float64), stops), strict=True)), there
 
     # ------------------------------------------------------------------ files beside the rows
 
@@ -550,8 +519,9 @@ class Files:
         Cost: in proportion to the files of the folder.
         """
         stem = re.escape(self.path.name.removesuffix(".dat"))
-        name = re.compile(rf"{stem}\.(\d+-\d+)\.(\d+)\.dat", re.ASCII)
-        found: dict[str, list[tuple[int, Path]]] = {queue.name: [] for queue in self._queues()}
+        name = re.compile(rf"{stem}\.(\d+-\d+|{SAMPLER}|{LOG})\.(\d+)\.dat", re.ASCII)
+        names = [SAMPLER, LOG, *(queue.name for queue in self._queues())]
+        found: dict[str, list[tuple[int, Path]]] = {name: [] for name in names}
         with os.scandir(self.path.parent) as entries:
             for entry in entries:
                 match = name.fullmatch(entry.name)
@@ -559,19 +529,24 @@ class Files:
                     found[match[1]].append((int(match[2]), self.path.with_name(entry.name)))
         return {name: sorted(paths, reverse=True) for name, paths in found.items()}
 
-    def _side_path(self, name: str, generation: int) -> Path:
+    def _next_number(self, name: str) -> int:
+        """Generation of a new file, greater than any in the folder."""
+        return 1 + max((number for number, _ in self._all_sides()[name]), default=0)
+
+    def _side_path(self, name: str, generation: int | str) -> Path:
         return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{name}.{generation}.dat")
 
-    def _create_side(self, queue: Aside, room: int) -> _Side:
+    def _create_side(self, queue: Aside, room: int, mark: bytes = NO_MARK) -> _Side:
         """A new generation of a file, with room for so many values and none of them.
 
         It gets its name when its header is complete, so no process finds it without.
         """
-        number = 1 + max((number for number, _ in self._all_sides()[queue.name]), default=0)
+        number = self._next_number(queue.name)
         path = self._side_path(queue.name, number)
         nbytes, incarnation = _side_nbytes(queue, room), self._incarnation
         words = np.array([UNFINISHED, room, queue.nbytes], np.int64).tobytes()
-        head = SIDE_MAGIC.ljust(SIDE_NBYTES - len(incarnation + words), b"\0") + incarnation + words
+        head = SIDE_MAGIC + mark
+        head = head.ljust(SIDE_NBYTES - len(incarnation + words), b"\0") + incarnation + words
         if self.frozen:
             memory = allocate(nbytes)
             memory[:SIDE_NBYTES] = np.frombuffer(head, np.uint8)
@@ -589,14 +564,14 @@ class Files:
         side.keys[:] = -1
         return side
 
-    def _open_side(self, queue: Aside, memory_of: Callable[[Path], Bytes]) -> _Side:
+    def _open_side(self, queue: Aside, mark: bytes = NO_MARK) -> _Side:
         """The newest generation of a file that is complete.
 
         What has no header is no hindrance if there is one: who was killed may have left it.
         """
         damaged = None
         for number, path in self._all_sides()[queue.name]:
-            memory = memory_of(path)
+            memory = self._map_side(path)
             head = memory[:SIDE_NBYTES].tobytes()
             if len(head) < SIDE_NBYTES or not head.startswith(SIDE_MAGIC):
                 damaged = path
@@ -608,6 +583,8 @@ class Files:
                 or complete != COMPLETE
             ):
                 continue
+            if head[len(SIDE_MAGIC) :][: len(mark)] != mark:
+                raise MarkError(path)
             expected = _side_nbytes(queue, room)
             if nbytes != queue.nbytes or len(memory) != expected:
                 raise ValueError(
@@ -619,7 +596,7 @@ class Files:
             raise ValueError(f"{damaged} is no file of a buffer, or was cut off")
         raise FileNotFoundError(
             errno.ENOENT, "a file with a part of the rows is missing",
-            str(self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{queue.name}.*.dat")),
+            str(self._side_path(queue.name, "*")),
         )  # fmt: skip
 
     def _sweep(self) -> None:
@@ -628,36 +605,37 @@ class Files:
         Only who keeps all others from writing may.
         """
         stem = re.escape(self.path.name.removesuffix(".dat"))
-        left = re.compile(
-            rf"{stem}\.(flushed\.|sampler\.|\d+-\d+\.\d+\.)?dat(\.[0-9a-f]{{16}}\.new)+"
-        )
+        beside = rf"({SAMPLER}|{LOG}|\d+-\d+)\.\d+\."
+        left = re.compile(rf"{stem}\.({beside})?dat(\.[0-9a-f]{{16}}\.new)+")
         for path in self.path.parent.iterdir():
             if left.fullmatch(path.name):
                 with contextlib.suppress(OSError):  # it goes when the file is opened again
                     path.unlink()
 
     def _forget_sides(self) -> None:
-        """Remove all generations but the present ones, and those of buffers that were replaced."""
+        """Remove all files beside the rows but the present generations.
+
+        A buffer without priorities leaves the file of the sampler.
+        """
         if self.frozen or self._staged:
             return
+        numbers = {name: side.generation for name, side in self._sides.items()}
+        numbers[LOG] = self._log_number
         for name, found in self._all_sides().items():
             for number, path in found:
-                if number != self._sides[name].generation:
+                if number != numbers.get(name, number):
                     with contextlib.suppress(OSError):  # it goes when the file is opened again
                         path.unlink()
 
     def _recover(self) -> None:
         """Set right what a process that was killed left half-done."""
         if self.mode == "r+":
-            for path in (self._log_path, self._sampler_path):
-                if self._find(path) != path:
-                    rename(self._find(path), path)
             self._sweep()
         if self._is_copy:
             pass
         elif self._is_of_this_start:
             for queue in self._queues():
-                self._sides[queue.name] = self._open_side(queue, self._map_side)
+                self._sides[queue.name] = self._open_side(queue)
             if self.mode == "r+":
                 self._read_log()
         else:
@@ -690,6 +668,8 @@ class Files:
         )
 
     def _map_side(self, path: Path) -> Bytes:
+        if self._is_copy:
+            return np.fromfile(path, np.uint8)
         access = mmap.ACCESS_COPY if self.mode == "r" else mmap.ACCESS_WRITE
         with path.open("rb" if self.mode == "r" else "r+b") as file:
             nbytes = os.fstat(file.fileno()).st_size
@@ -780,9 +760,7 @@ class Files:
     def _copy_sides(self) -> None:
         self._is_copy = True
         for queue in (queue for asides in self._asides for queue in asides if queue.nbytes):
-            self._sides[queue.name] = self._open_side(
-                queue, lambda path: np.fromfile(path, np.uint8)
-            )
+            self._sides[queue.name] = self._open_side(queue)
 
     def _hide_newest(self, memory: Bytes, live: Bytes, written: int) -> None:
         """Leave out the newest rows of a copy if their next values were overwritten during it."""
@@ -838,10 +816,10 @@ class Files:
         if self._old is not None:
             self._sweep()
         incarnation = secrets.token_bytes(INCARNATION_NBYTES)
-        self._staged = _staging(incarnation)
-        path = self._place(self.path)
+        self._staged = f".{incarnation[:8].hex()}.new"  # see ``_sweep``
+        path = self._rows_path
         weakref.finalize(self, _remove, self._unpublished, self._process, self._old)
-        self._unpublished += [path, self._place(self._log_path)]
+        self._unpublished.append(path)
         with path.open("xb+") as file:
             self._lock(file, path)
             memory = _map_new(file, self._places.nbytes)
@@ -904,11 +882,6 @@ def _disk_for(nbytes: int, path: Path) -> Room:
             f"{NOTHING_ADDED}"
         )
     )
-
-
-def _staging(incarnation: bytes) -> str:
-    """What the names of new files end with before they are published: see ``_sweep``."""
-    return f".{incarnation[:8].hex()}.new"
 
 
 def _remove(paths: list[Path], process: int, old: BinaryIO | None) -> None:

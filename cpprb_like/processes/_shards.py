@@ -207,7 +207,7 @@ class FollowedFiles(ShardFiles):
 
     def _open_sides(self, ring: Any) -> list[tuple[Any, Any, Any]]:
         return [
-            (aside, queue, self._open_side(queue, self._map_side))
+            (aside, queue, self._open_side(queue))
             for chain, asides in zip(ring.chains, self._asides, strict=True)
             for aside, queue in zip(chain.asides, asides, strict=True)
             if queue.nbytes

@@ -194,7 +194,7 @@ def test_files_that_were_not_finished_are_removed(tmp_path: Path) -> None:
     rb = opened(tmp_path, "x")
     add(rb, 0, 4)
     token = "0123456789abcdef"
-    own = [f"a.{kind}dat.{token}.new" for kind in ("", "flushed.", "sampler.", "0-0.7.")]
+    own = [f"a.{kind}dat.{token}.new" for kind in ("", "flushed.3.", "sampler.1.", "0-0.7.")]
     others = [f"a.b.dat.{token}.new", f"ab.dat.{token}.new", "a.dat.new"]
     for name in own + others:
         (tmp_path / name).write_bytes(b"")

@@ -116,7 +116,7 @@ def test_a_process_that_is_killed_while_it_loads_into_a_file(tmp_path: Path, mod
 
     files = file_maps.Files
     loading = (
-        *(files._create, files.keep, files.publish, files._append, files._new_floats),
+        *(files._create, files.keep, files.publish, files._append, files.floats),
         *(ReplayBuffer._open_saved, RingReader.fill, file_systems.name_new),
     )
     assert killed_everywhere(loading, make, call, look) > 80
