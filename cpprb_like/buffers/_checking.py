@@ -70,10 +70,14 @@ def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = N
 
 def _check_arena(layout: Layout, arena: NDArray[np.uint8], chains: Iterable[Chain]) -> None:
     """Raise ``AssertionError`` unless header, flags, end fields and chained fields agree."""
-    flags = _check_header(layout, arena)
+    _check_words(layout, arena)
     extent = _Extent(layout, arena)
-    for first in range(0, len(flags), FLAGS):
-        _check_flags(layout, arena, first, flags[first : first + FLAGS])
+    stored, ends = extent.written - extent.oldest, layout.schema.end_fields()
+    counted = 0
+    for first in range(0, stored, FLAGS):
+        counted += _check_flags(layout, arena, slice(first, min(first + FLAGS, stored)), ends)
+    absent = int(layout.state(arena)[WORD_ABSENT_ROWS])
+    expect(absent == counted, "absent rows", counted, absent)
     for stream in range(layout.n_envs):
         _check_length(layout, arena, stream)
     for chain in chains:
@@ -160,29 +164,40 @@ def _check_words(layout: Layout, arena: NDArray[np.uint8]) -> None:
     expect(reserved == written, "rows begun", written, reserved)
 
 
-def _check_header(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Raise unless the header counts the absent rows. Returns the flags of the slots in use."""
-    _check_words(layout, arena)
-    written, absent = (int(layout.state(arena)[k]) for k in (WORD_WRITTEN, WORD_ABSENT_ROWS))
-    stored = np.ascontiguousarray(layout.flags(arena)[: min(written, layout.capacity)])
-    is_absent = stored & FLAG_ABSENT != 0
-    counted = int(np.count_nonzero(is_absent))
-    expect(absent == counted, "absent rows", counted, absent)
-    # The row of a deleted episode is absent, and still says whether the episode ended there.
-    ends = [0, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED, FLAG_TERMINATED | FLAG_TRUNCATED]
-    known = FLAG_ABSENT | np.array(ends)
-    slots = np.flatnonzero(is_absent)
-    wrong = slots[~np.isin(stored[slots], known)]
+def _check_flags(
+    layout: Layout, arena: NDArray[np.uint8], slots: slice, ends: list[tuple[int, int, int, int]]
+) -> int:
+    """Check the flags of some slots, and count the absent rows among them.
+
+    Flags are what the end fields say, or those of a cut episode. An absent row of a deleted episode
+    still says whether the episode ended there.
+    """
+    flags = np.ascontiguousarray(layout.flags(arena)[slots])
+    expected = _flags_by_fields(layout, arena, slots, ends)
+    if np.array_equal(flags, expected):
+        return 0
+    is_absent = flags & FLAG_ABSENT != 0
+    cut_off = (expected & FLAG_END == 0) & (flags == FLAG_TRUNCATED)
+    wrong = np.flatnonzero(~is_absent & (flags != expected) & ~cut_off)
     if wrong.size:
-        slot = int(wrong[0])
-        expect(False, f"flags of the absent row in slot {slot}", known, int(stored[slot]))
-    return stored
+        k = int(wrong[0])
+        row = f"the row in slot {slots.start + k}"
+        expect(False, f"flags of {row}", int(expected[k]), int(flags[k]))
+    known = [0, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED, FLAG_TERMINATED | FLAG_TRUNCATED]
+    wrong = np.flatnonzero(is_absent & ~np.isin(flags & ~np.uint8(FLAG_ABSENT), known))
+    if wrong.size:
+        k = int(wrong[0])
+        row = f"the absent row in slot {slots.start + k}"
+        expect(False, f"flags of {row}", [FLAG_ABSENT | bits for bits in known], int(flags[k]))
+    return int(np.count_nonzero(is_absent))
 
 
-def _flags_by_fields(layout: Layout, arena: NDArray[np.uint8], slots: slice) -> NDArray[np.uint8]:
+def _flags_by_fields(
+    layout: Layout, arena: NDArray[np.uint8], slots: slice, ends: list[tuple[int, int, int, int]]
+) -> NDArray[np.uint8]:
     """The flags of rows that hold a step, as the fields that end episodes have them."""
-    expected = np.zeros(len(layout.flags(arena)[slots]), np.uint8)
-    for number, _, sets, clears in layout.schema.end_fields():
+    expected = np.zeros(slots.stop - slots.start, np.uint8)
+    for number, _, sets, clears in ends:
         stored = layout.rows(arena, number)[slots]
         kind = layout.schema.fields[number].dtype
         kind = np.dtype(np.uint8) if kind.kind == "b" else kind  # any byte but 0 is true
@@ -191,20 +206,6 @@ def _flags_by_fields(layout: Layout, arena: NDArray[np.uint8], slots: slice) -> 
             expected &= ~(is_set * np.uint8(clears))
         expected |= is_set * np.uint8(sets)
     return expected
-
-
-def _check_flags(
-    layout: Layout, arena: NDArray[np.uint8], first: int, flags: NDArray[np.uint8]
-) -> None:
-    """Flags from slot ``first`` on are what the end fields say, or those of a cut episode."""
-    expected = _flags_by_fields(layout, arena, slice(first, first + len(flags)))
-    if np.array_equal(flags, expected):
-        return
-    cut_off = (expected & FLAG_END == 0) & (flags == FLAG_TRUNCATED)
-    wrong = np.flatnonzero((flags & FLAG_ABSENT == 0) & (flags != expected) & ~cut_off)
-    if wrong.size:
-        k = int(wrong[0])
-        expect(False, f"flags of the row in slot {first + k}", int(expected[k]), int(flags[k]))
 
 
 def _check_length(layout: Layout, arena: NDArray[np.uint8], stream: int) -> None:
