@@ -12,7 +12,8 @@ import dataclasses
 import math
 import re
 import types
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -27,17 +28,22 @@ DEEPEST = 60  # levels of a structured dtype
 PLAIN = re.compile(r"[<>|=][?a-zA-Z]\d{0,10}(?:\[\w{1,12}\])?")  # NumPy would parse much more
 OBJECT = "object"  # dtype of Python objects
 
+Reader = Callable[[Any, str], Any]
+
 
 def to_json(value: Any) -> Any:
     """The JSON of a dataclass, a dtype, or a container of them; other values stay as they are."""
-    if dataclasses.is_dataclass(value):
-        return {one.name: to_json(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    kind = type(value)
+    if kind in (bool, float, int, str):
+        return value
+    if kind in (list, tuple):
+        return [to_json(entry) for entry in value]
+    if kind is dict:
+        return {key: to_json(entry) for key, entry in value.items()}
     if isinstance(value, np.dtype):
         return OBJECT if value.hasobject else dtype_to_json(value)
-    if isinstance(value, (list, tuple)):
-        return [to_json(entry) for entry in value]
-    if isinstance(value, dict):
-        return {key: to_json(entry) for key, entry in value.items()}
+    if dataclasses.is_dataclass(kind):
+        return {name: to_json(getattr(value, name)) for name in _readers(kind)}
     return value
 
 
@@ -48,60 +54,88 @@ def from_json(kind: Any, saved: Any, path: str = "") -> Any:
     ``dict``, ``Literal`` or union of these. Integers are 0 to ``MOST``. Raises ``DamagedError`` for
     JSON of another form.
     """
-    if kind is Any:
-        return saved
-    if kind is int:
-        return number(path, saved)
-    if kind is float:
-        is_finite = type(saved) is float and math.isfinite(saved)
-        return saved if is_finite else _refuse(path, "a finite float", saved)
-    if kind in (bool, str):
-        return saved if type(saved) is kind else _refuse(path, f"a {kind.__name__}", saved)
-    if np.dtype in (kind, get_origin(kind)):
-        return np.dtype(object) if saved == OBJECT else dtype_from_json(saved)
-    if dataclasses.is_dataclass(kind):
-        return _record(kind, saved, path)
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return _union(inner, saved, path)
-    if origin is Literal or kind is type(None):
-        known = inner if origin is Literal else (None,)
-        is_known = any(type(saved) is type(one) and saved == one for one in known)
-        return saved if is_known else _refuse(path, f"one of {list(known)}", saved)
-    if origin is dict:
-        if type(saved) is not dict:
-            _refuse(path, "an object", saved)
-        return {key: from_json(inner[1], entry, _at(path, key)) for key, entry in saved.items()}
-    if origin is not tuple:
-        raise TypeError(f"{kind} has no JSON")
-    many = inner[-1] is Ellipsis
-    if type(saved) is not list or (not many and len(saved) != len(inner)):
-        _refuse(path, "a list" if many else f"a list of {len(inner)}", saved)
-    kinds = inner[:1] * len(saved) if many else inner
-    entries = enumerate(zip(kinds, saved, strict=True))
-    return tuple(from_json(one, entry, f"{path}[{k}]") for k, (one, entry) in entries)
-
-
-def _record(kind: Any, saved: Any, path: str) -> Any:
-    """A dataclass, of an object with a key for each of its fields."""
-    kinds = _kinds(kind)
-    if type(saved) is not dict or saved.keys() != kinds.keys():
-        _refuse(path, f"an object with {list(kinds)}", saved)
-    return kind(**{name: from_json(kinds[name], saved[name], _at(path, name)) for name in kinds})
+    return _reader(kind)(saved, path)
 
 
 @cache
-def _kinds(kind: Any) -> dict[str, Any]:
-    """The types of the fields of a dataclass, by name."""
+def _reader(kind: Any) -> Reader:
+    """The function of JSON and its path that returns a value of type ``kind``."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda saved, _: saved
+    if kind is int:
+        return lambda saved, path: number(path, saved)
+    if kind is float or kind in (bool, str):
+        return partial(_plain, kind)
+    if np.dtype in (kind, origin):
+        return lambda saved, _: np.dtype(object) if saved == OBJECT else dtype_from_json(saved)
+    if dataclasses.is_dataclass(kind):
+        record: Any = kind
+        return partial(_record, record, _readers(record))
+    if origin in (Union, types.UnionType):
+        none_first = sorted(inner, key=lambda one: one is not type(None))
+        return partial(_union, [_reader(one) for one in none_first])
+    if origin is Literal or kind is type(None):
+        return partial(_one_of, inner if origin is Literal else (None,))
+    if origin is dict:
+        return partial(_dict, _reader(inner[1]))
+    if origin is not tuple:
+        raise TypeError(f"{kind} has no JSON")
+    if inner[-1] is Ellipsis:
+        return partial(_list, _reader(inner[0]))
+    return partial(_tuple, [_reader(one) for one in inner])
+
+
+@cache
+def _readers(kind: Any) -> dict[str, Reader]:
+    """The readers of the fields of a dataclass, by name."""
     hints = get_type_hints(kind)
-    return {one.name: hints[one.name] for one in dataclasses.fields(kind)}
+    return {one.name: _reader(hints[one.name]) for one in dataclasses.fields(kind)}
 
 
-def _union(kinds: tuple[Any, ...], saved: Any, path: str) -> Any:
-    for kind in kinds[:-1]:  # no error is stored: its traceback would hold the caller's frames
+def _plain(kind: Any, saved: Any, path: str) -> Any:
+    if type(saved) is not kind or (kind is float and not math.isfinite(saved)):
+        _refuse(path, "a finite float" if kind is float else f"a {kind.__name__}", saved)
+    return saved
+
+
+def _record(kind: Any, readers: dict[str, Reader], saved: Any, path: str) -> Any:
+    """A dataclass, of an object with a key for each of its fields."""
+    if type(saved) is not dict or saved.keys() != readers.keys():
+        _refuse(path, f"an object with {list(readers)}", saved)
+    values = {name: read(saved[name], _at(path, name)) for name, read in readers.items()}
+    return kind(**values)
+
+
+def _union(readers: list[Reader], saved: Any, path: str) -> Any:
+    for read in readers[:-1]:  # no error is stored: its traceback would hold the caller's frames
         with contextlib.suppress(DamagedError):
-            return from_json(kind, saved, path)
-    return from_json(kinds[-1], saved, path)
+            return read(saved, path)
+    return readers[-1](saved, path)
+
+
+def _one_of(known: tuple[Any, ...], saved: Any, path: str) -> Any:
+    is_known = any(type(saved) is type(one) and saved == one for one in known)
+    return saved if is_known else _refuse(path, f"one of {list(known)}", saved)
+
+
+def _dict(read: Reader, saved: Any, path: str) -> Any:
+    if type(saved) is not dict:
+        _refuse(path, "an object", saved)
+    return {key: read(entry, _at(path, key)) for key, entry in saved.items()}
+
+
+def _list(read: Reader, saved: Any, path: str) -> Any:
+    if type(saved) is not list:
+        _refuse(path, "a list", saved)
+    return tuple([read(entry, f"{path}[{k}]") for k, entry in enumerate(saved)])
+
+
+def _tuple(readers: list[Reader], saved: Any, path: str) -> Any:
+    if type(saved) is not list or len(saved) != len(readers):
+        _refuse(path, f"a list of {len(readers)}", saved)
+    entries = enumerate(zip(readers, saved, strict=True))
+    return tuple(read(entry, f"{path}[{k}]") for k, (read, entry) in entries)
 
 
 def _at(path: str, name: str) -> str:
@@ -137,6 +171,10 @@ def dtype_from_json(descr: Any) -> np.dtype[Any]:
 
     ``ImportError`` for a dtype of ml_dtypes where that is not installed.
     """
+    return _named(descr) if type(descr) is str else _parsed(descr)
+
+
+def _parsed(descr: Any) -> np.dtype[Any]:
     try:
         dtype = np.lib.format.descr_to_dtype(_tuples(descr))
     except (AttributeError, LookupError, SyntaxError, TypeError, ValueError) as error:
@@ -144,6 +182,9 @@ def dtype_from_json(descr: Any) -> np.dtype[Any]:
     if dtype.hasobject:
         raise DamagedError(f"dtype: {descr!r}")
     return dtype
+
+
+_named = lru_cache(256)(_parsed)
 
 
 def _tuples(descr: Any, depth: int = 0) -> Any:
