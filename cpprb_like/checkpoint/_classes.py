@@ -53,6 +53,7 @@ MODULES = {
     "keras_gym.NStepCache": "cpprb_like.compat.keras_gym._caches",
     "keras_gym.MonteCarloCache": "cpprb_like.compat.keras_gym._caches",
 }
+NAMES = {(module, name.rpartition(".")[2]): name for name, module in MODULES.items()}
 
 
 @cache
@@ -65,14 +66,6 @@ def class_of(name: str) -> type | None:
     return found
 
 
-@cache
 def name_of(cls: type) -> str | None:
     """The name of a class in files; None if it has none."""
-    return next(
-        (
-            name
-            for name, module in MODULES.items()
-            if module == cls.__module__ and name.rpartition(".")[2] == cls.__qualname__
-        ),
-        None,
-    )
+    return NAMES.get((cls.__module__, cls.__qualname__))

@@ -7,11 +7,12 @@ copy has the number of the original, which its files have in their names.
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cpprb_like.checkpoint import _arrays, _manifest
-from cpprb_like.checkpoint._disk import Disk, UnsynchronisedDisk
+from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState, retried
 from cpprb_like.checkpoint._options import Codec, LoadOptions
 from cpprb_like.checkpoint._state import File
@@ -64,7 +65,7 @@ def copy(
     """
     if not isinstance(sync, bool):
         raise TypeError(f"sync: expected a bool, got {sync!r}")
-    other = Disk(new) if sync else UnsynchronisedDisk(new)
+    other = Disk(new, sync)
     if codec == AS_IT_IS and level is not None:
         raise ValueError("level: expected a codec too")
     chosen = None if codec == AS_IT_IS else Codec(codec, level)
@@ -91,7 +92,20 @@ def _copy(source: OpenState, other: Disk, codec: Codec | None) -> None:
         for file in copied.values():
             other.remove(file.name)
         raise
-    state = source.state.with_files(lambda file: copied[file.name])
     # Another id: a buffer's record of its last save is of the files there, not of these.
-    new = replace(state, id=uuid.uuid4().hex, synchronised=other.synchronises)
-    _manifest.commit(other, new)
+    changes = {"id": uuid.uuid4().hex, "synchronised": other.synchronises}
+    _manifest.commit(other, replace(_with_files(source.state, copied), **changes))
+
+
+def _with_files(part: Any, new: dict[str, File]) -> Any:
+    """The same part of a state with other files, by the names of those that it has."""
+    if isinstance(part, File):
+        return new[part.name]
+    if isinstance(part, tuple):
+        return tuple(_with_files(entry, new) for entry in part)
+    if isinstance(part, dict):
+        return {key: _with_files(entry, new) for key, entry in part.items()}
+    if is_dataclass(part) and not isinstance(part, type):
+        parts = {one.name: _with_files(getattr(part, one.name), new) for one in fields(part)}
+        return replace(part, **parts)
+    return part

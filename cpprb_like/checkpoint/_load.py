@@ -91,7 +91,8 @@ def _move(old: dict[str, Any], new: dict[str, Any]) -> None:
         if id(value) not in staying:
             continue
         if isinstance(value, np.random.Generator):
-            _set_generator(there, value)
+            with there.bit_generator.lock:  # type: ignore[union-attr]
+                there.bit_generator.state = value.bit_generator.state  # type: ignore[union-attr]
         elif isinstance(value, HoldsRows):
             there._take_over(value, swap)  # type: ignore[union-attr]
         elif isinstance(value, Sampler):
@@ -99,8 +100,3 @@ def _move(old: dict[str, Any], new: dict[str, Any]) -> None:
             there.__dict__.update({key: swap(entry) for key, entry in value.__dict__.items()})
         else:
             give_state(there, swap(state_of(value)))
-
-
-def _set_generator(there: Any, value: np.random.Generator) -> None:
-    with there.bit_generator.lock:
-        there.bit_generator.state = value.bit_generator.state

@@ -31,7 +31,7 @@ __all__ = [
 
 FORMAT = "cpprb_like checkpoint"
 VERSION = 3
-NAME = re.compile(r"state-(\d{1,18})\.json")
+NAME = re.compile(r"state-(\d{6}|[1-9]\d{6,17})\.json")
 UNFINISHED = "state.json.new"
 MOST_NBYTES = 1 << 30
 GREATEST = 10**18 - 1  # of 18 digits, as in NAME
@@ -50,9 +50,7 @@ def numbers(disk: Disk) -> list[int]:
 
 def read(disk: Disk, number: int) -> State:
     """The state of this number. ``DamagedError`` if its manifest is none, or was changed."""
-    (name,) = [
-        name for name in disk.names() if (found := NAME.fullmatch(name)) and int(found[1]) == number
-    ][:1] or [name_of(number)]
+    name = name_of(number)
     try:
         with disk.open(name) as file:
             nbytes = file.seek(0, io.SEEK_END)
@@ -114,17 +112,18 @@ def unused_number(disk: Disk) -> int:
     return greatest + 1
 
 
-def clean(disk: Disk, keep: int) -> None:
+def clean(disk: Disk, keep: int, *known: State | None) -> None:
     """Remove all states but the newest ``keep``, and arrays that no state names.
 
     If none of these was synchronised, the newest synchronised state stays too, as a crash of the
     machine may cost the others. Manifests go first and are synchronised, so that none is ever left
-    without its files.
+    without its files. Manifests of ``known`` states are not read.
     """
     there = numbers(disk)
     old, new = there[:-keep], there[-keep:]
     try:
-        states = [read(disk, number) for number in new]
+        known_by_number = {state.number: state for state in known if state is not None}
+        states = [known_by_number.get(number) or read(disk, number) for number in new]
     except DamagedError:
         return  # its files may be there still, to be looked at before they are removed
     if not any(state.synchronised for state in states):

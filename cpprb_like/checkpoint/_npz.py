@@ -38,22 +38,11 @@ class Archive:
         return self._zip.namelist()
 
     def read(self, name: str, *, allow_object: bool = False) -> Any:
-        """The array of a member, read-only.
+        """The array of a member, whose name ends in ``.npy``; read-only.
 
-        Parameters
-        ----------
-        name : str
-            Name of the member, with ``.npy``.
-        allow_object : bool
-            Whether an array of one Python object is read too. The result is then that object; see
-            ``_restricted_pickle.load`` for what it may be.
-
-        Raises
-        ------
-        ValueError
-            There is no such member, it is damaged, or it holds Python objects.
-        MemoryError
-            It unpacks to more than the memory that is free.
+        With ``allow_object`` an array of one Python object gives that object: see
+        ``_restricted_pickle.load``. Raises ``ValueError`` for a member that is absent, damaged, or
+        made of other Python objects; ``MemoryError`` if it unpacks to more than is free.
         """
         if name not in self._zip.NameToInfo:
             raise ValueError(f"it has no {name!r}, but {self.names}")

@@ -37,27 +37,14 @@ UNSYNCHRONISED = "the state was saved with sync=False, so a crash of the machine
 class OpenState:
     """One state of a folder, open for reading: a ``Source`` of decoders.
 
-    Parameters
-    ----------
-    disk : Disk
-        The folder.
-    options : LoadOptions
-    without : str, optional
-        An attribute of the object that is left out.
-
-    Attributes
-    ----------
-    targets : mapping of str to Target
-        Where rows go, by the path of their holder.
-    damage : list of str
-        What ``salvage`` did without.
+    ``without`` names an attribute of the object that is left out.
     """
 
     def __init__(self, disk: Disk, options: LoadOptions, without: str | None = None) -> None:
         self.disk = disk
         self._options = options
-        self.damage: list[str] = []
-        self.targets: Mapping[str, Target] = {}
+        self.damage: list[str] = []  # messages about files that ``salvage`` did without
+        self.targets: Mapping[str, Target] = {}  # of rows, by the path of their holder
         self.state = self._choose()
         if without is not None:
             self.state = replace(self.state, root=self.root.without(without))

@@ -52,20 +52,10 @@ MARK = -1
 
 
 def load(data: bytes, objects: Sequence[str] = ()) -> Any:
-    """The value that a pickle holds; NumPy arrays in it are stand-ins for ``plain``.
+    """The value of a pickle of protocol 3 or newer; arrays in it are stand-ins for ``plain``.
 
-    Parameters
-    ----------
-    data : bytes
-        The pickle, of protocol 3 or newer.
-    objects : sequence of str
-        Classes whose instances become ``PickledObject``, each as ``"module.Class"``. Leading
-        packages may be left out.
-
-    Raises
-    ------
-    ValueError
-        The pickle is damaged, or needs something that is not allowed.
+    Instances of classes in ``objects`` become ``PickledObject``: each is ``"module.Class"``, and
+    leading packages may be left out. ``ValueError`` if the pickle is damaged, or not allowed.
     """
     try:
         _screen(data)
@@ -171,15 +161,9 @@ class _StandIn:
 
 
 class PickledObject(_StandIn):
-    """Stands for an instance of an allowed class.
+    """Stands for an instance of an allowed class."""
 
-    Attributes
-    ----------
-    state : dict of str to object
-        Attributes of the original. Arrays in it are stand-ins, see ``plain``.
-    """
-
-    state: dict[str, Any]
+    state: dict[str, Any]  # attributes of the original; arrays are stand-ins, see ``plain``
 
     def __new__(cls) -> PickledObject:  # noqa: PYI034 (no Self before 3.11)
         found = super().__new__(cls)

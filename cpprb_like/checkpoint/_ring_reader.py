@@ -29,7 +29,7 @@ from cpprb_like._core import (
     Ring,
 )
 from cpprb_like._fields.json_codec import MOST
-from cpprb_like._fields.saved_layout import is_foreign
+from cpprb_like._fields.saved_layout import SavedLayout, is_foreign
 from cpprb_like._fields.schema import Layout
 from cpprb_like._files.recovery import derive, end_before
 from cpprb_like._rows.chained import FrameStack
@@ -38,7 +38,7 @@ from cpprb_like._rows.column import Column, load_objects
 from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._options import Decode, LoadOptions
-from cpprb_like.checkpoint._segments import Part, parts_of, saved_layout
+from cpprb_like.checkpoint._segments import Part, parts_of
 from cpprb_like.checkpoint._state import File, ObjectFiles, PartFile, State
 from cpprb_like.errors import DamagedError
 
@@ -63,7 +63,7 @@ class Found(NamedTuple):
 
     def has_all_of(self, layout: Layout) -> bool:
         """Whether this layout, saved again, would have the same files."""
-        return self.is_whole and saved_layout(layout) == self.reader.saved.layout
+        return self.is_whole and SavedLayout(layout.options) == self.reader.saved.layout
 
     def old_slots(self, ring: Ring) -> NDArray[np.intp]:
         """For each slot in use the slot that its row had, -1 for an absent row."""
@@ -77,24 +77,8 @@ class Found(NamedTuple):
 class RingReader:
     """Reads the rows of one ring of a state.
 
-    Parameters
-    ----------
-    disk : Disk
-        The folder.
-    state : State
-    number : int
-        The number of the ring in the state.
-    options : LoadOptions
-    salvage : callable or None
-        Called with a message for each damaged file, which costs rows; without it ``DamagedError``
-        is raised.
-
-    Attributes
-    ----------
-    saved : Ring
-        The ring in the state.
-    lost : int
-        Rows that damaged files have cost, once memory was filled.
+    ``salvage`` gets a message for each damaged file, which costs rows; without it ``DamagedError``
+    is raised.
     """
 
     def __init__(
@@ -111,7 +95,7 @@ class RingReader:
         self.state = state
         self.number = number
         self.saved = state.rings[number]
-        self.lost = 0
+        self.lost = 0  # rows that damaged files have cost, once memory was filled
         foreign = [
             field.name for field in self.saved.layout.schema.fields if is_foreign(field.dtype)
         ]

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
-from cpprb_like._core import WORD_ABSENT_ROWS
+from cpprb_like._core import WORD_ABSENT_ROWS, Ring
+from cpprb_like._fields.saved_layout import SavedLayout
 from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint import _arrays, _manifest, _segments
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
@@ -33,9 +34,10 @@ from cpprb_like.checkpoint._state import (
     PartFile,
     Segment,
     State,
-    with_files,
+    files_of,
 )
 from cpprb_like.checkpoint._state import Ring as SavedRing
+from cpprb_like.checkpoint._values import Node
 from cpprb_like.errors import DamagedError
 
 __all__ = ["Files", "PreviousState", "RingWriter", "refuse_objects", "write_objects"]
@@ -96,29 +98,18 @@ def _pieces_of(array: NDArray[Any]) -> Iterator[Bytes]:
 
 
 class PreviousState:
-    """The newest state of a folder, whose files a save may take over.
-
-    Attributes
-    ----------
-    state : State or None
-        None without a state whose files are all there.
-    following : int
-        The number of the next state.
-    """
+    """The newest state of a folder, whose files a save may take over."""
 
     def __init__(self, disk: Disk) -> None:
         there = _manifest.numbers(disk)
         self._disk = disk
         self.following = _manifest.unused_number(disk)
-        self.state: State | None = None
-        self._unsafe: set[str] = set()  # files that need not be on the disk yet
+        self.state: State | None = None  # without a state whose files are all there
         if there:
             with contextlib.suppress(DamagedError):
                 found = _manifest.read(disk, there[-1])
                 if all(map(self._is_there, found.files)):
                     self.state = found
-        if self.state is not None and not self.state.synchronised:
-            self._unsafe = {file.name for file in self.state.files}
 
     @property
     def id(self) -> str:
@@ -131,20 +122,17 @@ class PreviousState:
         except FileNotFoundError:
             return False
 
-    def keep(self, file: File) -> File:
-        """Take over a file. ``DamagedError`` if it was removed or changed since."""
-        if not self._is_there(file):
-            raise DamagedError(f"{file.name} is missing, or has another length")
-        if file.name in self._unsafe:
-            self._disk.sync(file.name)
-            self._unsafe.remove(file.name)
-        return file
+    def sync(self, segments: list[Segment]) -> None:
+        """Return when the files of segments that a new state takes over are on the disk."""
+        if self.state is not None and not self.state.synchronised:
+            for file in files_of(tuple(segments)):
+                self._disk.sync(file.name)
 
 
 class RingWriter:
     """The rows of one ring: planned while writers wait, and written afterwards."""
 
-    def __init__(self, holder: Any, number: int, previous: PreviousState) -> None:
+    def __init__(self, holder: Any, number: int, previous: PreviousState, is_still: bool) -> None:
         rows: RowsToSave = holder._rows_to_save()
         self._arena, self._ring, self._edits = rows.arena, rows.ring, rows.edits
         self._schema = rows.layout.schema
@@ -153,7 +141,7 @@ class RingWriter:
         ring = self._ring
         self._tracker = Tracker(ring.capacity)
         self._parts = _segments.parts_of(rows.layout, rows.arena)
-        layout = _segments.saved_layout(rows.layout)
+        layout = SavedLayout(rows.layout.options)
         absent = int(rows.layout.state(rows.arena)[WORD_ABSENT_ROWS])
         state, known, tracker = previous.state, None, None
         if state is not None and number < len(state.rings):
@@ -161,16 +149,17 @@ class RingWriter:
             own = layout, ring.clears, ring.handle_base
             if own == (found.layout, found.clears, found.handle_base):
                 known = found
-                tracker = self._edits.since(state, number, ring, absent)
+                tracker = self._edits.since(state, Node("", state.root), number, ring, absent)
         objects = [column for column in ring.columns if column.objects is not None]
         beside = sum(column.nbytes for column in objects)
         self._plan = _segments.plan(ring, self._parts, beside, known, tracker)
         self._moment = ring.now()
         self._first = self._oldest = ring.written - ring.stored
         self._index = Index(rows.layout, rows.arena, self._parts)
-        for segment in self._plan.write:
+        for segment in () if is_still else self._plan.write:
             self._index.take(*self._range(segment))
-        self._is_copied = self.nbytes <= COPIED_NBYTES
+        self._is_still = is_still
+        self._is_copied = self.nbytes <= COPIED_NBYTES and not is_still
         self._frozen = self._freeze() if self._is_copied else {}
         self._last = {
             (chain.name, k): aside.last
@@ -196,7 +185,7 @@ class RingWriter:
             clears=ring.clears,
             handle_base=ring.handle_base,
             edits=self._moment.edits,
-            episode_lens=tuple(ring.episode_len(stream) for stream in range(ring.n_envs)),
+            episode_lens=episode_lens(ring),
             segment_rows=self._plan.segment_rows,
             segments=(),
             newest={},
@@ -247,7 +236,8 @@ class RingWriter:
 
     def write(self, files: Files, previous: PreviousState, encode: Encode | None) -> None:
         """Write what was planned."""
-        segments = [with_files(segment, previous.keep) for segment in self._plan.known]
+        previous.sync(self._plan.known)
+        segments = self._plan.known
         segments += [self._write_segment(number, files, encode) for number in self._plan.write]
         segments.sort(key=lambda segment: segment.number)
         newest = {
@@ -292,6 +282,11 @@ class RingWriter:
             return
         if ring.clears != moment.clears:
             raise RuntimeError("the buffer was cleared while it was saved; the folder is as it was")
+        if self._is_still and not self._is_same():
+            raise RuntimeError(
+                "encode= or a signal handler changed the buffer while it was saved; the folder is "
+                "as it was"
+            )
         oldest = max(self._first, ring.written - ring.capacity)
         if ring.written != moment.written and oldest >= moment.written:
             raise RuntimeError(
@@ -315,6 +310,12 @@ class RingWriter:
         )
         self.saved = replace(self.saved, oldest=oldest, segments=segments)
 
+    def _is_same(self) -> bool:
+        """Whether the ring is what it was when the save began."""
+        ring, saved = self._ring, self.saved
+        now = ring.written, ring.now().edits, episode_lens(ring)
+        return now == (saved.written, saved.edits, saved.episode_lens)
+
     def commit(self, state: str, previous: str) -> None:
         """Note that the state of this id is there, in place of the previous one."""
         self._edits.put(self._ring, state, self._number, self._tracker, previous)
@@ -323,6 +324,11 @@ class RingWriter:
     def abandon(self) -> None:
         """Note that no state was saved."""
         self._edits.end(self._ring, self._tracker)
+
+
+def episode_lens(ring: Ring) -> tuple[int, ...]:
+    """Steps of the open episode of each stream."""
+    return tuple(ring.episode_len(stream) for stream in range(ring.n_envs))
 
 
 def refuse_objects(name: str) -> NoReturn:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cpprb_like.checkpoint._options import Target
     from cpprb_like.checkpoint._ring_reader import RingReader
     from cpprb_like.checkpoint._state import State
+    from cpprb_like.checkpoint._values import Node
 
 __all__ = ["EditsSinceSave", "HoldsObjects", "HoldsRows", "RowsToSave", "Savable"]
 
@@ -67,11 +68,8 @@ class RowsToSave(NamedTuple):
 class EditsSinceSave:
     """Slots of a buffer that were edited since each of its last few saves, by id of the state.
 
-    Parameters
-    ----------
-    identity : str, optional
-        Attribute ``identity`` of what is saved, if other processes write the rows. Their edits are
-        counted and not recorded, so they are known only if there were none.
+    ``identity`` is that attribute of what is saved, if other processes write the rows. Their edits
+    are counted and not recorded, so they are known only if there were none.
     """
 
     MOST = 3
@@ -81,7 +79,9 @@ class EditsSinceSave:
         self._since: dict[str, tuple[int, Tracker]] = {}
         self._running: list[Tracker] = []
 
-    def since(self, state: State, number: int, ring: Ring, absent: int) -> Tracker | None:
+    def since(
+        self, state: State, root: Node, number: int, ring: Ring, absent: int
+    ) -> Tracker | None:
         """Edits since a state in which the ring has this number; None if they are unknown.
 
         The ring of the state has the same fields, and was not cleared since.
@@ -91,7 +91,7 @@ class EditsSinceSave:
             # rows, which are written again. The copy of a shard may have ended an episode before
             # rows that it left out; then the state has absent rows.
             saved = state.rings[number]
-            is_same = state.root["state"].get("identity") == self._identity
+            is_same = root.attribute("identity") == self._identity
             is_same = is_same and saved.edits == ring.now().edits and not (absent or saved.absent)
             return Tracker(ring.capacity) if is_same else None
         known, tracker = self._since.get(state.id, (-1, None))

@@ -34,16 +34,7 @@ __all__ = ["Job", "Saving"]
 
 
 class Job:
-    """One save of one object to one folder.
-
-    Parameters
-    ----------
-    root : object
-        The object.
-    disk : Disk
-        The folder.
-    options : SaveOptions
-    """
+    """One save of one object to one folder."""
 
     def __init__(self, root: Any, disk: Disk, options: SaveOptions) -> None:
         own = (type(root),) if isinstance(root, HoldsRows) else ()
@@ -74,12 +65,15 @@ class Job:
         """Save; writers wait until all is there."""
         self.disk.make()
         with self.disk.locked():
-            self.hold(lambda: self.begin().write())
+            self.hold(lambda: self.begin(is_still=True).write())
 
-    def begin(self) -> Snapshot:
-        """Take a snapshot, while writers wait; the folder is locked by the caller."""
+    def begin(self, *, is_still: bool = False) -> Snapshot:
+        """Take a snapshot, while writers wait; the folder is locked by the caller.
+
+        ``is_still`` promises that no row changes until all is written, so nothing is copied.
+        """
         previous = PreviousState(self.disk)
-        begun: Snapshot = self.hold(lambda: Snapshot(self, previous))
+        begun: Snapshot = self.hold(lambda: Snapshot(self, previous, is_still))
         return begun
 
     def hold(self, call: Callable[[], Any]) -> Any:
@@ -93,7 +87,7 @@ class Job:
 class Snapshot:
     """A save whose content is known, and whose files are not written yet."""
 
-    def __init__(self, job: Job, previous: PreviousState) -> None:
+    def __init__(self, job: Job, previous: PreviousState, is_still: bool) -> None:
         self._job = job
         self._previous = previous
         self._root, encoder = job.encode()
@@ -104,7 +98,7 @@ class Snapshot:
         self._rings: list[RingWriter] = []
         try:
             for number, holder in enumerate(encoder.holders):
-                self._rings.append(RingWriter(holder, number, previous))
+                self._rings.append(RingWriter(holder, number, previous, is_still))
         except BaseException:
             self.abandon()
             raise
@@ -128,7 +122,7 @@ class Snapshot:
     def _write(self) -> None:
         job, number = self._job, self._previous.following
         disk, options = job.disk, job.options
-        _manifest.clean(disk, options.keep)
+        _manifest.clean(disk, options.keep, self._previous.state)
         with contextlib.closing(Files(disk, number, options.codec, job.progress)) as files:
             state = self._write_files(files)
             files.sync()
@@ -136,7 +130,7 @@ class Snapshot:
         _manifest.commit(disk, state)
         for ring in self._rings:
             ring.commit(state.id, self._previous.id)
-        _manifest.clean(disk, options.keep)
+        _manifest.clean(disk, options.keep, self._previous.state, state)
 
     def _write_files(self, files: Files) -> State:
         """Write all files; returns the state that they make."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpprb_like.checkpoint._disk import Disk, UnsynchronisedDisk
+from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._options import Codec, Decode, Encode, LoadOptions, SaveOptions, Target
 from cpprb_like.checkpoint._savable import Savable
 
@@ -152,7 +152,7 @@ class Checkpointed(Savable):
         from cpprb_like.checkpoint._save import Job, Saving  # noqa: PLC0415 (by saves only)
 
         options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes))
-        saving = Saving(Job(self, _disk(folder, options), options))
+        saving = Saving(Job(self, Disk(folder, options.sync), options))
         saving._start()
         return saving
 
@@ -341,11 +341,7 @@ def _names(fields: Iterable[str] | None) -> tuple[str, ...] | None:
 def _save(value: Savable, folder: str | Path, options: SaveOptions) -> None:
     from cpprb_like.checkpoint._save import Job  # noqa: PLC0415 (by saves only)
 
-    Job(value, _disk(folder, options), options).run()
-
-
-def _disk(folder: str | Path, options: SaveOptions) -> Disk:
-    return Disk(folder) if options.sync else UnsynchronisedDisk(folder)
+    Job(value, Disk(folder, options.sync), options).run()
 
 
 def _load(folder: str | Path, options: LoadOptions, target: Target) -> Any:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Ring
-from cpprb_like._fields.saved_layout import SavedLayout
 from cpprb_like._fields.schema import Layout
 from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
@@ -32,7 +31,6 @@ __all__ = [
     "parts_of",
     "plan",
     "record_dtype",
-    "saved_layout",
 ]
 
 
@@ -128,11 +126,6 @@ def record_dtype(layout: Layout) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": used + 1})
 
 
-def saved_layout(layout: Layout) -> SavedLayout:
-    """The layout of rows in files."""
-    return SavedLayout(layout.options)
-
-
 def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
     """The parts of a layout's rows; records first."""
     schema, capacity = layout.schema, layout.capacity
@@ -212,16 +205,8 @@ def plan(
 ) -> Plan:
     """Decide which segments to write.
 
-    Parameters
-    ----------
-    ring : Ring
-    parts : list of Part
-    beside : int
-        Bytes of a row that are in no part, about.
-    previous : SavedRing or None
-        This ring in the previous state, if that has the same rows.
-    tracker : Tracker or None
-        Slots that were edited since.
+    A row has about ``beside`` bytes in no part. ``previous`` is the ring in the previous state, if
+    that has the same rows; ``tracker`` has the slots that were edited since.
     """
     written, oldest = ring.written, ring.written - ring.stored
     if previous is None or tracker is None:

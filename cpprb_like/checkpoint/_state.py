@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,10 +28,10 @@ __all__ = [
     "Ring",
     "Segment",
     "State",
+    "files_of",
 ]
 
 ARRAY_NAME = re.compile(r"s\d+-\d+\.npy(\.\w+)?")
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -175,33 +175,17 @@ class State:
     objects: tuple[ObjectFiles, ...]
     root: Any  # JSON of the object: see ``_values``
 
-    @property
+    @cached_property
     def files(self) -> list[File]:
         """All files, each once."""
-        found: dict[str, File] = {}
-        self.with_files(lambda file: found.setdefault(file.name, file))
-        return list(found.values())
-
-    def with_files(self, call: Callable[[File], File]) -> State:
-        """The same state with ``call(file)`` in place of each file."""
-        rings, arrays, objects = with_files((self.rings, self.arrays, self.objects), call)
-        return replace(self, rings=rings, arrays=arrays, objects=objects)
+        found = files_of((self.rings, self.arrays, self.objects))
+        return list({file.name: file for file in found}.values())
 
 
-HOLDERS = (ArrayFile, NewestFiles, ObjectFiles, OverflowFiles, PartFile, Ring, Segment)
-
-
-def with_files(value: Value, call: Callable[[File], File]) -> Value:
-    """The same part of a state with ``call(file)`` in place of each file."""
-    changed: Any = value
-    if isinstance(value, File):
-        changed = call(value)
-    elif isinstance(value, tuple):
-        changed = tuple(with_files(entry, call) for entry in value)
-    elif isinstance(value, dict):
-        changed = {key: with_files(entry, call) for key, entry in value.items()}
-    elif isinstance(value, HOLDERS):
-        parts = {one.name: with_files(getattr(value, one.name), call) for one in fields(value)}
-        changed = type(value)(**parts)
-    found: Value = changed
-    return found
+def files_of(part: Any) -> list[File]:
+    """All files of a part of a state."""
+    if isinstance(part, File):
+        return [part]
+    if not isinstance(part, tuple):
+        part = part.values() if isinstance(part, dict) else getattr(part, "__dict__", {}).values()
+    return [file for entry in part for file in files_of(entry)]

@@ -73,13 +73,7 @@ def give_state(value: Any, state: dict[str, Any]) -> None:
 
 
 class Encoder:
-    """Makes JSON of values, and collects arrays, holders of rows and objects of the caller.
-
-    Parameters
-    ----------
-    classes : iterable of type
-        Classes of the caller.
-    """
+    """Makes JSON of values, and collects arrays, holders of rows and objects of the caller."""
 
     def __init__(self, classes: Iterable[type] = ()) -> None:
         self._classes = frozenset(classes)
@@ -239,13 +233,7 @@ class Source(Protocol):
 class Decoder:
     """Makes values of JSON.
 
-    Parameters
-    ----------
-    source : Source
-    classes : iterable of type
-        Classes of the caller.
-    replace : mapping
-        Values by path, in place of those that were saved. All external values are among them.
+    ``replace`` has values by path, in place of those that were saved, and all external values.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 def disk(monkeypatch: pytest.MonkeyPatch) -> MemoryDisk:
     """The disk of all folders."""
     found = MemoryDisk()
-    monkeypatch.setattr(_saved, "Disk", lambda folder: found)
+    monkeypatch.setattr(_saved, "Disk", lambda *_: found)
     return found
 
 
@@ -324,7 +324,7 @@ def test_objects_are_those_of_their_rows(
 def test_a_callback_that_changes_what_is_saved(
     change: str, disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As beside a writer: a state of the moment of the save, with new values of edited rows."""
+    """Only a signal handler can: writers wait. The save is refused."""
     monkeypatch.setattr(_ring_writer, "COPIED_NBYTES", 0)
     rb, old = with_old_state(disk)
     add(rb, 1)
@@ -341,15 +341,10 @@ def test_a_callback_that_changes_what_is_saved(
         if not done and operation[0] == "write":
             done.append(changes[change]())
 
-    written = rb.ring.written
     disk.before = during
-    if change == "clear":
-        with pytest.raises(RuntimeError, match="cleared while it was saved"):
-            rb.save("memory")
-        assert digest(ReplayBuffer.load("memory")) == old
-    else:
+    with pytest.raises(RuntimeError, match="while it was saved"):
         rb.save("memory")
-        assert ReplayBuffer.load("memory").ring.written == written
+    assert digest(ReplayBuffer.load("memory")) == old
     disk.before = lambda *_: None
     rb.save("memory")
     assert digest(ReplayBuffer.load("memory")) == digest(rb)

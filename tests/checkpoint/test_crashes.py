@@ -46,7 +46,7 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[MemoryDisk], None]:
     """Let all folders be on this disk."""
-    return lambda disk: monkeypatch.setattr(_saved, "Disk", lambda folder: disk)
+    return lambda disk: monkeypatch.setattr(_saved, "Disk", lambda *_: disk)
 
 
 Use = Callable[[MemoryDisk], None]

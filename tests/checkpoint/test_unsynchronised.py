@@ -33,8 +33,10 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[MemoryDisk], None]:
     """Let all folders be on this disk."""
 
     def use_it(disk: MemoryDisk) -> None:
-        monkeypatch.setattr(_saved, "Disk", lambda _: disk)
-        monkeypatch.setattr(_saved, "UnsynchronisedDisk", lambda _: UnsynchronisedMemoryDisk(disk))
+        def disk_for(_: object, synchronises: bool = True) -> MemoryDisk:
+            return disk if synchronises else UnsynchronisedMemoryDisk(disk)
+
+        monkeypatch.setattr(_saved, "Disk", disk_for)
 
     return use_it
 

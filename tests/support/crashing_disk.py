@@ -170,19 +170,17 @@ class MemoryDisk(Disk):
 
 
 class UnsynchronisedOutput(MemoryOutput):
-    """As ``_disk._UnsynchronisedOutput``."""
+    """As ``_disk.Output`` of a disk that does not synchronise."""
 
     def sync(self) -> None:
         """Nothing."""
 
 
 class UnsynchronisedMemoryDisk(MemoryDisk):
-    """As ``_disk.UnsynchronisedDisk``: the same folder as a disk in memory, and the same log."""
-
-    synchronises = False
+    """As a disk that does not synchronise: folder and log are those of a disk in memory."""
 
     def __init__(self, disk: MemoryDisk) -> None:
-        self.__dict__ = disk.__dict__
+        self.__dict__ = {**disk.__dict__, "synchronises": False}
 
     def create(self, name: str) -> MemoryOutput:
         """See ``Disk``."""
