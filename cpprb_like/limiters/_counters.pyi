@@ -1,11 +1,26 @@
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
 def shape_for(lines: int) -> tuple[int, int]: ...
+
+class Totals(NamedTuple):
+    inserts: int
+    samples: int
+    rows: int
+    inserts_at_work: int
+    samples_at_work: int
+    balance: float
+
+class Waits(NamedTuple):
+    calls: int
+    nanoseconds: int
+    items: int
+    last: int
+    rows: int
 
 @final
 class Counters:
@@ -27,9 +42,9 @@ class Counters:
     def void(self, line: int) -> None: ...
     def renew(self) -> None: ...
     def set_base(self, inserts: int, samples: int) -> None: ...
-    def totals(self) -> tuple[int, int, int, int, int, float]: ...
+    def totals(self) -> Totals: ...
     def is_busy(self, line: int) -> bool: ...
-    def waits(self, line: int, now: int) -> tuple[int, int, int, int, int]: ...
+    def waits(self, line: int, now: int) -> Waits: ...
 
 @final
 class Turn:

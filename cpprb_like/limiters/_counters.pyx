@@ -10,6 +10,8 @@ another in the middle: it holds the interpreter lock, and no signal handler runs
 Not here: waiting (``_gates``), and where the words lie (on the heap, or in a file).
 """
 
+from collections import namedtuple
+
 cimport cython
 cimport numpy as cnp
 from libc.stdlib cimport llabs
@@ -50,6 +52,14 @@ cdef enum:
 cdef enum:
     # Nanoseconds for which older waits go first while nothing changes.
     COURTESY = 1_000_000_000
+
+
+# Sums of all lines; calls at work are announced and have not ended. ``balance`` is inserts *
+# samples_per_insert - samples, as the limiter counts.
+Totals = namedtuple("Totals", "inserts samples rows inserts_at_work samples_at_work balance")
+# What a line has waited; ``items`` are those of the call that waits now, ``last`` is the time at
+# which the last call ended. Both are 0 if there is no such call.
+Waits = namedtuple("Waits", "calls nanoseconds items last rows")
 
 
 def shape_for(intp_t lines):
@@ -245,10 +255,10 @@ cdef class Counters:
         self.base[BASE_SAMPLES] = sums[SAMPLES] - samples
 
     def totals(self):
-        """What calls have done and do: see ``_gates.Totals``."""
+        """What calls have done and do."""
         cdef int64_t sums[SUMS]
         self.c_sum(sums)
-        return (
+        return Totals(
             sums[INSERTS],
             sums[SAMPLES],
             sums[HELD],
@@ -265,11 +275,11 @@ cdef class Counters:
         return words[BEGUN] != words[DONE] or words[SINCE] != 0
 
     def waits(self, intp_t line, int64_t now):
-        """What a line has waited, at this time in nanoseconds: see ``_gates.Waits``."""
+        """What a line has waited, at this time in nanoseconds."""
         self.c_check(line, 0)
         cdef int64_t* words = &self.words[line * WORDS]
         cdef int64_t since = words[SINCE]
-        return (
+        return Waits(
             words[WAITS] + (since != 0),
             words[WAITED] + (max(now - since, 0) if since else 0),
             abs(words[WANTED]) if since else 0,

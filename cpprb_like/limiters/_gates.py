@@ -10,51 +10,25 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from cpprb_like._machine.prefetch_state import sleep, wanted_since
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import RateLimitTimeoutError
-from cpprb_like.limiters._counters import Counters, Turn
+from cpprb_like.limiters._counters import Counters, Turn, Waits
 from cpprb_like.limiters._policies import RateLimiter
 
-__all__ = ["Gate", "LimiterStats", "Peers", "begin_balanced", "stats", "totals", "waits"]
+__all__ = ["Gate", "LimiterStats", "Peers", "begin_balanced", "stats", "waits"]
 
 Found = TypeVar("Found")
 
 ALIVE = 1e-3  # seconds of a wait before the processes of the other side are checked for life
 
 
-class Totals(NamedTuple):
-    """Sums of all lines; calls at work are announced and have not ended."""
-
-    inserts: int
-    samples: int
-    rows: int  # that are held now
-    inserts_at_work: int
-    samples_at_work: int
-    balance: float  # inserts * samples_per_insert - samples, as the limiter counts
-
-
-class Waits(NamedTuple):
-    """What a line has waited."""
-
-    calls: int  # that had to wait
-    nanoseconds: int  # of all waits, the present one included
-    items: int  # of the call that waits now, 0 if none does
-    last: int  # time at which the last call ended, 0 if none has
-    rows: int  # that a writer holds
-
-
-def totals(counters: Counters) -> Totals:
-    """The sums of all lines."""
-    return Totals(*counters.totals())
-
-
 def waits(counters: Counters, lines: range) -> list[Waits]:
     """What each of these lines has waited by now."""
     now = time.monotonic_ns()
-    return [Waits(*counters.waits(line, now)) for line in lines]
+    return [counters.waits(line, now) for line in lines]
 
 
 def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
@@ -150,7 +124,7 @@ class Gate:
     def _check_possible(self, n: int) -> None:
         """Raise ``ValueError`` if n items are more than the limiter can ever allow at once."""
         ratio, min_size, low, high = self.limiter.bounds
-        balance = totals(self.counters).balance
+        balance = self.counters.totals().balance
         if self._adds:
             items, advice = "rows", "add fewer at once"
             is_possible = n <= min_size or n * ratio + min(low, balance) <= high
@@ -180,7 +154,7 @@ class Gate:
 
     def _reason(self, n: int) -> str:
         """Why n items are not allowed now."""
-        sums = totals(self.counters)
+        sums = self.counters.totals()
         ratio, min_size, low, high = self.limiter.bounds
         if self._adds:
             n, change, limit = n + sums.inserts_at_work, ratio, f"most {high:g}"
@@ -222,13 +196,11 @@ class LimiterStats:
 
 def stats(counters: Counters) -> LimiterStats:
     """Statistics from the counters, as they are now."""
-    inserts, samples, rows, *_ = counters.totals()
+    sums = counters.totals()
     lines = waits(counters, range(counters.lines))
     writers, readers = lines[: counters.writers], lines[counters.writers :]
     return LimiterStats(
-        inserts,
-        samples,
-        rows,
+        *sums[:3],
         sum(line.calls for line in readers),
         sum(line.calls for line in writers),
         sum(line.nanoseconds for line in readers) / 1e9,

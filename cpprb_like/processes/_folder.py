@@ -274,9 +274,18 @@ class Folder:
         for _ in range(TRIES):
             base = memory_folder()
             remove_stale(base)
-            life = _new_folder(base / wanted)
-            if life is not None:
-                return cls(life.path.parent, life)
+            life = FileLock(base / wanted / LIFE, inherited=True)
+            try:
+                life.path.parent.mkdir(mode=0o700)
+            except FileExistsError:
+                raise FileExistsError(
+                    f"name: there is a replay of the name {wanted!r}; SharedReplay.attach opens it"
+                ) from None
+            except FileNotFoundError:
+                continue
+            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+                if life.take(shared=True, create=True):
+                    return cls(life.path.parent, life)
         raise OSError(f"{base}: {REMOVED}")
 
     def publish(self, description: dict[str, Any]) -> None:
@@ -375,23 +384,6 @@ def _remove_if_left(path: Path) -> None:
         lock.release()
     with contextlib.suppress(OSError):  # there are others in it
         path.parent.rmdir()
-
-
-def _new_folder(path: Path) -> FileLock | None:
-    """Make a folder, and take its lock; None if another process removed it in between."""
-    life = FileLock(path / LIFE, inherited=True)
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        raise FileExistsError(
-            f"name: there is a replay of the name {path.name!r}; SharedReplay.attach opens it"
-        ) from None
-    except FileNotFoundError:
-        return None
-    try:
-        return life if life.take(shared=True, create=True) else None
-    except FileNotFoundError:
-        return None
 
 
 def remove_stale(base: Path) -> None:

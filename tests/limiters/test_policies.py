@@ -15,7 +15,6 @@ from reference_limiter import ReferenceLimiter
 
 from cpprb_like.limiters import Backlog, MinSize, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._counters import Counters, Turn, shape_for
-from cpprb_like.limiters._gates import totals
 
 eighths = st.integers(1, 80).map(lambda k: k / 8)  # products of these are exact in float64
 
@@ -96,7 +95,7 @@ def test_limits_are_those_of_the_twin(
             rows[who] -= gone
             twin.d += gone
             counters.set_rows(who, rows[who])
-        assert totals(counters)[:3] == (twin.i, twin.s, twin.i - twin.d)
+        assert counters.totals()[:3] == (twin.i, twin.s, twin.i - twin.d)
 
 
 @pytest.mark.parametrize(
