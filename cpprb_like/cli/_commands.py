@@ -16,8 +16,6 @@ from cpprb_like import checkpoint
 from cpprb_like.cli import _convert, _tables
 from cpprb_like.cli._inspect import inspect as look_at
 
-__all__ = ["commands"]
-
 EXPECTED = (ImportError, KeyError, MemoryError, OSError, TypeError, ValueError)
 PATH = click.Path(path_type=Path)
 NO_SYNC = click.option(

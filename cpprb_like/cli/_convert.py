@@ -11,20 +11,6 @@ from cpprb_like import ReplayBuffer, checkpoint
 from cpprb_like.checkpoint import Transitions, describe_transitions, reward_of
 from cpprb_like.datasets import FORMATS, describe, detect_format
 
-__all__ = [
-    "CHECKPOINT",
-    "CPPRB",
-    "KINDS",
-    "about_of",
-    "check_options",
-    "kind_of",
-    "read",
-    "read_dataset",
-    "read_saved",
-    "write_transitions",
-    "written_as",
-]
-
 CHECKPOINT, CPPRB, MINARI = "checkpoint", "cpprb", "minari"
 KINDS = (CHECKPOINT, CPPRB, *FORMATS)
 

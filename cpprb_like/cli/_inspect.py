@@ -16,8 +16,6 @@ from cpprb_like.cli._convert import CHECKPOINT, CPPRB, kind_of, read
 from cpprb_like.datasets import describe
 from cpprb_like.errors import DataLossWarning
 
-__all__ = ["inspect"]
-
 FILE_MAP = b"cpprb_like ring, version "
 
 

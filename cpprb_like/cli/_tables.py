@@ -7,8 +7,6 @@ from typing import Any
 
 from cpprb_like.checkpoint import Verdict
 
-__all__ = ["amount", "clean", "plural", "report", "verdicts"]
-
 
 def amount(nbytes: int) -> str:
     """A number of bytes: ``"1.5 GiB"``."""

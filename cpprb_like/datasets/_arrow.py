@@ -16,18 +16,6 @@ import numpy as np
 from cpprb_like.datasets._files import is_native, need, reading
 from cpprb_like.datasets._model import Array, Field, Place, Rows
 
-__all__ = [
-    "ParquetFiles",
-    "ParquetWriter",
-    "column",
-    "field_of",
-    "flat",
-    "part",
-    "parts",
-    "struct",
-    "values_of",
-]
-
 MOST_AXES = 32
 EXTENSION = b"ARROW:extension:name"  # metadata of a column of a type that is not registered
 

@@ -19,8 +19,6 @@ from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need
 from cpprb_like.datasets._model import Array, Place, load_json
 
-__all__ = ["column", "part"]
-
 OF_RAY = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 METADATA = b"ARROW:extension:metadata"
 

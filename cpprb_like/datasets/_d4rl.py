@@ -20,8 +20,6 @@ from cpprb_like.datasets._format import CUT, OPEN, Format, Reader, Steps, Writer
 from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._model import EpisodeRecord, Field, Header, Place, Rows
 
-__all__ = ["FORMAT"]
-
 NAME = "d4rl"
 MAGIC = b"\x89HDF\r\n\x1a\n"
 ABOUT = "metadata"

@@ -42,8 +42,6 @@ from cpprb_like.datasets._model import (
     key_of,
 )
 
-__all__ = ["FORMAT"]
-
 NAME = "dreamerv3"
 FILE = re.compile(r"([0-9TF]+)-([0-9A-Za-z]+)-([0-9A-Za-z]+)-([0-9]{1,9})\.npz")
 NO_CHUNK = "0" * 22  # follows the newest chunk of a stream

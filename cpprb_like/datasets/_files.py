@@ -18,18 +18,6 @@ from cpprb_like._arguments.checks import as_path
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array, Field
 
-__all__ = [
-    "begins_with",
-    "converted",
-    "is_native",
-    "is_plain",
-    "need",
-    "new_place",
-    "reading",
-    "warn",
-]
-
-
 # What h5py, pyarrow and the parsers here raise of damaged files, beside ValueError.
 DAMAGES = ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError
 

@@ -29,18 +29,6 @@ from cpprb_like.datasets._model import (
     with_next,
 )
 
-__all__ = [
-    "BOTH",
-    "CUT",
-    "FINAL",
-    "LACKS",
-    "OPEN",
-    "Format",
-    "Reader",
-    "Steps",
-    "Writer",
-]
-
 CUT = "that the first steps of an episode are missing"
 FINAL = "the next observation of the last step of an episode"
 BOTH = "that a step is truncated as well as terminated"

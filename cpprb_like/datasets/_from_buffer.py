@@ -16,8 +16,6 @@ import numpy as np
 from cpprb_like._fields.schema import Field
 from cpprb_like.datasets._model import Ends, EpisodeRecord, Header, Place, Rows
 
-__all__ = ["Source", "ends_of", "rows_in_chunk"]
-
 OBSERVATIONS = ("obs", "observation", "observations", "state")
 ACTIONS = ("act", "action", "actions")
 REWARDS = ("rew", "reward", "rewards")

@@ -14,17 +14,6 @@ from cpprb_like._machine.byte_order import native
 from cpprb_like.datasets._files import need, reading
 from cpprb_like.datasets._model import Array, Field, Place
 
-__all__ = [
-    "check",
-    "check_dataset",
-    "field_of",
-    "is_group",
-    "member",
-    "members",
-    "opened",
-    "read",
-]
-
 HDF5 = "hdf5"
 MOST_RATIO = 1100  # of what zlib unpacks to, and some
 

@@ -11,8 +11,6 @@ from urllib.parse import unquote
 
 from cpprb_like.datasets._model import ENDS, FLAG, Ends, Field, Header, Place
 
-__all__ = ["HeaderBuilder"]
-
 OBS, ACT, REW = "obs", "act", "rew"
 
 

@@ -15,8 +15,6 @@ import numpy as np
 from cpprb_like.datasets._files import need
 from cpprb_like.datasets._model import Array
 
-__all__ = ["COLORS", "decoded", "encoded"]
-
 COLORS = {1: "L", 3: "RGB", 4: "RGBA"}
 PNG_LEVEL = 3
 

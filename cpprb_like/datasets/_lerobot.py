@@ -38,8 +38,6 @@ from cpprb_like.datasets._model import (
     load_json,
 )
 
-__all__ = ["FORMAT"]
-
 NAME = "lerobot"
 DEFAULTS = {
     "timestamp": "float32",

@@ -33,8 +33,6 @@ from cpprb_like.datasets._model import (
     nest,
 )
 
-__all__ = ["ARROW", "HDF5"]
-
 INFO = "info."
 ROLES = {
     "observations": "obs",

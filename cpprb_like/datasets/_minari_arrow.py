@@ -21,8 +21,6 @@ from cpprb_like.datasets._files import need, reading
 from cpprb_like.datasets._minari_metadata import INFOS, METADATA, OF_RESET, Leaf, StoredEpisode
 from cpprb_like.datasets._model import Array, Field, Place, load_json
 
-__all__ = ["ArrowColumn", "ArrowOutput", "ArrowStorage"]
-
 NAME = "minari-arrow"
 FILE = "part-0.arrow"
 LISTS = ("observations", "actions")  # of which Minari reads a list of each value

@@ -16,8 +16,6 @@ from cpprb_like.datasets import _hdf5
 from cpprb_like.datasets._minari_metadata import INFOS, OF_RESET, Leaf, StoredEpisode, is_tuple
 from cpprb_like.datasets._model import Array, Field, Place, nest
 
-__all__ = ["Hdf5Column", "Hdf5Output", "Hdf5Storage"]
-
 NAME = "minari"
 FILE = "main_data.hdf5"
 NUMBERED = "_index_"

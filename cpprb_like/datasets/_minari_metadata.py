@@ -20,24 +20,6 @@ import numpy as np
 from cpprb_like.datasets._files import need, warn
 from cpprb_like.datasets._model import Field, Header, Place, load_json, nest
 
-__all__ = [
-    "ENDS",
-    "INFOS",
-    "METADATA",
-    "OF_RESET",
-    "SPACES",
-    "Leaf",
-    "StoredEpisode",
-    "about_of",
-    "find",
-    "is_tuple",
-    "leaves",
-    "load",
-    "of_new",
-    "storage_of",
-    "write",
-]
-
 METADATA = "metadata.json"
 INFOS = "infos"
 OF_RESET = frozenset({"seed", "options"})  # arguments of a reset, which no buffer has

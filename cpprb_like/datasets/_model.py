@@ -14,26 +14,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from cpprb_like._arguments.arrays import Array
-from cpprb_like._fields.schema import Field
-
-__all__ = [
-    "ENDS",
-    "FLAG",
-    "Array",
-    "Ends",
-    "EpisodeRecord",
-    "Field",
-    "Header",
-    "Place",
-    "Rows",
-    "as_one_stream",
-    "between_steps",
-    "key_of",
-    "load_json",
-    "nest",
-    "with_next",
-]
+from cpprb_like._arguments.arrays import Array as Array  # noqa: PLC0414 (exported)
+from cpprb_like._fields.schema import Field as Field  # noqa: PLC0414 (exported)
 
 Rows = dict[str, Array]
 Place = tuple[str, ...]  # path of a value in a nest: () for all of it

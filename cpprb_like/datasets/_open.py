@@ -20,8 +20,6 @@ from cpprb_like.datasets._from_buffer import Names, Source, ends_of, rows_in_chu
 from cpprb_like.datasets._model import EpisodeRecord, Header, Rows
 from cpprb_like.errors import DataLossWarning
 
-__all__ = ["FORMATS", "Description", "describe", "detect_format", "export", "from_dataset"]
-
 # Modules and their objects, in the order in which a path is tried.
 MODULES = {
     "minari": ("_minari", "HDF5"),

@@ -38,8 +38,6 @@ from cpprb_like.datasets._model import (
     nest,
 )
 
-__all__ = ["FORMAT"]
-
 NAME = "rlds"
 FEATURES, INFO = "features.json", "dataset_info.json"
 DATASET, SPLIT, VERSION = "cpprb_like", "train", "1.0.0"

@@ -26,8 +26,6 @@ from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._model import Array, EpisodeRecord, Field, Header, Place, Rows
 
-__all__ = ["FORMAT"]
-
 NAME = "rllib"
 MAGIC = b"PAR1"
 EPISODE, TIME, AGENT = "eps_id", "t", "agent_id"

@@ -21,8 +21,6 @@ from cpprb_like._machine.crc32 import crc32c
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array
 
-__all__ = ["Record", "dump_example", "load_example", "read_record", "records", "write"]
-
 MASK = 0xA282EAD8
 LENGTH = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")

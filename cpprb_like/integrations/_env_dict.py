@@ -18,7 +18,6 @@ from cpprb_like.typing import FieldSpec
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["create_before_add_func", "create_env_dict"]
 
 NamedLeaves: TypeAlias = list[tuple[str, Leaf]]
 

@@ -13,8 +13,6 @@ import numpy as np
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, LegacyUniform, Slots
 
-__all__ = ["EnvUniform"]
-
 
 class EnvUniform(LegacyUniform):
     """Uniform sampling of a time step, then of an environment, by ``np.random.randint``.

@@ -15,8 +15,6 @@ import numpy as np
 from cpprb_like._arguments.arrays import Array, Flags
 from cpprb_like._fields.casting import as_array
 
-__all__ = ["Branch", "Leaf", "Path", "Tree", "field_name", "names_of", "refuse_repeated"]
-
 Path: TypeAlias = tuple[Any, ...]
 
 

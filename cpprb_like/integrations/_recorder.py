@@ -18,8 +18,6 @@ from cpprb_like.integrations._nests import Tree, field_name, names_of
 from cpprb_like.integrations._steps import Parts, Steps
 from cpprb_like.typing import FieldSpec
 
-__all__ = ["FloatType", "Recorder", "those"]
-
 FloatType: TypeAlias = npt.DTypeLike | None
 BufferT = TypeVar("BufferT", bound=ReplayBuffer)
 ENDS = ("terminated", "truncated")

@@ -10,8 +10,6 @@ from gymnasium import spaces
 from cpprb_like.integrations._nests import Branch, Leaf, Path, Tree
 from cpprb_like.integrations._steps import Parts
 
-__all__ = ["parts_of", "tree_of"]
-
 
 def tree_of(space: spaces.Space[Any], path: Path = ()) -> Tree:
     """The tree of a space; ``NotImplementedError`` if it is not one of Gymnasium's."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import numpy as np
 
 from cpprb_like._arguments.arrays import Array, Flags
-from cpprb_like.integrations._missing import missing
+from cpprb_like.integrations._libraries import missing
 
 try:
     import gymnasium

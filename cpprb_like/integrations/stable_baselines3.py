@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ import cpprb_like.buffers as buffers
 from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
 from cpprb_like.integrations._env_uniform import EnvUniform
-from cpprb_like.integrations._missing import missing
+from cpprb_like.integrations._libraries import Resets, missing, refuse_bad
 from cpprb_like.samplers import Prioritized, PrioritySampler, Sampler, Uniform
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views import Hindsight
@@ -56,7 +55,6 @@ __all__ = [
 
 Nested = Any  # an array, or a dict of arrays where observations are dicts
 INFOS = "infos"
-MOST_UNANSWERED = 1000  # batches by priority without an update of priorities
 UNPRIORITIZED = ("stable_baselines3", "sb3_contrib", "sbx")  # no train() of theirs uses priorities
 
 
@@ -198,20 +196,20 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         self.device = get_device(device)
         self.handle_timeout_termination = bool(handle_timeout_termination)
         self.n_steps = as_int("n_steps", n_steps, 1)
-        self.gamma = _read_gamma(gamma, self.n_steps)
-        self._has_gamma = gamma is not None
+        if gamma is None and self.n_steps > 1:
+            raise TypeError(f"gamma: expected that of the algorithm, as n_steps is {n_steps}")
+        self._has_gamma, self.gamma = gamma is not None, 1.0 if gamma is None else gamma
         self._parts = _read_space(observation_space, self.obs_shape)
         stacks = _read_stacks(stack_compress, self._parts)
         self.optimize_memory_usage = bool(optimize_memory_usage) or bool(stacks)
         if sampler is None:
-            is_theirs = seed is None and self.n_steps == 1 and self._draws_as_theirs
+            is_theirs = seed is None and self.n_steps == 1 and not self._is_hindsight
             sampler, seed = (EnvUniform(), 0) if is_theirs else (Uniform(), seed)
-        prioritized = isinstance(sampler, PrioritySampler)
+        self._follows_episodes = self.n_steps > 1 or self._is_hindsight
         self._check_algorithm(sampler)
-        make: Any = buffers.PrioritizedReplayBuffer if prioritized else buffers.ReplayBuffer
         names = [part.field for part in self._parts]
-        nstep = {"size": self.n_steps, "gamma": self.gamma, "rew": "rew", "discount": True}
-        self.buffer: buffers.ReplayBuffer = make(
+        nstep: Any = {"size": self.n_steps, "gamma": self.gamma, "rew": "rew", "discount": True}
+        self.buffer = buffers.ReplayBuffer(
             self.buffer_size * self.n_envs,
             self._fields(),
             n_envs=self.n_envs,
@@ -224,13 +222,11 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
             mmap_mode=mmap_mode,
         )
         self._none = np.zeros((self.n_envs, 1), bool)
-        self._unanswered = 0  # batches drawn by priority since priorities were last updated
-        self._is_checked = not prioritized and not self._has_gamma
-        self._last_next: dict[str, Array] = {}  # the bytes of each environment
+        self._is_checked = not self.buffer.has_priorities and not self._has_gamma
+        self._resets = Resets(self.n_envs)
         self.source = self._open_source()
 
-    # Whether draws can be those of Stable-Baselines3, from NumPy's global state.
-    _draws_as_theirs = True
+    _is_hindsight = False  # batches have goals of other steps
 
     def _fields(self) -> dict[str, FieldSpec]:
         """What a step is made of."""
@@ -276,7 +272,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     def reset(self) -> None:
         """Forget all steps."""
         self.buffer.clear()
-        self._last_next = {}
+        self._resets.remember({})
 
     # ------------------------------------------------------------------ steps
 
@@ -320,28 +316,14 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
 
     def _add(self, step: dict[str, Any], nexts: dict[str, Array], infos: list[Any]) -> None:  # noqa: ARG002
         if self._follows_episodes:
-            self._end_what_was_reset(step)
+            reset = self._resets.find(step)
+            if reset:
+                refuse_bad(self.buffer, step)
+            for env in reset:
+                self.buffer.on_episode_end(env)
         self.buffer.add(**step)
         if self._follows_episodes:
-            self._last_next = {name: _bytes_of(values).copy() for name, values in nexts.items()}
-
-    @property
-    def _follows_episodes(self) -> bool:
-        """Whether a batch has what comes from several steps of an episode."""
-        return self.n_steps > 1
-
-    def _end_what_was_reset(self, step: Mapping[str, Any]) -> None:
-        """Truncate the episodes that this step does not follow: their environment was reset."""
-        for name, expected in self._last_next.items():
-            found = _bytes_of(step[name])
-            if found.shape == expected.shape and np.array_equal(found, expected):
-                continue
-            for field in self.buffer.schema.fields:  # a step that is refused ends nothing
-                if field.name in step:
-                    field.convert(step[field.name], self.n_envs)
-            for env in range(self.n_envs):
-                if not np.array_equal(found[env], expected[env]):
-                    self.buffer.on_episode_end(env)
+            self._resets.remember(nexts)
 
     # ------------------------------------------------------------------ batches
 
@@ -379,7 +361,6 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
             "discounts": None if discounts is None else self._tensors(discounts),
         }
         if self.buffer.has_priorities:
-            self._expect_update()
             weights = self._tensors(batch["weights"][:, np.newaxis])
             return PrioritizedReplayBufferSamples(
                 **columns, weights=weights, indexes=batch["indexes"]
@@ -416,16 +397,6 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
             )
         return True
 
-    def _expect_update(self) -> None:
-        """Warn, once, of an algorithm that takes batches and never gives priorities back."""
-        self._unanswered += 1
-        if self._unanswered == MOST_UNANSWERED:
-            warnings.warn(
-                f"{MOST_UNANSWERED} batches were drawn by priority, and no priorities were "
-                "updated: this algorithm has no prioritized replay, as PrioritizedDQN has",
-                stacklevel=4,
-            )
-
     def _nest(self, batch: Mapping[str, Array], prefix: str) -> Nested:
         """The observations of a batch as their space has them."""
         if self._parts[0].key is None:
@@ -459,7 +430,6 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         if isinstance(priorities, torch.Tensor):
             priorities = priorities.detach().cpu().numpy()
         self.source.update_priorities(indexes, priorities)
-        self._unanswered = 0
 
     # ------------------------------------------------------------------ pickles
 
@@ -523,7 +493,7 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
     """
 
     env: VecEnv | None
-    _draws_as_theirs = False
+    _is_hindsight = True
 
     def __init__(
         self,
@@ -557,10 +527,6 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
         name: Any = strategy if isinstance(strategy, str) else strategy.name
         layer = Hindsight(self._compute_reward, strategy=name.lower(), relabel_ratio=self.her_ratio)
         return self.buffer.view(layer)
-
-    @property
-    def _follows_episodes(self) -> bool:
-        return True
 
     def _compute_reward(self, achieved: Array, goal: Array, rows: Mapping[str, Array]) -> Array:
         if self.env is None:
@@ -677,11 +643,6 @@ class PrioritizedDQN(DQN):  # type: ignore[misc]
         self.logger.record("train/loss", np.mean(losses))
 
 
-def _bytes_of(values: Array) -> Array:
-    """The bytes of the value of each environment."""
-    return np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
-
-
 class _LastStep:
     """Takes ``dones[pos] = True``: the episodes of the last step end."""
 
@@ -702,15 +663,6 @@ def _calling_algorithm() -> OffPolicyAlgorithm | None:
                 return caller
         frame = frame.f_back
     return None
-
-
-def _read_gamma(gamma: float | None, n_steps: int) -> float:
-    """The discount factor; steps of one row do not need it."""
-    if gamma is not None:
-        return gamma
-    if n_steps > 1:
-        raise TypeError(f"gamma: expected that of the algorithm, as n_steps is {n_steps}; got none")
-    return 1.0
 
 
 def _read_space(space: Any, shape: Any) -> tuple[_Part, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 import cpprb_like.buffers as buffers
 from cpprb_like._arguments.arrays import Array
-from cpprb_like.integrations._missing import missing
+from cpprb_like.integrations._libraries import missing
 from cpprb_like.samplers import Sampler
 from cpprb_like.typing import FieldSpec
 
@@ -40,13 +40,11 @@ class _Given(Sampler):
         return self.slots, {}
 
 
-def _missing(name: str, remedy: str) -> Any:
-    """A method of Tianshou's that would miss the observations, and so raises."""
-
-    def refuse(*_args: Any, **_options: Any) -> Any:
-        raise NotImplementedError(f"{name} would miss the observations; {remedy}")
-
-    return staticmethod(refuse)
+def _refuse(*_args: Any, **_options: Any) -> Any:
+    raise NotImplementedError(
+        "save_hdf5, load_hdf5, from_data and set_batch would miss the observations: pickle the "
+        "buffer, or add the steps"
+    )
 
 
 class _Observations(ReplayBufferManager):  # type: ignore[misc]
@@ -221,10 +219,7 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ what it does not have
 
-    save_hdf5 = _missing("save_hdf5", "pickle the buffer")
-    load_hdf5 = _missing("load_hdf5", "pickle the buffer")
-    from_data = _missing("from_data", "add the steps")
-    set_batch = _missing("set_batch", "add the steps")
+    save_hdf5 = load_hdf5 = from_data = set_batch = staticmethod(_refuse)
 
 
 class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignore[misc]
@@ -342,18 +337,11 @@ class PrioritizedVectorReplayBuffer(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from tianshou.data import Batch
     >>> from cpprb_like.integrations.tianshou import PrioritizedVectorReplayBuffer
     >>> buffer = PrioritizedVectorReplayBuffer(1000, buffer_num=2, alpha=0.6, beta=0.4)
-    >>> for t in range(10):
-    ...     step = {"obs": np.full((2, 4), t), "obs_next": np.full((2, 4), t + 1)}
-    ...     flags = {"terminated": np.zeros(2, bool), "truncated": np.zeros(2, bool)}
-    ...     _ = buffer.add(Batch(**step, **flags, act=np.zeros(2), rew=np.ones(2)))
-    >>> batch, indices = buffer.sample(32)
-    >>> buffer.update_weight(indices, np.full(32, 0.5))
-    >>> batch.weight.shape
-    (32,)
+    >>> buffer.set_beta(1.0)
+    >>> len(buffer)
+    0
     """
 
     def __init__(

@@ -13,7 +13,7 @@ import numpy as np
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like.buffers import Source
-from cpprb_like.integrations._missing import missing
+from cpprb_like.integrations._libraries import missing
 
 try:
     import torch

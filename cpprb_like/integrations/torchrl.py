@@ -2,12 +2,12 @@
 
 It has the calls that TorchRL's collectors, losses and training loops make of one, and rows as every
 buffer of this package. Not here: TorchRL's storages, samplers and writers, which would gather a
-batch field by field in Python; and its transforms, which are applied as they are.
+batch field by field in Python; and its transforms, which are applied to what goes in or comes out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 import cpprb_like.buffers as buffers
 from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
-from cpprb_like.integrations._missing import missing
+from cpprb_like.integrations._libraries import Resets, missing, refuse_bad
 from cpprb_like.samplers import PrioritySampler, Sampler
 from cpprb_like.typing import FieldSpec
 
@@ -27,7 +27,6 @@ except ImportError as error:
 
 __all__ = ["TensorDictReplayBuffer"]
 
-Call = Callable[[Any], Any]
 Path = tuple[str, ...]
 NEXT = "next"
 FLAGS = ("done", "terminated", "truncated")  # these end episodes, and so are stored as they are
@@ -149,8 +148,7 @@ class TensorDictReplayBuffer:
             self._added |= OF_PRIORITIES
         self._paths: dict[str, Path] = {}
         self._chained: list[str] = []  # fields whose next value is that of the following step
-        self._last: dict[str, list[bytes]] = {}  # what is to follow, by field and environment
-        self._transforms: list[tuple[Call | None, Call | None]] = []  # of draws, and of steps
+        self._resets = Resets(self.n_envs)
 
     # ------------------------------------------------------------------ steps
 
@@ -165,11 +163,6 @@ class TensorDictReplayBuffer:
             NumPy lacks, or that has the name of an entry that batches get; nothing was added.
         """
         _check_steps(data)
-        for _, inverse in reversed(self._transforms):
-            if inverse is not None:
-                data = inverse(data)
-                if data is None:  # it waits for more steps
-                    return
         if self.n_envs > 1:
             if data.ndim != 2 or data.shape[0] != self.n_envs:
                 expected = f"({self.n_envs}, T)"
@@ -191,8 +184,7 @@ class TensorDictReplayBuffer:
         resets = self._find_resets(values)
         if resets:  # the call is refused as a whole, or not at all
             self.buffer.schema.check_names(values)
-            for field in self.buffer.schema.fields:
-                field.convert(values[field.name], self.n_envs)
+            refuse_bad(self.buffer, values)
         start = 0
         for stop in (*sorted(resets), len(data)):
             if stop > start:
@@ -200,9 +192,8 @@ class TensorDictReplayBuffer:
             for env in resets.get(stop, ()):
                 self.buffer.on_episode_end(env)
             start = stop
-        self._last = {
-            name: self._bytes(values[following][-1]) for name, following in self._followed(values)
-        }
+        followed = self._followed(values)
+        self._resets.remember({name: values[following][-1] for name, following in followed})
 
     def add(self, data: TensorDictBase) -> None:
         """Add one step of each environment, a tensordict of shape ``()`` or ``(n_envs,)``."""
@@ -222,20 +213,10 @@ class TensorDictReplayBuffer:
         if TRAJECTORY in values:
             yield TRAJECTORY, TRAJECTORY
 
-    def _bytes(self, step: Array) -> list[bytes]:
-        """The bytes of each environment's value of a step."""
-        return [step.tobytes()] if self.n_envs == 1 else [value.tobytes() for value in step]
-
     def _find_resets(self, values: Mapping[str, Array]) -> dict[int, list[int]]:
         """Environments whose episodes end before a step, by the number of the step."""
-        rows = self._rows()
-        found: dict[int, list[int]] = {}
-        for name, expected in self._last.items():
-            if name not in values:
-                continue
-            for env, value in enumerate(self._bytes(values[name][0])):
-                if value != expected[env] and rows.get_current_episode_len(env):
-                    found.setdefault(0, []).append(env)
+        first = self._resets.find({name: value[0] for name, value in values.items()})
+        found = {0: [env for env in first if self._rows().get_current_episode_len(env)]}
         if TRAJECTORY in values:
             ids = values[TRAJECTORY].reshape(-1, self.n_envs)
             changed = ids[1:] != ids[:-1]
@@ -244,7 +225,7 @@ class TensorDictReplayBuffer:
                     changed &= ~values[name][:-1].reshape(changed.shape).astype(bool)
             for time, env in np.argwhere(changed).tolist():
                 found.setdefault(time + 1, []).append(env)
-        return found
+        return {time: envs for time, envs in found.items() if envs}
 
     def _check_names(self, values: Mapping[str, Array]) -> None:
         """Raise ``ValueError`` for an entry in the place of one that ``sample`` adds."""
@@ -289,11 +270,9 @@ class TensorDictReplayBuffer:
             "next": [name for name in specs if name.startswith("next_") and name not in of_first],
             "discount": True,
         }
-        prioritized = isinstance(self._sampler, PrioritySampler)
-        make: Any = buffers.PrioritizedReplayBuffer if prioritized else buffers.ReplayBuffer
-        ends = {name[5:]: name if name in specs else False for name in ENDS}
+        ends: Any = {name[5:]: name if name in specs else False for name in ENDS}
         names = {f"next_{name}" for name in chained}
-        made: buffers.ReplayBuffer = make(
+        return buffers.ReplayBuffer(
             self.size,
             {name: spec for name, spec in specs.items() if name not in names},
             n_envs=self.n_envs,
@@ -303,7 +282,6 @@ class TensorDictReplayBuffer:
             seed=self._seed,
             **ends,
         )
-        return made
 
     # ------------------------------------------------------------------ batches
 
@@ -336,11 +314,7 @@ class TensorDictReplayBuffer:
             if name in batch and name not in self._paths:
                 found[key] = torch.from_numpy(batch[name])
         device = None if self.device.type == "cpu" else self.device
-        drawn = TensorDict(found, [n], device=device)
-        for transform, _ in self._transforms:
-            if transform is not None:
-                drawn = transform(drawn)
-        return drawn
+        return TensorDict(found, [n], device=device)
 
     def __iter__(self) -> Any:
         """Batches without end."""
@@ -361,40 +335,6 @@ class TensorDictReplayBuffer:
             self.update_priority(data[INDEXES], data[self.priority_key])
 
     # ------------------------------------------------------------------ the rest
-
-    def append_transform(self, transform: Any, *, invert: bool = False) -> TensorDictReplayBuffer:
-        """Apply a transform to batches, after those that are there, as TorchRL's buffers do.
-
-        Parameters
-        ----------
-        transform : torchrl.envs.Transform or callable
-            What ``sample`` applies to the tensordicts that it draws. The inverse of a transform is
-            applied by ``extend`` and ``add`` to steps before they are stored, of the last one
-            first; a function has none.
-        invert : bool
-            The other way round: applied to steps, and its inverse to batches.
-
-        Returns
-        -------
-        TensorDictReplayBuffer
-            The buffer itself.
-
-        Raises
-        ------
-        TypeError
-            It is neither.
-        """
-        from torchrl.envs import Transform  # noqa: PLC0415 (the rest needs tensordict alone)
-
-        if not callable(transform):
-            kind = type(transform).__name__
-            raise TypeError(f"transform: expected a transform or a function, got {kind}")
-        inverse: Call | None = None
-        if isinstance(transform, Transform):
-            transform.eval()
-            inverse = transform.inv
-        self._transforms.append((inverse, transform) if invert else (transform, inverse))
-        return self
 
     @property
     def _storage(self) -> Any:
@@ -420,7 +360,7 @@ class TensorDictReplayBuffer:
 
     def empty(self) -> None:
         """Forget all steps."""
-        self._last = {}
+        self._resets.remember({})
         if self.buffer is not None:
             self.buffer.clear()
 
@@ -428,20 +368,6 @@ class TensorDictReplayBuffer:
 def _check_steps(data: object) -> None:
     if not is_tensor_collection(data):
         raise TypeError(f"expected a TensorDict of steps, got {type(data).__name__}")
-
-
-def _entries(data: TensorDictBase) -> Iterable[tuple[Path, Array]]:
-    """The leaves of a tensordict, by their paths; ``TypeError`` if NumPy has no such values."""
-    for key in data.keys(include_nested=True):  # leaves alone would be without those
-        value = data.get(key)
-        path = (key,) if isinstance(key, str) else key
-        if is_non_tensor(value):
-            raise _no_array(path, type(value).__name__)
-        if not is_tensor_collection(value):
-            try:
-                yield path, value.numpy(force=True)
-            except TypeError:
-                raise _no_array(path, f"a tensor of {value.dtype}") from None
 
 
 def _no_array(path: Path, got: str) -> TypeError:
@@ -459,7 +385,17 @@ def _read(data: TensorDictBase) -> tuple[dict[str, Path], dict[str, Array]]:
     """
     paths: dict[str, Path] = {}
     values: dict[str, Array] = {}
-    for path, value in _entries(data):
+    for key in data.keys(include_nested=True):  # leaves alone would be without those of no tensor
+        entry = data.get(key)
+        path = (key,) if isinstance(key, str) else key
+        if is_non_tensor(entry):
+            raise _no_array(path, type(entry).__name__)
+        if is_tensor_collection(entry):
+            continue
+        try:
+            value = entry.numpy(force=True)
+        except TypeError:
+            raise _no_array(path, f"a tensor of {entry.dtype}") from None
         name = f"next_{'.'.join(path[1:])}" if path[0] == NEXT else ".".join(path)
         if name in paths:
             raise ValueError(f"extend: {paths[name]} and {path} would both be the field {name!r}")

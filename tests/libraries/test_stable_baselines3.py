@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -413,29 +412,6 @@ def test_gamma_is_that_of_the_model(algorithm: Any, env_id: str, n_steps: int) -
     model.replay_buffer = pickle.loads(pickle.dumps(model.replay_buffer))
     with pytest.raises(ValueError, match=r"^gamma: expected 0\.5 "):
         model.train(1)
-
-
-def test_an_algorithm_that_never_updates_priorities_is_warned_of() -> None:
-    """One of the program's own may update them: after 1000 batches it is said, once."""
-
-    class Own(DQN):  # type: ignore[misc]
-        def train(self, *args: Any, **options: Any) -> None:
-            super().train(*args, **options)
-
-    options: dict[str, Any] = {
-        "learning_starts": 10,
-        "train_freq": 1,
-        "batch_size": 4,
-        "device": "cpu",
-        "replay_buffer_kwargs": {"sampler": Prioritized()},
-    }
-    model = Own("MlpPolicy", "CartPole-v1", replay_buffer_class=ReplayBuffer, **options)
-    with pytest.warns(UserWarning, match="no priorities were updated") as caught:
-        model.learn(1100)
-    assert len([one for one in caught if "priorities" in str(one.message)]) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        PrioritizedDQN("MlpPolicy", "CartPole-v1", **options).learn(1100)
 
 
 def test_zero_weights_mean_no_learning() -> None:

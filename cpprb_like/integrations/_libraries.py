@@ -1,0 +1,52 @@
+"""What adapters of other libraries share: errors of missing packages, and resets without an end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cpprb_like._arguments.arrays import Array
+from cpprb_like.buffers import ReplayBuffer
+
+
+def missing(module: str, package: str, extra: str, error: ImportError) -> ImportError:
+    """The error of a module that needs a package, and the extra that installs it."""
+    return ImportError(f"{module} needs {package} (pip install 'cpprb_like[{extra}]'): {error}")
+
+
+class Resets:
+    """Finds environments that were reset although no step ended their episode.
+
+    There a step does not begin with the observation that the step before led to, byte for byte.
+    """
+
+    def __init__(self, n_envs: int) -> None:
+        self._n_envs = n_envs
+        self._last: dict[str, Array] = {}  # bytes of each environment, by field
+
+    def remember(self, following: Mapping[str, Array]) -> None:
+        """Keep the values that the next step should begin with, by the fields of that step."""
+        self._last = {name: self._bytes_of(value).copy() for name, value in following.items()}
+
+    def find(self, step: Mapping[str, Array]) -> list[int]:
+        """The environments in which a step begins with other values."""
+        changed = np.zeros(self._n_envs, np.bool_)
+        for name, expected in self._last.items():
+            if name in step:
+                found = self._bytes_of(step[name])
+                is_other = found.shape != expected.shape
+                changed |= True if is_other else (found != expected).any(axis=1)
+        found_envs: list[int] = np.flatnonzero(changed).tolist()
+        return found_envs
+
+    def _bytes_of(self, value: Array) -> Array:
+        return np.ascontiguousarray(value).reshape(self._n_envs, -1).view(np.uint8)
+
+
+def refuse_bad(buffer: ReplayBuffer, step: Mapping[str, Any]) -> None:
+    """Raise the error with which ``add`` will refuse a step: such a step should end no episode."""
+    for field in buffer.schema.fields:
+        if field.name in step:
+            field.convert(step[field.name], buffer.n_envs)
