@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,13 +30,26 @@ def encoded(image: Array, format: str) -> bytes:  # noqa: A002 (of the data set,
 
 
 def decoded(
-    data: bytes | None,
+    files: Sequence[bytes | None],
     shape: tuple[int, ...],
     name: str,
     format: str,  # noqa: A002
     kinds: tuple[str, ...] = ("PNG", "JPEG"),
 ) -> Array:
-    """An image of this shape, of one of these kinds of files."""
+    """Images of this shape, each of one of these kinds of files."""
+    made = np.empty((len(files), *shape), np.uint8)
+    for image, data in zip(made, files, strict=True):
+        image[...] = _decoded(data, shape, name, format, kinds)
+    return made
+
+
+def _decoded(
+    data: bytes | None,
+    shape: tuple[int, ...],
+    name: str,
+    format: str,  # noqa: A002
+    kinds: tuple[str, ...],
+) -> Array:
     module = need("PIL.Image", format)
     try:
         with module.open(io.BytesIO(data or b""), formats=kinds) as image:  # without its pixels

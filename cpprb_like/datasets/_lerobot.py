@@ -148,8 +148,7 @@ class Feature(NamedTuple):
 
     def _from_images(self, found: Any) -> Array:
         data = _arrow.part(found, ("bytes",), self.column)
-        images = [decoded(value.as_py(), self.image_shape, self.column, NAME) for value in data]
-        return np.stack(images) if images else np.zeros((0, *self.image_shape), np.uint8)
+        return decoded(data.to_pylist(), self.image_shape, self.column, NAME)
 
     def samples(self, values: Array) -> Array:
         """What statistics are of: numbers, or the channels of each pixel."""

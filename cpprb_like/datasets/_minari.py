@@ -18,10 +18,9 @@ from cpprb_like.datasets import _minari_metadata
 from cpprb_like.datasets._files import reading
 from cpprb_like.datasets._format import CUT, Format, Reader, Steps, Writer
 from cpprb_like.datasets._header_builder import HeaderBuilder
-from cpprb_like.datasets._images import decoded
 from cpprb_like.datasets._minari_arrow import ArrowOutput, ArrowStorage
 from cpprb_like.datasets._minari_hdf5 import Hdf5Output, Hdf5Storage
-from cpprb_like.datasets._minari_metadata import ENDS, INFOS, Leaf, StoredEpisode
+from cpprb_like.datasets._minari_metadata import ENDS, INFOS, StoredEpisode
 from cpprb_like.datasets._model import (
     Array,
     EpisodeRecord,
@@ -127,7 +126,6 @@ class MinariReader(Reader):
         folder, self._metadata = found
         kind = _minari_metadata.storage_of(self._metadata)
         self.about = _minari_metadata.about_of(self._metadata)
-        self._images: dict[Place, Leaf] = {}
         storage: type[Hdf5Storage | ArrowStorage] = Hdf5Storage if kind == "hdf5" else ArrowStorage
         with reading(folder):
             self._storage = storage(folder, self._metadata)
@@ -179,11 +177,8 @@ class MinariReader(Reader):
         }
 
         def field_of(path: Place, name: str) -> Field | str:
-            column, leaf = first.columns[path], spaces.get(path[0], {}).get(path[1:])
-            if leaf is not None and leaf.is_image and column.is_packed(leaf):
-                self._images[path] = leaf
-                return Field(name, np.dtype(np.uint8), leaf.shape)
-            field: Field | str = column.field(name, leaf)
+            leaf = spaces.get(path[0], {}).get(path[1:])
+            field: Field | str = first.columns[path].field(name, leaf)
             return field
 
         builder.add(first.columns, field_of)
@@ -213,13 +208,8 @@ class MinariReader(Reader):
         column = one.columns[path]
         by = column.extra if path[0] == INFOS else 0
         start, stop = start + by, stop + by + (field.name in self.header.chained)
-        if path not in self._images:
-            values: Array = column.read(start, stop, field)
-            return values
-        made = np.empty((stop - start, *field.shape), np.uint8)
-        for k, data in enumerate(column.images(start, stop)):
-            made[k] = decoded(data, field.shape, "/".join(path), "minari", ("JPEG",))
-        return made
+        values: Array = column.read(start, stop, field)
+        return values
 
     def close(self) -> None:
         """Close the files."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need, reading
+from cpprb_like.datasets._images import decoded
 from cpprb_like.datasets._minari_metadata import INFOS, METADATA, OF_RESET, Leaf, StoredEpisode
 from cpprb_like.datasets._model import Array, Field, Place, load_json
 
@@ -133,17 +134,14 @@ class ArrowColumn:
         whole = pa.concat_arrays(found.chunks or [pa.array([], found.type)])
         return _arrow.part(whole, tuple(rest), column)
 
-    def is_packed(self, leaf: Leaf) -> bool:
-        """Whether the values of a space of images are JPEG."""
-        del leaf
-        return bool(need("pyarrow", NAME).types.is_binary(self._values(0, 1).type))
-
     def field(self, name: str, leaf: Leaf | None) -> Field | str:
         """The field of the column, or the reason why it makes none.
 
         Shapes of lists are those of the space, or of the metadata.
         """
         found = self._values(0, min(2, self._table.num_rows))
+        if leaf is not None and leaf.is_image and self._is_packed(found):
+            return Field(name, np.dtype(np.uint8), leaf.shape)
         field = _arrow.field_of(found, name)
         if field is None:
             return str(found.type)
@@ -155,13 +153,15 @@ class ArrowColumn:
         return field
 
     def read(self, start: int, stop: int, field: Field) -> Array:
-        """Rows of the column."""
-        return _arrow.values_of(self._values(start, stop), self._path[0], field, is_flat=True)
+        """Rows of the column; images may be JPEG."""
+        found, name = self._values(start, stop), self._path[0]
+        if field.dtype == np.uint8 and self._is_packed(found):
+            return decoded(found.to_pylist(), field.shape, name, NAME, ("JPEG",))
+        return _arrow.values_of(found, name, field, is_flat=True)
 
-    def images(self, start: int, stop: int) -> Iterator[bytes]:
-        """Rows of JPEG images."""
-        for value in self._values(start, stop):
-            yield value.as_py() or b""
+    @staticmethod
+    def _is_packed(found: Any) -> bool:
+        return bool(need("pyarrow", NAME).types.is_binary(found.type))
 
 
 def _shape(field: Any, path: Place) -> tuple[int, ...] | None:

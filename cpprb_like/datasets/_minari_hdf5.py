@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _hdf5
+from cpprb_like.datasets._images import decoded
 from cpprb_like.datasets._minari_metadata import INFOS, OF_RESET, Leaf, StoredEpisode, is_tuple
 from cpprb_like.datasets._model import Array, Field, Place, nest
 
@@ -107,28 +108,23 @@ class Hdf5Column:
         self._fits = self.extra in EXTRA.get(place[0], (0,))
         self._rows = n + (self.extra if self._fits else 0)
 
-    def is_packed(self, leaf: Leaf) -> bool:
-        """Whether the values of a space of images are JPEG."""
-        ndim = self._data.ndim
-        return self._has_jpeg and self._fits and 0 < ndim <= 2 and len(leaf.shape) + 1 != ndim
-
     def field(self, name: str, leaf: Leaf | None) -> Field | str:
         """The field of the data set, or the reason why it makes none."""
-        del leaf
         data = self._data
         if not self._fits:
             return f"{data.dtype} of shape {data.shape}"
+        is_image = leaf is not None and leaf.is_image and self._has_jpeg
+        if is_image and 0 < data.ndim <= 2 and len(leaf.shape) + 1 != data.ndim:
+            return Field(name, np.dtype(np.uint8), leaf.shape)
         return _hdf5.field_of(data, data.name, name)
 
     def read(self, start: int, stop: int, field: Field) -> Array:
-        """Rows of the data set."""
+        """Rows of the data set; images that are JPEG have fewer axes."""
+        data = self._data
+        if self._has_jpeg and data.ndim in (1, 2) and len(field.shape) + 1 > data.ndim:
+            if len(data) != self._rows:
+                raise ValueError(f"{data.name}: expected {self._rows} images, got {len(data)}")
+            files = [np.asarray(image, np.uint8).tobytes() for image in data[start:stop]]
+            return decoded(files, field.shape, data.name, NAME, ("JPEG",))
         _hdf5.check(self._data, self._data.name, self._rows, field)
         return _hdf5.read(self._data, start, stop, field)
-
-    def images(self, start: int, stop: int) -> Iterator[bytes]:
-        """Rows of JPEG images."""
-        data = self._data
-        if data.ndim not in (1, 2) or len(data) != self._rows:
-            raise ValueError(f"{data.name}: expected {self._rows} images as JPEG, got {data!r}")
-        for image in data[start:stop]:
-            yield np.asarray(image, np.uint8).tobytes()

@@ -224,8 +224,7 @@ class RldsReader(Reader):
         if encoding == IMAGE:
             if kind != _tfrecord.BYTES:
                 raise ValueError(f"{name}: expected an image for each step, got numbers")
-            images = [decoded(bytes(value), field.shape, name, NAME) for value in values]
-            return np.stack(images) if images else np.zeros((0, *field.shape), field.dtype)
+            return decoded([bytes(value) for value in values], field.shape, name, NAME)
         if kind == _tfrecord.BYTES:
             raise ValueError(f"{name}: expected numbers, got bytes")
         size = max(1, int(np.prod(field.shape)))
