@@ -184,10 +184,6 @@ class NewestLearner(Learner):
                 if reader is not None
             )
 
-    def times_of(self, number: int, slots: Slots) -> NDArray[np.int64]:
-        """When the rows in these slots of a shard were added, in nanoseconds."""
-        return self._shards.times_of(number, slots)
-
     def rows_at(self, indexes: ArrayLike, fields: Names) -> Batch:
         """The rows that ``indexes`` of batches name, or that stand at these places of all rows.
 

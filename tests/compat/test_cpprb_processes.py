@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import multiprocessing
 import os
@@ -11,7 +10,6 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,61 +184,6 @@ def test_what_cpprb_swallows_works() -> None:
     expected = one.get_all_transitions()
     for name, found in rb.get_all_transitions().items():
         np.testing.assert_array_equal(found, expected[name])
-    rb.close()
-
-
-@BOTH
-def test_files_are_written_and_read(kind: Any) -> None:
-    """Which cpprb's own have no methods for; a plain buffer reads them too."""
-    rb = kind(100, FIELDS)
-    rb.add(**rows(0, 10))
-    with child(lambda: rb.add(**rows(50, 10))) as explorer:
-        assert explorer.join() == 0
-    for safe in (True, False):
-        file = io.BytesIO()
-        rb.save_transitions(file, safe=safe)
-        one, again = ReplayBuffer(100, FIELDS), kind(100, FIELDS)
-        for reader in (one, again):
-            file.seek(0)
-            reader.load_transitions(file)
-            found = reader.get_all_transitions()
-            assert sorted(found["id"].tolist()) == [*range(10), *range(50, 60)]
-            assert_whole(found)
-        again.close()
-    rb.close()
-
-
-@pytest.mark.parametrize("size", [40, 100])
-def test_a_file_ends_episodes_between_explorers(size: int) -> None:
-    """Without next values too, no episode of a file has rows of two explorers, or a seam of a ring.
-
-    The newest episodes of all come last, so a smaller buffer has these.
-    """
-    fields: Any = {"id": {"shape": (), "dtype": "i8"}}
-    rb = MPReplayBuffer(size, fields, explorers=2, seed=0)
-
-    def explore(first: int, n: int) -> None:
-        for number in range(first, first + n):
-            rb.add(id=number)
-            if number % 5 == 4:
-                rb.on_episode_end()
-
-    explore(0, 33)
-    with child(partial(explore, 1000, 28)) as explorer:
-        assert explorer.join() == 0
-    file = io.BytesIO()
-    rb.save_transitions(file)
-    for room in (100, 20):
-        file.seek(0)
-        one = ReplayBuffer(room, fields)
-        one.load_transitions(file)
-        one.check()
-        for episode in one.episodes:
-            numbers = episode["id"]
-            assert np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers)))
-            assert numbers[0] // 5 == numbers[-1] // 5
-        ids = set(one.get_all_transitions()["id"].tolist())
-        assert ids == (set(ids_of(rb)) if room == 100 else {*range(1008, 1028)})
     rb.close()
 
 
@@ -685,7 +628,7 @@ def assert_newest(rb: Any, size: int) -> None:
         for number, ring in every._shards.group.usable_rings:
             slots = ring.newest_slots(len(ring))
             numbers = every._shards.group.name(number, slots).tolist()
-            rows += zip(newest.times_of(number, slots).tolist(), numbers, strict=True)
+            rows += zip(newest._shards.times_of(number, slots).tolist(), numbers, strict=True)
         rows.sort(key=lambda row: row[0])
         return np.array([row for _, row in rows[-size:]], np.intp)
 

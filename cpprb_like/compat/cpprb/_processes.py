@@ -14,19 +14,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields import row_options
 from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.generators import Seed
 from cpprb_like.buffers._source import Batch
-from cpprb_like.checkpoint._cpprb_files import (
-    File,
-    load_transitions,
-    save_transitions,
-    slots_by_age,
-)
 from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.processes._newest import NewestLearner
@@ -280,16 +274,6 @@ class MPReplayBuffer:
 
     # ------------------------------------------------------------------ sizes
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the fields."""
-        return self.schema.names
-
-    @property
-    def columns(self) -> Mapping[str, Any]:
-        """The columns of batches, with their shapes and dtypes."""
-        return self._reader().columns
-
     def get_stored_size(self) -> int:
         """Rows that can be drawn."""
         return len(self._reader())
@@ -308,50 +292,6 @@ class MPReplayBuffer:
     def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
         """Whether rows are read as transitions of several steps."""
         return self._is_nstep
-
-    # ------------------------------------------------------------------ files
-
-    def save_transitions(self, file: File, *, safe: bool = True) -> None:
-        """Write all rows to a file that cpprb reads too: see ``ReplayBuffer.save_transitions``."""
-        save_transitions(self, file, safe=safe)
-
-    def load_transitions(self, file: File) -> None:
-        """Add the rows of a file, as this process: see ``ReplayBuffer.load_transitions``."""
-        load_transitions(self, file)
-
-    def _all_by_age(self) -> tuple[Batch, NDArray[np.bool_]]:
-        """All rows, episode by episode in the order of their ends, and which rows end one."""
-        learner = self._reader()
-        shards = learner._shards
-        ends = np.zeros(0, np.bool_)
-
-        def choose() -> NDArray[np.intp]:
-            nonlocal ends
-            found: list[tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.int64]]] = []
-            for number, ring in shards.group.usable_rings:
-                slots, last = slots_by_age(ring)
-                times = learner.times_of(number, slots[last])
-                times = np.repeat(times, np.diff(np.flatnonzero(last), prepend=-1))
-                found.append((shards.group.name(number, slots), last, times))
-            if not found:
-                return np.zeros(0, np.intp)
-            rows, lasts, times = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-            order = np.argsort(times, kind="stable")
-            order = order[shards.are_beyond(shards.limits, rows[order])]
-            ends = lasts[order]
-            return rows[order]
-
-        _, names = learner._read_batch_size(0, self._visible(None))
-        batch = learner._read_chosen(choose, names)
-        return batch, ends
-
-    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
-        """Not here: raises ``NotImplementedError``, as processes add whole steps only."""
-        raise NotImplementedError("processes add whole steps only")
-
-    def _hold(self, pauses: bool, call: Any, *arguments: Any) -> Any:  # noqa: ARG002
-        """Call at once, as only this process adds to its shard."""
-        return call(*arguments)
 
     def close(self) -> None:
         """Let go of the shared memory in this process; the last one that does so frees it."""
