@@ -104,14 +104,12 @@ class Pair:
         step.action, step.reward = number + 1000, number / 4
         step.done, step.last = how == "done", how in ("done", "truncated")
         step.known = how != "truncated"
-        options: dict[str, Any] = {"truncated": True} if how in ("truncated", "final") else {}
-        if how == "final":
-            after = len(self.twin.steps)
-            frame = frame_of(after, self.shape, self.dtype)
-            options["final_frame"] = frame.copy()
-            self.twin.steps.append(Step(frame, after, last=True))
         self.rb.store_effect(
-            number % self.twin.size, step.action, step.reward, step.done, **options
+            number % self.twin.size,
+            step.action,
+            step.reward,
+            step.done,
+            truncated=how == "truncated",
         )
 
     def refuse(self) -> None:
@@ -119,10 +117,6 @@ class Pair:
         newest = (len(self.twin.steps) - 1) % self.twin.size
         with pytest.raises(ValueError, match="shape"):
             self.rb.store_frame(np.zeros((9, 9, 9, 9), self.dtype))
-        with pytest.raises(ValueError, match="shape"):
-            self.rb.store_effect(
-                newest, 7, 7.0, False, truncated=True, final_frame=np.zeros((9, 9, 9, 9))
-            )
         with pytest.raises(ValueError, match="action"):
             self.rb.store_effect(newest, 2**31, 7.0, True)
         with pytest.raises(IndexError, match="idx"):
@@ -168,7 +162,6 @@ MOVES = [
     *["on"] * 6,
     "done",
     "truncated",
-    "final",
     "forget",
     "late",
     "again",
@@ -200,7 +193,7 @@ def test_what_is_drawn_is_what_was_stored(
             pair.effect(number, "on")
         elif move == "refuse":
             pair.refuse()
-        elif move in ("on", "done", "truncated", "final"):
+        elif move in ("on", "done", "truncated"):
             pair.effect(number, move)
         if len(steps) % 5 == 0:
             pair.compare()
@@ -437,15 +430,6 @@ BAD_EFFECTS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "done", {"done": None}),
     (ValueError, "done", {"done": [True]}),
     (ValueError, "truncated", {"truncated": 0.5}),
-    (ValueError, "final_frame", {"final_frame": np.zeros((1, 1, 1))}),
-    (ValueError, "final_frame", {"final_frame": np.zeros((1, 1, 1)), "idx": 1, "truncated": True}),
-    (
-        ValueError,
-        "final_frame",
-        {"final_frame": np.zeros((1, 1, 1)), "done": True, "truncated": True},
-    ),
-    (ValueError, "shape", {"final_frame": np.zeros(3), "truncated": True}),
-    (ValueError, "obs", {"final_frame": np.full((1, 1, 1), 0.5), "truncated": True}),
 ]
 
 

@@ -64,13 +64,10 @@ def look_at_frames(rb: ReplayBuffer) -> Any:
         lambda rb: rb.store_frame(frame(99)),
         lambda rb: rb.store_effect(rb.next_idx - 1, 9, 9.0, True),
         lambda rb: rb.store_effect(rb.next_idx - 1, 9, np.float32(9.0), False, truncated=True),
-        lambda rb: rb.store_effect(
-            rb.next_idx - 1, 9, 9.0, False, truncated=True, final_frame=frame(99)
-        ),
         lambda rb: rb.store_effect(rb.next_idx - 2, 9, 9.0, True),
         lambda rb: rb.store_effect(rb.next_idx - 2, 9, 9.0, False, truncated=True),
     ],
-    ids=["frame", "effect", "truncated", "final frame", "older effect", "older truncated"],
+    ids=["frame", "effect", "truncated", "older effect", "older truncated"],
 )
 def test_berkeleys_buffer(call: Callable[[ReplayBuffer], object], stored: int, known: bool) -> None:
     """Ctrl-C between the rows and the counters beside them left frames that nobody counted."""

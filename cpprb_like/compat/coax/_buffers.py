@@ -92,24 +92,17 @@ class _Buffer(Checkpointed):
         return len(self) > 0
 
     def __iter__(self) -> Iterator[Any]:
-        """The transitions, as batches of one, the oldest first.
-
-        Raises ``RuntimeError`` if transitions are added or forgotten meanwhile.
-        """
+        """The transitions that are there now, as batches of one, the oldest first."""
         rows = self._rows
-        if rows is None:
-            return
-        written, clears = rows.ring.written, rows.ring.clears
-        for age in range(min(written, self._capacity), 0, -1):
-            slots = np.array([(written - age) % self._capacity])
-            yield rows.consistently(partial(self._read, rows, written, clears, slots))
+        if not self or rows is None:
+            return iter(())
+        found: Iterator[Any] = rows.consistently(partial(self._all, rows)).to_singles()
+        return found
 
-    def _read(
-        self, rows: ReplayBuffer, written: int, clears: int, slots: Array
-    ) -> tuple[Array, Any]:
-        """The transitions in these slots, if nothing was added or forgotten since."""
-        if rows.ring.written != written or rows.ring.clears != clears:
-            raise RuntimeError("transitions were added or forgotten during the iteration")
+    def _all(self, rows: ReplayBuffer) -> tuple[Array, Any]:
+        """The slots of all transitions, and the transitions; called by ``consistently``."""
+        written = rows.ring.written
+        slots = np.arange(max(0, written - self._capacity), written) % self._capacity
         return slots, self._batch(rows[slots], self._number(slots, written))
 
 

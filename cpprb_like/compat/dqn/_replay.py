@@ -49,7 +49,6 @@ class Batch(NamedTuple):
 Effect = tuple[int, float, bool, bool, bool]
 EFFECT = ("last_action", "last_reward", "last_done", "is_first", "is_known")
 NOT_KNOWN: Effect = (0, 0.0, False, False, False)
-CUT_OFF: Effect = (0, 0.0, False, True, False)  # effect of the final frame of a truncated episode
 
 
 class StoredField:
@@ -152,9 +151,8 @@ class ReplayBuffer(Checkpointed):
         self._rng = None if seed is None else generator(seed)
         self._rows: cpprb_like.ReplayBuffer | None = None
         self._frame_shape: tuple[int, ...] = ()
-        # Effects that are in no row yet, by the number of their frame: that of the newest frame,
-        # and that of a final frame, which is set before the frame is stored.
-        self._pending: dict[int, Effect] = {}
+        # The newest frame whose effect is known, by its number, and that effect: in no row yet.
+        self._pending: tuple[int, Effect] = (-1, NOT_KNOWN)
 
     # ------------------------------------------------------------------ storing
 
@@ -166,28 +164,16 @@ class ReplayBuffer(Checkpointed):
         shape than the first one, or the dtype of the frames cannot hold it.
         """
         number = self._stored
-        effect = self._pending.get(number - 1, NOT_KNOWN)
-        self._pending = {number - 1: effect}
-        return self._store(frame, number, effect)
-
-    def _store(self, frame: ArrayLike, number: int, effect: Effect) -> int:
-        """Store the frame of this number, with the effect of the one before it."""
         value = frame if type(frame) is np.ndarray else as_numbers("frame", frame)
         rows = self._rows
         if rows is None:
             rows = self._open(value)
         elif value.ndim != len(self._frame_shape):
             raise self._wrong_shape(value)
-        action, reward, done, is_last, is_known = effect
+        of, effect = self._pending
+        known = effect if of == number - 1 else NOT_KNOWN
         try:
-            slot = rows.add(
-                obs=value,
-                last_action=action,
-                last_reward=reward,
-                last_done=done,
-                is_first=is_last,
-                is_known=is_known,
-            )
+            slot = rows.add(obs=value, **dict(zip(EFFECT, known, strict=True)))
         except ValueError:
             if number and value.shape != self._frame_shape:
                 raise self._wrong_shape(value) from None
@@ -208,7 +194,6 @@ class ReplayBuffer(Checkpointed):
         done: bool,
         *,
         truncated: bool = False,
-        final_frame: ArrayLike | None = None,
     ) -> None:
         """Store what was done upon a frame, and what came of it.
 
@@ -217,56 +202,28 @@ class ReplayBuffer(Checkpointed):
         idx, action, reward, done
             As in the original: what ``store_frame`` returned, and what followed.
         truncated : bool
-            Whether the episode was only cut off: the next frame is of another episode, but more
-            reward would have followed.
-        final_frame : array_like, optional
-            The observation at which it was cut off, which is stored as a frame of its own. Without
-            it no transition starts at ``idx``, because what followed is not known.
+            Whether the episode was only cut off: the next frame is of another episode. No
+            transition starts at ``idx``, because what followed is not known.
 
         Raises
         ------
         IndexError, TypeError, ValueError
-            There is no frame in this slot, or a value is not what its dtype can hold. A
-            ``final_frame`` is for the newest frame, if it is truncated. Nothing has changed.
+            There is no frame in this slot, or a value is not what its dtype can hold. Nothing has
+            changed.
         """
         rows = self._rows
-        if (  # the usual call, in half the time of all checks below
-            rows is not None
-            and type(action) is int
-            and type(reward) is float
-            and type(done) is bool  # type: ignore[redundant-expr]
-            and type(idx) is int
-            and idx == (newest := rows.ring.written - 1) % self.size
-            and -INT32_MAX <= action <= INT32_MAX
-            and -FLOAT32_MAX <= reward <= FLOAT32_MAX
-            and truncated is False
-            and final_frame is None
-        ):
-            self._pending = {newest: (action, reward, done, done, True)}
-            return
         slot = as_int("idx", idx)
         if rows is None or not 0 <= slot < self.num_in_buffer:
             raise IndexError(f"idx: expected the slot of a frame, got {idx}")
-        is_done, is_cut = _flag("done", done), _flag("truncated", truncated) and not done
-        newest = self._stored - 1
-        is_newest = slot == newest % self.size
-        if final_frame is not None and not (is_cut and is_newest):
-            raise ValueError("final_frame: expected for the newest frame only, if it is truncated")
-        is_last = is_done or (is_cut and final_frame is None)
+        is_done = _flag("done", done)
+        is_cut = _flag("truncated", truncated) and not is_done
         number = as_int("action", action, -INT32_MAX - 1, INT32_MAX)
-        effect = (number, _reward(reward), is_done, is_last, is_done or not is_last)
-        if not is_newest:
-            rows.update((slot + 1) % self.size, **dict(zip(EFFECT, effect, strict=True)))
-        elif final_frame is None:
-            self._pending = {newest: effect}
+        effect = (number, _reward(reward), is_done, is_done or is_cut, not is_cut)
+        newest = self._stored - 1
+        if slot == newest % self.size:
+            self._pending = newest, effect
         else:
-            before = self._pending
-            self._pending = {newest: before.get(newest, NOT_KNOWN), newest + 1: CUT_OFF}
-            try:
-                self._store(final_frame, newest + 1, effect)
-            except ValueError:
-                self._pending = before
-                raise
+            rows.update((slot + 1) % self.size, **dict(zip(EFFECT, effect, strict=True)))
 
     def _open(self, frame: Array) -> cpprb_like.ReplayBuffer:
         """Rows for frames like the first one."""
@@ -445,13 +402,15 @@ class ReplayBuffer(Checkpointed):
         self, rows: cpprb_like.ReplayBuffer, name: str, slots: Ints
     ) -> tuple[Ints, Array]:
         """The effects of the frames in these slots."""
-        pending = self._pending  # read first: it has no effect of a frame that is not in the rows
+        # Before the rows, which may have the effect of a later frame.
+        of, effect = self._pending
         number = rows.ring.written
         newest = (number - 1) % self.size
         older = (slots < min(number, self.size)) & (slots != newest)
         following = np.where(older, (slots + 1) % self.size, -1)
         values = rows.stack(name, following[:, np.newaxis]).reshape(-1)
-        values[slots == newest] = pending.get(number - 1, NOT_KNOWN)[EFFECT.index(name)]
+        known = effect if of == number - 1 else NOT_KNOWN
+        values[slots == newest] = known[EFFECT.index(name)]
         return following[older], values
 
     def __repr__(self) -> str:
