@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import shutil
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar, SupportsIndex
@@ -127,51 +126,13 @@ class ReplayBuffer(Savable):
         options.pop("max_sample_attempts", None)
         if is_declared:
             elements, options = declared(**options)
-        settings = Settings(**options, is_declared=bool(is_declared))
-        if settings.return_as_timeline_format and settings.update_horizon == 1:
-            warnings.warn(
-                "return_as_timeline_format: with update_horizon=1 all lists have one item",
-                stacklevel=2,
-            )
-        self._open(settings, elements)
+        self._open(Settings(**options, is_declared=bool(is_declared)), elements)
 
     def _open(self, settings: Settings, elements: dict[str, DenseMetadata] | None) -> None:
         """Be an empty buffer; ``elements`` are the fields if they are known."""
         self._settings = settings
         self._earlier = 0  # rows that ReAgent wrote and that had been overwritten in its files
         self._rows = None if elements is None else self._new_rows(elements)
-
-    @classmethod
-    def create_from_env(
-        cls,
-        env: Any,
-        *,
-        replay_memory_size: int,
-        batch_size: int,
-        store_log_prob: bool = True,
-        **options: Any,
-    ) -> ReplayBuffer:
-        """A buffer with the fields of an environment's spaces declared, as until July 2020.
-
-        ``env.observation_space`` is a Box, ``env.action_space`` a Box, MultiDiscrete or Discrete,
-        of gym or Gymnasium; others raise ``NotImplementedError``. Further fields are ``mdp_id`` and
-        ``sequence_number``, and ``log_prob`` with ``store_log_prob``.
-        """
-        space, action = env.observation_space, env.action_space
-        for found, kinds in (space, ("Box",)), (action, ("Box", "MultiDiscrete", "Discrete")):
-            if type(found).__name__ not in kinds:
-                raise NotImplementedError(f"env: expected a space {kinds}, got {found}")
-        extras = [("mdp_id", (), np.int64), ("sequence_number", (), np.int64)]
-        return cls(
-            observation_shape=tuple(space.shape),
-            observation_dtype=space.dtype,
-            action_shape=tuple(action.shape),
-            action_dtype=action.dtype,
-            extra_storage_types=[*extras, *[("log_prob", (), np.float32)] * store_log_prob],
-            replay_capacity=replay_memory_size,
-            batch_size=batch_size,
-            **options,
-        )
 
     def _new_rows(self, elements: dict[str, DenseMetadata]) -> Rows:
         """Rows for these fields, or ``InputError``."""
@@ -234,15 +195,6 @@ class ReplayBuffer(Savable):
     def _add_names(self) -> list[str]:
         return [element.name for element in self.get_add_args_signature()]
 
-    def initialize_buffer(self, /, **fields: Any) -> None:
-        """Fix the fields as the first call of ``add`` does, by an example.
-
-        Raises ``InputError`` if they are fixed already, or no kind of value that is known.
-        """
-        if self._rows is not None:
-            raise InputError(f"the fields are fixed already: {list(self._rows.elements)}")
-        self._rows = self._new_rows(infer_step(fields))
-
     # ------------------------------------------------------------------ state
 
     @property
@@ -271,9 +223,8 @@ class ReplayBuffer(Savable):
         Raises ``IndexError`` if there is no such slot, ``InputError`` if it is no number of one.
         """
         given, capacity = np.asarray(indices), self._settings.replay_capacity
-        with np.errstate(invalid="ignore"):
-            slots = given.astype(np.intp) if given.dtype.kind in "iuf" else given
-        if slots.dtype != np.intp or (slots != given).any():
+        slots = given.astype(np.intp) if given.dtype.kind in "iu" or not given.size else given
+        if slots.dtype != np.intp:
             raise InputError(f"indices: expected integers, got {indices!r}")
         if slots.size and not 0 <= slots.min() <= slots.max() < capacity:
             raise IndexError(f"indices: expected 0 to {capacity - 1}, got {indices!r}")

@@ -6,8 +6,6 @@ ReAgent had the second kind until July 2020. Not here: the buffers that are made
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like.compat.reagent._elements import DenseMetadata, InputError
 
 LEAST = {"stack_size": 1, "replay_capacity": 1, "batch_size": 0, "update_horizon": 1}
@@ -37,10 +35,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             setattr(self, name, as_int(name, getattr(self, name), least))
-        gamma: Any = self.gamma
-        if not isinstance(gamma, numbers.Real) or not math.isfinite(gamma):
-            raise InputError(f"gamma: expected a finite number, got {gamma!r}")
-        self.gamma = float(gamma)
+        self.gamma = as_discount("gamma", self.gamma)
         if self.replay_capacity < self.update_horizon + self.stack_size:
             raise InputError(
                 "There is not enough capacity to cover update_horizon and stack_size: expected at "

@@ -87,7 +87,7 @@ class SumTree:
         ----------
         query_value : float, optional
             In place of the random number: from 0 to 1, how far along all priorities laid end to end
-            the slot lies. 1 is the last slot that has a priority. Else ``ValueError``.
+            the slot lies, or ``ValueError``. 1 is the last slot that has a priority.
 
         Raises
         ------
@@ -133,14 +133,6 @@ class SumTree:
         if self._tree.total == 0.0:
             raise NotEnoughDataError("cannot sample: all priorities are 0")
         return self._tree.total
-
-    def __getstate__(self) -> tuple[Floats, float]:
-        return self.nodes[-1][: self.capacity], self.max_recorded_priority
-
-    def __setstate__(self, state: tuple[Floats, float]) -> None:
-        SumTree.__init__(self, len(state[0]))
-        self._tree.set(np.arange(self.capacity, dtype=np.intp), state[0])
-        self.max_recorded_priority = state[1]
 
     def __repr__(self) -> str:
         return f"SumTree(capacity={self.capacity}, total={self._tree.total:g})"
