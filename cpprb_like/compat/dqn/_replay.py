@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 import cpprb_like
 from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.foreign_arrays import read_argument
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like.checkpoint import Checkpointed
-from cpprb_like.compat._arrays import as_numbers
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Where
 
@@ -164,7 +164,9 @@ class ReplayBuffer(Checkpointed):
         shape than the first one, or the dtype of the frames cannot hold it.
         """
         number = self._stored
-        value = frame if type(frame) is np.ndarray else as_numbers("frame", frame)
+        value = frame if type(frame) is np.ndarray else read_argument("frame", frame)
+        if value.dtype.hasobject:
+            raise TypeError(f"frame: expected an array of numbers, got {frame!r}")
         rows = self._rows
         if rows is None:
             rows = self._open(value)
@@ -449,16 +451,10 @@ def sample_n_unique(sampling_f: Callable[[], Result], n: int) -> list[Result]:
     """
     wanted = as_int("n", n, 0)
     results: list[Result] = []
-    hashed: set[Result] = set()
     repeats = 0
     while len(results) < wanted:
         candidate = sampling_f()
-        try:
-            is_new = candidate not in hashed
-            hashed.add(candidate)
-        except TypeError:  # cannot be hashed
-            is_new = candidate not in results
-        if is_new:
+        if candidate not in results:
             results.append(candidate)
             repeats = 0
             continue

@@ -91,7 +91,16 @@ class PiecewiseSchedule:
     ) -> None:
         if not callable(interpolation):
             raise TypeError(f"interpolation: expected a function, got {interpolation!r}")
-        self._times, self._values = _read_endpoints(endpoints)
+        try:
+            points = [(t, value) for t, value in endpoints]
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"endpoints: expected pairs of a time and a value, got {endpoints!r}"
+            ) from None
+        self._times = [t for t, _ in points]
+        self._values = [value for _, value in points]
+        for number, t in enumerate(self._times):
+            check(f"time of point {number}", t, self._times[number - 1] if number else -np.inf)
         if interpolation is linear_interpolation:
             for number, value in enumerate(self._values):
                 check(f"value of point {number}", value)
@@ -114,16 +123,3 @@ class PiecewiseSchedule:
         return self._outside_value
 
     __call__ = value
-
-
-def _read_endpoints(endpoints: Iterable[tuple[float, Any]]) -> tuple[list[float], list[Any]]:
-    try:
-        points = [(t, value) for t, value in endpoints]
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"endpoints: expected pairs of a time and a value, got {endpoints!r}"
-        ) from None
-    times = [t for t, _ in points]
-    for number, t in enumerate(times):
-        check(f"time of point {number}", t, times[number - 1] if number else -np.inf)
-    return times, [value for _, value in points]

@@ -12,8 +12,6 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import Field
 from cpprb_like.checkpoint import Checkpointed
 
-MOST_IN_TABLE = 64  # one-hot actions
-
 
 class KerasGymError(Exception):
     """What keras-gym's errors have in common."""
@@ -57,13 +55,10 @@ class ForEnv(Checkpointed):
         space = env.action_space
         self._discrete = _is(space, "Discrete", "n")
         self._first = 0
-        self._one_hots: dict[int, Array] = {}  # of the first actions, for a third less time of add
         if self._discrete:
             n = as_int("env.action_space.n", space.n, 1)
             self.action_field = Field("a", np.dtype(np.float64), (n,))
             self._first = int(getattr(space, "start", 0))
-            table = np.eye(min(n, MOST_IN_TABLE), n)[:, np.newaxis]
-            self._one_hots = dict(enumerate(table, self._first))
         elif _is(space, "Box", "shape", "dtype"):
             self.action_field = Field("a", np.dtype(space.dtype), tuple(space.shape))
         else:
@@ -100,8 +95,7 @@ class ForEnv(Checkpointed):
         """
         if self._discrete:
             if isinstance(a, (int, np.integer)):
-                known = self._one_hots.get(a)  # type: ignore[arg-type]  # numbers of NumPy are equal
-                return self._one_hot(int(a)) if known is None else known
+                return self._one_hot(int(a))
             try:
                 given = np.asarray(a)
             except ValueError as error:  # rows of several lengths

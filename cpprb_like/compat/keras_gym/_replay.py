@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cpprb_like import ReplayBuffer
 from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like._arguments.checks import as_discount, as_int
-from cpprb_like.compat._arrays import as_numbers
+from cpprb_like._arguments.foreign_arrays import read_argument
 from cpprb_like.compat.keras_gym._caches import Transitions
 from cpprb_like.compat.keras_gym._env import ForEnv, InsufficientCacheError, NumpyArrayCheckError
 from cpprb_like.samplers import Where
@@ -106,7 +106,9 @@ class ExperienceReplayBuffer(ForEnv):
         random_seed: int | None = None,
     ) -> None:
         super().__init__(env)
-        self.capacity = _read_capacity(capacity)
+        size: Any = capacity
+        is_whole = isinstance(size, float) and size.is_integer()  # such as 1e6
+        self.capacity = as_int("capacity", int(size) if is_whole else size, 1)
         self.batch_size = as_int("batch_size", batch_size, 1)
         self.bootstrap_n = as_int("bootstrap_n", bootstrap_n, 1)
         self.gamma = as_discount("gamma", gamma)
@@ -201,7 +203,12 @@ class ExperienceReplayBuffer(ForEnv):
             self._steps = steps
 
     def _newest_frame(self, s: Any) -> Array:
-        state = s if type(s) is np.ndarray else _as_state(s)
+        try:
+            state = s if type(s) is np.ndarray else read_argument("s", s)
+        except ValueError as error:
+            raise NumpyArrayCheckError(str(error)) from None
+        if state.dtype.hasobject:
+            raise NumpyArrayCheckError(f"s: expected an array of numbers, got {s!r}")
         if self.num_frames == 1:
             return state
         if state.ndim == 0 or state.shape[-1] != self.num_frames:
@@ -359,21 +366,6 @@ class ExperienceReplayBuffer(ForEnv):
 
     def __bool__(self) -> bool:
         return len(self) > 0
-
-
-def _as_state(s: Any) -> Array:
-    """An array of numbers."""
-    try:
-        return as_numbers("s", s)
-    except (TypeError, ValueError) as error:
-        raise NumpyArrayCheckError(str(error)) from None
-
-
-def _read_capacity(capacity: Any) -> int:
-    """A number of steps; floats of integral value such as ``1e6`` will do."""
-    if isinstance(capacity, float) and capacity.is_integer():
-        return as_int("capacity", int(capacity), 1)
-    return as_int("capacity", capacity, 1)
 
 
 def _num_frames(env: Any) -> int:
