@@ -24,6 +24,8 @@ import math
 
 import numpy as np
 
+from cpprb_like._machine.aligned import aligned
+
 cnp.import_array()
 
 cdef enum:
@@ -43,7 +45,7 @@ cdef class Chain:
         self.nbytes = nbytes
         self.capacity = capacity
         self.n_envs = n_envs
-        self.latest = np.zeros((n_envs, nbytes), np.uint8)
+        self.latest = aligned(np.zeros((n_envs, nbytes), np.uint8))  # compared and copied as a whole
         self.latest_data = <char*> cnp.PyArray_DATA(self.latest)
         self.seen = np.zeros(n_envs, np.uint8)
         self.choices = np.zeros(1, np.uint8)
