@@ -6,14 +6,10 @@ The distribution of a sampler, and the values of a layer, need a test of your ow
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import random
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,10 +17,9 @@ from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
 from cpprb_like._rows.episode_index import EpisodeIndex
-from cpprb_like._rows.row_handles import handles
-from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer, View
+from cpprb_like.buffers import ReplayBuffer, View
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers import Extra, PrioritySampler, Sampler, Slots
+from cpprb_like.samplers import Extra, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views import Layer, Windows
@@ -33,6 +28,7 @@ __all__ = ["check_layer", "check_sampler"]
 
 Draw = tuple[Slots, Extra]
 Stages = Iterator[tuple[str, ReplayBuffer]]
+History = tuple[int, int, list[tuple[Any, ...]]]
 
 FIELDS: dict[str, FieldSpec] = {
     "obs": {"shape": 2},
@@ -57,20 +53,7 @@ COPIED = "a sampler is copied with its buffer, and the copy goes on with the sam
 STATED = "draw_state has the attributes that a draw changes: with those from before, it is repeated"
 WORKS = "a draw of n rows, n at least 0, works"
 DECLARED = "columns are dtype and shape by name, and each draw has such columns"
-CHECKED = "check_draw raises nothing where a draw works"
-ASIDE = "check_draw, check_rows, row_weights and row_priorities change no draw"
 HOOKED = "what a buffer calls when it is made, and when rows come and go, works"
-NBYTES = "nbytes_for is a number of bytes"
-KEEPS = "a sampler that keeps something for rows, in a file or not, says so by keeps_rows"
-WEIGHED = "row_weights and row_priorities are None or float64 of shape (n,), at least 0"
-SOUND = "check_rows finds nothing wrong with a buffer that is sound"
-FILED = "open_in_file draws from a ring as open does; with maps_rows, what it keeps is in the file"
-MOVED = "after move and open it draws rows that are there, with the priorities that they had"
-PRIORITIES = "has_priorities is true of a PrioritySampler, and of no other"
-INDEXES = "indexes are the slots, or with check_for_update the handles, of the drawn rows"
-READ = "read_priorities gives float64 of shape (n,), and ValueError for what is negative or NaN"
-GIVEN = "rows have the priorities that add and update_priorities were given"
-NEWEST = "new rows have the priority that get_max_priority says"
 
 
 def check_sampler(
@@ -79,10 +62,8 @@ def check_sampler(
     """Test that a sampler keeps the promises of ``samplers.Sampler``, on buffers of many kinds.
 
     Buffers of one environment or several: not full, full, wrapped around, cleared, of one row, with
-    absent rows, with deleted episodes, in a file, and saved for another capacity. Batches of no
-    row, one, all, and more than there are, by ``draw`` and by ``draw_starts`` for views of n-step
-    returns and of sequences. Every other hook of ``Sampler`` is tried too, and of
-    ``PrioritySampler``, if it is one: on buffers whose rows were given priorities.
+    absent rows, and with deleted episodes. Batches of no row, one, all, and more than there are, by
+    ``draw`` and by ``draw_starts`` for views of n-step returns and of sequences.
 
     Parameters
     ----------
@@ -106,8 +87,9 @@ def check_sampler(
 
     Notes
     -----
-    Not tested: that a sampler is random at all, and that it has no seeded generator of its own; and
-    that its class and functions can be imported, as pickling requires.
+    Not tested: that a sampler is random at all, and that it has no seeded generator of its own;
+    that its class and functions can be imported, as pickling requires; and what it keeps for rows,
+    such as priorities, in files and over rings of another capacity.
 
     Cost: some seconds, for a few thousand draws.
 
@@ -125,15 +107,10 @@ def check_sampler(
     """
     if not callable(make_sampler):
         raise TypeError(f"make_sampler: expected a callable, got {make_sampler!r}")
-    one = make_sampler()
-    _check_declared(f"{one!r}, as it is made", one)
     number = 0
-    histories: list[Callable[[Sampler], Stages]] = [partial(_stages, *one) for one in HISTORIES]
-    if one.has_priorities:
-        histories.insert(0, _given_priorities)
-    for history in histories:
-        samplers = [make_sampler() for _ in range(5)]
-        if len({id(sampler) for sampler in (one, *samplers)}) <= len(samplers):
+    for history in HISTORIES:
+        samplers = [make_sampler() for _ in range(4)]
+        if len(set(map(id, samplers))) < len(samplers):
             raise ValueError("make_sampler: expected a new sampler from each call, got one twice")
         for stages in zip(*(_working(history, sampler) for sampler in samplers), strict=True):
             where, rb = stages[0]
@@ -145,27 +122,11 @@ def check_sampler(
                     stage.draw(n, replace, [seed, number], window)
                     number += 1
             stage.end()
-    _check_files(make_sampler)
-    _check_move(make_sampler)
 
 
-def _check_declared(where: str, sampler: Sampler) -> None:
-    """The declarations of a sampler without rows."""
-    if sampler.has_priorities is not isinstance(sampler, PrioritySampler):
-        raise _broken(where, PRIORITIES, f"got {sampler.has_priorities}")
-    if sampler.maps_rows and not sampler.keeps_rows:
-        raise _broken(where, KEEPS, "maps_rows is true, and keeps_rows is not")
-    nbytes: object = sampler.nbytes_for(100)
-    if not isinstance(nbytes, int) or nbytes < 0:
-        raise _broken(where, NBYTES, f"of 100 rows it is {nbytes!r}")
-    columns: object = sampler.columns
-    if not isinstance(columns, Mapping):
-        raise _broken(where, DECLARED, f"got {columns!r}")
-
-
-def _working(history: Callable[[Sampler], Stages], sampler: Sampler) -> Stages:
+def _working(history: History, sampler: Sampler) -> Stages:
     """The stages of a history; an exception of a hook in one of them is a broken promise."""
-    where, stages = "as it is made", history(sampler)
+    where, stages = "as it is made", _stages(*history, sampler)
     while True:
         try:
             stage = next(stages, None)
@@ -209,16 +170,16 @@ def _eligible(ring: Ring, window: _Window | None) -> Slots:
 
 
 class _Stage:
-    """Five buffers of the same history, and a pickled copy, whose draws must be equal.
+    """Four buffers of the same history, and a copy, whose draws must be equal.
 
-    The arrays that ``spoiled`` draws are overwritten; ``patient`` does not get the draws that
-    ``rb`` refused; on ``probed`` all other hooks are called between the draws.
+    The arrays that ``spoiled`` draws are overwritten. ``patient`` does not get the draws that
+    ``rb`` refused.
     """
 
     def __init__(self, place: str, buffers: list[ReplayBuffer], distinct: bool) -> None:
         self.place = place
         self.distinct = distinct
-        self.rb, self.twin, self.spoiled, self.patient, self.probed = buffers
+        self.rb, self.twin, self.spoiled, self.patient = buffers
         self.copy = _copied(self.rb, place)
         self.earlier: list[tuple[str, Draw, Draw]] = []
 
@@ -235,9 +196,6 @@ class _Stage:
         drawn = attempt(self.rb)
         _expect_same(where, RNG_ONLY, drawn, attempt(self.twin))
         _expect_same(where, COPIED, drawn, attempt(self.copy))
-        if window is None:
-            _check_probed(where, self.probed.sampler, n, replace, drawn)
-        _expect_same(where, ASIDE, drawn, attempt(self.probed))
         spoiled = attempt(self.spoiled)
         _expect_same(where, FRESH, drawn, spoiled)
         if drawn is None or spoiled is None:
@@ -252,120 +210,9 @@ class _Stage:
         self.earlier.append((where, drawn, _copy(drawn)))
 
     def end(self) -> None:
-        """Check that no earlier draw was written to, and the state by row."""
+        """Check that no earlier draw was written to."""
         for where, drawn, before in self.earlier:
             _expect_same(where, FRESH, before, drawn)
-        _check_state(self.place, self.probed)
-
-
-def _check_probed(where: str, sampler: Sampler, n: int, replace: bool, drawn: Draw | None) -> None:
-    """``check_draw`` refuses no draw that works."""
-    try:
-        sampler.check_draw(n, replace=replace)
-    except Exception as error:
-        if drawn is not None:
-            found = f"it raised {type(error).__name__}: {error}"
-            raise _broken(where, CHECKED, found) from error
-
-
-def _check_state(where: str, rb: ReplayBuffer) -> None:
-    """The state by row of a sampler is of the right kind, and sound."""
-    sampler, slots = rb.sampler, rb.ring.present_slots()
-    values: Any
-    for name, values in _kept_for(sampler, slots).items():
-        if values is None:
-            continue
-        if not sampler.keeps_rows:
-            raise _broken(where, KEEPS, f"{name} is {_kind(values)}")
-        is_array = isinstance(values, np.ndarray) and values.dtype == np.float64
-        if not is_array or values.shape != slots.shape or not (values >= 0).all():
-            raise _broken(where, WEIGHED, f"{name} is {_kind(values)}: {values!r}")
-    try:
-        rb.check()
-    except AssertionError as error:
-        raise _broken(where, SOUND, f"it raised {error}") from error
-
-
-def _kept_for(sampler: Sampler, slots: Slots) -> dict[str, NDArray[np.float64] | None]:
-    """The state of a sampler for the rows in these slots, by the names of its hooks."""
-    return {
-        "row_weights": sampler.row_weights(slots),
-        "row_priorities": sampler.row_priorities(slots),
-    }
-
-
-# ---- in a file, and in another ring --------------------------------------------------------------
-
-
-def _check_files(make_sampler: Callable[[], Sampler]) -> None:
-    """In a file a sampler draws as on the heap, and finds its state again."""
-    heap, sampler = _filled(make_sampler(), 7), make_sampler()
-    where = f"{sampler!r}, in a file"
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        try:
-            rb = _filled(sampler, 7, mmap_prefix=Path(folder) / "rows")
-        except Exception as error:
-            found = f"it raised {type(error).__name__}: {error}"
-            raise _broken(where, HOOKED, found) from error
-        drawn = [
-            _attempt(where, one, 20, True, np.random.default_rng(0), True, None)
-            for one in (heap, rb)
-        ]
-        _expect_same(where, FILED, *drawn)
-        if not sampler.maps_rows:
-            return
-        slots = rb.ring.present_slots()
-        before = _kept_for(sampler, slots)
-        del rb, sampler
-        gc.collect()  # so that the file is free to be opened again
-        again = _buffer(make_sampler(), 7, mmap_prefix=Path(folder) / "rows", mmap_mode="r+")
-        # Weights of rows may depend on the draws, as those of ranks do; priorities do not.
-        name = "row_weights" if before["row_priorities"] is None else "row_priorities"
-        after = _kept_for(again.sampler, slots)[name]
-        if _value(after) != _value(before[name]):
-            raise _broken(where, FILED, f"{name}: {before[name]} became {after}")
-        del again
-        gc.collect()
-
-
-def _check_move(make_sampler: Callable[[], Sampler]) -> None:
-    """Over a ring of another capacity a sampler goes on with its state for the rows there."""
-    rb, smaller = _filled(make_sampler(), 7), _filled(None, 5)
-    ring, where = smaller.ring, f"{rb.sampler!r}, moved from 7 slots to 5"
-    slots = (ring.row_ids(np.arange(5)) % 7).astype(np.intp)
-    slots[ring.absent_at(np.arange(5))] = -1
-    there = slots[slots >= 0]
-    before = rb.sampler.row_priorities(there)
-    moved: Sampler = _copied(rb.sampler, where)
-    try:
-        moved.move(slots, ring)
-        moved.open(ring)
-        drawn = moved.draw(ring, 20, np.random.default_rng(0), replace=True)
-    except Exception as error:
-        raise _broken(where, MOVED, f"it raised {type(error).__name__}: {error}") from error
-    _check_form(where, ring, smaller.schema.names, 20, True, drawn)
-    _check_columns(where, moved, ring, 20, drawn)
-    after = moved.row_priorities(np.flatnonzero(slots >= 0))
-    if before is not None and (after is None or not np.allclose(before, after)):
-        raise _broken(where, MOVED, f"{before} became {after}")
-
-
-def _filled(sampler: Sampler | None, capacity: int, **options: Any) -> ReplayBuffer:
-    """A buffer that has wrapped, with an absent row, and with priorities if it has them."""
-    rb = _buffer(sampler, capacity, **options)
-    for number in range(9):
-        priorities = {"priorities": float(number % 4)} if rb.has_priorities else {}
-        _add(rb, 1, [number != 6], **priorities)
-    return rb
-
-
-def _buffer(sampler: Sampler | None, capacity: int, **options: Any) -> ReplayBuffer:
-    """A buffer of the class that a sampler is for."""
-    make: Any = ReplayBuffer
-    if sampler is not None and sampler.has_priorities:
-        make = PrioritizedReplayBuffer
-    made: ReplayBuffer = make(capacity, FIELDS, sampler=sampler, seed=0, **options)
-    return made
 
 
 def _attempt(
@@ -400,7 +247,7 @@ def _attempt(
         if too_few:
             raise _broken(where, TOO_FEW, f"there are {len(eligible)}, and it drew {drawn!r}")
         _check_form(where, ring, rb.schema.names, n, replace, drawn)
-        _check_columns(where, sampler, ring, n, drawn)
+        _check_columns(where, sampler, n, drawn[1])
         others = np.setdiff1d(drawn[0], eligible)
         if len(others):
             raise _broken(where, ELIGIBLE, f"got slot {others[0]}")
@@ -439,9 +286,8 @@ def _check_form(where: str, ring: Ring, fields: Any, n: int, replace: bool, draw
             raise _broken(where, COLUMNS, f"got length {len(column)} as {name!r}")
 
 
-def _check_columns(where: str, sampler: Sampler, ring: Ring, n: int, drawn: Draw) -> None:
+def _check_columns(where: str, sampler: Sampler, n: int, extra: Extra) -> None:
     """Check the columns that a sampler declares."""
-    slots, extra = drawn
     for name, (dtype, shape) in sampler.columns.items():
         if name not in extra:
             raise _broken(where, DECLARED, f"{name!r} is not there")
@@ -449,15 +295,6 @@ def _check_columns(where: str, sampler: Sampler, ring: Ring, n: int, drawn: Draw
         if column.dtype != dtype or column.shape != (n, *shape):
             found = f"expected {dtype}, shape {(n, *shape)}, got {_kind(column)}"
             raise _broken(where, DECLARED, f"{name!r}: {found}")
-    if isinstance(sampler, PrioritySampler):
-        expected = _names(sampler, ring, slots)
-        if not np.array_equal(extra["indexes"], expected):
-            raise _broken(where, INDEXES, f"expected {expected}, got {extra['indexes']}")
-
-
-def _names(sampler: PrioritySampler, ring: Ring, slots: Slots) -> NDArray[np.int64]:
-    """``indexes`` of the rows in these slots, for ``update_priorities``."""
-    return handles(ring, slots) if sampler.check_for_update else slots.astype(np.int64)
 
 
 def _batches(rows: int) -> Iterator[tuple[int, bool]]:
@@ -547,20 +384,20 @@ def _copied(one: Any, place: str) -> Any:
 # ---- histories of buffers: the same each time, with a name for each stage ------------------------
 
 
-def _add(rb: ReplayBuffer, rows: int, present: list[bool] | None = None, **others: Any) -> None:
+def _add(rb: ReplayBuffer, rows: int, present: list[bool] | None = None) -> None:
     """Add numbered rows; every third ends an episode."""
     reward = np.arange(rows, dtype=np.float32) + rb.ring.written
     step = {"obs": np.stack([reward, -reward], axis=1), "rew": reward, "done": reward % 3 == 2}
     if present is None:
-        rb.add(**step, **others)
+        rb.add(**step)
     else:
-        rb.add_where(present, **step, **others)
+        rb.add_where(present, **step)
 
 
 # Capacity and environments of a buffer; then each stage: its name, and what is done before it. A
 # number adds so many rows, bools add a time step in which some environments have a step, None
 # clears, and a digit in quotes deletes the episode of that number.
-HISTORIES: tuple[tuple[int, int, list[tuple[Any, ...]]], ...] = (
+HISTORIES: tuple[History, ...] = (
     (
         7,
         1,
@@ -600,7 +437,7 @@ HISTORIES: tuple[tuple[int, int, list[tuple[Any, ...]]], ...] = (
 
 
 def _stages(capacity: int, n_envs: int, stages: list[tuple[Any, ...]], sampler: Sampler) -> Stages:
-    rb = _buffer(sampler, capacity, n_envs=n_envs)
+    rb = ReplayBuffer(capacity, FIELDS, sampler=sampler, n_envs=n_envs, seed=0)
     for where, *actions in stages:
         for action in actions:
             if action is None:
@@ -612,46 +449,6 @@ def _stages(capacity: int, n_envs: int, stages: list[tuple[Any, ...]], sampler: 
             else:
                 _add(rb, action)
         yield (f"{n_envs} environments, {where}" if n_envs > 1 else where), rb
-
-
-def _given_priorities(sampler: Sampler) -> Stages:
-    rb = _buffer(sampler, 20)
-    assert isinstance(sampler, PrioritySampler)
-    where = f"{sampler!r}, of rows with priorities"
-    _check_reading(where, sampler)
-    _add(rb, 5, priorities=[1.0, 2.0, 0.5, 0.0, 4.0])
-    _expect_priorities(where, GIVEN, rb, np.arange(5), [1.0, 2.0, 0.5, 0.0, 4.0])
-    yield "5 rows with priorities", rb
-    slots = np.array([3, 0, 3], np.intp)
-    rb.update_priorities(_names(sampler, rb.ring, slots), [9.0, 3.0, 2.5])
-    _expect_priorities(where, GIVEN, rb, np.arange(5), [3.0, 2.0, 0.5, 2.5, 4.0])
-    yield "priorities updated, one of them twice", rb
-    greatest = sampler.get_max_priority()
-    _add(rb, 20)
-    _expect_priorities(where, NEWEST, rb, rb.ring.newest_slots(20), [greatest] * 20)
-    yield "all rows overwritten by rows without priorities", rb
-
-
-def _check_reading(where: str, sampler: PrioritySampler) -> None:
-    """Priorities are read as an array, or refused."""
-    read = sampler.read_priorities([1, 0.5])
-    if _value(read) != _value(np.array([1, 0.5])):
-        raise _broken(where, READ, f"[1, 0.5] became {read!r}")
-    for wrong in (-1.0, np.nan):
-        try:
-            read = sampler.read_priorities([1.0, wrong])
-        except ValueError:
-            continue
-        raise _broken(where, READ, f"{[1.0, wrong]} became {read!r}")
-
-
-def _expect_priorities(
-    where: str, promise: str, rb: ReplayBuffer, slots: NDArray[Any], expected: list[float]
-) -> None:
-    """Rows have these priorities, if the sampler knows any."""
-    found = rb.sampler.row_priorities(slots.astype(np.intp))
-    if found is not None and not np.allclose(found, expected):
-        raise _broken(where, promise, f"expected {expected}, got {found.tolist()}")
 
 
 # ---- layers -------------------------------------------------------------------------------------
