@@ -9,7 +9,6 @@ sampler keeps for rows (``Sampler.check_rows``), and whether it keeps its promis
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +28,12 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._fields.schema import Field, Layout
+from cpprb_like._fields.schema import Layout
 from cpprb_like._files.recovery import MOST, open_steps
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf
-from cpprb_like._rows.gather import new_array
 from cpprb_like.samplers._base import Sampler
-from cpprb_like.views._rows import read_rows
 
-__all__ = ["IdFields", "check_memory", "check_rows"]
+__all__ = ["check_memory", "check_rows"]
 
 FLAGS = 1 << 13  # rows whose flags are compared at once: their records stay in the cache
 
@@ -46,13 +43,11 @@ def check_rows(
     arena: NDArray[np.uint8],
     ring: Ring,
     sampler: Sampler,
-    ids: IdFields,
 ) -> None:
     """Raise ``AssertionError`` unless a buffer is sound, while no thread writes to it."""
     _check_arena(layout, arena, ring.chains)
     timeline = _Timeline(layout, arena, ring.lookahead)
     _check_sizes(timeline, ring)
-    ids.check(timeline, ring)
     sampler.check_rows(ring, timeline.slots)
 
 
@@ -100,50 +95,24 @@ class _Timeline(_Extent):
         super().__init__(layout, arena)
         ids = np.arange(self.oldest, self.written)
         flags = layout.flags(arena)[ids % self.capacity]
-        self.absent = ids[flags & FLAG_ABSENT != 0]
         present = flags & FLAG_ABSENT == 0
         ids, flags = ids[present], flags[present]
         order = np.argsort(ids % self.n_envs, kind="stable")
-        self.ids: NDArray[np.int64] = ids[order].astype(np.int64)
-        self.flags: NDArray[np.uint8] = flags[order]
-        self.slots = np.ascontiguousarray(self.ids % self.capacity, np.intp)
-        self.streams = self.ids % self.n_envs
-        ended = self.flags & FLAG_END != 0
-        n = len(self.ids)
-        first_of_stream = np.ones(n, np.bool_)
-        first_of_stream[1:] = self.streams[1:] != self.streams[:-1]
-        self.begins = first_of_stream.copy()  # an episode, or what is left of one
-        self.begins[1:] |= ended[:-1]
-        # It is unknown whether a deleted row before it belonged to the episode.
-        is_known = ~np.isin(self.ids - self.n_envs, self.absent)
-        if self.written > self.capacity:
-            is_known &= ~first_of_stream
-        self.is_first = self.begins & is_known
-        starts = np.flatnonzero(self.begins)
-        episode = np.cumsum(self.begins) - 1
-        stops = np.append(starts[1:], n)
-        self.age = np.arange(n) - starts[episode] if n else np.empty(0, np.intp)
-        self.left = stops[episode] - 1 - np.arange(n) if n else np.empty(0, np.intp)
-        self.complete = ended[stops[episode] - 1] if n else np.empty(0, np.bool_)
-        finished = (self.left >= lookahead) | self.complete
-        incomplete = self.ids[~finished]
+        ids, ended = ids[order], flags[order] & FLAG_END != 0
+        self.slots = np.ascontiguousarray(ids % self.capacity, np.intp)
+        n, streams = len(ids), ids % self.n_envs
+        begins = np.ones(n, np.bool_)  # an episode, or what is left of one
+        begins[1:] = (streams[1:] != streams[:-1]) | ended[:-1]
+        stops = np.append(np.flatnonzero(begins)[1:], n)
+        last = stops[np.cumsum(begins) - 1] - 1 if n else np.empty(0, np.intp)
+        finished = (last - np.arange(n) >= lookahead) | ended[last]
+        incomplete = ids[~finished]
         while True:  # those that are older than the newest ``size`` complete rows are left out
             first = self.written - layout.size - len(incomplete)
             if len(incomplete) == 0 or incomplete.min() >= first:
                 break
             incomplete = incomplete[incomplete >= first]
-        self.drawable = finished & (self.ids >= first)
-
-    def read(self, ring: Ring, name: str) -> Array:
-        """The values of a field, as they were added, in the order of time."""
-        (column,) = [column for column in ring.columns if column.name == name]
-        out = {name: new_array(ring, column, len(self.slots))}
-        read_rows(ring, self.slots, out)
-        return out[name]
-
-    def require(self, sound: Array, what: str, expected: Array, got: Array) -> None:
-        """Raise ``AssertionError`` unless all rows are sound."""
-        _require_rows(sound, self.ids, self, what, expected, got)
+        self.drawable = finished & (ids >= first)
 
 
 # ---------------------------------------------------------------------- memory
@@ -271,65 +240,3 @@ def _require_rows(
         k = int(np.flatnonzero(~sound)[0])
         place = f"slot {ids[k] % timeline.capacity}, environment {ids[k] % timeline.n_envs}"
         expect(False, f"row {ids[k]} ({place}): {what}", expected[k], got[k])
-
-
-# ---------------------------------------------------------------------- readings
-
-
-class IdFields:
-    """The fields of step ids."""
-
-    def __init__(self, layout: Layout, step_id: str | None, stack: str | None) -> None:
-        self.by_name = {field.name: field for field in layout.schema.fields}
-        self.step_id, self.stack = step_id, stack
-        if step_id is None:
-            if stack is not None:
-                raise ValueError(f"stack={stack!r}: expected step_id too")
-            return
-        self._numbers("step_id", step_id, ((), (1,)))
-        self.following = f"next_{step_id}"
-        if self.following in self.by_name:
-            self._numbers("step_id", self.following, ((), (1,)))
-        if stack is not None:
-            depth = self._numbers("stack", stack, None).shape
-            if len(depth) != 1 or depth[0] == 0:
-                raise ValueError(f"stack: expected a field of shape (depth,), got {depth}")
-
-    def _numbers(self, option: str, name: object, shapes: tuple[Any, ...] | None) -> Field:
-        if not isinstance(name, str):
-            raise TypeError(f"{option}: expected the name of a field, got {name!r}")
-        if name not in self.by_name:
-            raise ValueError(f"{option}: expected one of {list(self.by_name)}, got {name!r}")
-        field = self.by_name[name]
-        if field.dtype.kind not in "iuf" or (shapes is not None and field.shape not in shapes):
-            raise ValueError(
-                f"{option}: expected a field of whole numbers, got {name!r}, "
-                f"{field.dtype} of shape {field.shape}"
-            )
-        return field
-
-    def check(self, timeline: _Timeline, ring: Ring) -> None:
-        """Each row is the one after the one before, and is read with its right neighbours."""
-        if self.step_id is None or not timeline.ids.size:
-            return
-        ids = _as_numbers(timeline.read(ring, self.step_id)).reshape(-1)
-        expected = ids.copy()
-        expected[1:] = np.where(timeline.begins[1:], ids[1:], ids[:-1] + 1)
-        timeline.require(ids == expected, f"field {self.step_id!r}", expected, ids)
-        if self.following in self.by_name:
-            following = _as_numbers(timeline.read(ring, self.following)).reshape(-1)
-            what = f"field {self.following!r}"
-            timeline.require(following == ids + 1, what, ids + 1, following)
-        if self.stack is not None:
-            found = _as_numbers(timeline.read(ring, self.stack))
-            depth = found.shape[1]
-            # The oldest row knows best where an episode began that began before it.
-            oldest = np.arange(len(ids)) - timeline.age
-            before = np.minimum(found[:, 0], ids)
-            least = np.where(timeline.is_first, ids, before)[oldest]
-            stacks = np.maximum(ids[:, None] - np.arange(depth)[::-1], least[:, None])
-            timeline.require((found == stacks).all(axis=1), f"field {self.stack!r}", stacks, found)
-
-
-def _as_numbers(values: Array) -> Array:
-    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)

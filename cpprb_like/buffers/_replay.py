@@ -733,58 +733,26 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
         return self.consistently(attempt)
 
-    def check(self, step_id: str | None = None, *, stack: str | None = None) -> None:
-        """Verify that the buffer is sound: its memory, and what is read of every row.
+    def check(self) -> None:
+        """Verify that the buffer is sound: all state that can be derived in two ways.
 
-        Without arguments: the header against the flags of the rows, the flags against the fields
-        that end episodes, the sizes, what fields of ``next_of`` and ``stack_compress`` keep for
-        each row, and the weights of rows that are drawn by priority.
-        With ``step_id`` also that each row is read with its right neighbours.
-
-        Parameters
-        ----------
-        step_id : str, optional
-            A field of one integer that numbers the steps of each environment: within an episode
-            each is one more than the one before. If there is a field ``next_<step_id>``, it is one
-            more than ``step_id`` in every row.
-        stack : str, optional
-            A field of shape ``(depth,)`` that is the stack of the newest ids: the last is
-            ``step_id``, each one before is one less, and the first id of the episode where the
-            episode has none.
+        The header is compared with the flags of the rows, the flags with the fields that end
+        episodes, the sizes, what fields of ``next_of`` and ``stack_compress`` keep for each row,
+        and the weights of rows that are drawn by priority.
 
         Raises
         ------
         AssertionError
             Something is wrong; the message names the row, what was expected and what came.
-        TypeError, ValueError
-            A field is unknown, or is none of that kind.
 
         Notes
         -----
-        Cost: proportional to the rows; all rows of ids are read at once. Other threads that add
-        wait. Values that are stored once and that nothing refers to, such as rewards, cannot be
-        verified, and n-step returns follow from them when they are read.
-
-        Examples
-        --------
-        >>> from cpprb_like import ReplayBuffer
-        >>> fields = {"t": {"shape": (), "dtype": "i8"}, "done": {"shape": (), "dtype": bool}}
-        >>> rb = ReplayBuffer(4, fields, next_of="t")
-        >>> rb.add(t=[0, 1, 2], next_t=[1, 2, 3], done=[False, False, True])
-        0
-        >>> rb.check(step_id="t")
-        >>> rb.add(t=[0, 2], next_t=[1, 3], done=[False, False])
-        3
-        >>> rb.check(step_id="t")
-        Traceback (most recent call last):
-          ...
-        AssertionError: row 4 (slot 0, environment 0): field 't': expected 1, got 2
+        Cost: proportional to the rows. Other threads that add wait. Values that are stored once and
+        that nothing refers to, such as rewards, cannot be verified.
         """
-        from cpprb_like.buffers._checking import IdFields, check_rows  # noqa: PLC0415 (on demand)
+        from cpprb_like.buffers._checking import check_rows  # noqa: PLC0415 (on demand)
 
-        ids = IdFields(self._layout, step_id, stack)
-        rows = self._layout, self._arena, self.ring
-        self._hold(True, check_rows, *rows, self.sampler, ids)
+        self._hold(True, check_rows, self._layout, self._arena, self.ring, self.sampler)
 
     def get_all_transitions(
         self, shuffle: bool = False, *, fields: str | Iterable[str] | None = None

@@ -75,7 +75,7 @@ def test_a_transition_is_in_the_slot_of_its_number(size: int, n: int) -> None:
             rb[len(there)]
     rb.update(3 % size, rew=100.0)
     assert rb[3 % size]["rew"] >= 100.0
-    rb.check("t")
+    rb.check()
 
 
 def test_rows_older_than_the_newest_of_the_size_are_left_out_when_an_episode_ends() -> None:
@@ -126,7 +126,7 @@ def test_a_deleted_row_is_a_hole_in_its_slot() -> None:
         rb[13 % 8]
     assert rb[2:8]["t"].tolist() == [10, 11, 12]
     assert set(rb.sample(100)["t"].tolist()) == {16, 17, 10, 11, 12}
-    rb.check("t")
+    rb.check()
 
 
 def test_rows_that_are_left_out_are_deleted_with_their_episode() -> None:
@@ -139,8 +139,8 @@ def test_rows_that_are_left_out_are_deleted_with_their_episode() -> None:
     assert rb.episodes.read(0)["t"].tolist() == [6, 7, 8]
     assert rb.episodes.delete(0) == 3
     assert rb.get_all_transitions()["t"].tolist() == [9, 10, 11]
-    rb.check("t")
-    pickle.loads(pickle.dumps(rb)).check("t")
+    rb.check()
+    pickle.loads(pickle.dumps(rb)).check()
 
 
 # ---- several environments ------------------------------------------------------------------
