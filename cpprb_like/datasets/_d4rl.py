@@ -17,8 +17,7 @@ import numpy as np
 from cpprb_like.datasets import _hdf5
 from cpprb_like.datasets._files import begins_with, warn
 from cpprb_like.datasets._format import CUT, OPEN, Format, Reader, Steps, Writer
-from cpprb_like.datasets._header_builder import HeaderBuilder
-from cpprb_like.datasets._model import EpisodeRecord, Field, Header, Place, Rows
+from cpprb_like.datasets._model import EpisodeRecord, Field, Header, HeaderBuilder, Place, Rows
 
 NAME = "d4rl"
 MAGIC = b"\x89HDF\r\n\x1a\n"

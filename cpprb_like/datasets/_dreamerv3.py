@@ -28,7 +28,6 @@ from cpprb_like.checkpoint._npz import Archive
 from cpprb_like.datasets._files import reading
 from cpprb_like.datasets._format import BOTH, Format, Reader, Steps, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
-from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._model import (
     ENDS,
     FLAG,
@@ -36,6 +35,7 @@ from cpprb_like.datasets._model import (
     EpisodeRecord,
     Field,
     Header,
+    HeaderBuilder,
     Place,
     Rows,
     between_steps,

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cpprb_like.datasets._files import is_plain
-from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._model import (
     FLAG,
     Array,
     EpisodeRecord,
     Field,
     Header,
+    HeaderBuilder,
     Place,
     Rows,
     as_one_stream,

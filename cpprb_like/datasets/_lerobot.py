@@ -25,7 +25,6 @@ from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import converted, is_native, need, reading
 from cpprb_like.datasets._format import CUT, FINAL, Format, Reader, Steps, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
-from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._images import COLORS, decoded, encoded
 from cpprb_like.datasets._model import (
     FLAG,
@@ -33,6 +32,7 @@ from cpprb_like.datasets._model import (
     EpisodeRecord,
     Field,
     Header,
+    HeaderBuilder,
     Place,
     Rows,
     load_json,

@@ -17,7 +17,6 @@ import numpy as np
 from cpprb_like.datasets import _minari_metadata
 from cpprb_like.datasets._files import reading
 from cpprb_like.datasets._format import CUT, Format, Reader, Steps, Writer
-from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._minari_arrow import ArrowOutput, ArrowStorage
 from cpprb_like.datasets._minari_hdf5 import Hdf5Output, Hdf5Storage
 from cpprb_like.datasets._minari_metadata import ENDS, INFOS, StoredEpisode
@@ -26,6 +25,7 @@ from cpprb_like.datasets._model import (
     EpisodeRecord,
     Field,
     Header,
+    HeaderBuilder,
     Place,
     Rows,
     key_of,

@@ -39,26 +39,26 @@ class ArrowOutput:
         self._nbytes = 0
 
     def begin(self, number: int, n: int) -> None:
-        """Begin with no rows."""
+        """Begin with zeros."""
         self._number, self._n = number, n
-        self._pieces: dict[Place, list[Array]] = {path: [] for path in self._columns}
+        self._whole = {
+            path: np.zeros((n + 1, *field.shape), field.dtype)
+            for path, field in self._columns.items()
+        }
 
     def put(self, path: Place, at: int, values: Array) -> None:
         """Keep rows of a column."""
-        del at
-        self._pieces[path].append(values)
+        self._whole[path][at : at + len(values)] = values
 
     def end(self) -> None:
         """Write the folder of the episode."""
         pa, n = need("pyarrow", NAME), self._n
         parts: dict[str, dict[Place, Any]] = {}
         shapes: dict[Place, tuple[int, ...]] = {}
-        for path, pieces in self._pieces.items():
-            field, (column, *rest) = self._columns[path], path
-            whole = np.zeros((n + 1, *field.shape), field.dtype)
-            np.concatenate(pieces, out=whole[: sum(map(len, pieces))])
+        for path, whole in self._whole.items():
+            column, *rest = path
             if column == INFOS:
-                shapes[tuple(rest)] = field.shape
+                shapes[tuple(rest)] = whole.shape[1:]
             is_list = column in LISTS or (column == INFOS and whole.ndim > 1)
             made = _arrow.column(whole, is_flat=is_list and path not in self._numbers)
             parts.setdefault(column, {})[tuple(rest)] = made
@@ -68,7 +68,7 @@ class ArrowOutput:
                 for column, found in parts.items()
             }
         )
-        self._pieces = {}
+        self._whole = {}
         folder = self._folder / str(self._number)
         folder.mkdir()
         with (

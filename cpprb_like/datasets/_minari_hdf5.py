@@ -113,8 +113,8 @@ class Hdf5Column:
         data = self._data
         if not self._fits:
             return f"{data.dtype} of shape {data.shape}"
-        is_image = leaf is not None and leaf.is_image and self._has_jpeg
-        if is_image and 0 < data.ndim <= 2 and len(leaf.shape) + 1 != data.ndim:
+        is_flat = self._has_jpeg and data.ndim in (1, 2)
+        if leaf is not None and leaf.is_image and is_flat and len(leaf.shape) + 1 != data.ndim:
             return Field(name, np.dtype(np.uint8), leaf.shape)
         return _hdf5.field_of(data, data.name, name)
 

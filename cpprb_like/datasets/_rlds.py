@@ -22,7 +22,6 @@ import numpy as np
 from cpprb_like.datasets import _tfrecord
 from cpprb_like.datasets._files import converted, is_native, need
 from cpprb_like.datasets._format import BOTH, Format, Reader, Steps, Writer
-from cpprb_like.datasets._header_builder import HeaderBuilder
 from cpprb_like.datasets._images import COLORS, decoded
 from cpprb_like.datasets._model import (
     ENDS,
@@ -31,6 +30,7 @@ from cpprb_like.datasets._model import (
     EpisodeRecord,
     Field,
     Header,
+    HeaderBuilder,
     Place,
     Rows,
     between_steps,

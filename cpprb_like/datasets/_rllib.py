@@ -12,19 +12,30 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cpprb_like.datasets import _arrow, _arrow_tensors
+from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import begins_with, need, reading
 from cpprb_like.datasets._format import CUT, Format, Reader, Steps, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
-from cpprb_like.datasets._header_builder import HeaderBuilder
-from cpprb_like.datasets._model import Array, EpisodeRecord, Field, Header, Place, Rows
+from cpprb_like.datasets._model import (
+    Array,
+    EpisodeRecord,
+    Field,
+    Header,
+    HeaderBuilder,
+    Place,
+    Rows,
+    load_json,
+)
 
 NAME = "rllib"
 MAGIC = b"PAR1"
@@ -43,6 +54,8 @@ COLUMNS = {
 Key = tuple[Any, ...]  # name of the episode and of the agent of a row; () if no column says it
 GROUPS = ("obs", "actions", "new_obs")  # which may have parts
 RESERVED = (EPISODE, TIME, AGENT, "module_id", "infos", "dones", "unroll_id")
+OF_RAY = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
+METADATA = b"ARROW:extension:metadata"
 BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
 
 
@@ -70,7 +83,7 @@ class RllibWriter(Writer):
             TIME: {(): pa.array(np.arange(at, at + n))},
         }
         for (column, *path), values in steps.items():
-            parts.setdefault(column, {})[tuple(path)] = _arrow_tensors.column(values)
+            parts.setdefault(column, {})[tuple(path)] = _tensor_column(values)
         self._file.add({column: _arrow.struct(found) for column, found in parts.items()})
 
     def close(self) -> None:
@@ -114,7 +127,7 @@ class RllibReader(Reader):
         def field_of(place: Place, name: str) -> Field | str:
             column, *path = place
             whole = first.column(column)
-            found = _arrow_tensors.part(first.schema.field(column), whole, tuple(path))
+            found = _tensor_part(first.schema.field(column), whole, tuple(path))
             field = None if isinstance(found, str) else _arrow.field_of(found, name)
             kind = found if isinstance(found, str) else str(whole.type)
             if field is not None:
@@ -270,7 +283,7 @@ class RllibReader(Reader):
             if column not in batch.schema.names:
                 raise ValueError(f"{column}: expected a column of this name, got none")
             field, whole = batch.schema.field(column), batch.column(column)
-            found = _arrow_tensors.part(field, whole, tuple(path))
+            found = _tensor_part(field, whole, tuple(path))
             if isinstance(found, str):
                 raise ValueError(f"{column}: expected numbers, got {found}")
             rows[name] = _arrow.values_of(found, column, self.header[name])
@@ -293,6 +306,95 @@ def _check_recorded(batch: Any) -> None:
             f"{WHOLE}: expected a column for each of {list(COLUMNS)}, got whole episodes: record "
             "with output_write_episodes=False and output_compress_columns=[]"
         )
+
+
+# ---------------------------------------------------------------------- tensors of Ray
+#
+# Ray has columns of tensors as types of extensions of Arrow: a flat list for each row, with the
+# shape beside it. Ray takes nested lists for arrays of Python objects, so what it is to read is
+# written as a type of its own. What pyarrow makes of that depends on what the process has imported:
+# once Ray is there it is Ray's type, and else a plain list without its shape.
+
+
+@cache
+def _type_of_ray() -> Any:
+    """A type of the name and the parts of Ray's, which is not imported."""
+    pa = need("pyarrow", "arrow")
+
+    class Tensor(pa.ExtensionType):  # type: ignore[misc, name-defined]
+        """Flat lists, and the shape of each as JSON."""
+
+        def __init__(self, values: Any, shape: tuple[int, ...]) -> None:
+            self._shape = shape
+            super().__init__(pa.large_list(values), OF_RAY[-1])
+
+        def __arrow_ext_serialize__(self) -> bytes:
+            return json.dumps(self._shape).encode()
+
+        @classmethod
+        def __arrow_ext_deserialize__(cls, storage: Any, serialized: bytes) -> Any:
+            """The same again, as pyarrow lets go of instances whose columns are in use."""
+            return cls(storage.value_type, json.loads(serialized))
+
+    return Tensor
+
+
+def _tensor_column(values: Array) -> Any:
+    """Values as an array of Arrow: numbers, or tensors of Ray."""
+    pa = need("pyarrow", "arrow")
+    n, shape = len(values), values.shape[1:]
+    if not shape:
+        return _arrow.column(values)
+    offsets = np.arange(n + 1, dtype=np.int64) * math.prod(shape)
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    stored = pa.LargeListArray.from_arrays(offsets, flat)
+    return pa.ExtensionArray.from_storage(_type_of_ray()(flat.type, shape), stored)
+
+
+def _tensor_part(field: Any, found: Any, path: Place) -> Any:
+    """The values at a path of a column, tensors as lists of a fixed size.
+
+    The name of the extension, if it is another one, as its values are not known.
+    """
+    name = ".".join((field.name, *path))
+    for key in path:
+        kind = found.type
+        found = _arrow.part(found, (key,), name)
+        field = kind.field(kind.get_field_index(key))
+    return _plain(field, found, name)
+
+
+def _plain(field: Any, found: Any, name: str) -> Any:
+    pa = need("pyarrow", "arrow")
+    kind, metadata = field.type, field.metadata or {}
+    if isinstance(kind, pa.BaseExtensionType):
+        if kind.extension_name in OF_RAY and isinstance(kind, pa.ExtensionType):
+            return _shaped(found.storage, _shape(kind.__arrow_ext_serialize__(), name), name)
+        return kind.extension_name
+    extension = metadata.get(_arrow.EXTENSION, b"").decode(errors="replace")
+    if extension in OF_RAY:
+        return _shaped(found, _shape(metadata.get(METADATA, b""), name), name)
+    return extension or found
+
+
+def _shape(text: bytes, name: str) -> list[int]:
+    """The shape that Ray leaves beside a column, as JSON."""
+    shape: Any = load_json(text, name)
+    is_shape = isinstance(shape, list) and len(shape) <= _arrow.MOST_AXES
+    if not is_shape or any(type(n) is not int or n < 0 for n in shape):
+        raise ValueError(f"{name}: expected the shape of a tensor, got {json.dumps(shape)}")
+    return list(shape)
+
+
+def _shaped(storage: Any, shape: list[int], name: str) -> Any:
+    """A flat list for each row as nested lists of a fixed size."""
+    values, lengths = _arrow.flat(storage, name)
+    size = math.prod(shape)
+    if lengths != (size,) and len(storage):
+        raise ValueError(
+            f"{name}: expected {size} values of a tensor of shape {tuple(shape)}, got {lengths}"
+        )
+    return _arrow.column(values.reshape(len(storage), *shape))
 
 
 class Rllib(Format):

@@ -1,14 +1,26 @@
-"""Gymnasium spaces as nests of fields: Dict and Tuple spaces are branches, the others leaves."""
+"""Gymnasium spaces as nests of fields, and cpprb's two helpers for environments.
+
+Dict and Tuple spaces are branches, the others leaves. New programs use ``GymnasiumRecorder``, which
+needs no helpers and handles autoresets.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
 
-from cpprb_like.integrations._nests import Branch, Leaf, Path, Tree
+from cpprb_like.integrations._nests import Branch, Leaf, Path, Tree, refuse_repeated
 from cpprb_like.integrations._steps import Parts
+from cpprb_like.typing import FieldSpec
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+NamedLeaves: TypeAlias = list[tuple[str, Leaf]]
 
 
 def tree_of(space: spaces.Space[Any], path: Path = ()) -> Tree:
@@ -43,3 +55,143 @@ def parts_of(tree: Tree, n_rows: int | None) -> Parts | None:
     if len(found) < len(children):
         return None
     return Parts(tuple(tree.children) if tree.made_of is None else None, found, ())
+
+
+def create_env_dict(
+    env: Any,
+    *,
+    int_type: npt.DTypeLike | None = None,
+    float_type: npt.DTypeLike | None = None,
+) -> dict[str, FieldSpec]:
+    """Return the fields of an environment's steps for ``ReplayBuffer``, as cpprb does.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        Its ``observation_space`` and ``action_space`` are read.
+    int_type : dtype, optional
+        For Discrete, MultiDiscrete and MultiBinary spaces; default int32.
+    float_type : dtype, optional
+        For Box spaces, rewards and ``done``; default float32, for images too.
+
+    Returns
+    -------
+    dict
+        ``rew`` and ``done``, then observations, each with its ``next_`` field, then actions:
+        ``obs`` and ``act``, or ``obs0``, ``obs1``, ... for Tuple spaces, or the keys of Dict
+        spaces. Parts of nested spaces are named by their path, such as ``obs0.camera``. Text is a
+        string of fixed width; values of Graph, Sequence and OneOf spaces are Python objects.
+
+    Raises
+    ------
+    ValueError
+        Two fields would have the same name.
+    NotImplementedError
+        A space is not one of Gymnasium's own.
+
+    Examples
+    --------
+    >>> import gymnasium
+    >>> from cpprb_like import create_env_dict
+    >>> list(create_env_dict(gymnasium.make("CartPole-v1")))
+    ['rew', 'done', 'obs', 'next_obs', 'act']
+    """
+    obs, act = _named_leaves(env)
+    int_type = np.int32 if int_type is None else int_type
+    float_type = np.float32 if float_type is None else float_type
+    env_dict: dict[str, FieldSpec] = {
+        name: {"shape": 1, "dtype": float_type} for name in ("rew", "done")
+    }
+    for name, leaf in obs:
+        env_dict[name] = _declaration(leaf, int_type, float_type)
+        env_dict[f"next_{name}"] = env_dict[name].copy()
+    for name, leaf in act:
+        env_dict[name] = _declaration(leaf, int_type, float_type)
+    return env_dict
+
+
+def create_before_add_func(env: Any) -> Callable[..., dict[str, Any]]:
+    """Return a function that gives the parts of a step the names of ``create_env_dict``.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        Its ``observation_space`` and ``action_space`` are read.
+
+    Returns
+    -------
+    callable
+        ``f(obs, act, next_obs, rew, done)`` returns the keywords for ``ReplayBuffer.add``. Parts
+        may be batches of steps, except values of Graph, Sequence and OneOf spaces.
+
+    Raises
+    ------
+    ValueError, NotImplementedError
+        As ``create_env_dict``.
+
+    Examples
+    --------
+    >>> import gymnasium
+    >>> from cpprb_like import ReplayBuffer, create_before_add_func, create_env_dict
+    >>> env = gymnasium.make("CartPole-v1")
+    >>> rb = ReplayBuffer(100, create_env_dict(env))
+    >>> before_add = create_before_add_func(env)
+    >>> obs, info = env.reset(seed=0)
+    >>> next_obs, rew, terminated, truncated, info = env.step(0)
+    >>> rb.add(**before_add(obs, 0, next_obs, rew, terminated))
+    0
+    """
+    obs_leaves, act_leaves = _named_leaves(env)
+
+    def before_add(obs: Any, act: Any, next_obs: Any, rew: Any, done: Any) -> dict[str, Any]:
+        return {
+            **{name: _part(obs, leaf) for name, leaf in obs_leaves},
+            **{name: _part(act, leaf) for name, leaf in act_leaves},
+            **{f"next_{name}": _part(next_obs, leaf) for name, leaf in obs_leaves},
+            "rew": rew,
+            "done": done,
+        }
+
+    return before_add
+
+
+def _named_leaves(env: Any) -> tuple[NamedLeaves, NamedLeaves]:
+    """Return the leaves of the observation and the action space, with their field names."""
+    obs, act = (
+        [(_name(leaf, space, root), leaf) for leaf in tree_of(space).leaves()]
+        for space, root in ((env.observation_space, "obs"), (env.action_space, "act"))
+    )
+    names = ["rew", "done", *(name for name, _ in obs + act), *(f"next_{name}" for name, _ in obs)]
+    try:
+        refuse_repeated(tuple(names), "spaces")
+    except ValueError as error:
+        raise ValueError(f"{error}; GymnasiumRecorder keeps them apart") from None
+    return obs, act
+
+
+def _name(leaf: Leaf, space: spaces.Space[Any], root: str) -> str:
+    if not leaf.path:
+        return root
+    first, *deeper = leaf.path
+    name = f"{root}{first}" if isinstance(space, spaces.Tuple) else f"{first}"
+    return ".".join([name, *map(str, deeper)])
+
+
+def _declaration(leaf: Leaf, int_type: Any, float_type: Any) -> FieldSpec:
+    """Return the entry of one field, with cpprb's shape: 1 for single values other than Box."""
+    match leaf.space:
+        case spaces.Box():
+            return {"shape": leaf.shape, "dtype": float_type}
+        case spaces.MultiBinary(n=shape):
+            return {"shape": shape, "dtype": int_type}
+        case spaces.Discrete() | spaces.MultiDiscrete():
+            return {"shape": leaf.shape or 1, "dtype": int_type}
+        case _:
+            return {"shape": 1, "dtype": leaf.dtype}
+
+
+def _part(value: Any, leaf: Leaf) -> Any:
+    """Return the part of an observation or action that belongs to a leaf."""
+    for key in leaf.path:
+        value = value[key]
+    return next(leaf.collect(value, "", None)) if leaf.dtype.hasobject else value

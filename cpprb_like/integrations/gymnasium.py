@@ -2,8 +2,8 @@
 
 In all autoreset modes: after an episode end the environment resets in the following step
 (NEXT_STEP), in the same step (SAME_STEP), or only by a call of ``reset`` (DISABLED). Not here: the
-compiled path of the usual steps (``_steps``), spaces as fields (``_spaces``), and cpprb's helpers,
-which are public here too (``_env_dict``).
+compiled path of the usual steps (``_steps``), spaces as fields, and cpprb's helpers, which are
+public here too (``_spaces``).
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ try:
 except ImportError as error:
     raise missing(__name__, "gymnasium 1.1 or newer", "gymnasium", error) from error
 
-from cpprb_like.integrations._env_dict import create_before_add_func, create_env_dict
 from cpprb_like.integrations._nests import Leaf, Tree
 from cpprb_like.integrations._recorder import FloatType, Recorder, those
-from cpprb_like.integrations._spaces import parts_of, tree_of
+from cpprb_like.integrations._spaces import (
+    create_before_add_func,
+    create_env_dict,
+    parts_of,
+    tree_of,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
