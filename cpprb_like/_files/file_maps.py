@@ -64,27 +64,23 @@ WORD = 8
 CACHE_LINE = 64
 MAGIC = b"cpprb_like ring, version "
 VERSION_NBYTES = 32  # of the identity of a layout
-SIDE_NBYTES = (
-    64  # of the header of a file beside the rows: its incarnation and three words are the last
-)
+SIDE_NBYTES = 64  # header of a file beside the rows; incarnation and three words come last
 SIDE_MAGIC = b"cpprb_like, 1"
 INCARNATION_NBYTES = 16
 MARK_NBYTES = 8  # of what a file of the sampler holds
 NO_MARK = bytes(MARK_NBYTES)
 SAMPLER, LOG = "sampler", "flushed"  # names of files beside the rows, as ``Aside.name``
-FIRST_NBYTES = 1 << 16  # first size of an overflow file in bytes, ...
-FIRST_ROOM = 1024  # ... for at most so many values
-UNFINISHED, COMPLETE, REPLACED = range(3)  # what a file beside the rows says of itself
+FIRST_NBYTES = 1 << 16  # bytes of a new file of a chained field ...
+FIRST_ROOM = 1024  # ... with room for at most so many values
+UNFINISHED, COMPLETE, REPLACED = range(3)  # states of a file beside the rows
 BOOT_NBYTES = 36
-CHANGES_AT = (
-    40  # of the word, in the line of the start, that a process raises for those that follow
-)
+CHANGES_AT = 40  # place, in the part ``boot``, of the change counter for followers of a shard
 LOG_NBYTES = 1 << 20  # A log with more bytes than this is rewritten ...
 LOG_GROWTH = 3  # ... if it is so many times as long as its first record.
 TRIES = 100  # to copy a file whose rows are being edited
 NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
 NO_BYTES: Bytes = np.empty(0, np.uint8)
-FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)  # what a system says that has no room left
+FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)  # errors of a system without room
 KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
 NOTHING_ADDED = "; nothing was added, and no row is lost"
 SHARED_FILE = (
@@ -111,13 +107,13 @@ def check_mode(mode: object) -> None:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where things are in the file behind the arena: offset and bytes."""
+    """Parts of the rows file behind the arena: offset and bytes of each."""
 
     boot: tuple[int, int]
-    lens: tuple[int, int]  # of the streams' episodes, before the rows that are being added
-    latest: tuple[tuple[int, int], ...]  # of each chained field: the newest values, twice
+    lens: tuple[int, int]  # lengths of open episodes before the rows that are being added
+    latest: tuple[tuple[int, int], ...]  # newest values of each chained field, twice
     log: tuple[int, int]  # undo log
-    nbytes: int  # of the file
+    nbytes: int  # bytes of the file
 
     @classmethod
     def of(cls, layout: Layout) -> _Places:
@@ -133,10 +129,6 @@ class _Places:
             end = sum(latest[-1])
         log = end, WORD + max(row, state)
         return cls(boot, lens, tuple(latest), log, sum(log))
-
-
-class MarkError(ValueError):
-    """A file of a sampler with other parameters; its argument is the path."""
 
 
 class _Side:
@@ -158,23 +150,9 @@ class _Side:
 class Files:
     """The files of one buffer, open as long as this object or the memory that it gave lives.
 
-    Parameters
-    ----------
-    layout : Layout
-        Of the buffer.
-    prefix : str or Path
-        Of the names of the files.
-    mode : {"x", "w", "r", "r+"}
-        Create them and fail if they exist; replace them; open them to read; open them.
-
-    Raises
-    ------
-    ValueError
-        A field holds Python objects; or the file is none of a buffer, of another one, or damaged.
-    BlockingIOError
-        Another buffer writes to it, in this process or another, or reads it and we are to write.
-    OSError
-        The file exists, does not exist, or the system refuses it.
+    ``mode`` is that of ``ReplayBuffer(mmap_mode=)``. ``ValueError`` names a field of objects,
+    and a file of another buffer or a damaged one. ``BlockingIOError`` is raised while another
+    buffer writes to the files, or reads those that this one is to write.
     """
 
     def __init__(self, layout: Layout, prefix: str | Path, mode: FileMode) -> None:
@@ -207,10 +185,6 @@ class Files:
                 memory = self._read() if mode == "r" else self._open()
             else:
                 memory = self._create(mode)
-        except OverflowError:
-            raise MemoryError(
-                f"no file can have {self._places.nbytes} bytes\n{layout.table()}"
-            ) from None
         except OSError as error:
             if error.filename is None and error.errno is not None:
                 error.filename = str(self.path)
@@ -404,10 +378,6 @@ class Files:
         boot, now = self._part(self._places.boot), _boot_id()
         return boot[:BOOT_NBYTES].tobytes() == now.ljust(BOOT_NBYTES, b"\0")
 
-    def _sign(self) -> None:
-        """Record the start of the machine in the file."""
-        _sign(self._part(self._places.boot))
-
     def _part(self, place: tuple[int, int]) -> Bytes:
         offset, nbytes = place
         return self._memory[offset : offset + nbytes]
@@ -442,7 +412,7 @@ class Files:
         is_logged = self._is_of_this_start and self._log_nbytes
         if not (is_new or self.frozen or is_logged):
             self.flush(lambda _, call: call())
-            self._sign()
+            _sign(self._part(self._places.boot))
 
     def grow(self, ring: Ring) -> None:
         """Make files larger where the ring needs room; ``MemoryError`` if the disk has none."""
@@ -459,8 +429,15 @@ class Files:
                 self._forget_sides()
 
     def _room_for(self, nbytes: int) -> Room:
-        """Say what to do where there is no room for files that grow."""
-        return _disk_for(nbytes, self.path)
+        """Error for a full disk when files grow: see ``Room``."""
+        folder = self.path.parent
+        return Room(
+            lambda: (
+                f"{KEPT_ASIDE} needs {nbytes:,} bytes on the disk, and in {folder} there are "
+                f"{shutil.disk_usage(folder).free:,} left: make room there, and add again"
+                f"{NOTHING_ADDED}"
+            )
+        )
 
     def _lacking(self, ring: Ring) -> list[tuple[Any, Aside, int]]:
         """What lies in a file that is too small, that file, and for how many values it is to be."""
@@ -480,7 +457,7 @@ class Files:
         mark = hashlib.sha256(repr((what, dict(sizes))).encode()).digest()[:MARK_NBYTES]
         file, side = Aside(SAMPLER, 0, 0, 0), None
         try:
-            side = self._open_side(file, mark) if self.mode in ("r", "r+") else None
+            side = self._open_side(file, mark, what) if self.mode in ("r", "r+") else None
         except FileNotFoundError:
             if self.layout.state(self.arena)[WORD_WRITTEN]:
                 warnings.warn(
@@ -489,12 +466,6 @@ class Files:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-        except MarkError as error:
-            raise ValueError(
-                f"{error} holds no priorities of this kind: expected {what}; a sampler of other "
-                "parameters wrote them, or the file was damaged. Without it all rows have the "
-                "priority of new ones"
-            ) from None
         there = side is not None
         if side is None:
             side = self._create_side(file, sum(sizes.values()), mark)
@@ -564,7 +535,7 @@ class Files:
         side.keys[:] = -1
         return side
 
-    def _open_side(self, queue: Aside, mark: bytes = NO_MARK) -> _Side:
+    def _open_side(self, queue: Aside, mark: bytes = NO_MARK, what: str = "") -> _Side:
         """The newest generation of a file that is complete.
 
         What has no header is no hindrance if there is one: who was killed may have left it.
@@ -584,7 +555,11 @@ class Files:
             ):
                 continue
             if head[len(SIDE_MAGIC) :][: len(mark)] != mark:
-                raise MarkError(path)
+                raise ValueError(
+                    f"{path} holds no priorities of this kind: expected {what}; a sampler of other "
+                    "parameters wrote them, or the file was damaged. Without it all rows have the "
+                    "priority of new ones"
+                )
             expected = _side_nbytes(queue, room)
             if nbytes != queue.nbytes or len(memory) != expected:
                 raise ValueError(
@@ -822,7 +797,8 @@ class Files:
         self._unpublished.append(path)
         with path.open("xb+") as file:
             self._lock(file, path)
-            memory = _map_new(file, self._places.nbytes)
+            reserve(file, self._places.nbytes)
+            memory = _array(mmap.mmap(file.fileno(), self._places.nbytes))
         boot = self._part_of(memory, self._places.boot)
         boot[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
         _sign(boot)
@@ -840,12 +816,6 @@ class Files:
 def _side_nbytes(queue: Aside, room: int) -> int:
     """Bytes of a side file with room for so many values."""
     return SIDE_NBYTES + room * (WORD + queue.nbytes)
-
-
-def _map_new(file: BinaryIO, nbytes: int) -> Bytes:
-    """Map a new file: see ``reserve``."""
-    reserve(file, nbytes)
-    return _array(mmap.mmap(file.fileno(), nbytes))
 
 
 def reserve(file: BinaryIO, nbytes: int) -> None:
@@ -871,17 +841,6 @@ class Room:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, OSError) and error.errno in FULL:
             raise MemoryError(self._message()) from error
-
-
-def _disk_for(nbytes: int, path: Path) -> Room:
-    """Say what to do where the disk of the rows is full."""
-    return Room(
-        lambda: (
-            f"{KEPT_ASIDE} needs {nbytes:,} bytes on the disk, and in {path.parent} there are "
-            f"{shutil.disk_usage(path.parent).free:,} left: make room there, and add again"
-            f"{NOTHING_ADDED}"
-        )
-    )
 
 
 def _remove(paths: list[Path], process: int, old: BinaryIO | None) -> None:
