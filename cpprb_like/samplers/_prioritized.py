@@ -799,6 +799,10 @@ def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
         slot = int(np.flatnonzero(~sound)[0])
         right = "a finite number of at least 0" if holds_step[slot] else "0: it holds no step"
         expect(False, f"weight of slot {slot}", right, weights[slot])
+    waiting, awaited = rows.waiting()
+    ids = f"ids of rows whose weights wait, up to {rows.ring.written - 1}"
+    is_known = set(awaited) <= set(waiting) and max(waiting, default=0) <= rows.ring.written
+    expect(is_known, ids, awaited, waiting)
     if rows.ranks is not None:
         _check_ranks(rows.ranks, weights)
     fresh = SumTree(allocate_floats(tree_size(capacity)), capacity)
