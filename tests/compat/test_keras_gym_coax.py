@@ -514,11 +514,16 @@ def test_updates_name_transitions(idx: Any, error: type[Exception]) -> None:
 @pytest.mark.parametrize("name", ["alpha", "beta", "epsilon"])
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "1", None, abs])
 def test_settings_are_numbers_above_0(name: str, value: Any) -> None:
-    """Bad settings are refused by name, in the constructor and later."""
+    """Bad settings are refused by name, in the constructor, and later or by the next use."""
     with pytest.raises((TypeError, ValueError), match=name):
         PrioritizedReplayBuffer(10, **{name: value})
     buffer = PrioritizedReplayBuffer(10)
-    before = getattr(buffer, name)
-    with pytest.raises((TypeError, ValueError), match=name):
+    add(buffer, batch_of(0, 2), [1.0, 1.0])
+
+    def use() -> None:
         setattr(buffer, name, value)
-    assert getattr(buffer, name) == before
+        buffer.sample(2)
+        buffer.update([0], [1.0])
+
+    with pytest.raises((TypeError, ValueError), match=name):
+        use()

@@ -282,7 +282,7 @@ def test_tables_of_continuous_actions() -> None:
     ("options", "word"),
     [
         ({"stack_size": 2}, "state"),
-        ({"update_horizon": 2, "return_as_timeline_format": True}, "timeline"),
+        ({"update_horizon": 2, "return_as_timeline_format": True}, "reward"),
     ],
 )
 def test_tables_that_cannot_be_made(options: dict[str, Any], word: str) -> None:
@@ -292,5 +292,5 @@ def test_tables_that_cannot_be_made(options: dict[str, Any], word: str) -> None:
         replay_buffer_to_pre_timeline_df(True, logged(4, **options))
     rb = ReplayBuffer(replay_capacity=9)
     rb.add(**STEP)
-    with pytest.raises(ValueError, match="log_prob"):
+    with pytest.raises(ValueError, match="mdp_id"):
         replay_buffer_to_pre_timeline_df(True, rb)

@@ -223,8 +223,8 @@ class PrioritizedReplayBuffer(_Buffer):
             raise type(error)(f"random_seed: {error}") from None
         self._random_seed = random_seed
         self._alpha = _above_zero("alpha", alpha)
-        self.beta = beta
-        self.epsilon = epsilon
+        self.beta = _above_zero("beta", beta)
+        self.epsilon = _above_zero("epsilon", epsilon)
 
     def _open(self, fields: dict[str, Any]) -> ReplayBuffer:
         sampler = Prioritized(
@@ -259,24 +259,6 @@ class PrioritizedReplayBuffer(_Buffer):
                 raise
         self._alpha = new
 
-    @property
-    def beta(self) -> float:
-        """Importance-sampling exponent."""
-        return self._beta
-
-    @beta.setter
-    def beta(self, beta: float) -> None:
-        self._beta = _above_zero("beta", beta)
-
-    @property
-    def epsilon(self) -> float:
-        """What is added to each advantage that comes."""
-        return self._epsilon
-
-    @epsilon.setter
-    def epsilon(self, epsilon: float) -> None:
-        self._epsilon = _above_zero("epsilon", epsilon)
-
     def _opened(self) -> tuple[buffers.PrioritizedReplayBuffer, Prioritized]:
         rows = self._rows
         assert isinstance(rows, buffers.PrioritizedReplayBuffer)
@@ -301,7 +283,7 @@ class PrioritizedReplayBuffer(_Buffer):
             raise ValueError(f"Adv: expected shape ({n},), got {given.shape}")
         if not np.isfinite(given.astype(np.float64)).all():
             raise ValueError(f"Adv: expected finite numbers, got {advantages!r}")
-        return np.abs(given.astype(np.float64)) + self.epsilon
+        return np.abs(given.astype(np.float64)) + _above_zero("epsilon", self.epsilon)
 
     def sample(self, batch_size: int = 32) -> Any:
         """Draw transitions by priority, with replacement, as a batch of the class of the first.
@@ -313,7 +295,7 @@ class PrioritizedReplayBuffer(_Buffer):
         n = as_int("batch_size", batch_size, 1)
         if not self:
             raise NotEnoughDataError("cannot sample: the buffer is empty")
-        columns = self._opened()[0].sample(n, beta=self.beta)
+        columns = self._opened()[0].sample(n, beta=_above_zero("beta", self.beta))
         idx = columns.pop("indexes").astype(np.int64) - self.capacity
         weighted = columns["W"].T * columns.pop("weights")  # W may have more axes
         return self._batch(columns | {"W": weighted.T.astype(columns["W"].dtype)}, idx)

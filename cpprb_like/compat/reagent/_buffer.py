@@ -1,7 +1,7 @@
 """ReAgent's ``ReplayBuffer``: transitions of several steps, with stacks, out of single steps.
 
-Not here: the rows, which of them can be drawn, and the transitions that they make (``_rows``); the
-arguments of the constructors (``_settings``); and files that ReAgent wrote (``_files``).
+Not here: the rows, which of them can be drawn, and the transitions that they make (``_rows``);
+fields (``_elements``); and files that ReAgent wrote (``_files``).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from cpprb_like.compat.reagent._elements import (
     NamesError,
     ReplayElement,
     check_elements,
+    declared,
     infer_step,
     need,
 )
 from cpprb_like.compat.reagent._files import Contents, read_files
-from cpprb_like.compat.reagent._rows import Rows, transition_names
-from cpprb_like.compat.reagent._settings import Settings, declared
+from cpprb_like.compat.reagent._rows import Rows, Settings, transition_names
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]

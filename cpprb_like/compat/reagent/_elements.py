@@ -1,11 +1,11 @@
-"""Fields of ReAgent's buffer: inferred from an example, read, given out as tensors.
+"""Fields of ReAgent's buffer: declared or inferred from the first step, read, given out as tensors.
 
 Also the errors that refuse values. Not here: the rows (``_rows``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._arguments.arrays import Array
+from cpprb_like._arguments.checks import as_int
 
 REQUIRED_KEYS = ["observation", "action", "reward", "terminal"]
 RESERVED_KEYS = ("truncated", "priority")  # parameters of ``add``
@@ -118,6 +119,35 @@ def infer_step(fields: Mapping[str, Any]) -> dict[str, DenseMetadata]:
         is_double = array.dtype.newbyteorder("=") == np.float64
         found[name] = DenseMetadata.of(array.astype(np.float32) if is_double else array)
     return found
+
+
+def declared(
+    observation_shape: tuple[int, ...],
+    extra_storage_types: Iterable[tuple[str, tuple[int, ...], DTypeLike]] | None = None,
+    observation_dtype: DTypeLike = np.uint8,
+    action_shape: tuple[int, ...] = (),
+    action_dtype: DTypeLike = np.int32,
+    reward_shape: tuple[int, ...] = (),
+    reward_dtype: DTypeLike = np.float32,
+    terminal_dtype: DTypeLike = np.uint8,
+    **sizes: Any,
+) -> tuple[dict[str, DenseMetadata], dict[str, Any]]:
+    """The fields that are declared, and the parameters that declare none."""
+    elements: dict[str, DenseMetadata] = {}
+    for name, shape, dtype in [
+        ("observation", observation_shape, observation_dtype),
+        ("action", action_shape, action_dtype),
+        ("reward", reward_shape, reward_dtype),
+        ("terminal", (), terminal_dtype),
+        *(extra_storage_types or ()),
+    ]:
+        if name in elements:
+            raise InputError(f"extra_storage_types: the field {name} is declared twice")
+        if not isinstance(shape, tuple):
+            raise InputError(f"{name}: expected a tuple as its shape, got {shape!r}")
+        lengths = tuple(as_int(f"{name}: shape", length) for length in shape)
+        elements[name] = DenseMetadata(lengths, np.dtype(dtype).newbyteorder("="))
+    return elements, sizes
 
 
 def check_elements(elements: Mapping[str, DenseMetadata]) -> None:

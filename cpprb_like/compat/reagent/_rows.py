@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,19 +17,44 @@ from numpy.typing import NDArray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._arguments.arrays import Array, Slots
+from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like.compat.reagent._elements import (
     REQUIRED_KEYS,
     DenseMetadata,
     InputError,
     column,
 )
-from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.samplers import Prioritized, Where
 from cpprb_like.views._stacking import CHECKED_NBYTES, take_stacks
 
 CHUNK = 1 << 16  # rows whose windows are in memory at once
 TRUNCATED = "$truncated"  # a field beside those of the user, whose names are names of Python
 IS_TERMINAL = np.arange(16) & 2 != 0  # by the flags of a window, see ``Ring.windows``
+LEAST = {"stack_size": 1, "replay_capacity": 1, "batch_size": 0, "update_horizon": 1}
+
+
+@dataclass
+class Settings:
+    """Parameters of the buffers, checked."""
+
+    stack_size: int = 1
+    replay_capacity: int = 10000
+    batch_size: int = 1
+    return_everything_as_stack: bool | None = False
+    return_as_timeline_format: bool | None = False
+    update_horizon: int = 1
+    gamma: float = 0.99
+    is_declared: bool = False  # whether the fields were, before the first step
+
+    def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            setattr(self, name, as_int(name, getattr(self, name), least))
+        self.gamma = as_discount("gamma", self.gamma)
+        if self.replay_capacity < self.update_horizon + self.stack_size:
+            raise InputError(
+                "There is not enough capacity to cover update_horizon and stack_size: expected at "
+                f"least {self.update_horizon} + {self.stack_size}, got {self.replay_capacity}"
+            )
 
 
 class Rows:
