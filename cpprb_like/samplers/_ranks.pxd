@@ -36,4 +36,3 @@ cdef class Ranks:
     cdef bint c_is_due(self, float64_t total) noexcept nogil
     cdef int c_sort(self, float64_t* weights) except -1
     cdef void c_set_changed(self, float64_t* weights, float64_t[::1] keys) noexcept nogil
-    cdef void c_group_all(self, float64_t[::1] ranked) noexcept nogil

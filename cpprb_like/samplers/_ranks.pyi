@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 _Floats: TypeAlias = NDArray[np.float64]
 
-def groups_nbytes(capacity: int, bits: int = 6) -> int: ...
+def groups_nbytes(capacity: int) -> int: ...
 
 @final
 class Ranks:

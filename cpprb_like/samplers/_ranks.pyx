@@ -27,7 +27,6 @@ cnp.import_array()
 
 cdef enum:
     BITS = 6                 # 64 groups for each doubling: a rank is known to 1 part in 64 to 128
-    MOST_BITS = 16
     CHUNK = 64               # slots whose cache lines are fetched before the first is used
     HASTE = 4                # a sort may come so many times earlier where priorities drift
 
@@ -41,9 +40,9 @@ cdef inline intp_t c_cell_of(int64_t rank, intp_t bits) noexcept nogil:
     return (shift << bits) + <intp_t> (rank >> shift)
 
 
-def groups_nbytes(capacity, bits=BITS):
+def groups_nbytes(capacity):
     """Bytes that ``Ranks`` keep beside the memory that they are given: 3 KiB for each doubling of ``capacity``."""
-    cdef intp_t count = c_cell_of(max(c_index(capacity), 1), c_index(bits)) + 1
+    cdef intp_t count = c_cell_of(max(c_index(capacity), 1), BITS) + 1
     return 8 * (6 * count + 3)
 
 
@@ -56,32 +55,21 @@ cdef class Ranks:
     ``2 ** bits`` groups for each doubling of the rank. Each call holds the interpreter lock.
     """
 
-    def __cinit__(self, float64_t[::1] keys not None, float64_t alpha, bits=BITS):
-        cdef intp_t places = c_index(bits), cell, count
-        if not 1 <= places <= MOST_BITS:
-            raise ValueError(f"bits: expected 1 to {MOST_BITS}, got {bits}")
+    def __cinit__(self, float64_t[::1] keys not None, float64_t alpha, intp_t bits=BITS):
         self.capacity = keys.shape[0]
         self.alpha = alpha
         self.keys = keys
-        self.bits = places
-        count = self.c_cell(max(self.capacity, 1)) + 1
-        self.grid = np.empty(count + 1, np.int64)
-        self.sums = np.zeros(count + 1, np.float64)
-        self.shares = np.empty(count, np.float64)
-        for cell in range(count + 1):
-            if cell >> places < 2:
-                self.grid[cell] = cell
-            else:
-                self.grid[cell] = (cell - (((cell >> places) - 1) << places)) << ((cell >> places) - 1)
-        for cell in range(count):
-            # The ranks of a cell weigh what the one in the middle does.
-            self.shares[cell] = pow((self.grid[cell] + 1 + self.grid[cell + 1]) / 2.0, -alpha)
-            self.sums[cell + 1] = (
-                self.sums[cell] + (self.grid[cell + 1] - self.grid[cell]) * self.shares[cell]
-            )
-        self.bottoms = np.zeros(count, np.float64)
-        self.counts = np.empty(count, np.int64)
-        self.tree = np.empty(count + 1, np.int64)
+        self.bits = bits
+        cells = np.arange(self.c_cell(max(self.capacity, 1)) + 2)
+        shifts = np.maximum((cells >> bits) - 1, 0)
+        grid = (cells - (shifts << bits)) << shifts
+        # The ranks of a cell weigh what the one in the middle does.
+        shares = ((grid[:len(grid) - 1] + 1 + grid[1:]) / 2.0) ** -alpha
+        self.grid, self.shares = grid.astype(np.int64, copy=False), shares
+        self.sums = np.concatenate([np.zeros(1), np.cumsum(np.diff(grid) * shares)])
+        self.bottoms = np.zeros(len(shares), np.float64)
+        self.counts = np.empty(len(shares), np.int64)
+        self.tree = np.empty(len(grid), np.int64)
         self.c_clear()
 
     def __len__(self):
@@ -231,17 +219,26 @@ cdef class Ranks:
         the sort, as after any. Nothing is written if the ranks were cleared in that time.
         """
         cdef int64_t clears = self.clears
-        cdef intp_t k
-        cdef float64_t[::1] keys = np.array(self.keys[: self.known]), found, ranked
+        cdef intp_t k, above
+        cdef float64_t[::1] keys = np.array(self.keys[: self.known]), found, bottoms
         cdef const intp_t[::1] slots
-        slots, ranked, found = rank_all(np.asarray(keys), self.alpha)
-        if self.clears == clears:
-            for k in range(slots.shape[0]):
-                weights[slots[k]] = found[k]
-            self.c_group_all(ranked)
-            self.ordered = slots.shape[0]
-            self.changes = 0
-            self.c_set_changed(weights, keys)
+        cdef int64_t[::1] counts
+        slots, found, bottoms, counts = rank_all(np.asarray(keys), self.alpha, np.asarray(self.grid))
+        if self.clears != clears:
+            return 0
+        for k in range(slots.shape[0]):
+            weights[slots[k]] = found[k]
+        self.c_forget_groups()
+        self.groups = counts.shape[0]
+        for k in range(self.groups):
+            self.bottoms[k], self.counts[k] = bottoms[k], counts[k]
+            self.tree[k + 1] += counts[k]
+            above = k + 1 + ((k + 1) & -(k + 1))
+            if above <= self.groups:
+                self.tree[above] += self.tree[k + 1]
+        self.ordered = slots.shape[0]
+        self.changes = 0
+        self.c_set_changed(weights, keys)
         return 0
 
     cdef void c_set_changed(self, float64_t* weights, float64_t[::1] keys) noexcept nogil:
@@ -252,33 +249,6 @@ cdef class Ranks:
             priority, sorted_as = self.keys[slot], keys[slot] if slot < keys.shape[0] else NAN
             if priority != sorted_as and (priority == priority or sorted_as == sorted_as):
                 weights[slot] = self.c_move(sorted_as, priority)
-
-    cdef void c_group_all(self, float64_t[::1] ranked) noexcept nogil:
-        """Make a group of the ranks of each cell, from all priorities in falling order.
-
-        Ranks of equal priority stay together.
-        """
-        cdef intp_t cell, last, group = 0, k, n = ranked.shape[0]
-        self.c_forget_groups()
-        for cell in range(self.shares.shape[0]):
-            last = <intp_t> min(self.grid[cell + 1], n) - 1
-            if last < 0 or self.grid[cell] >= n:
-                break
-            if group > 0 and ranked[last] == self.bottoms[group - 1]:
-                continue
-            self.bottoms[group] = ranked[last]
-            group += 1
-        self.groups = max(group, 1)
-        group = 0
-        for k in range(n):
-            while group < self.groups - 1 and ranked[k] < self.bottoms[group]:
-                group += 1
-            self.counts[group] += 1
-        for group in range(1, self.groups + 1):
-            self.tree[group] += self.counts[group - 1]
-            k = group + (group & -group)
-            if k <= self.groups:
-                self.tree[k] += self.tree[group]
 
     # ------------------------------------------------------------------ saving
 
@@ -310,17 +280,23 @@ cdef class Ranks:
         self.ordered, self.changes = ordered, changes
 
 
-def rank_all(keys, alpha):
-    """The slots that have a rank in falling order of priority, their priorities, and their weights.
+def rank_all(keys, alpha, grid):
+    """The slots that have a rank in falling order of priority, their weights, and their groups.
 
     ``keys`` are the priorities of all slots, NaN for no rank. Slots of equal priority get the mean of
-    their weights.
+    their weights. A group has the ranks of a cell of ``grid``, but slots of equal priority stay
+    together; of each the least priority and the number of slots are returned.
     """
     slots = np.flatnonzero(keys == keys)
     slots = slots[np.argsort(-keys[slots])]
     ranked = keys[slots]
+    n = len(ranked)
+    if n == 0:
+        return slots, ranked, np.zeros(1), np.zeros(1, np.int64)
     firsts = np.flatnonzero(np.diff(ranked, prepend=np.inf))
-    counts = np.diff(firsts, append=len(ranked))
-    weights = np.arange(1.0, len(ranked) + 1.0) ** -alpha
-    means = np.add.reduceat(weights, firsts) / counts if len(firsts) else weights
-    return slots, ranked, np.repeat(means, counts)
+    counts = np.diff(firsts, append=n)
+    means = np.add.reduceat(np.arange(1.0, n + 1.0) ** -alpha, firsts) / counts
+    bottoms = ranked[np.unique(np.minimum(grid[1:], n) - 1)]
+    bottoms = bottoms[np.diff(bottoms, prepend=np.inf) != 0.0]
+    stops = np.searchsorted(-ranked, -bottoms, side="right")
+    return slots, np.repeat(means, counts), bottoms, np.diff(stops, prepend=0)
