@@ -128,16 +128,9 @@ class Sampler:
     def forget(self, slots: Slots, moment: Moment) -> None:
         """The rows in these slots were deleted with their episode: draw them no more.
 
-        Parameters
-        ----------
-        slots : ndarray of intp, shape (n,)
-            Slots of rows that are absent from now on.
-        moment : Moment
-            The time after they became absent: ``ring.holds(moment, slots)`` is false if another row
-            came into one of these slots.
+        ``moment`` is the time after they became absent: ``ring.holds(moment, slots)`` is false if
+        another row came into one of these slots.
 
-        Notes
-        -----
         Called once more with the same arguments if a signal handler raised during the first call,
         as Ctrl-C does. A call for rows that are forgotten already must change nothing.
         """
@@ -235,36 +228,24 @@ class Sampler:
         return reject(self.draw, starts, n, rng, replace)
 
     def row_weights(self, slots: Slots) -> Floats | None:  # noqa: ARG002 (for subclasses)
-        """What rows weigh: each is drawn in proportion to that. None if it keeps no weights.
+        """What rows weigh: each is drawn in proportion to that. None, the default, without weights.
 
-        Parameters
-        ----------
-        slots : ndarray of intp, shape (n,)
-            Slots in use.
-
-        Returns
-        -------
-        ndarray of float64, shape (n,), or None
-            By default None.
+        ``slots`` are in use, intp of shape (n,); the weights are float64 of shape (n,).
         """
         return None
 
     def row_priorities(self, slots: Slots) -> Floats | None:  # noqa: ARG002 (for subclasses)
-        """The priorities of rows; None if there are none, or none that are known.
+        """The priorities of rows, as ``row_weights``; None if there are none that are known.
 
-        Parameters and result are those of ``row_weights``. They are what was given, up to rounding.
+        They are what was given, up to rounding.
         """
         return None
 
     def check_rows(self, ring: Ring, slots: Slots) -> None:
         """Raise ``AssertionError`` unless its state by row is sound: part of ``rb.check()``.
 
-        Parameters
-        ----------
-        ring : Ring
-            As for ``draw``; no other thread writes during the call.
-        slots : ndarray of intp
-            The slots of all rows that hold a step, those that cannot be drawn yet included.
+        ``slots`` are those of all rows that hold a step, also of rows that cannot be drawn yet. No
+        other thread writes during the call.
         """
 
 

@@ -25,7 +25,7 @@ __all__ = ["LaBERlazy", "LaBERmax", "LaBERmean"]
 
 
 class _LaBER(ABC):
-    """What the three have in common: all but the weights."""
+    """All of the three classes but the weights."""
 
     def __init__(
         self,
@@ -181,13 +181,6 @@ class LaBERlazy(_LaBER):
 
     These are ``batch_size * m`` times the weights of ``LaBERmean``; the learning rate makes up for
     the scale.
-
-    Examples
-    --------
-    >>> from cpprb_like import LaBERlazy
-    >>> batch = LaBERlazy(2, m=2, eps=0, seed=0)(priorities=[1.0, 1.0, 1.0, 1.0])
-    >>> batch["weights"].tolist()
-    [4.0, 4.0]
     """
 
     def _weights(self, drawn: Array, total: float, n: int) -> Array:  # noqa: ARG002 (the lazy part)
@@ -195,15 +188,7 @@ class LaBERlazy(_LaBER):
 
 
 class LaBERmax(_LaBER):
-    """As ``LaBERmean``, with weights ``1 / p_i`` normalised by their maximum over the batch.
-
-    Examples
-    --------
-    >>> from cpprb_like import LaBERmax
-    >>> batch = LaBERmax(2, m=1, eps=0, seed=0)(priorities=[4.0, 4.0], obs=[1, 2])
-    >>> batch["weights"].tolist()
-    [1.0, 1.0]
-    """
+    """As ``LaBERmean``, with weights ``1 / p_i`` normalised by their maximum over the batch."""
 
     def _weights(self, drawn: Array, total: float, n: int) -> Array:  # noqa: ARG002 (another scale)
         weights: Array = drawn.min() / drawn

@@ -165,14 +165,7 @@ def read_priorities(priorities: ArrayLike) -> Floats:
     common = as_priorities(priorities)
     if common is not None:
         return common
-    given = _as_array("priorities", priorities)
-    if given.size == 0:
-        given = given.astype(np.float64)
-    if given.dtype.kind not in "fiu" or isinstance(priorities, np.ma.MaskedArray):
-        kind = "a masked array" if isinstance(priorities, np.ma.MaskedArray) else repr(priorities)
-        raise TypeError(f"priorities: expected numbers, got {kind}")
-    if given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1):
-        raise ValueError(f"priorities: expected shape (n,) or (n, 1), got {given.shape}")
+    given = _column("priorities", priorities, "fiu", "numbers")
     with np.errstate(over="ignore"):
         values = np.array(given.reshape(-1), np.float64)
     if values.size and not (values.min() >= 0.0 and values.max() < math.inf):  # false for NaN
@@ -192,15 +185,7 @@ def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
     common = None if n is None else as_indexes(indexes, n)
     if common is not None:
         return common
-    given = _as_array("indexes", indexes)
-    if given.size == 0:
-        given = given.astype(np.int64)
-    if given.dtype.kind == "f":
-        given = as_ints("indexes", given)
-    if given.dtype.kind not in "iu" or isinstance(indexes, np.ma.MaskedArray):
-        raise TypeError(f"indexes: expected integers, got {indexes!r}")
-    if given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1):
-        raise ValueError(f"indexes: expected shape (n,) or (n, 1), got {given.shape}")
+    given = _column("indexes", indexes, "iu", "integers")
     if n is not None and given.size != n:
         raise ValueError(f"expected one priority for each index, got {n} for {given.size}")
     found = np.require(given.reshape(-1), np.int64, ["C", "A"])
@@ -330,10 +315,7 @@ class ByPriority(PrioritySampler):
     def _expect_none(self) -> None:
         """Raise ``ValueError`` if it draws from a ring already."""
         if self._rows is not None:
-            raise self._taken()
-
-    def _taken(self) -> ValueError:
-        return ValueError(f"{self!r} belongs to another buffer; make one for each")
+            raise ValueError(f"{self!r} belongs to another buffer; make one for each")
 
     def move(self, slots: Slots, ring: Ring) -> None:  # noqa: ARG002 (weights go by row id)
         """See ``Sampler.move``: weights go by row id, and the next draw sorts ranks."""
@@ -380,7 +362,7 @@ class ByPriority(PrioritySampler):
             exponent = value_at(exponent, self.draws, "beta", 0)
         rows = self.rows
         if rows.ring is not ring:
-            raise self._taken()
+            self._expect_none()
         slots, indexes, weights, least, total = rows.draw(
             n, rng, replace, self.stratified, self.check_for_update
         )
@@ -765,15 +747,24 @@ def _read_normalizer(value: object) -> None:
         raise ValueError(f"weights: expected 'all' or 'batch', got {value!r}")
 
 
-def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:
+def _column(name: str, values: ArrayLike, kinds: str, what: str) -> NDArray[Any]:
+    """The values as an array of shape (), (n,) or (n, 1), of a dtype of these kinds."""
     try:
-        return read_array(values)
+        given = read_array(values)
     except ValueError as error:  # rows of several lengths
         raise ValueError(f"{name}: {error}") from None
     except (BufferError, RuntimeError, TypeError) as error:  # of a tensor that NumPy cannot read
-        raise TypeError(
-            f"{name}: expected numbers, got {type(values).__name__}: {error}"
-        ) from error
+        raise TypeError(f"{name}: expected {what}, got {type(values).__name__}: {error}") from error
+    if given.size == 0:
+        given = given.astype(np.int64)
+    if given.dtype.kind == "f" and "f" not in kinds:
+        given = as_ints(name, given)
+    if given.dtype.kind not in kinds or isinstance(values, np.ma.MaskedArray):
+        found = "a masked array" if isinstance(values, np.ma.MaskedArray) else repr(values)
+        raise TypeError(f"{name}: expected {what}, got {found}")
+    if given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1):
+        raise ValueError(f"{name}: expected shape (n,) or (n, 1), got {given.shape}")
+    return given
 
 
 def _number(name: str, value: Any) -> float:

@@ -15,9 +15,8 @@ from cpprb_like._arguments.arrays import Batch
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like._machine.aligned import empty
-from cpprb_like._rows.column import Column
 from cpprb_like.views._layer import Fields, Layer
-from cpprb_like.views._stacking import read_stacks, take_stacks
+from cpprb_like.views._stacking import read_stacks
 from cpprb_like.views._windows import Windows
 
 __all__ = ["FrameStacks"]
@@ -99,31 +98,6 @@ class FrameStacks(Layer):
         """See ``Layer.open``."""
         return _Stacks(self, rows.ring)
 
-    def places(self, columns: tuple[Column, ...]) -> dict[str, tuple[str, int, int]]:
-        """For each field that becomes a stack: the field of its frames, depth and axis."""
-        by_name = {column.name: column for column in columns}
-        found = {}
-        for name, depth in self.depths.items():
-            if name not in by_name:
-                raise ValueError(f"depths: expected some of {list(by_name)}, got {name!r}")
-            column = by_name[name]
-            if column.dtype.hasobject:
-                raise ValueError(f"depths: field {name!r} holds Python objects; expected frames")
-            ndim = len(column.shape) + 1
-            if not -ndim <= self.axis < ndim:
-                raise ValueError(
-                    f"axis: expected {-ndim} to {ndim - 1} for field {name!r}, got {self.axis}"
-                )
-            found[name] = name, depth, self.axis % ndim
-            following = by_name.get(NEXT + name)
-            if following is not None and following.name not in self.depths:
-                if (following.dtype, following.shape) != (column.dtype, column.shape):
-                    raise ValueError(
-                        f"depths: field {following.name!r}: expected frames like those of {name!r}"
-                    )
-                found[following.name] = name, depth, self.axis % ndim
-        return found
-
 
 class _Stacks(Layer):
     """Frame stacks of the rows of one ring."""
@@ -131,18 +105,35 @@ class _Stacks(Layer):
     def __init__(self, layer: FrameStacks, ring: Ring) -> None:
         self._ring = ring
         self._repeat = layer.padding == "first"
-        self._places = layer.places(ring.columns)
         self._before = max(layer.depths.values()) - 1
-        columns = {column.name: column for column in ring.columns}
-        self._columns = {name: columns[source] for name, (source, _, _) in self._places.items()}
-        self._axes = {}  # of a batch of stacks: that of the frames comes behind that of the items
-        for name, (source, _, axis) in self._places.items():
-            others = range(1, 2 + len(columns[source].shape))
-            self._axes[name] = (0, 1 + axis, *(k for k in others if k != 1 + axis))
-        self._read = {
-            name: take_stacks if column in ring.stored_columns else read_stacks
-            for name, column in self._columns.items()
-        }
+        self._columns = {column.name: column for column in ring.columns}
+        # Of each field that becomes a stack: the field of its frames, depth and axis.
+        self._places: dict[str, tuple[str, int, int]] = {}
+        for name, depth in layer.depths.items():
+            self._places.update(self._places_of(name, depth, layer))
+
+    def _places_of(
+        self, name: str, depth: int, layer: FrameStacks
+    ) -> dict[str, tuple[str, int, int]]:
+        if name not in self._columns:
+            raise ValueError(f"depths: expected some of {list(self._columns)}, got {name!r}")
+        column = self._columns[name]
+        if column.dtype.hasobject:
+            raise ValueError(f"depths: field {name!r} holds Python objects; expected frames")
+        ndim = len(column.shape) + 1
+        if not -ndim <= layer.axis < ndim:
+            raise ValueError(
+                f"axis: expected {-ndim} to {ndim - 1} for field {name!r}, got {layer.axis}"
+            )
+        place = name, depth, layer.axis % ndim
+        following = self._columns.get(NEXT + name)
+        if following is None or following.name in layer.depths:
+            return {name: place}
+        if (following.dtype, following.shape) != (column.dtype, column.shape):
+            raise ValueError(
+                f"depths: field {following.name!r}: expected frames like those of {name!r}"
+            )
+        return {name: place, following.name: place}
 
     def around(self, fields: Fields) -> tuple[int, int]:  # noqa: ARG002
         """See ``Layer.around``."""
@@ -165,20 +156,20 @@ class _Stacks(Layer):
         found = {}
         for name in wanted:
             source, depth, axis = self._places[name]
-            column, read, out = self._columns[name], self._read[name], windows.out.get(name)
+            column, out = self._columns[source], windows.out.get(name)
             last = name in windows.last_fields
             if source == name:
                 rows = windows.up_to(depth, last=last, repeat=self._repeat)
-                found[name] = read(self._ring, column, rows, axis, out)
+                found[name] = read_stacks(self._ring, column, rows, axis, out)
                 continue
             stacks = out
             if stacks is None:
-                shape = wanted[name].shape
-                stacks = empty((len(windows.slots), *shape), column.dtype)
-            along = stacks.transpose(self._axes[name])  # shares its memory
+                stacks = empty((len(windows.slots), *wanted[name].shape), column.dtype)
+            others = (k for k in range(1, stacks.ndim) if k != 1 + axis)
+            along = stacks.transpose(0, 1 + axis, *others)  # shares its memory
             along[:, depth - 1] = windows.values[name]
             if depth > 1:
                 rows = windows.up_to(depth - 1, last=last, repeat=self._repeat)
-                along[:, : depth - 1] = read(self._ring, column, rows, 0, None)
+                along[:, : depth - 1] = read_stacks(self._ring, column, rows, 0)
             found[name] = stacks
         return found

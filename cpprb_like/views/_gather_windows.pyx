@@ -68,43 +68,34 @@ cdef struct Place:           # of a row
 
 
 def take_stacks(
-    ring not None, Column column not None, cnp.ndarray slots not None, intp_t axis,
+    ring not None, Column column not None, const intp_t[:, ::1] slots not None, intp_t axis,
     cnp.ndarray out=None,
 ):
     """The values of a column at the slots of each row of a matrix, stacked before an axis of a value.
 
-    ``slots`` are dense, shape (n, depth); one below 0 stands for a value of zeros. ``out`` is an array
-    of the caller's. Raises ``IndexError`` if a slot is not in use.
+    ``slots`` have the shape (n, depth); one below 0 stands for a value of zeros. The column is stored
+    as plain bytes. ``out`` is a dense array of the caller's. Raises ``IndexError`` if a slot is not in
+    use.
     """
     cdef Ring one = <Ring> (ring if type(ring) is Ring else (<Rings?> ring).layout)
     cdef Rings several = None if type(ring) is Ring else <Rings> ring
-    if column.is_boxed or column not in one.stored_columns:
-        raise ValueError(f"field {column.name!r}: expected bytes that are stored as they are")
-    if cnp.PyArray_TYPE(slots) != cnp.NPY_INTP or not (
-        cnp.PyArray_NDIM(slots) == 2 and cnp.PyArray_ISCARRAY_RO(slots)
-    ):
-        raise TypeError("slots: expected a dense 2-d array of intp")
-    if not 0 <= axis <= column.ndim:
-        raise ValueError(f"axis: expected 0 to {column.ndim}, got {axis}")
-    cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), depth = cnp.PyArray_DIM(slots, 1)
+    cdef intp_t k, n = slots.shape[0], depth = slots.shape[1]
     cdef intp_t outer = 1, nbytes = n * depth * column.nbytes, stored
-    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     if out is None:
         shape = (n, *column.shape[:axis], depth, *column.shape[axis:])
         out = c_new_array(one, column, n * depth).reshape(shape)
-    elif not (
-        cnp.PyArray_IS_C_CONTIGUOUS(out)
-        and cnp.PyArray_ISWRITEABLE(out)
-        and cnp.PyArray_NBYTES(out) == nbytes
-    ):
-        raise ValueError(f"out: expected a dense array of {nbytes} bytes")
+    assert cnp.PyArray_NBYTES(out) == nbytes
+    if n * depth == 0:
+        return out
+    cdef const intp_t* values = &slots[0, 0]
     if several is not None:
-        several.c_check_rows(slots[slots >= 0], NULL)
+        given = np.asarray(slots)
+        several.c_check_rows(given[given >= 0], NULL)
     else:
         stored = one.c_stored()  # from here on no Python code runs, which could change it
         for k in range(n * depth):
             if values[k] >= stored:
-                one.c_check_slots(slots[slots >= 0])  # which raises
+                one.c_check_slots(np.array([values[k]]))  # which raises
     if nbytes == 0:
         return out
     for k in range(axis):
@@ -286,29 +277,20 @@ cdef class Sequences:
     cdef intp_t c_describe(self, Part* parts) except -1:
         """Describe what is copied in runs; returns how many parts these are."""
         cdef Ring ring = self.starts.ring
-        cdef const char* base = <const char*> &ring.arena[0]
         cdef Column column
         cdef Chain chain
         cdef intp_t count = 0
         for column in ring.stored_columns:
             if column.objects is None and column.name in self.columns:
-                parts[count].to = <char*> cnp.PyArray_DATA(self.columns[column.name])
-                parts[count].column = base + column.offset
-                parts[count].stride = column.stride
-                parts[count].nbytes = column.nbytes
+                parts[count] = c_part(ring, column, self.columns[column.name])
                 parts[count].first_only = column.name in self.single
                 count += 1
         for chain in ring.chains:
-            if chain.name not in self.asides:
-                continue
-            column = (<NextOf> chain).column
-            parts[count].to = <char*> cnp.PyArray_DATA(self.columns[chain.name])
-            parts[count].column = base + column.offset
-            parts[count].stride = column.stride
-            parts[count].nbytes = column.nbytes
-            parts[count].apart = &(<NextOf> chain).marks[0]
-            parts[count].aside = <uint8_t*> cnp.PyArray_DATA(self.asides[chain.name])
-            count += 1
+            if chain.name in self.asides:
+                parts[count] = c_part(ring, (<NextOf> chain).column, self.columns[chain.name])
+                parts[count].apart = &(<NextOf> chain).marks[0]
+                parts[count].aside = <uint8_t*> cnp.PyArray_DATA(self.asides[chain.name])
+                count += 1
         return count
 
     cdef int c_box(self, Column column) except -1:
@@ -355,6 +337,14 @@ cdef class Sequences:
         if not self.starts.across:
             values[~self.marks] = None if values.dtype == object else np.zeros((), values.dtype)
         return 0
+
+
+cdef Part c_part(Ring ring, Column column, cnp.ndarray values) except *:
+    """A part that reads all rows of a stored column into these values."""
+    return Part(
+        <char*> cnp.PyArray_DATA(values), <const char*> &ring.arena[0] + column.offset,
+        column.stride, column.nbytes, False, NULL, NULL,
+    )
 
 
 cdef bint c_is_beside(Chain chain, frozenset single) except -1:

@@ -130,11 +130,10 @@ class Hindsight(Layer):
     are looked at for each new goal. Memory: 4 bytes a row, and 32 bytes or a few times that for
     each episode. Random numbers come from the buffer's generator.
 
-    Source: Andrychowicz, Wolski, Ray, Schneider, Fong, Welinder, McGrew, Tobin, Abbeel and Zaremba
-    (2017), "Hindsight Experience Replay", sections 3 and 4.5. There k new goals are stored for each
-    step, so that a drawn row is relabelled with probability ``k / (k + 1)``. With n-step returns:
-    Yang, Lyu, Yang, Ya, Luo, Luo, Li and Li (2021), "Bias-reduced Multi-step Hindsight Experience
-    Replay", section 3.
+    Source: Andrychowicz et al. (2017), "Hindsight Experience Replay", sections 3 and 4.5. There k
+    new goals are stored for each step, so that a drawn row is relabelled with probability
+    ``k / (k + 1)``. With n-step returns: Yang et al. (2021), "Bias-reduced Multi-step Hindsight
+    Experience Replay", section 3.
 
     Examples
     --------
@@ -481,7 +480,7 @@ class RelabelledRows(Mapping[str, Array]):
         return self.stored(name)
 
     def __contains__(self, name: object) -> bool:
-        return any(column.name == name for column in self.ring.columns)
+        return name in list(self)
 
     def __iter__(self) -> Iterator[str]:
         return (column.name for column in self.ring.columns)

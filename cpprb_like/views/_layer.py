@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._core import Ring
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import ColumnSpec, Schema
@@ -32,9 +33,6 @@ __all__ = [
     "check_layers",
 ]
 
-Array = NDArray[Any]
-Slots = NDArray[np.intp]
-Batch = dict[str, Array]
 Fields = Mapping[str, ColumnSpec]
 Condition = tuple[Iterable[str], Callable[[Batch], Any]]
 

@@ -94,18 +94,14 @@ class Sequences(Layer):
 
     Cost: proportional to ``batch_size * T``. Rows are drawn and rejected until they are starts,
     about ``stride`` tries for each sequence. Where starts are rarer than about one row in
-    ``32 * stride``, they are stored in a set. Then the first batch looks at all rows, some 20 ns
-    each, and later ones at the rows added since; after ``on_episode_end`` or ``update`` also once
-    at each environment, 1 ns. The set takes a quarter of a byte a row.
+    ``32 * stride``, they are stored in a set, a quarter of a byte a row. Then the first batch, and
+    the next one after a deletion, looks at all rows, some 20 ns each. Later ones look at the rows
+    from the oldest one on that waits for others. With priorities a try takes 0.1 us; where the
+    tries exceed 64 for each sequence and an eighth of the rows, all starts are looked at.
 
-    With priorities a try takes 0.1 us, and each sequence takes (weights of all rows) / (weights of
-    the starts) tries. Where the tries exceed 64 for each sequence and an eighth of the rows, all
-    starts are looked at instead, 20 ns each.
-
-    Source: Kapturowski, Ostrovski, Quan, Munos and Dabney (2019), "Recurrent Experience Replay in
-    Distributed Reinforcement Learning" (R2D2), section 2.3 and section 3 on stored states and
-    burn-in. Sequences across episode ends: Hafner, Pasukonis, Ba and
-    Lillicrap (2023), "Mastering Diverse Domains through World Models" (DreamerV3).
+    Source: Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement
+    Learning" (R2D2), section 2.3 and section 3 on stored states and burn-in. Sequences across
+    episode ends: Hafner et al. (2023), "Mastering Diverse Domains through World Models".
 
     Examples
     --------

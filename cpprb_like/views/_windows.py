@@ -6,18 +6,15 @@ A batch has one walk, whose windows all layers read. Not here: the walk along th
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like._core import FLAG_END, FLAG_TERMINATED, Ring
 from cpprb_like.views._stacking import read_stacks
 
 __all__ = ["Windows"]
 
-Array = NDArray[Any]
-Slots = NDArray[np.intp]
 Walk = tuple[Slots, int, Slots, Slots]  # rows, rows before, counts and lengths: ``Walker.take``
 
 
