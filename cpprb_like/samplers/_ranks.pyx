@@ -15,7 +15,7 @@ all slots. Not here: the sum tree over the weights, and which rows of a ring hav
 
 cimport cython
 cimport numpy as cnp
-from libc.math cimport INFINITY, NAN, pow
+from libc.math cimport INFINITY, NAN
 
 from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport c_prefetch
