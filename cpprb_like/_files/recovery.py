@@ -32,6 +32,7 @@ __all__ = ["MOST", "Aside", "derive", "end_before", "hide", "open_steps", "recov
 
 MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 64 bits
 WORD = 8
+FEW = 1 << 13  # rows of a stream: its newest end is nearly always among these
 
 
 @dataclass(frozen=True)
@@ -171,9 +172,12 @@ def open_steps(layout: Layout, arena: Bytes, stream: int) -> tuple[int, int]:
     n_envs, capacity = layout.n_envs, layout.capacity
     written = int(layout.state(arena)[WORD_WRITTEN])
     oldest = max(0, written - capacity)
-    newest_first = np.arange(written - n_envs + stream, oldest - 1, -n_envs) % capacity
-    flags = layout.flags(arena)[newest_first]
-    ends = np.flatnonzero(flags & FLAG_END)
+    for first in (max(oldest, written - FEW * n_envs), oldest):
+        newest_first = np.arange(written - n_envs + stream, first - 1, -n_envs) % capacity
+        flags = layout.flags(arena)[newest_first]
+        ends = np.flatnonzero(flags & FLAG_END)
+        if len(ends):
+            break
     flags = flags[: ends[0]] if len(ends) else flags
     known = int(np.count_nonzero(flags & FLAG_ABSENT == 0))
     if len(ends):
