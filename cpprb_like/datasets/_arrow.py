@@ -119,13 +119,11 @@ class ParquetWriter:
         self._writer.write_table(table, row_group_size=self._most)
 
     def close(self) -> None:
-        """Write the waiting rows and the footer."""
         if self._n:
             self._write()
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -191,7 +189,6 @@ class ParquetFiles:
         return int(starts[group]), self._table
 
     def close(self) -> None:
-        """Close the file."""
         self._key, self._table = (), None
         if self._file is not None:
             self._file.close()

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _hdf5
-from cpprb_like.datasets._files import begins_with, warn
+from cpprb_like.datasets._files import warn
 from cpprb_like.datasets._format import CUT, OPEN, Format, Reader, Steps, Writer
 from cpprb_like.datasets._model import EpisodeRecord, Field, Header, HeaderBuilder, Place, Rows
 
 NAME = "d4rl"
-MAGIC = b"\x89HDF\r\n\x1a\n"
 ABOUT = "metadata"
 REWARDS, FLAGS = "rewards", ("terminals", "timeouts")
 INFOS, INFO = "infos", "info."
@@ -61,17 +60,13 @@ class D4rlWriter(Writer):
             self._file.attrs[key] = value
 
     def steps(self, at: int, steps: Steps) -> None:
-        """Write rows behind those before."""
         for place, values in steps.items():
             self._data[place][self._at + at : self._at + at + len(values)] = values
 
     def end(self, final: Steps) -> None:
-        """Go on behind the episode."""
-        del final
         self._at += self.record.length
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     abandon = close
@@ -124,7 +119,6 @@ class D4rlReader(Reader):
         yield EpisodeRecord(self._n - start, is_open=True), start
 
     def read(self, number: int, most: int) -> Iterator[Rows]:
-        """The rows of an episode."""
         first = self.spans[number]
         last = first + self.header.episodes[number].length
         for start in range(first, last, most):
@@ -135,7 +129,6 @@ class D4rlReader(Reader):
             }
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -144,13 +137,9 @@ class D4rl(Format):
 
     name = NAME
     reader, writer = D4rlReader, D4rlWriter
-    is_file = True
+    is_file, magic = True, b"\x89HDF\r\n\x1a\n"
     suffixes = (".hdf5", ".h5")
     lacks = (CUT, OPEN)
-
-    def matches(self, path: Path) -> bool:
-        """Whether the files at a path are of this format."""
-        return begins_with(path, MAGIC) or (path.is_file() and path.suffix in self.suffixes)
 
 
 FORMAT = D4rl()

@@ -104,7 +104,6 @@ class DreamerWriter(Writer):
     flags = (("is_terminal",), ("is_last",))
 
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
-        del about
         super().__init__(header, _places(header))
         self._folder = path
         nbytes = sum(field.nbytes for field in self.columns.values())
@@ -114,7 +113,6 @@ class DreamerWriter(Writer):
         self._time = datetime.now()
 
     def begin(self) -> None:
-        """Begin behind the episodes of the environment."""
         self._stream = self._streams.setdefault(self.record.env, _Stream())
         late = (REWARD,), *self.flags
         self._late: Steps = {place: np.zeros(1, self.columns[place].dtype) for place in late}
@@ -131,7 +129,6 @@ class DreamerWriter(Writer):
         self._append(steps | {("is_first",): is_first})
 
     def end(self, final: Steps) -> None:
-        """Write the step with the final observation."""
         self._append(final | self._late | {("is_first",): np.zeros(1, FLAG)})
 
     def _append(self, steps: Steps) -> None:
@@ -155,7 +152,6 @@ class DreamerWriter(Writer):
         stream.begin(following)
 
     def close(self) -> None:
-        """Write the newest chunk of each stream."""
         for stream in self._streams.values():
             self._save(stream, following=NO_CHUNK)
 
@@ -167,7 +163,6 @@ class _Stream:
         self.begin(_uuid())
 
     def begin(self, uuid: str) -> None:
-        """Begin a chunk."""
         self.uuid, self.length = uuid, 0
         self.pieces: list[Rows] = []
 
@@ -245,7 +240,6 @@ class DreamerReader(Reader):
         return builder
 
     def read_episodes(self) -> list[tuple[EpisodeRecord, _Span]]:
-        """The episodes that the flags tell."""
         return self._found
 
     def _find_episodes(self) -> Iterator[tuple[EpisodeRecord, _Span]]:
@@ -293,7 +287,6 @@ class DreamerReader(Reader):
         return {key: np.concatenate(found) for key, found in pieces.items()}
 
     def read(self, number: int, most: int) -> Iterator[Rows]:
-        """The rows of an episode."""
         header, span, length = self.header, self.spans[number], self.header.episodes[number].length
         for start in range(0, length, most):
             n = min(most, length - start)
@@ -313,7 +306,6 @@ class DreamerReader(Reader):
             yield between_steps(steps, header.chained, late=(*ENDS, str(header.reward)))
 
     def close(self) -> None:
-        """Forget the chunk that was read."""
         self._cached = None
 
 
@@ -354,7 +346,6 @@ class DreamerV3(Format):
     lacks = (BOTH,)
 
     def matches(self, path: Path) -> bool:
-        """Whether the files at a path are of this format."""
         return path.is_dir() and any(FILE.fullmatch(name) for name in os.listdir(path))  # noqa: PTH208
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cpprb_like.datasets._files import is_plain
+from cpprb_like.datasets._files import begins_with, is_plain
 from cpprb_like.datasets._model import (
     FLAG,
     Array,
@@ -158,6 +158,7 @@ class Format:
 
     name: ClassVar[str]  # one of ``FORMATS``
     is_file: ClassVar[bool] = False  # and not a folder
+    magic: ClassVar[bytes] = b""  # with which such a file begins
     suffixes: ClassVar[tuple[str, ...]] = ()  # of paths that choose the format of a new file
     has_splits: ClassVar[bool] = False
     reader: ClassVar[type[Reader]]
@@ -170,17 +171,17 @@ class Format:
         return is_plain(field)
 
     def matches(self, path: Path) -> bool:
-        """Whether the files at a path are of this format."""
-        raise NotImplementedError
+        """Whether the files at a path are of this format: by default a file, by ``magic``."""
+        return begins_with(path, self.magic) or (path.is_file() and path.suffix in self.suffixes)
 
-    def find(self, name: str) -> Path | None:  # noqa: ARG002 (for subclasses)
+    def find(self, name: str) -> Path | None:
         """Path of the data set of a name. By default data sets have no names."""
         return None
 
     def metadata(
         self,
-        path: Path,  # noqa: ARG002 (for subclasses)
-        header: Header,  # noqa: ARG002
+        path: Path,
+        header: Header,
         about: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Entries of the format's own metadata, for a new data set at a path: by default ``about``.

@@ -83,7 +83,6 @@ class Source:
         )
 
     def chunks(self, number: int, fields: Iterable[str] | None = None) -> Iterator[Rows]:
-        """The rows of an episode."""
         names = list(self.header.names if fields is None else fields)
         length = self.header.episodes[number].length
         step = rows_in_chunk(sum(self.header[name].nbytes for name in names))

@@ -85,7 +85,6 @@ class Feature(NamedTuple):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels."""
         height, width, channels = (*self.field.shape, 1)[:3]
         return height, width, channels
 
@@ -95,7 +94,6 @@ class Feature(NamedTuple):
         return Field(self.column, self.field.dtype, self.field.shape or (1,))
 
     def to_json(self) -> dict[str, Any]:
-        """What ``info.json`` says of it."""
         if self.is_image:
             names = ["height", "width", "channels"]
             return {"dtype": "image", "shape": list(self.image_shape), "names": names}
@@ -311,7 +309,6 @@ class LerobotWriter(Writer):
         return _arrow.ParquetWriter(path, most, use_dictionary=False, write_statistics=known)
 
     def steps(self, at: int, steps: Steps) -> None:
-        """Write rows behind those before."""
         terminated, truncated = (steps[path] for path in self.flags)
         n = len(terminated)
         frames = np.arange(at, at + n, dtype=np.int64)
@@ -331,8 +328,6 @@ class LerobotWriter(Writer):
         self._file.add(columns)
 
     def end(self, final: Steps) -> None:
-        """Write the row that LeRobot has of an episode."""
-        del final
         pa = need("pyarrow", NAME)
         stop = self._row + self.record.length
         row: dict[str, Any] = {
@@ -350,7 +345,6 @@ class LerobotWriter(Writer):
         self._row = stop
 
     def close(self) -> None:
-        """Write the last rows, and what says what they are."""
         self._file.close()
         self._episodes.close()
         info = {
@@ -390,7 +384,6 @@ class LerobotWriter(Writer):
         parquet.write_table(table.cast(schema), self._folder / TASKS)
 
     def abandon(self) -> None:
-        """Close the files."""
         self._file.abandon()
         self._episodes.abandon()
 
@@ -424,7 +417,6 @@ class LerobotReader(Reader):
         self.close()
 
     def read_fields(self) -> HeaderBuilder:
-        """The features of ``info.json``."""
         path = self.path / INFO
         info = load_json(path.read_bytes(), str(path))
         if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
@@ -531,7 +523,6 @@ class LerobotReader(Reader):
             yield from self._files.read(start + skip, start + length, columns, most, values_of)
 
     def close(self) -> None:
-        """Close the file."""
         self._files.close()
 
 
@@ -588,7 +579,6 @@ class LeRobot(Format):
         return super().holds(field) and field.dtype != np.uint64 and len(field.shape) <= MOST_AXES
 
     def matches(self, path: Path) -> bool:
-        """Whether the files at a path are of this format."""
         return path.is_dir() and (path / INFO).is_file()
 
 

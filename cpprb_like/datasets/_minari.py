@@ -77,7 +77,6 @@ class MinariWriter(Writer):
         self._files = self.output(self._folder, self.columns, numbers)
 
     def begin(self) -> None:
-        """Begin with the infos of the reset."""
         self._files.begin(self.number, self.record.length)
         for place, field in self.columns.items():
             if place[0] == INFOS:  # NaN, or 0, stands for the info of the reset
@@ -90,19 +89,16 @@ class MinariWriter(Writer):
             self._files.put(place, at + (place[0] == INFOS), values)
 
     def end(self, final: Steps) -> None:
-        """Write final observations."""
         for place, values in final.items():
             if place[0] == "observations":
                 self._files.put(place, self.record.length, values)
         self._files.end()
 
     def close(self) -> None:
-        """Close the files, and write the metadata."""
         nbytes = self._files.close()
         _minari_metadata.write(self._folder, self.header, self.output.kind, nbytes, self._about)
 
     def abandon(self) -> None:
-        """Close the files."""
         self._files.close()
 
 
@@ -167,7 +163,6 @@ class MinariReader(Reader):
         return builder
 
     def read_episodes(self) -> list[tuple[EpisodeRecord, int]]:
-        """The episodes that have steps, and their numbers."""
         return self._found
 
     def _add_fields(self, builder: HeaderBuilder, first: StoredEpisode) -> None:
@@ -184,7 +179,6 @@ class MinariReader(Reader):
         builder.add(first.columns, field_of)
 
     def read(self, number: int, most: int) -> Iterator[Rows]:
-        """The rows of an episode."""
         header, record = self.header, self.header.episodes[number]
         one = self._storage.episode(self.spans[number])
         if one.length != record.length:
@@ -212,7 +206,6 @@ class MinariReader(Reader):
         return values
 
     def close(self) -> None:
-        """Close the files."""
         self._storage.close()
 
 
@@ -236,7 +229,6 @@ class Minari(Format):
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)
 
     def matches(self, path: Path) -> bool:
-        """Whether the files at a path are of this format."""
         found = _minari_metadata.load(path) if path.is_dir() else None
         return found is not None and _minari_metadata.storage_of(found[1]) in self.storages
 
@@ -245,7 +237,6 @@ class Minari(Format):
         return _minari_metadata.find(name)
 
     def metadata(self, path: Path, header: Header, about: Mapping[str, Any]) -> dict[str, Any]:
-        """The entries of ``metadata.json``."""
         return _minari_metadata.of_new(path, header, about)
 
 

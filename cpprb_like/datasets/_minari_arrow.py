@@ -39,7 +39,6 @@ class ArrowOutput:
         self._nbytes = 0
 
     def begin(self, number: int, n: int) -> None:
-        """Begin with zeros."""
         self._number, self._n = number, n
         self._whole = {
             path: np.zeros((n + 1, *field.shape), field.dtype)
@@ -47,11 +46,9 @@ class ArrowOutput:
         }
 
     def put(self, path: Place, at: int, values: Array) -> None:
-        """Keep rows of a column."""
         self._whole[path][at : at + len(values)] = values
 
     def end(self) -> None:
-        """Write the folder of the episode."""
         pa, n = need("pyarrow", NAME), self._n
         parts: dict[str, dict[Place, Any]] = {}
         shapes: dict[Place, tuple[int, ...]] = {}
@@ -117,7 +114,7 @@ class ArrowStorage:
         return StoredEpisode(table.num_rows - 1, columns, OF_RESET.intersection(said))
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
+        return
 
 
 class ArrowColumn:

@@ -39,13 +39,11 @@ class Hdf5Output:
     kind = "hdf5"
 
     def __init__(self, folder: Path, columns: Mapping[Place, Field], numbers: set[Place]) -> None:
-        del numbers  # data sets have shapes
         self._path, self._columns = folder / FILE, columns
         self._names = dict(_walk(nest((path, path) for path in columns), ()))
         self._file = _hdf5.opened(self._path, NAME, "x")
 
     def begin(self, number: int, n: int) -> None:
-        """Make the group of an episode."""
         self._group = group = self._file.create_group(f"episode_{number}")
         group.attrs["id"], group.attrs["total_steps"] = number, n
         group.create_group(INFOS)
@@ -57,14 +55,12 @@ class Hdf5Output:
         }
 
     def put(self, path: Place, at: int, values: Array) -> None:
-        """Write rows of a data set."""
         self._data[path][at : at + len(values)] = values
 
     def end(self) -> None:
-        """Do nothing: all is written."""
+        return
 
     def close(self) -> int:
-        """Close the file, and return its size."""
         self._file.close()
         return self._path.stat().st_size
 
@@ -79,7 +75,6 @@ class Hdf5Storage:
         self.count = len(self._file)
 
     def episode(self, number: int) -> StoredEpisode:
-        """The group of an episode."""
         group = _hdf5.member(self._file, f"episode_{number}")
         if not _hdf5.is_group(group):
             raise ValueError(f"episode_{number}: expected a group, got {group!r}")
@@ -95,7 +90,6 @@ class Hdf5Storage:
         return StoredEpisode(len(rewards), columns, said)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -255,7 +255,6 @@ class Leaf:
 
     @property
     def is_image(self) -> bool:
-        """Whether it is what Minari takes for an image."""
         return (
             self.kind == "Box"
             and self.dtype == "uint8"

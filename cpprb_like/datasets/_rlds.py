@@ -104,16 +104,12 @@ class RldsWriter(Writer):
         self._file = (path / name).open("xb")
 
     def begin(self) -> None:
-        """Begin with no rows: an episode is one record."""
         self._pieces: list[Steps] = []
 
     def steps(self, at: int, steps: Steps) -> None:
-        """Add rows to the record."""
-        del at
         self._pieces.append(steps)
 
     def end(self, final: Steps) -> None:
-        """Write the record of the episode."""
         n, pieces = self.record.length, self._pieces
         terminated, truncated = (
             np.concatenate([one[path] for one in pieces]) for path in self.flags
@@ -131,7 +127,6 @@ class RldsWriter(Writer):
         self._nbytes += len(data)
 
     def close(self) -> None:
-        """Write what says what the records are."""
         self._file.close()
         info = {
             "name": DATASET,
@@ -153,7 +148,6 @@ class RldsWriter(Writer):
             (self._folder / name).write_text(json.dumps(document, indent=1), encoding="utf-8")
 
     def abandon(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -192,7 +186,6 @@ class RldsReader(Reader):
         return builder
 
     def read_episodes(self) -> Iterator[tuple[EpisodeRecord, _tfrecord.Record]]:
-        """The records of all files."""
         marks: list[Place] = [("is_last",)]
         marks += [path for path in [("is_first",)] if path in self._leaves]
         for file in _files(self.path, self.split):
@@ -233,7 +226,6 @@ class RldsReader(Reader):
         return converted(values, field.dtype, name).reshape(-1, *field.shape)
 
     def read(self, number: int, most: int) -> Iterator[Rows]:
-        """The rows of an episode."""
         header, n = self.header, self.header.episodes[number].length
         flags: list[Place] = [("is_last",), ("is_terminal",)]
         found = self._steps(self.spans[number], [*self.places.values(), *flags])
@@ -310,7 +302,6 @@ class Rlds(Format):
         return super().holds(field) and field.dtype != np.uint32
 
     def matches(self, path: Path) -> bool:
-        """Whether the files at a path are of this format."""
         return path.is_dir() and (path / FEATURES).is_file() and any(path.glob("*.tfrecord*"))
 
 

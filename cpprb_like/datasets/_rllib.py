@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets import _arrow
-from cpprb_like.datasets._files import begins_with, need, reading
+from cpprb_like.datasets._files import need, reading
 from cpprb_like.datasets._format import CUT, Format, Reader, Steps, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._model import (
@@ -38,7 +38,6 @@ from cpprb_like.datasets._model import (
 )
 
 NAME = "rllib"
-MAGIC = b"PAR1"
 EPISODE, TIME, AGENT = "eps_id", "t", "agent_id"
 UNIQUE = re.compile("[0-9a-f]{32}")  # names that RLlib makes, each once
 PATTERNS = ("*.parquet", "run-*/*.parquet", "*/run-*/*.parquet")  # of a folder, and of recorders
@@ -75,7 +74,6 @@ class RllibWriter(Writer):
         )
 
     def steps(self, at: int, steps: Steps) -> None:
-        """Write rows behind those before."""
         pa = need("pyarrow", NAME)
         n = len(steps[self.flags[0]])
         parts: dict[str, dict[Place, Any]] = {
@@ -87,11 +85,9 @@ class RllibWriter(Writer):
         self._file.add({column: _arrow.struct(found) for column, found in parts.items()})
 
     def close(self) -> None:
-        """Write the last rows, and the footer."""
         self._file.close()
 
     def abandon(self) -> None:
-        """Close the file."""
         self._file.abandon()
 
 
@@ -257,7 +253,6 @@ class RllibReader(Reader):
         return [by_row[row] for row in rows.tolist()]
 
     def read(self, number: int, most: int) -> Iterator[Rows]:
-        """The rows of an episode."""
         return self._read_rows(self.spans[number], list(self.places), most)
 
     def _read_rows(self, rows: Array, names: list[str], most: int) -> Iterator[Rows]:
@@ -290,7 +285,6 @@ class RllibReader(Reader):
         return rows
 
     def close(self) -> None:
-        """Close the file."""
         self._files.close()
 
 
@@ -402,15 +396,12 @@ class Rllib(Format):
 
     name = NAME
     reader, writer = RllibReader, RllibWriter
-    is_file = True
+    is_file, magic = True, b"PAR1"
     suffixes = (".parquet",)
     lacks = (CUT,)
 
     def matches(self, path: Path) -> bool:
-        """Whether the files at a path are of this format."""
-        if path.is_dir():
-            return any(_files_of(path))
-        return begins_with(path, MAGIC) or (path.is_file() and path.suffix in self.suffixes)
+        return any(_files_of(path)) if path.is_dir() else super().matches(path)
 
 
 FORMAT = Rllib()
