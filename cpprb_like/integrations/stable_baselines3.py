@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,10 +123,9 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     gamma : float, optional
         Discount factor of ``n_steps``: that of the algorithm, and another is refused. It has to be
         given if ``n_steps`` is above 1.
-    stack_compress : bool or iterable of str
-        Observations are frame stacks: of each step only the newest frame is stored. For Dict
-        observations, or those of several images, the keys of the stacks. It includes
-        ``optimize_memory_usage``.
+    stack_compress : bool
+        Observations of three axes are frame stacks, of Dict observations all such parts: of each
+        step only the newest frame is stored. It includes ``optimize_memory_usage``.
     seed : int, optional
         Seed of the draws, by a generator of the buffer's own.
     mmap_prefix, mmap_mode
@@ -182,7 +181,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         sampler: Sampler | None = None,
         n_steps: int = 1,
         gamma: float | None = None,
-        stack_compress: bool | Iterable[str] = False,
+        stack_compress: bool = False,
         seed: int | None = None,
         mmap_prefix: str | Path | None = None,
         mmap_mode: Any = "x",
@@ -200,7 +199,13 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
             raise TypeError(f"gamma: expected that of the algorithm, as n_steps is {n_steps}")
         self._has_gamma, self.gamma = gamma is not None, 1.0 if gamma is None else gamma
         self._parts = _read_space(observation_space, self.obs_shape)
-        stacks = _read_stacks(stack_compress, self._parts)
+        if not isinstance(stack_compress, bool):
+            raise TypeError(f"stack_compress: expected a bool, got {stack_compress!r}")
+        images = [part.field for part in self._parts if len(part.shape) == 3]
+        stacks = images if stack_compress else []
+        if stack_compress and not images:
+            shape = self.obs_shape
+            raise ValueError(f"stack_compress: expected observations of three axes, got {shape}")
         self.optimize_memory_usage = bool(optimize_memory_usage) or bool(stacks)
         if sampler is None:
             is_theirs = seed is None and self.n_steps == 1 and not self._is_hindsight
@@ -667,30 +672,13 @@ def _calling_algorithm() -> OffPolicyAlgorithm | None:
 
 def _read_space(space: Any, shape: Any) -> tuple[_Part, ...]:
     """The parts of an observation space."""
-
-    def part(key: str | None, inner: Any, shape: tuple[int, ...]) -> _Part:
-        field, is_number = (
-            "obs" if key is None else f"obs.{key}",
-            isinstance(inner, spaces.Discrete),
-        )
-        return _Part(key, field, f"next_{field}", shape, np.dtype(inner.dtype), is_number)
-
-    if not isinstance(space, spaces.Dict):
-        return (part(None, space, shape),)
-    return tuple(part(key, inner, shape[key]) for key, inner in space.spaces.items())
-
-
-def _read_stacks(stack_compress: bool | Iterable[str], parts: tuple[_Part, ...]) -> list[str]:
-    """The fields that are frame stacks."""
-    images = [part.field for part in parts if len(part.shape) == 3]
-    if isinstance(stack_compress, (bool, np.bool_)):
-        if stack_compress and not images:
-            shapes = {part.field: part.shape for part in parts}
-            raise ValueError(f"stack_compress: expected observations of three axes, got {shapes}")
-        return images if stack_compress else []
-    wanted = [stack_compress] if isinstance(stack_compress, str) else list(stack_compress)
-    fields = {part.key: part.field for part in parts}
-    unknown = [key for key in wanted if key not in fields]
-    if unknown:
-        raise ValueError(f"stack_compress: expected some of {list(fields)}, got {unknown}")
-    return [fields[key] for key in wanted]
+    found: dict[str | None, Any] = {None: (space, shape)}
+    if isinstance(space, spaces.Dict):
+        found = {key: (inner, shape[key]) for key, inner in space.spaces.items()}
+    parts = []
+    for key, (inner, lengths) in found.items():
+        field = "obs" if key is None else f"obs.{key}"
+        is_number = isinstance(inner, spaces.Discrete)
+        dtype = np.dtype(inner.dtype)
+        parts.append(_Part(key, field, f"next_{field}", lengths, dtype, is_number))
+    return tuple(parts)
