@@ -94,15 +94,7 @@ def read(
 ) -> tuple[ReplayBuffer, Transitions, list[str]]:
     """The rows of a file in a new buffer, what the file says, and warnings.
 
-    Parameters
-    ----------
-    file : Path
-        Of cpprb's ``save_transitions``.
-    size : int, optional
-        Of the buffer; as many as there are rows.
-    nstep, gamma, reward
-        The options of n-step returns, which no file says: steps, discount factor and the field of
-        rewards. ``ValueError`` if the file needs them, or does not.
+    No file says the options of n-step returns; ``ValueError`` if it needs them, or does not.
     """
     found = describe_transitions(file)
     if found.is_nstep and nstep is None:

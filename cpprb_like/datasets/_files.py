@@ -58,14 +58,6 @@ def reading(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: expected a sound data set: {error!r}") from error
 
 
-def begins_with(path: Path, magic: bytes) -> bool:
-    """Whether a path is a file that begins with these bytes, whatever its name."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(magic)) == magic
-
-
 @contextmanager
 def new_place(path: str | os.PathLike[str], *, is_file: bool) -> Iterator[Path]:
     """Where to write a new file or folder, which gets its name when it is complete, on the disk.

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cpprb_like.datasets._files import begins_with, is_plain
+from cpprb_like.datasets._files import is_plain
 from cpprb_like.datasets._model import (
     FLAG,
     Array,
@@ -172,7 +172,10 @@ class Format:
 
     def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format: by default a file, by ``magic``."""
-        return begins_with(path, self.magic) or (path.is_file() and path.suffix in self.suffixes)
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return path.suffix in self.suffixes or file.read(len(self.magic)) == self.magic
 
     def find(self, name: str) -> Path | None:
         """Path of the data set of a name. By default data sets have no names."""

@@ -32,18 +32,11 @@ def rows_in_chunk(row_nbytes: int, share: int = 1) -> int:
 
 
 class Source:
-    """The rows of a buffer, as a data set.
+    """The rows of a buffer, to which no other thread writes, as a data set.
 
-    Parameters
-    ----------
-    buffer : ReplayBuffer
-        No other thread writes to it.
-    holds : callable
-        Whether the format can hold a field.
-    observation, action, reward : str, iterable of str, optional
-        Which fields these are. By default their names say it: ``obs``, ``act``,
-        ``rew`` and the like, parts as ``obs.position``; if none is called so, each field ``x`` with
-        a field ``next_x`` is an observation.
+    ``holds`` says if the format can hold a field. Without ``observation``, ``action`` and
+    ``reward`` names of fields say what they are: ``obs``, ``act``, ``rew`` and the like, parts as
+    ``obs.position``. If none is called so, each ``x`` with a ``next_x`` is an observation.
     """
 
     def __init__(

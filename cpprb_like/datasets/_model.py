@@ -164,20 +164,8 @@ class Header:
 class HeaderBuilder:
     """Fields of a data set, collected column by column.
 
-    Parameters
-    ----------
-    roles : dict of str to str
-        First part of a column's path, and the field that it stands for.
-    left_out : list of str
-        Receives each column that makes no field, with the reason.
-    makes_next : bool
-        Whether next observations are those of the row after, and have no columns.
-    takes_next : bool
-        Whether a column called as a next observation is one nevertheless.
-    made : collection of str
-        Fields that the reader makes without a column.
-    mark : str
-        Between the parts of a path in messages.
+    ``roles`` has the field of each first part of a column's path. ``left_out`` receives each column
+    that makes no field, with the reason. ``mark`` stands between parts of a path there.
     """
 
     def __init__(
@@ -185,9 +173,9 @@ class HeaderBuilder:
         roles: Mapping[str, str],
         left_out: list[str],
         *,
-        makes_next: bool,
-        takes_next: bool = False,
-        made: Collection[str] = (),
+        makes_next: bool,  # next observations are those of the row after, without columns
+        takes_next: bool = False,  # a column called as a next observation is one nevertheless
+        made: Collection[str] = (),  # fields that the reader makes without a column
         mark: str = "/",
     ) -> None:
         self.fields: dict[str, Field] = {}
