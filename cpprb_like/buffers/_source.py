@@ -276,10 +276,7 @@ class Source(Checkpointed):
         ahead, made = _read_prefetch(prefetch), _conversion(to, device)
         self._check_beta(beta)
         options = SampleOptions(beta, bool(replace), None, bool(indexes), names)
-        sample = partial(self.sample, n, **options.keywords)
-        draw = sample
-        if made is not None:
-            draw = partial(_draw_into, sample, made, names or self.fields)
+        draw = partial(self.sample, n, **options.keywords)
         return self._iterator(partial(_endless, draw), made, ahead)
 
     @overload
@@ -641,14 +638,6 @@ def _endless(draw: Callable[[], Batch]) -> Batch:
         return draw()
     except StopIteration as error:
         raise RuntimeError("the draw of a batch raised StopIteration") from error
-
-
-def _draw_into(sample: Callable[..., Batch], made: Conversion, fields: tuple[str, ...]) -> Batch:
-    """A batch, in memory of the conversion if that has some for all fields."""
-    room = made.room()
-    if room is None or not all(name in room for name in fields):
-        return sample()
-    return sample(out={name: room[name] for name in fields})
 
 
 def _read_shard(shard: object) -> tuple[int, int]:

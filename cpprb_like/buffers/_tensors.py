@@ -24,7 +24,6 @@ To: TypeAlias = Literal["numpy", "torch", "jax"] | Callable[[dict[str, NDArray[A
 
 NAMES = ("numpy", "torch", "jax")
 PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
-SETS = 2  # of pinned memory
 WIDE = 8  # bytes of numbers that JAX has only with jax_enable_x64
 
 _registering = threading.RLock()
@@ -91,10 +90,6 @@ class JaxBatch(TensorBatch):
 
 class Conversion:
     """What a batch is made into, by the thread that draws it, and then by that which gets it."""
-
-    def room(self) -> dict[str, Any] | None:
-        """Where the next batch can be drawn to: ``out=`` of ``sample``."""
-        return None
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
         """What is made of a batch when it is drawn."""
@@ -204,27 +199,11 @@ def _package(name: str) -> Any:
         ) from error
 
 
-class PinnedSets(threading.local):
-    """The sets of a thread: threads that share an iterator draw at the same time."""
-
-    def __init__(self) -> None:
-        self.sets: list[dict[str, Any]] = [{} for _ in range(SETS)]  # pinned tensors by column
-        self.copied: list[Any] = [None] * SETS  # event of the last copy out of each set
-        self.turn = 0
-
-    def next(self) -> dict[str, Any]:
-        """The set in turn, when it may be written to again."""
-        if self.copied[self.turn] is not None:
-            self.copied[self.turn].synchronize()
-            self.copied[self.turn] = None
-        return self.sets[self.turn]
-
-
 class OnCuda(Conversion):
     """Tensors on a CUDA device: copied by the thread that draws, awaited by the learner's stream.
 
-    Copies from pinned memory run beside what the learner computes. Pinning takes longer than a
-    copy, so two sets are made once and used in turn. A set is used again after its copy has ended.
+    Copies from pinned memory run beside what the learner computes. PyTorch keeps pinned memory for
+    later batches, and uses it again after its copy has ended.
 
     ``as_tensor`` makes a tensor over an array, or returns the array if none has its dtype.
     """
@@ -234,48 +213,19 @@ class OnCuda(Conversion):
         self._as_tensor = as_tensor
         self._stream = torch.cuda.Stream(device)
         self._device = self._stream.device  # by its number: the current one may change
-        self._memory = PinnedSets()
-
-    def room(self) -> dict[str, Any] | None:
-        """The set that is next, for a batch to be drawn into; None before its first batch."""
-        return dict(self._memory.next()) or None
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
         """Begin copies. Columns without a dtype of PyTorch stay arrays."""
-        memory = self._memory
-        pinned = memory.next()
         columns: dict[str, Any] = {}
         with self._torch.cuda.stream(self._stream):
             for name, values in batch.items():
-                tensor = self._pinned(pinned, name, values)
-                if not isinstance(tensor, np.ndarray):
-                    tensor = tensor.to(self._device, non_blocking=True)
+                tensor = self._as_tensor(values)
+                if tensor is not values:
+                    tensor = tensor.pin_memory().to(self._device, non_blocking=True)
                 columns[name] = tensor
             arrived = self._torch.cuda.Event()
             arrived.record(self._stream)
-        memory.copied[memory.turn] = arrived
-        memory.turn = (memory.turn + 1) % SETS
         return columns, arrived
-
-    def _pinned(self, pinned: dict[str, Any], name: str, values: Any) -> Any:
-        """The values in pinned memory: in that of the set, unless they lie there already."""
-        known = pinned.get(name)
-        if values is known:
-            return known
-        tensor = self._as_tensor(values)
-        if tensor is values:
-            return values
-        if (
-            known is None
-            or known.dtype != tensor.dtype
-            or known.shape[1:] != tensor.shape[1:]
-            or len(known) < len(tensor)
-        ):
-            known = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            pinned[name] = known
-        part = known[: len(tensor)]
-        part.copy_(tensor)
-        return part
 
     def hand_out(self, made: Any) -> TensorBatch:
         """The columns, for what the learner's stream computes from now on."""

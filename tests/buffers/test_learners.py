@@ -395,14 +395,13 @@ class FakeTensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
 
-    def copy_(self, other: FakeTensor) -> None:
-        self.log.append(("write", self.array.ctypes.data))
-        self.array[...] = other.array
+    def pin_memory(self) -> FakeTensor:
+        assert self.place == "cpu"
+        return FakeTensor(self.log, self.array.copy(), "pinned")
 
     def to(self, device: Any, *, non_blocking: bool) -> FakeTensor:
         assert non_blocking
         assert self.place == "pinned"
-        self.log.append(("copy", self.array.ctypes.data))
         return FakeTensor(self.log, self.array.copy(), str(device))
 
     def record_stream(self, stream: Any) -> None:
@@ -419,9 +418,6 @@ class FakeEvent:
     def record(self, stream: Any) -> None:
         self.number = sum(entry[0] == "record" for entry in self.log)
         self.log.append(("record", stream))
-
-    def synchronize(self) -> None:
-        self.log.append(("synchronize", self.number))
 
 
 class SideStream(NamedTuple):
@@ -460,11 +456,6 @@ class FakeCuda:
 
         return Inside()
 
-    def empty(self, shape: Any, *, dtype: Any, pin_memory: bool) -> FakeTensor:
-        assert pin_memory
-        self.log.append(("pin", shape))
-        return FakeTensor(self.log, np.empty(shape, dtype), "pinned")
-
     def from_numpy(self, array: Any) -> FakeTensor:
         if array.dtype.hasobject:
             raise TypeError("can't convert")
@@ -499,7 +490,7 @@ MAKERS: dict[str, Callable[[], ReplayBuffer]] = {
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("name", MAKERS)
 def test_batches_on_cuda_are_the_same(fake: FakeCuda, name: str, prefetch: int) -> None:
-    """Each batch arrives whole, though its pinned memory is used again for later ones."""
+    """Each batch arrives whole, through pinned memory."""
     one, other = MAKERS[name](), MAKERS[name]()
     with one.batches(6, to="torch", device="cuda", prefetch=prefetch) as batches:
         for batch in islice(batches, 10):
@@ -514,64 +505,24 @@ def test_batches_on_cuda_are_the_same(fake: FakeCuda, name: str, prefetch: int) 
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_memory_is_pinned_once_and_guarded_by_events(fake: FakeCuda, prefetch: int) -> None:
-    """Two sets are pinned; one is written to again only after the event of its copy."""
+def test_the_stream_of_the_learner_waits_for_copies(fake: FakeCuda, prefetch: int) -> None:
+    """For those of its own batch, of which the memory is kept for it."""
     with filled().batches(6, to="torch", device="cuda", prefetch=prefetch) as batches:
         for _ in range(9):
             next(batches)
-    assert len(events(fake, "pin")) == 2 * 3
-    turns = events(fake, "record", "synchronize")
-    recorded = [k for k, entry in enumerate(turns) if entry[0] == "record"]
-    for number, place in enumerate(recorded[2:]):
-        assert ("synchronize", number) in turns[:place]
     assert {entry[1] for entry in events(fake, "record")} == {SideStream("cuda:0")}
     assert [entry[1] for entry in events(fake, "learner waits for")] == list(range(9))
     assert len(events(fake, "keep for")) == 9 * 3
 
 
-def test_rows_are_drawn_into_pinned_memory(fake: FakeCuda) -> None:
-    """From the third batch on nothing but the columns of the sampler is copied once more."""
-    with filled(PrioritizedReplayBuffer).batches(6, to="torch", device="cuda") as batches:
-        next(batches), next(batches)
-        del fake.log[:]
-        next(batches), next(batches)
-    assert len(events(fake, "copy")) == 2 * 5
-    assert len(events(fake, "write")) == 2 * 2
-
-
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_an_epoch_on_cuda(fake: FakeCuda, prefetch: int) -> None:
-    """The last batch is smaller than its pinned memory, and the first of the next larger again."""
+    """The last batch is smaller."""
     one, other = filled(), filled()
     for _ in range(2):
         found = one.epoch(7, to="torch", device="cuda", prefetch=prefetch)
         expected = [batch["x"].tolist() for batch in other.epoch(7)]
         assert [batch.x.array.tolist() for batch in found] == expected
-
-
-def test_pinned_memory_grows(fake: FakeCuda) -> None:
-    """A larger batch than those before gets memory of its own."""
-    copies = OnCuda(fake, "cuda", fake.from_numpy)
-    for n in (3, 3, 5, 5, 2):
-        made = copies.make({"x": np.arange(n)})
-        assert copies.hand_out(made)["x"].array.tolist() == list(range(n))
-    assert len(events(fake, "pin")) == 4
-
-
-def test_threads_have_pinned_memory_of_their_own(fake: FakeCuda) -> None:
-    """While one draws into its memory, another that shares the iterator draws into other memory."""
-    copies = OnCuda(fake, "cuda", fake.from_numpy)
-
-    def fill(n: int) -> Any:
-        for _ in range(2):
-            copies.make({"x": np.full(4, n)})
-        room = copies.room()
-        assert room is not None
-        return room["x"]
-
-    with ThreadPoolExecutor(1) as other:
-        first, second = fill(1), other.submit(fill, 2).result()
-    assert (first.array.tolist(), second.array.tolist()) == ([1] * 4, [2] * 4)
 
 
 def test_batches_on_a_real_cuda_device(torch: Any) -> None:
