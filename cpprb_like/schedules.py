@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from cpprb_like._arguments.checks import as_int
 
-__all__ = ["Linear", "Piecewise", "Schedule", "check", "value_at"]
+__all__ = ["Linear", "Piecewise", "Schedule"]
 
 
 class Schedule(Protocol):
@@ -126,35 +126,10 @@ def check(
     *,
     above: bool = False,
 ) -> None:
-    """Raise unless a value is a number from ``least`` to ``most``, or a schedule.
+    """Raise unless an argument is a number from ``least`` to ``most``, or a schedule.
 
-    Numbers and the schedules of this module are checked in full. The values of any other schedule
-    are not known before it is called: ``value_at`` checks these.
-
-    Parameters
-    ----------
-    name : str
-        Of the argument, for the message.
-    value : float or Schedule
-    least, most : float
-        The range, both ends included.
-    above : bool
-        Exclude ``least`` itself.
-
-    Raises
-    ------
-    TypeError
-        ``value`` is neither a number nor callable.
-    ValueError
-        ``value``, or a number that the schedule will give, is not finite or not in the range.
-
-    Examples
-    --------
-    >>> from cpprb_like.schedules import Linear, check
-    >>> check("beta", 0.4, 0, 1)
-    >>> check("beta", Linear(0.4, 2.0, 100), 0, 1)
-    Traceback (most recent call last):
-    ValueError: beta: expected 0 to 1, got 2.0 from Linear(start=0.4, stop=2.0, steps=100)
+    ``above`` excludes ``least`` itself. The values of a schedule of a user are not known before it
+    is called: ``value_at`` checks these.
     """
     known: list[Any] = [value]
     if isinstance(value, Linear):
@@ -176,16 +151,7 @@ def value_at(
     *,
     above: bool = False,
 ) -> float:
-    """The number itself, or what the schedule gives at time ``t``.
-
-    The other parameters, and what is raised, are those of ``check``.
-
-    Examples
-    --------
-    >>> from cpprb_like.schedules import Linear, value_at
-    >>> value_at(0.5, 10), value_at(Linear(0.0, 1.0, 100), 10)
-    (0.5, 0.1)
-    """
+    """The number itself, or that of the schedule at time ``t``, in the range of ``check``."""
     number = value(t) if callable(value) else value
     return _in_range(name, number, least, most, above, value)
 

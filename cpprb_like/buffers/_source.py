@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,35 +32,11 @@ from cpprb_like.schedules import Schedule, check
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from cpprb_like._fields.derived import NStepReturns
     from cpprb_like._fields.schema import Schema
     from cpprb_like._rows.episode_index import EpisodeIndex
-    from cpprb_like.buffers._tensors import Conversion, TensorBatch, To
+    from cpprb_like.buffers._tensors import Conversion, To
     from cpprb_like.samplers._starts import Starts
-
-    class MadeKeywords(TypedDict, total=False):
-        """Keyword arguments of ``batches`` and ``epoch`` beside ``to``, which has overloads."""
-
-        fields: str | Iterable[str] | None
-        device: Any
-        prefetch: int
-
-    class BatchesKeywords(MadeKeywords, total=False):
-        """Those of ``batches``."""
-
-        beta: float | Schedule | None
-        replace: bool
-        indexes: bool
-
-    class EpochKeywords(MadeKeywords, total=False):
-        """Those of ``epoch``."""
-
-        shuffle: bool
-        drop_last: bool
-        shard: tuple[int, int]
-        seed: Seed
 
     def if_prioritized(method: Method) -> Method:
         """A type cannot tell whether an object has priorities: to it all of a class have some."""
@@ -183,22 +159,6 @@ class Source(Checkpointed):
         """A batch as ``sample`` returns it; ``options.beta`` was checked."""
         raise NotImplementedError
 
-    @overload
-    def batches(
-        self, batch_size: int, *, to: None = None, **options: Unpack[BatchesKeywords]
-    ) -> Batches[Batch]: ...
-    @overload
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        to: Literal["numpy", "torch", "jax"],
-        **options: Unpack[BatchesKeywords],
-    ) -> Batches[TensorBatch]: ...
-    @overload
-    def batches(
-        self, batch_size: int, *, to: Callable[[Batch], T], **options: Unpack[BatchesKeywords]
-    ) -> Batches[T]: ...
     def batches(
         self,
         batch_size: int,
@@ -279,22 +239,6 @@ class Source(Checkpointed):
         draw = partial(self.sample, n, **options.keywords)
         return self._iterator(partial(_endless, draw), made, ahead)
 
-    @overload
-    def epoch(
-        self, batch_size: int, *, to: None = None, **options: Unpack[EpochKeywords]
-    ) -> Batches[Batch]: ...
-    @overload
-    def epoch(
-        self,
-        batch_size: int,
-        *,
-        to: Literal["numpy", "torch", "jax"],
-        **options: Unpack[EpochKeywords],
-    ) -> Batches[TensorBatch]: ...
-    @overload
-    def epoch(
-        self, batch_size: int, *, to: Callable[[Batch], T], **options: Unpack[EpochKeywords]
-    ) -> Batches[T]: ...
     def epoch(
         self,
         batch_size: int,

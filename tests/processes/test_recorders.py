@@ -30,7 +30,7 @@ def in_shards(
     """The rows that a learner finds when somebody played into an actor."""
     with SharedReplay(4000, fields, writers=2, n_envs=n) as replay, replay.actor() as actor:
         play(actor)
-        batches = list(replay.learner().epoch(4000, shuffle=False))
+        batches: list[Rows] = list(replay.learner().epoch(4000, shuffle=False))
     assert len(batches) == 1
     return batches[0]
 

@@ -254,7 +254,9 @@ class MPReplayBuffer:
         """All rows, explorer by explorer, or shuffled: see ``ReplayBuffer``."""
         learner = self._reader()
         n = max(1, len(learner))
-        rows = next(learner.epoch(n, shuffle=shuffle, fields=self._visible(None)), None)
+        rows: Batch | None = next(
+            learner.epoch(n, shuffle=shuffle, fields=self._visible(None)), None
+        )
         if rows is not None:
             return rows
         _, names = learner._read_batch_size(0, self._visible(None))

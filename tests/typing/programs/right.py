@@ -106,24 +106,9 @@ batch = per.sample(4, beta=0.4, fields=["obs"], indexes=True)
 assert_type(batch["obs"], NDArray[Any])
 per.update_priorities(batch["indexes"], np.ones(4))
 mixture = Mixture({"all": per}, {"all": 1.0}, seed=0)
-for batch in per.batches(4):
-    assert_type(batch, dict[str, NDArray[Any]])
-    break
 for batch in mixture.batches(4, beta=0.5, prefetch=2):
-    assert_type(batch, dict[str, NDArray[Any]])
+    print(batch["obs"].shape)
     break
-columns = next(per.batches(4, to="numpy"))
-assert_type(columns, TensorBatch)
+columns: TensorBatch = next(per.batches(4, to="numpy"))
 print(columns.obs.shape, columns["obs"].shape)
-for columns in per.view().epoch(4, to="numpy", prefetch=1):
-    assert_type(columns, TensorBatch)
-
-
-def count(batch: dict[str, NDArray[Any]]) -> int:
-    """What ``to`` makes of a batch."""
-    return len(batch["obs"])
-
-
-assert_type(next(per.batches(4, to=count)), int)
-assert_type(list(per.epoch(4, to=count)), list[int])
 assert_type(mixture.sample(2)["obs"], NDArray[Any])

@@ -79,6 +79,4 @@ rb.sample(4, bata=0.4)  # wrong: bata
 rb.sample(4, replace=True, out=[])  # wrong: out
 rb.sampel(4)  # wrong: sampel
 rb.batches("4")  # wrong: batches
-print(next(rb.batches(4)).obs)  # wrong: obs
 rb.batches(4, to="tensorflow")  # wrong: batches
-print(next(rb.epoch(4))["obs"].shap)  # wrong: shap
