@@ -12,11 +12,18 @@ from pathlib import Path
 if sys.platform != "win32":
     import resource
 
-__all__ = ["available_nbytes", "format_nbytes", "require"]
+__all__ = ["CHECKED_NBYTES", "available_nbytes", "format_nbytes", "require"]
+
+CHECKED_NBYTES = 1 << 26  # least request that is compared: the comparison reads several files
 
 
 def require(nbytes: int, what: str) -> None:
-    """Raise ``MemoryError`` if ``nbytes`` are more than the machine has free now."""
+    """Raise ``MemoryError`` if ``nbytes`` are more than the machine has free now.
+
+    Requests below ``CHECKED_NBYTES`` are left to the allocator.
+    """
+    if nbytes < CHECKED_NBYTES:
+        return
     available = available_nbytes()
     if nbytes > available:
         raise MemoryError(

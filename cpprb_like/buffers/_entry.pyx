@@ -62,7 +62,7 @@ cdef enum:
     PRIORITIES_LENGTH = 10
     CACHE_LINE = 64
     MOST_ROOM = 1 << 20              # bytes of reused memory for casts of a field
-    BATCH_CHECK_NBYTES = 1 << 28     # batches from here on are compared with the memory left
+    BATCH_CHECK_NBYTES = 1 << 26     # least batch that is compared with the memory left
     MOST_ATTEMPTS = 8                # of a read while writers wait
     WATCHED_VALUES = 1000            # values of chained fields that are counted for the warning
 

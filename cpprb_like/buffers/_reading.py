@@ -22,7 +22,7 @@ from cpprb_like._fields import casting
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import read_names
 from cpprb_like._machine.aligned import aligned
-from cpprb_like._machine.machine_memory import require
+from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
 from cpprb_like._rows.row_handles import handles
@@ -45,12 +45,10 @@ from cpprb_like.views._sequences import (
 )
 from cpprb_like.views._windows import Walk, Windows
 
-__all__ = ["CHECKED_NBYTES", "Choose", "Opened", "ReadPlan", "Reading", "chunks"]
+__all__ = ["Choose", "Opened", "ReadPlan", "Reading", "chunks"]
 
 Array = NDArray[Any]
 Choose = Callable[[], tuple[Slots, Extra]]
-
-CHECKED_NBYTES = 1 << 28  # batches from here on are compared with the memory that is left
 
 
 class Part:
@@ -296,8 +294,7 @@ class Opened:
         nbytes = self.item_nbytes  # of all columns: only large batches need the exact number
         if n * nbytes >= CHECKED_NBYTES and columns is not None:
             nbytes = sum(map(self._nbytes_of, ring_names(columns)))
-        if n * nbytes >= CHECKED_NBYTES:
-            require(n * nbytes, f"a batch of {n} items of {nbytes} bytes")
+        require(n * nbytes, f"a batch of {n} items of {nbytes} bytes")
 
     def _nbytes_of(self, name: str) -> int:
         """Bytes of an item of a column."""

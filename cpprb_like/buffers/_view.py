@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import check_out, read_columns
+from cpprb_like._machine.machine_memory import CHECKED_NBYTES
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._reading import CHECKED_NBYTES, Choose, Opened, Reading, ReadPlan
+from cpprb_like.buffers._reading import Choose, Opened, Reading, ReadPlan
 from cpprb_like.buffers._source import (
     Batch,
     ColumnSpec,

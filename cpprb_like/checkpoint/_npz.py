@@ -20,7 +20,6 @@ __all__ = ["Archive"]
 
 MOST_HEADER = 1000  # bytes; NumPy evaluates a header as a Python literal
 MOST_RATIO = 1100  # of the sizes before and after compression; zlib's limit is 1032
-UNCHECKED_NBYTES = 1 << 26  # smaller members are read without a look at the free memory
 
 
 class Archive:
@@ -51,8 +50,7 @@ class Archive:
             raise ValueError(
                 f"{name!r}: {info.compress_size} bytes cannot unpack to {info.file_size}"
             )
-        if info.file_size > UNCHECKED_NBYTES:
-            require(info.file_size, repr(name))
+        require(info.file_size, repr(name))
         try:
             with self._zip.open(info) as member:
                 if npy.read_magic(member) != (1, 0):

@@ -17,16 +17,13 @@ from cpprb_like._arguments.foreign_arrays import read_argument
 from cpprb_like._core import Ring
 from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.aligned import aligned
-from cpprb_like._machine.machine_memory import require
+from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
 from cpprb_like.views._gather_windows import COPIED_AT_ONCE, take_stacks
 from cpprb_like.views._rows import read_rows
 
-__all__ = ["CHECKED_NBYTES", "read_stacks", "stack_rows", "take_stacks"]
-
-
-CHECKED_NBYTES = 1 << 28  # larger stacks are compared with the available memory first
+__all__ = ["read_stacks", "stack_rows", "take_stacks"]
 
 
 def stack_rows(

@@ -137,6 +137,7 @@ def test_promised_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two buffers, each of which would fit alone, are not promised the same memory."""
     size = 1000
     step: dict[str, FieldSpec] = {"x": {"shape": 10_000, "dtype": "u1"}}
+    monkeypatch.setattr(machine_memory, "CHECKED_NBYTES", 0)
     monkeypatch.setattr(arenas, "_arenas", [])  # those of other tests' buffers count as well
     first = ReplayBuffer(size, step)
     monkeypatch.setattr(machine_memory, "available_nbytes", lambda: int(first.nbytes * 1.5))

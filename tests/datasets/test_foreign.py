@@ -415,7 +415,7 @@ def test_a_chunk_that_the_memory_has_no_room_for_is_refused(
     """Zeros pack to a thousandth, so a small folder may want more than the machine has."""
     none = [0] * 5000
     chunk(tmp_path, is_first=none, is_last=none, is_terminal=none)
-    monkeypatch.setattr(_npz, "UNCHECKED_NBYTES", 6000)
+    monkeypatch.setattr(machine_memory, "CHECKED_NBYTES", 6000)
     monkeypatch.setattr(machine_memory, "available_nbytes", lambda: 10_000)
     with pytest.raises(MemoryError, match=r"'vec\.npy' needs 19.7 KiB of memory"):
         ReplayBuffer.from_dataset(tmp_path)

@@ -23,14 +23,13 @@ FOR_ALL = (
     "cpprb_like._arguments.checks.",
     "cpprb_like._machine.crc32.crc32c",
     "cpprb_like._machine.generators.",
-    "cpprb_like._machine.machine_memory.require",
+    "cpprb_like._machine.machine_memory.",
     "cpprb_like._fields.casting.as_array",
     "cpprb_like.checkpoint._disk.Disk",
     "cpprb_like.checkpoint._npz.",
     "cpprb_like.checkpoint._progress.",
     "cpprb_like.checkpoint._restricted_pickle.",
     "cpprb_like._fields.schema.Field",
-    "cpprb_like.views._stacking.CHECKED_NBYTES",
     "cpprb_like.views._stacking.take_stacks",
 )
 # cpprb's own classes are made of parts of the engine, as the buffers are.

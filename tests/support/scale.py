@@ -8,4 +8,4 @@ LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
 # Processes that each test of mapped buffers kills.
 KILLS = int(os.environ.get("CPPRB_LIKE_KILLS", "16"))
 # Processes that each test of random kills of a shared replay ends, at least.
-PROCESS_KILLS = int(os.environ.get("CPPRB_LIKE_PROCESS_KILLS", "1000" if LONG else "60"))
+PROCESS_KILLS = int(os.environ.get("CPPRB_LIKE_PROCESS_KILLS", "1000" if LONG else "36"))

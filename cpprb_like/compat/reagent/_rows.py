@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._arguments.arrays import Array, Slots
 from cpprb_like._arguments.checks import as_discount, as_int
+from cpprb_like._machine.machine_memory import CHECKED_NBYTES
 from cpprb_like.compat.reagent._elements import (
     REQUIRED_KEYS,
     DenseMetadata,
@@ -25,7 +26,7 @@ from cpprb_like.compat.reagent._elements import (
     column,
 )
 from cpprb_like.samplers import Prioritized, Where
-from cpprb_like.views._stacking import CHECKED_NBYTES, take_stacks
+from cpprb_like.views._stacking import take_stacks
 
 CHUNK = 1 << 16  # rows whose windows are in memory at once
 TRUNCATED = "$truncated"  # a field beside those of the user, whose names are names of Python
