@@ -21,6 +21,7 @@ FOR_ALL = (
     "cpprb_like._machine.byte_order.",
     "cpprb_like._arguments.arrays.",
     "cpprb_like._arguments.checks.",
+    "cpprb_like._arguments.foreign_arrays.read_argument",
     "cpprb_like._machine.crc32.crc32c",
     "cpprb_like._machine.generators.",
     "cpprb_like._machine.machine_memory.",
