@@ -1,9 +1,8 @@
 """Powers of priorities: ``(p + eps) ** alpha``, importance-sampling weights, and checks of both.
 
-Compiled because each update takes some hundred numbers through it, and NumPy needs a pass and a
-temporary array for each operation. But powers are computed by NumPy, in less than half the time of
-the C library where the processor has AVX-512: 1.2 us and 3.1 us for 256. Not here: what the numbers
-are for (``_prioritized``).
+Compiled because NumPy needs a pass and a temporary array for each operation. Powers of many numbers
+are computed by NumPy, in half the time of the C library. Not here: what the numbers are for
+(``_prioritized``).
 """
 
 cimport numpy as cnp

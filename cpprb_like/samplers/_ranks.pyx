@@ -1,16 +1,11 @@
 """Ranks of the slots by their priorities, and the weight ``rank ** -alpha`` of each.
 
-Exact ranks need a sort, so the slots are sorted now and then, as in T. Schaul et al., "Prioritized
-Experience Replay" (2016), appendix B.2.1: when as many priorities have changed as there were slots
-at the last sort, or a quarter as many where the sum of the weights is off. A sort also divides the
-slots into groups of neighbouring ranks, about 64 groups for each doubling of the rank. Afterwards
-the size of each group stays exact: a slot whose priority changes moves to another group, and
-gets the mean weight of the ranks of that group at that time. So a new priority gets its present
-rank, to 1 % right after a sort and to a few percent before the next, and the sum of all weights
-stays near that of exact ranks however priorities drift. Only slots that were not updated have a
-weight as old as the sort. Compiled because each update searches two groups, and each sort looks at
-all slots. Not here: the sum tree over the weights, and which rows of a ring have a rank
-(``_row_weights``).
+Slots are sorted now and then (Schaul et al., 2016, appendix B.2.1): when as many priorities have
+changed as there were slots at the last sort, or a quarter as many where the sum of the weights is
+off. A sort divides the slots into groups of neighbouring ranks, 64 for each doubling of the rank.
+Between two sorts a slot whose priority changes moves to another group, and gets the mean weight of
+its ranks: its rank to a few percent. Compiled because each update searches two groups. Not here:
+the sum tree over the weights, and which rows of a ring have a rank (``_row_weights``).
 """
 
 cimport cython

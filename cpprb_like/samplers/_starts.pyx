@@ -2,12 +2,10 @@
 
 And ``choose_rows``: for each row another one of its episode, whose goal it gets.
 
-Starts are found by trying rows as long as they are common. Where they are rare they are drawn from
-a set of all of them, which follows the ring from then on. Which of both it is, and what is drawn,
-depends on the rows and on the generator alone, never on earlier calls: so a buffer goes on with
-the same draws after it was saved. Compiled because it looks at every row that is tried, or
-new. Not here: how sequences are read (``views._gather_windows``), what they are good for
-(``views._sequences``), and starts by priority (``_prioritized``).
+Starts are tried as long as they are common, and otherwise drawn from a set of all. The choice
+depends on the rows and the generator alone, so a saved buffer goes on with the same draws. Compiled
+because each row that is tried is looked at. Not here: how sequences are read
+(``views._gather_windows``), and starts by priority (``_prioritized``).
 """
 
 cimport cython
@@ -217,9 +215,7 @@ cdef class Starts:
     def draw(self, intp_t n, rng):
         """Draw n slots at which a sequence can start, each with the same probability: intp.
 
-        Slots are tried; after some dozens of tries for each of them, the rest is drawn from a set of all
-        starts. The first call that makes this set looks at all rows; one after it at those that have
-        come since, some 20 ns each, and at all starts if steps were deleted. Raises
+        Slots are tried, some dozens for each. The rest is drawn from the set of all starts. Raises
         ``NotEnoughDataError`` if there are none.
         """
         bit_generator = rng.bit_generator
@@ -406,14 +402,10 @@ RANDOM = C_RANDOM
 
 
 def choose_rows(EpisodeIndex index not None, cnp.ndarray slots not None, rng, int strategy):
-    """For each of the slots another one, that of a row of the same episode.
+    """For each of the slots, of rows that hold a step, the slot of another row of the episode.
 
-    Of an episode whose first rows were overwritten, those that are left count; of one that has not
-    ended, the rows so far. Other threads may call it and add rows at the same time.
-
-    ``FUTURE`` chooses from the row itself to the last of its episode, ``EPISODE`` any row of it,
-    ``FINAL`` the last one, ``RANDOM`` any row of the ring. All slots are of rows that hold a step.
-    Cost: ``Hindsight``.
+    ``FUTURE`` chooses from the row itself to the last of its episode, ``EPISODE`` any row of it that
+    is there, ``FINAL`` the last one, ``RANDOM`` any row of the ring. Any threads may call it.
     """
     index.ring.c_check_slots(slots)
     if strategy == C_RANDOM:
@@ -465,11 +457,9 @@ cdef bint c_choose_rows(
 
 
 cdef int64_t c_pick(Ring ring, Bits* bits, int64_t first, int64_t last) noexcept:
-    """A random row of a stream from ``first`` to ``last`` that holds a step, each equally likely.
-    ``first`` and ``last`` hold one.
+    """A random row of a stream from ``first`` to ``last``, of those that hold a step, as both do.
 
-    The more rows there are, the more are tried before those that hold a step are counted; and then
-    these are few, or nearly no call comes so far.
+    Rows are tried first. If too many are absent, the rows that hold a step are counted.
     """
     cdef int64_t n = (last - first) // ring.n_envs + 1, row = last, present = 0, number
     cdef intp_t _, tries = 1

@@ -1,10 +1,9 @@
 """Uniform sampling of slots: with replacement, without, and over an epoch.
 
-``Shuffle`` draws without replacement: a random permutation whose cost is proportional to the
-numbers that are drawn. An ``Epoch`` gives each row once, batch by batch. Compiled because the
-random numbers come straight from the bit generator, and because the records are prefetched while
-the next numbers are drawn. Not here: bounded random integers (``_c.random_integers``), reading the
-rows (``_rows.gather``), and sampling by weight (``_segment_tree``).
+Compiled because random numbers come straight from the bit generator, and because records are
+prefetched while the next numbers are drawn. Not here: bounded random integers
+(``_c.random_integers``), reading the rows (``_rows.gather``), and sampling by weight
+(``_segment_tree``).
 """
 
 cimport cython

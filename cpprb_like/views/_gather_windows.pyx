@@ -1,11 +1,10 @@
 """Copies of several rows for each row of a batch: frames that are stacked, and sequences.
 
-A stack costs most by the order of its bytes: each item stands beside those of the other frames. The
-rows of a sequence lie at even distances in memory, except at the end of the ring and around absent
-rows. They are copied in runs, field by field, while the rows of the next sequence are fetched.
-Compiled because these copies are most of what a batch of windows costs. Not here: which rows are
-in a window (``_walker``, ``samplers._starts``), arguments that need conversion (``_stacking``,
-``_sequences``), and stacks that are stored as single frames (``_rows.chained``).
+The rows of a sequence lie at even distances in memory, except at the end of the ring and around
+absent rows. They are copied in runs, field by field, while the rows of the next sequence are
+fetched. Compiled because these copies are most of the cost of a batch of windows. Not here: which
+rows are in a window (``_walker``, ``samplers._starts``), and stacks that are stored as single
+frames (``_rows.chained``).
 """
 
 cimport cython
@@ -137,12 +136,10 @@ def take_sequences(
     """The n sequences that start at some slots of a ring, or of several of one layout.
 
     ``parts`` has for each ring its ``Starts``, the slots of first rows, and the places of these
-    sequences in the batch, None if they are all of it, in order. Of ``single`` columns the first row
-    only is read. ``arrays`` are the caller's, by name.
-
-    Returns the columns, the marks (see ``views.Sequences``) and, if ``located``, the row ids, shape
-    (n, rows): behind a sequence that of any row that is there. Returns None if rows were seen to be
-    overwritten; the caller asks ``Ring.holds`` at the end.
+    sequences in the batch; None for all places in order. Of ``single`` columns the first row only is
+    read. ``arrays`` are the caller's, by name. Returns the columns, the marks (``views.Sequences``)
+    and, if ``located``, the row ids, shape (n, rows); padding has that of the last row. Returns None if
+    rows were seen to be overwritten; the caller asks ``Ring.holds`` at the end.
     """
     cdef Sequences sequences = Sequences.__new__(Sequences)
     sequences.single, sequences.given = single, arrays

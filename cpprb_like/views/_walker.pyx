@@ -108,10 +108,9 @@ cdef class Walker:
         """A batch of the rows in the given slots, and their windows.
 
         ``arrays`` are the caller's, one for each of ``columns``. ``steps`` are the most rows of each
-        n-step return, 1 to ``size``. Returns the batch; the slots of windows, shape
-        (n, before + 1 + after), or None: outside of the episode the first and the last row are
-        repeated; the rows before and behind each, shape (n, 2), or None; and the rows of each n-step
-        return. Raises as ``gather.take``, and ``ValueError`` for other steps.
+        n-step return, 1 to ``size``. Returns the batch; slots of windows, shape
+        (n, before + 1 + after), where the first and last row of the episode are repeated, or None; the
+        rows before and behind each, shape (n, 2), or None; and the rows of each n-step return.
         """
         cdef Ring ring = self.ring
         if self.rings is None:
