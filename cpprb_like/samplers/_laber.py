@@ -18,7 +18,7 @@ from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._machine.aligned import aligned, empty
 from cpprb_like._machine.byte_order import native
 from cpprb_like._machine.generators import Seed, generator
-from cpprb_like.samplers._prioritized import read_weights_dtype
+from cpprb_like.samplers._prioritized import read_priorities, read_weights_dtype
 from cpprb_like.schedules import value_at
 
 __all__ = ["LaBERlazy", "LaBERmax", "LaBERmean"]
@@ -80,14 +80,9 @@ class _LaBER(ABC):
         Cost: proportional to the large batch.
         """
         n = self.batch_size * self.m
-        found = _column("priorities", priorities, n)
-        likely = found.astype(np.float64) + self.eps
-        bad = np.flatnonzero(~((found >= 0) & np.isfinite(likely)))
-        if len(bad):
-            raise ValueError(
-                f"priorities: expected finite numbers of at least 0, got {found[bad[0]]} "
-                f"in place {bad[0]}"
-            )
+        likely = read_priorities(priorities) + self.eps
+        if len(likely) != n:
+            raise ValueError(f"priorities: expected batch_size * m = {n}, got {len(likely)}")
         largest = likely.max()
         if largest == 0:
             raise ValueError("priorities: expected one above 0, since eps is 0; all are 0")

@@ -21,7 +21,7 @@ from cpprb_like._fields.schema import Field, Schema
 from cpprb_like._machine.aligned import empty
 from cpprb_like.samplers._starts import EPISODE, FINAL, FUTURE, RANDOM
 from cpprb_like.schedules import Schedule, check, value_at
-from cpprb_like.views._layer import Drawn, Fields, Layer, Plan, Revision
+from cpprb_like.views._layer import Drawn, Fields, Layer, Plan, Revision, as_names
 from cpprb_like.views._rows import discounted_sums, read_fields
 from cpprb_like.views._sequences import by_row
 
@@ -177,7 +177,7 @@ class Hindsight(Layer):
         check_callable("terminated_func", terminated_func, optional=True)
         check("relabel_ratio", relabel_ratio, 0, 1)
         self.reward_func = reward_func
-        self.goal = goal if isinstance(goal, str) or not isinstance(goal, Iterable) else tuple(goal)
+        self.goal = as_names(goal)
         self.achieved = achieved
         self.reward = reward
         self.strategy = read_strategy(strategy)
@@ -528,9 +528,7 @@ def _read_goals(goal: object, fields: dict[str, Field]) -> list[Field]:
                 f"goal: expected the name of a field, got None, and none of {list(fields)} is "
                 f"called {' or '.join(GOALS)}"
             )
-    names: list[Any] = (
-        [goal] if isinstance(goal, str) or not isinstance(goal, Iterable) else list(goal)
-    )
+    names: list[Any] = list(goal) if isinstance(goal, tuple) else [goal]
     if not names:
         raise ValueError("goal: expected at least one field, got none")
     found = [read_field("goal", name, fields) for name in names]

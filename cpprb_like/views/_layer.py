@@ -30,6 +30,7 @@ __all__ = [
     "Plan",
     "Revision",
     "Steps",
+    "as_names",
     "check_layers",
 ]
 
@@ -255,6 +256,12 @@ class Layer:
             if getattr(self, name, parameter.default) is not parameter.default
         ]
         return f"{type(self).__name__}({', '.join(options)})"
+
+
+def as_names(names: Any) -> Any:
+    """An iterable of names as a tuple, so that it can be iterated again; anything else as it is."""
+    is_iterable = isinstance(names, Iterable) and not isinstance(names, (str, Mapping))
+    return tuple(names) if is_iterable else names
 
 
 def check_layers(layers: tuple[Layer, ...]) -> None:

@@ -6,13 +6,13 @@ and the computation (``_rows``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like._fields.derived import NStepReturns, read_nstep
 from cpprb_like._fields.schema import Schema
-from cpprb_like.views._layer import Layer, Steps
+from cpprb_like.views._layer import Layer, Steps, as_names
 
 __all__ = ["NStep"]
 
@@ -89,8 +89,8 @@ class NStep(Layer):
         least = as_int("size", bounds[0], 1)
         self.size = least, as_int("size", bounds[1], least)
         self.gamma = None if gamma is None else as_discount("gamma", gamma)
-        self.rew = _names(rew)
-        self.next = _names(next)
+        self.rew = as_names(rew)
+        self.next = as_names(next)
         self.discount = discount
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -117,12 +117,3 @@ class NStep(Layer):
             raise ValueError(f"{self!r}: expected some steps")
         says = default is not None or self.discount is not None
         return Steps(returns, self.size[0], says)
-
-
-def _names(names: Any) -> Any:
-    """An iterable of names as a tuple, so that it can be iterated again."""
-    return (
-        names
-        if isinstance(names, (str, Mapping)) or not isinstance(names, Iterable)
-        else tuple(names)
-    )

@@ -7,9 +7,8 @@ samplers), the copying (``_gather_windows``), and whole episodes (``buffers._epi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +24,7 @@ from cpprb_like._rows.row_handles import handles
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import check
 from cpprb_like.views._gather_windows import take_sequences
-from cpprb_like.views._layer import Items, Layer
+from cpprb_like.views._layer import Items, Layer, as_names
 from cpprb_like.views._windows import Windows
 
 __all__ = [
@@ -131,10 +130,7 @@ class Sequences(Layer):
             raise TypeError(f"across_episodes: expected a bool, got {across_episodes!r}")
         self.across_episodes = bool(across_episodes)
         self.stride = min(as_int("stride", stride, 1), sys.maxsize)
-        names: Any = first_only
-        if isinstance(names, Iterable) and not isinstance(names, (str, Mapping)):
-            names = tuple(names)
-        self.first_only: str | Iterable[str] = names
+        self.first_only: str | Iterable[str] = as_names(first_only)
 
     @property
     def rows(self) -> int:
