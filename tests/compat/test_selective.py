@@ -113,7 +113,7 @@ def test_episodes_that_there_are_not(i: int) -> None:
     }
     assert rb.delete_episode(i) == 0
     assert len(rb) == 4
-    with pytest.raises(TypeError, match="number of an episode"):
+    with pytest.raises(TypeError, match="i: expected an integer"):
         rb.get_episode("first")  # type: ignore[arg-type]
 
 

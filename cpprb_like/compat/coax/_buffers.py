@@ -36,7 +36,7 @@ class _Buffer(Checkpointed):
     def __init__(self, capacity: int) -> None:
         self._capacity = as_int("capacity", capacity, 1)
         self._rows: ReplayBuffer | None = None
-        self._parts: list[Any] = []  # of a batch, with the names of fields in place of arrays
+        self._parts: list[Any] = []  # the first batch, with names of fields in place of arrays
         self._kind: Any = TransitionBatch
 
     @property
@@ -48,7 +48,7 @@ class _Buffer(Checkpointed):
         raise NotImplementedError
 
     def _put(self, batch: Any, parts: list[Any], leaves: Columns, **more: Any) -> None:
-        """Add transitions, as ``read`` gives them, with what more the buffer takes."""
+        """Add the transitions that ``read`` found; ``more`` are further arguments of ``add``."""
         if len(leaves["Rn"]) == 0:
             return
         rows = self._rows
@@ -67,7 +67,7 @@ class _Buffer(Checkpointed):
         rows.add(**leaves, **more)
         if self._rows is None:
             self._parts, self._kind = parts, type(batch)
-            self._rows = rows  # last, as it says that the others are there
+            self._rows = rows  # last: other threads read the two others once rows are there
 
     def _batch(self, columns: Columns, idx: Array) -> Any:
         parts = {
@@ -76,7 +76,7 @@ class _Buffer(Checkpointed):
         return self._kind(**parts, idx=idx)
 
     def _number(self, slots: Array, written: int) -> Array:
-        """The ``idx`` of the transitions in these slots, when so many have been written."""
+        """The ``idx`` of the transitions in ``slots``, after ``written`` transitions."""
         raise NotImplementedError
 
     def clear(self) -> None:
@@ -92,7 +92,7 @@ class _Buffer(Checkpointed):
         return len(self) > 0
 
     def __iter__(self) -> Iterator[Any]:
-        """The transitions that are there now, as batches of one, the oldest first."""
+        """The transitions stored at the call, as batches of one, the oldest first."""
         rows = self._rows
         if not self or rows is None:
             return iter(())
@@ -100,7 +100,7 @@ class _Buffer(Checkpointed):
         return found
 
     def _all(self, rows: ReplayBuffer) -> tuple[Array, Any]:
-        """The slots of all transitions, and the transitions; called by ``consistently``."""
+        """All slots and one batch of all transitions; called by ``consistently``."""
         written = rows.ring.written
         slots = np.arange(max(0, written - self._capacity), written) % self._capacity
         return slots, self._batch(rows[slots], self._number(slots, written))
@@ -131,7 +131,7 @@ class SimpleReplayBuffer(_Buffer):
             raise TypeError(f"random_seed: expected an integer, got {random_seed!r}") from None
 
     def _open(self, fields: dict[str, Any]) -> ReplayBuffer:
-        return ReplayBuffer(self.capacity, fields, seed=0)  # draws are made here, not there
+        return ReplayBuffer(self.capacity, fields, seed=0)  # the seed is not used: this class draws
 
     def add(self, transition_batch: Any) -> None:
         """Add transitions: a ``TransitionBatch``, or another object with its attributes.
@@ -155,7 +155,7 @@ class SimpleReplayBuffer(_Buffer):
         return rows.consistently(partial(self._sample, rows, n))
 
     def _sample(self, rows: ReplayBuffer, n: int) -> tuple[Array, Any]:
-        """Slots of a batch, and the batch; called by ``consistently``."""
+        """The slots of a random batch, and the batch; called by ``consistently``."""
         written = rows.ring.written
         stored = min(written, self._capacity)
         if n > stored:
@@ -233,7 +233,7 @@ class PrioritizedReplayBuffer(_Buffer):
             check_for_update=True,
             stratified=False,
             weights="batch",
-            weights_dtype=np.float64,  # until they are multiplied by W
+            weights_dtype=np.float64,  # of the weights, which are then multiplied by W
         )
         return buffers.PrioritizedReplayBuffer(
             self.capacity, fields, sampler=sampler, seed=self._random_seed
@@ -301,7 +301,7 @@ class PrioritizedReplayBuffer(_Buffer):
         return self._batch(columns | {"W": weighted.T.astype(columns["W"].dtype)}, idx)
 
     def update(self, idx: ArrayLike, Adv: ArrayLike) -> None:  # noqa: N803
-        """Replace the advantages of transitions; those that are gone are passed over.
+        """Replace the advantages of transitions; overwritten transitions are passed over.
 
         Parameters
         ----------

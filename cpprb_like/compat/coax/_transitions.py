@@ -25,7 +25,7 @@ FIELDS = (
     *("idx", "extra_info"),
 )
 STORED = tuple(field for field in FIELDS if field != "idx")
-REAL = ("logP", "Rn", "In", "logP_next", "W")  # numbers that may be whole in one batch only
+REAL = ("logP", "Rn", "In", "logP_next", "W")  # stored as floats
 
 
 class TransitionBatch:
@@ -207,7 +207,7 @@ def read(batch: Any) -> tuple[list[Any], Columns]:
 
 
 def _flatten(name: str, tree: Any, leaves: Columns) -> Any:
-    """The tree with names in place of its arrays, which are put into ``leaves``."""
+    """The tree with the names of its arrays in their place; the arrays go into ``leaves``."""
     if tree is None:
         return None
     if isinstance(tree, Mapping):
@@ -229,7 +229,7 @@ def restore(tree: Any, leaves: Columns) -> Any:
 
 
 def _like(tree: Any, parts: list[Any]) -> Any:
-    """The parts as a list, tuple or named tuple."""
+    """The parts in a list, tuple or named tuple of the type of ``tree``."""
     return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
 
 

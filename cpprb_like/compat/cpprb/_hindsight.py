@@ -147,7 +147,7 @@ class HindsightReplayBuffer(Checkpointed):
         fields: dict[str, FieldSpec] = {**env_dict, "rew": {"dtype": np.float32}, "goal": goal}
         self.prioritized = bool(prioritized)
         self._rows = create_buffer(size, fields, prioritized=self.prioritized, **options)
-        # Nothing is drawn from it; a seed of its own keeps NumPy's global state as it is.
+        # The open episode is never sampled; its fixed seed leaves NumPy's global state alone.
         self._episode = ReplayBuffer(
             self.max_episode_len,
             env_dict,
@@ -185,12 +185,12 @@ class HindsightReplayBuffer(Checkpointed):
         self._episode.add(**fields)
 
     def _count(self, fields: dict[str, Any]) -> int:
-        """How many steps came."""
+        """Number of steps in a call of ``add``."""
         schema = self._episode.schema
         field = schema.fields[0]
         value = fields.get(field.name)
         if isinstance(value, np.ndarray) and value.shape == field.shape:
-            return 1  # a conversion takes longer than to add the step
+            return 1  # converting the value would take longer than adding the step
         schema.check_names(fields)
         return len(field.convert(value, 1))
 
@@ -224,7 +224,7 @@ class HindsightReplayBuffer(Checkpointed):
         self._episode.clear()
 
     def _others(self, states: Array) -> Iterator[Array]:
-        """For each copy, the states that its goals come from."""
+        """Yield the states that become the goals of each copy of the episode."""
         n, rng = len(states), self._rows.rng
         step = np.arange(n)
         if self.strategy == "final":
@@ -233,7 +233,7 @@ class HindsightReplayBuffer(Checkpointed):
         for _ in range(self.additional_goals):
             if self.strategy == "random":
                 stored = len(self._rows)
-                rows = rng.integers(0, stored + n, n)  # of those before, and of this episode
+                rows = rng.integers(0, stored + n, n)  # earlier rows, then rows of this episode
                 reached = states[np.maximum(rows - stored, 0)]
                 before = np.flatnonzero(rows < stored)
                 slots = rows[before, np.newaxis]

@@ -37,7 +37,7 @@ __all__ = ["MPPrioritizedReplayBuffer", "MPReplayBuffer"]
 
 BACKENDS = ("sharedctypes", "SharedMemory")
 FEW_EXPLORERS = 16
-PRIORITY = "_priority"  # the field of what explorers say of their rows, NaN if nothing
+PRIORITY = "_priority"  # field of the priorities given to ``add``; NaN for the default priority
 
 
 class MPReplayBuffer:
@@ -146,18 +146,18 @@ class MPReplayBuffer:
         self._start()
 
     def _stored_fields(self, fields: Any) -> Any:
-        """The fields that explorers store."""
+        """The fields of the shared replay: those of ``env_dict`` and of the class."""
         return fields
 
     def _start(self) -> None:
-        """Have no actor and no learner in this process yet: each is made when it is needed."""
+        """Forget the actor and the learner; this process makes its own at the first use of each."""
         self._lock = threading.Lock()
         self._actor: Actor | None = None
         self._learner: NewestLearner | None = None
-        self._process = os.getpid()  # last: other threads of a forked child look at it
+        self._process = os.getpid()  # last: other threads of a forked child wait for this number
 
     def _here(self) -> Actor:
-        """The end of this process that adds."""
+        """The actor of this process."""
         if self._process != os.getpid():
             self._start()
         if self._actor is None:
@@ -167,7 +167,7 @@ class MPReplayBuffer:
         return self._actor
 
     def _reader(self) -> NewestLearner:
-        """The end of this process that reads; another one after a ``clear`` of any process."""
+        """The learner of this process; a new one after ``clear`` in any process."""
         if self._process != os.getpid():
             self._start()
         found = self._learner
@@ -182,10 +182,10 @@ class MPReplayBuffer:
         return found
 
     def _make_actor(self) -> Actor:
-        """An actor over the memory of an explorer that has ended, if there is one, or over more.
+        """An actor that takes over the shard of an ended explorer, or opens a new shard.
 
-        It is that of the oldest rows. Where the memory is divided, all of it is used before.
-        Another process may be faster. Another explorer may have ended since, so it looks again.
+        The ended explorer with the oldest rows is taken. Divided memory is first used up. If
+        another process takes the same shard first, all explorers are looked at again.
         """
         actor: Actor | None = None
         while actor is None:
@@ -195,7 +195,7 @@ class MPReplayBuffer:
                 actor = self._replay.actor()
                 break
             silent = max(ended, key=lambda one: np.inf if one.age is None else one.age)
-            with contextlib.suppress(BlockingIOError):  # another process was faster
+            with contextlib.suppress(BlockingIOError):  # taken by another process
                 actor = self._replay.actor(silent.number)
         NewestLearner.tell_taken(self._replay.folder, actor.number)
         return actor
@@ -245,7 +245,7 @@ class MPReplayBuffer:
         )
 
     def _visible(self, fields: str | Iterable[str] | None) -> str | Iterable[str] | None:
-        """Fields, or all that the program has declared."""
+        """``fields``; by default those of ``env_dict``, without the priorities of explorers."""
         if fields is None and self._said_in is not None:
             return tuple(name for name in self.schema.names if name != self._said_in)
         return fields
@@ -267,9 +267,9 @@ class MPReplayBuffer:
         self._reader().clear_all()
 
     def _encode_sample(self, idx: ArrayLike) -> Batch:
-        """The rows of ``batch["indexes"]``, or in these places of ``get_all_transitions``.
+        """The rows that ``idx`` names: ``batch["indexes"]``, or places in ``get_all_transitions``.
 
-        Under cpprb's name. Raises ``IndexError`` for a row that is not there, or not any more.
+        Raises ``IndexError`` for a row that was never stored, or was overwritten.
         """
         learner = self._reader()
         return learner.rows_at(idx, learner._read_batch_size(0, self._visible(None))[1])

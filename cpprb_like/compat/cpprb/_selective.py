@@ -5,7 +5,6 @@ Not here: how rows are stored (``buffers._replay``).
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import SupportsIndex
 
@@ -115,12 +114,8 @@ class SelectiveReplayBuffer(Checkpointed):
         return first
 
     def _find(self, i: int) -> NDArray[np.intp]:
-        """The rows of an episode; none if there is no such episode."""
-        try:
-            number = operator.index(i)
-        except TypeError:
-            raise TypeError(f"i: expected the number of an episode, got {i!r}") from None
-        index = self._rows._episodes
+        """The slots of episode ``i``; no slots if there is no such episode."""
+        number, index = as_int("i", i), self._rows._episodes
         if not 0 <= number < len(index):
             return np.empty(0, np.intp)
         return index.slots(number)[0]
@@ -156,7 +151,7 @@ class SelectiveReplayBuffer(Checkpointed):
             rest = self._rows[others]
             rows = ReplayBuffer(self._rows.capacity, self._fields, seed=self._rows.rng)
             rows.add(**rest)
-            self._rows = rows  # all or nothing
+            self._rows = rows  # one assignment, so that an interrupt loses no rows
         return removed
 
     def get_stored_episode_size(self) -> int:

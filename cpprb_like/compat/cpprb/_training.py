@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,22 +17,10 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import Schema
 from cpprb_like.buffers import Batch, ReplayBuffer
 
-__all__ = ["Environment", "train"]
+__all__ = ["train"]
 
 Transition = dict[str, Any]
 KNOWN = ("obs", "act", "rew", "next_obs", "terminated", "truncated", "done")
-
-
-class Environment(Protocol):
-    """What ``train`` needs of an environment."""
-
-    def reset(self) -> Any:
-        """An observation and a dict, or an observation alone."""
-        ...
-
-    def step(self, action: Any, /) -> Any:
-        """Observation, reward, terminated, truncated and info; or done in place of the two."""
-        ...
 
 
 class Outcome:
@@ -93,7 +81,7 @@ class Outcome:
 
 def train(
     buffer: ReplayBuffer,
-    env: Environment,
+    env: Any,
     get_action: Callable[[Any, int, int, bool], Any],
     update_policy: Callable[[Batch, int, int], Any],
     *,
@@ -114,7 +102,7 @@ def train(
     ----------
     buffer : ReplayBuffer
         Of one environment. If it has priorities, they are set to what ``update_policy`` returns.
-    env : Environment
+    env : gymnasium.Env or the like
         With ``reset()`` and ``step(action)``, as Gymnasium has them, or gym before 0.26. A step of
         four values was truncated if ``info["TimeLimit.truncated"]`` says so. With ``after_step`` a
         step may have any form that this function reads.
@@ -222,7 +210,7 @@ def train(
             else:
                 transition = after_step(obs, action, result, step, episode)
                 outcome = Outcome(result, transition, schema)
-            # What cannot be read is an error before the step is stored.
+            # Read before the step is stored: an unreadable result stores nothing.
             obs = outcome.obs if obs_update is None else None
             gained: Any = outcome.reward if rew_sum is None else None
             is_over = outcome.is_over if done_check is None else False
@@ -255,7 +243,7 @@ def train(
         buffer.on_episode_end()
 
 
-def _reset(env: Environment) -> Any:
+def _reset(env: Any) -> Any:
     """The first observation of an episode."""
     result = env.reset()
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
@@ -266,7 +254,7 @@ def _reset(env: Environment) -> Any:
 def _default_transition(
     names: tuple[str, ...], obs: Any, action: Any, outcome: Outcome
 ) -> Transition:
-    """The values of those fields that the buffer has."""
+    """The transition of a step, with the fields ``names`` of the buffer."""
     next_obs, reward, terminated, truncated = outcome.returned
     splits = "terminated" in names or "truncated" in names
     values = (obs, action, reward, next_obs, terminated, truncated)

@@ -15,7 +15,7 @@ Transitions = tuple[Array, Array, Array, Array, Array, Array]
 
 
 class _Cache(ForEnv):
-    """Steps of an episode, held until they are popped."""
+    """Steps of one episode, stored until ``pop`` removes them."""
 
     def __init__(self, env: Any, gamma: float) -> None:
         super().__init__(env)
@@ -134,7 +134,7 @@ class MonteCarloCache(_Cache):
     def reset(self) -> None:
         """Forget all steps."""
         super().reset()
-        self._return = 0.0  # of the step that was popped last, in this episode
+        self._return = 0.0  # return of the step that was popped last, in this episode
 
     def pop(self) -> tuple[Array, Array, Array]:
         """The newest step, which is taken out: S, A, G.

@@ -47,7 +47,7 @@ class ExperienceReplayBuffer(ForEnv):
     gamma : float
         Discount factor, from 0 to 1.
     random_seed : int, optional
-        Of the draws. Setting the attribute starts them anew, deleting it unseeds them.
+        Of the draws. Setting the attribute seeds the draws again, deleting it unseeds them.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class ExperienceReplayBuffer(ForEnv):
     them lie in the buffer and in one episode, or the episode is done within these steps. So the
     newest steps are not drawn before they have a next state, and the last ``bootstrap_n`` steps of
     an episode that ended without ``done`` never are. Nor are the ``num_frames - 1`` oldest steps of
-    a full buffer, because frames before them are gone.
+    a full buffer, because frames before them were overwritten.
 
     Rows are drawn by ``random.randint`` and rejected if there is no transition at them, as
     keras-gym does: for the same seed the draws are the same up to the first at which keras-gym
@@ -75,7 +75,7 @@ class ExperienceReplayBuffer(ForEnv):
 
     Cost of a batch: proportional to ``batch_size`` as a rule; where nearly every draw is rejected,
     also to the steps stored. One thread adds, and any number of threads may draw and clear
-    meanwhile: all of a batch was there at one moment. A call that is interrupted has done
+    at the same time: a batch is the state of one moment. A call that is interrupted has done
     everything or nothing.
 
     Examples
@@ -115,10 +115,10 @@ class ExperienceReplayBuffer(ForEnv):
         self.num_frames = _num_frames(env)
         self.random_seed = random_seed
         self._slots = self.capacity + self.bootstrap_n
-        self._steps: ReplayBuffer | None = None  # its fields are known from the first step
+        self._steps: ReplayBuffer | None = None  # None until the first step, which shows the fields
         # The open episode, noted before its first step is written, so that an interrupt needs no
-        # repair: clears so far, the number of the step at which it begins, its id,
-        # and that of the episode before. If there is no such step yet, that one goes on.
+        # repair: number of clears, number of its first step, its id, id of the previous episode.
+        # Until that first step is written, the previous episode is the open one.
         self._begun: tuple[int, int, Any, Any] = (-1, 0, None, None)
 
     @classmethod
@@ -196,7 +196,7 @@ class ExperienceReplayBuffer(ForEnv):
         is_first = not (clears == noted_at and written > 0 and episode_id == current)
         if is_first:
             self._begun = (clears, written, episode_id, current)
-        elif written <= first:  # the noted step was not written
+        elif written <= first:  # the first step of the noted episode was not written
             self._begun = (clears, -1, current, None)
         steps.add(s=frame, a=action, r=r, done=done, is_first=is_first)
         if self._steps is None:
@@ -227,7 +227,7 @@ class ExperienceReplayBuffer(ForEnv):
             "done": {"shape": (), "dtype": np.bool_},
             "is_first": {"shape": (), "dtype": np.bool_},  # whether an episode begins here
         }
-        return ReplayBuffer(  # draws are made here, not there
+        return ReplayBuffer(  # the seed is not used: this class draws
             self._slots, fields, terminated=False, truncated=False, seed=0
         )
 
@@ -272,7 +272,7 @@ class ExperienceReplayBuffer(ForEnv):
         return batch
 
     def _sample(self, steps: ReplayBuffer, batch_size: int) -> tuple[Slots, Transitions] | None:
-        """The oldest slots of a batch, and the batch; called by ``consistently``."""
+        """The oldest slots that a batch reads, and the batch; called by ``consistently``."""
         written = steps.ring.written
         held = self._held(written)
         if held < batch_size:
@@ -281,13 +281,13 @@ class ExperienceReplayBuffer(ForEnv):
             )
         rows, last, ended = self._draw(steps, written, batch_size)
         if steps.ring.written != written:
-            return None  # windows that were looked at later than others
+            return None  # the draws may have seen different states of the ring
         n, here, every = self.bootstrap_n, self.num_frames - 1, np.arange(len(rows))
         within = np.arange(n) < (last - here + ended)[:, np.newaxis]
         powers = np.array([self.gamma**k for k in range(n)])
         with np.errstate(over="ignore", invalid="ignore"):
             rewards = np.where(within, powers * steps.stack("r", rows[:, here : here + n]), 0.0)
-            returns = rewards.cumsum(axis=1)[:, -1]  # one after the other: a sum goes by pairs
+            returns = rewards.cumsum(axis=1)[:, -1]  # in order; ``sum`` adds by pairs
         following = np.minimum(n + np.arange(self.num_frames), last[:, np.newaxis])
         actions = steps.stack("a", np.stack([rows[:, here], rows[every, last]], axis=1))
         return np.ascontiguousarray(rows[:, 0]), (
@@ -300,11 +300,11 @@ class ExperienceReplayBuffer(ForEnv):
         )
 
     def _draw(self, steps: ReplayBuffer, written: int, n: int) -> Found:
-        """Draw n slots at which a transition starts: see ``_look``."""
+        """Draw n transitions by rejection, as keras-gym does: see ``_look``."""
         found: list[Found] = []
         missing, rejected = n, 0
         while missing and rejected < MOST_REJECTED * n:
-            # One number for each row that is still missing, as if drawn one by one.
+            # One number for each missing row: the same numbers as of single draws.
             drawn = self.random.randint(min(written, self._slots), size=missing)
             there, _ = self._look(steps, written, drawn.astype(np.intp))
             found.append(there)
@@ -317,7 +317,7 @@ class ExperienceReplayBuffer(ForEnv):
         )
 
     def _choose(self, steps: ReplayBuffer, written: int, n: int) -> Found:
-        """As ``_draw``, by a look at all rows."""
+        """Draw n transitions, as ``_draw``, from a list of all transitions."""
         there = Where(steps.ring, lambda slots: self._look(steps, written, slots)[1]).slots()
         if len(there) == 0:
             raise InsufficientCacheError(
@@ -329,10 +329,10 @@ class ExperienceReplayBuffer(ForEnv):
     def _look(
         self, steps: ReplayBuffer, written: int, slots: Slots
     ) -> tuple[Found, NDArray[np.bool_]]:
-        """The transitions at the given slots, and at which of these slots there is one.
+        """The transitions that start at ``slots``, and a flag for each slot: whether one starts.
 
-        Of a transition: the window; the place in it of the row after the steps, or of the one that
-        is done; and whether it is done.
+        ``rows`` of a transition is its window, ``last`` the place in the window of the row after
+        the steps, or of the row that is done, and ``ended`` whether there is a row that is done.
         """
         n, here = self.bootstrap_n, self.num_frames - 1
         rows, counts, _ = steps.ring.windows(slots, here, n, starts="is_first")
@@ -340,8 +340,8 @@ class ExperienceReplayBuffer(ForEnv):
         ends = steps.stack("done", rows[:, here : here + n])
         ends &= np.arange(n) <= following[:, np.newaxis]
         ended = np.logical_or.reduce(ends, axis=1)
-        # Frames before the oldest row: gone if the ring is full. With a few free slots they may not
-        # be missed, but keras-gym, going round the ring, meets the newest row, and rejects as well.
+        # Stacks that reach before the oldest row are rejected: the ring has overwritten frames, or
+        # has few free slots, where keras-gym reads the newest row as an older one and rejects.
         stored = min(written, self._slots)
         ages = (slots - (written - stored)) % self._slots
         there = ended | (following == n)
@@ -350,14 +350,14 @@ class ExperienceReplayBuffer(ForEnv):
         return Found(rows[there], last[there], ended[there]), there
 
     def _states(self, steps: ReplayBuffer, slots: Slots) -> Array:
-        """The stacks of the frames at these slots; of one frame, that alone."""
+        """The stacks at ``slots``, without the axis of frames if ``num_frames`` is 1."""
         states = steps.stack("s", slots)
         return states[..., 0] if self.num_frames == 1 else states
 
     # ------------------------------------------------------------------ sizes
 
     def _held(self, written: int) -> int:
-        """Steps that count, when so many have been written."""
+        """``len`` of the buffer after ``written`` steps."""
         return max(0, min(written, self._slots) - self.bootstrap_n)
 
     def __len__(self) -> int:
@@ -369,7 +369,7 @@ class ExperienceReplayBuffer(ForEnv):
 
 
 def _num_frames(env: Any) -> int:
-    """The attribute of this name of the environment, or of the outermost one within that has it."""
+    """``num_frames`` of the environment, or of the outermost wrapped one that has it; 1."""
     while env is not None:
         if hasattr(env, "num_frames"):
             return as_int("env.num_frames", env.num_frames, 1)

@@ -44,8 +44,8 @@ ORDER = (
 )
 SIZES = "stack_size", "replay_capacity", "update_horizon"
 
-Tensor = Any  # of PyTorch, which type checkers need not have
-Element = Any  # InferredElement or ReplayElement: which one, depends on the constructor
+Tensor = Any  # torch.Tensor; type checkers may run without PyTorch
+Element = Any  # InferredElement, or ReplayElement where fields are declared
 
 
 class ReplayBuffer(Savable):
@@ -112,7 +112,7 @@ class ReplayBuffer(Savable):
     """
 
     _BY_WEIGHT: ClassVar[bool] = False  # whether steps have priorities
-    _ORDER: ClassVar[tuple[str, ...]] = ORDER  # of arguments by position
+    _ORDER: ClassVar[tuple[str, ...]] = ORDER  # names of the arguments by position
 
     def __init__(self, *args: Any, **options: Any) -> None:
         need("torch")
@@ -129,13 +129,13 @@ class ReplayBuffer(Savable):
         self._open(Settings(**options, is_declared=bool(is_declared)), elements)
 
     def _open(self, settings: Settings, elements: dict[str, DenseMetadata] | None) -> None:
-        """Be an empty buffer; ``elements`` are the fields if they are known."""
+        """Make this an empty buffer; ``elements`` are the fields, None if not known yet."""
         self._settings = settings
-        self._earlier = 0  # rows that ReAgent wrote and that had been overwritten in its files
+        self._earlier = 0  # rows of loaded files of ReAgent that the ring does not hold
         self._rows = None if elements is None else self._new_rows(elements)
 
     def _new_rows(self, elements: dict[str, DenseMetadata]) -> Rows:
-        """Rows for these fields, or ``InputError``."""
+        """Empty rows of the fields ``elements``, or ``InputError``."""
         check_elements(elements)
         seed = int(need("torch").randint(1 << 62, ()))
         return Rows.empty(elements, self._settings, seed, self._BY_WEIGHT)
@@ -169,7 +169,7 @@ class ReplayBuffer(Savable):
         self._write(self._by_name(args, fields), None)
 
     def _by_name(self, args: Sequence[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by position as values by name."""
+        """The arguments of ``add``, those by position under their names."""
         if not args:
             return dict(fields)
         names = self._add_names()
@@ -181,7 +181,7 @@ class ReplayBuffer(Savable):
         return {**taken, **fields}
 
     def _write(self, fields: dict[str, Any], priority: float | None) -> None:
-        """Add a step."""
+        """Check the values of a step and add the step; ``priority`` is None without priorities."""
         truncated = fields.pop("truncated", False)
         if not isinstance(truncated, (bool, np.bool_, int)):
             raise InputError(f"truncated: expected a bool, got {truncated!r}")
@@ -204,7 +204,7 @@ class ReplayBuffer(Savable):
 
     @property
     def _flags(self) -> NDArray[np.bool_]:
-        """Whether each slot can be drawn, to be read only."""
+        """Whether each slot can be drawn; not to be written to."""
         if self._rows is None:
             return np.zeros(self._settings.replay_capacity, np.bool_)
         return self._rows.follow()
@@ -218,10 +218,7 @@ class ReplayBuffer(Savable):
         return self._rows.size()
 
     def _slots(self, indices: Any) -> Slots:
-        """Numbers of slots as an array.
-
-        Raises ``IndexError`` if there is no such slot, ``InputError`` if it is no number of one.
-        """
+        """``indices`` as an array; ``IndexError`` if there is no such slot, else ``InputError``."""
         given, capacity = np.asarray(indices), self._settings.replay_capacity
         slots = given.astype(np.intp) if given.dtype.kind in "iu" or not given.size else given
         if slots.dtype != np.intp:
@@ -275,7 +272,7 @@ class ReplayBuffer(Savable):
         elements = {} if self._rows is None else self._rows.elements
         return list(transition_names(elements, self._BY_WEIGHT))
 
-    # Names that users of ReAgent read although they are private.
+    # Private names of ReAgent that programs read.
 
     _replay_capacity = property(attrgetter("_settings.replay_capacity"))
     _batch_size = property(attrgetter("_settings.batch_size"))
@@ -371,7 +368,7 @@ class ReplayBuffer(Savable):
         choose: Callable[[Rows], Slots],
         read: Callable[[Rows, Slots], tuple[Slots, Any]],
     ) -> Any:
-        """What ``read`` finds at the slots that are chosen, all of one moment."""
+        """The result of ``read`` at the slots that ``choose`` returns, in one state of the rows."""
         rows = self._rows
         if rows is None:
             raise NotEnoughDataError("cannot sample: nothing was ever added")
@@ -431,7 +428,7 @@ class ReplayBuffer(Savable):
         self.__dict__.update({**vars(other), "_settings": self._settings})
 
     def _fill(self, found: Contents) -> None:
-        """Take the rows that ReAgent wrote; of an empty buffer."""
+        """Fill this empty buffer with the rows of files that ReAgent wrote."""
         kinds = {name: DenseMetadata.of(values[0]) for name, values in found.columns.items()}
         self._rows = self._new_rows(kinds)
         priorities = None if found.priorities is None else found.priorities[0]
@@ -449,7 +446,7 @@ class ReplayBuffer(Savable):
             self._rows = Rows(state["rows"], self._settings)
 
     def __copy__(self) -> ReplayBuffer:
-        """A buffer is copied whole: nothing of it can be shared."""
+        """A deep copy: two buffers cannot share rows."""
         return copy.deepcopy(self)
 
     def __repr__(self) -> str:
@@ -458,7 +455,7 @@ class ReplayBuffer(Savable):
 
 
 def _picture(rb: Any) -> tuple[Any, ...]:
-    """What two buffers must have in common to have each other's rows; the fields are last."""
+    """Class, sizes and fields of a buffer, which must be equal for ``load``; fields last."""
     settings, rows = getattr(rb, "_settings", None), getattr(rb, "_rows", None)
     sizes = (getattr(settings, name, None) for name in SIZES)
     return type(rb).__name__, *sizes, rows and rows.elements

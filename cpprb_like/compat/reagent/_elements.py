@@ -30,7 +30,7 @@ class InputError(ValueError, AssertionError):
 class NamesError(InputError, KeyError):
     """Fields are missing, or there are fields that the buffer does not have."""
 
-    __str__ = Exception.__str__  # that of KeyError puts quotes round the sentence
+    __str__ = Exception.__str__  # KeyError.__str__ would put quotes round the sentence
 
 
 @cache
@@ -72,14 +72,14 @@ class DenseMetadata:
 
     @classmethod
     def of(cls, value: Array) -> DenseMetadata:
-        """The kind of an array, in the byte order of this machine."""
+        """Shape and dtype of ``value``, in the byte order of this machine."""
         return cls(value.shape, value.dtype.newbyteorder("="))
 
     def read(self, name: str, value: Any) -> Any:
-        """The value of one step as the rows take it, or ``InputError``."""
+        """``value`` of one step; ``InputError`` if its shape is not that of the field."""
         if isinstance(value, (np.ndarray, np.generic)):
             shape = value.shape
-        else:  # the look at numbers first takes a third of the time
+        else:  # testing for numbers first takes a third of the time
             is_number = isinstance(value, (int, float, complex))
             shape = () if is_number else _as_array(name, value).shape
         if shape != self.shape:
@@ -87,28 +87,28 @@ class DenseMetadata:
         return value
 
     def output(self, stacks: Array) -> Any:
-        """Values of shape ``(n, stack, *shape)`` as callers get them: of two axes or more."""
+        """A tensor for callers, of two axes or more, of values of shape ``(n, stack, *shape)``."""
         is_number = stacks.shape[1] == 1 and not self.shape
         return need("torch").from_numpy(stacks if is_number else _frames_last(stacks))
 
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
-        """Values of several lists, one behind another, each list by itself."""
+        """A list of tensors: ``lengths`` are the numbers of values in each."""
         tensor = need("torch").from_numpy(_frames_last(stacks))
         return list(tensor.split(lengths.tolist())) if len(lengths) else []
 
 
 def _frames_last(stacks: Array) -> Array:
-    """The frames along the last axis; without that axis for one of them."""
+    """Stacks with the axis of frames last; without that axis if a stack is one frame."""
     return stacks[:, 0] if stacks.shape[1] == 1 else np.moveaxis(stacks, 1, -1)
 
 
 def column(values: Array) -> Any:
-    """A tensor of at least two axes, a value to a row."""
+    """A tensor of ``values`` with at least two axes, of which the first is that of the batch."""
     return need("torch").from_numpy(values[:, np.newaxis] if values.ndim == 1 else values)
 
 
 def infer_step(fields: Mapping[str, Any]) -> dict[str, DenseMetadata]:
-    """The fields of a first step: those that are required first. float64 becomes float32."""
+    """The fields of a first step, required fields first. float64 becomes float32."""
     found = {}
     for name in dict.fromkeys([*(key for key in REQUIRED_KEYS if key in fields), *fields]):
         array = _as_array(name, fields[name])
@@ -132,7 +132,7 @@ def declared(
     terminal_dtype: DTypeLike = np.uint8,
     **sizes: Any,
 ) -> tuple[dict[str, DenseMetadata], dict[str, Any]]:
-    """The fields that are declared, and the parameters that declare none."""
+    """The fields that the arguments declare, and the other arguments."""
     elements: dict[str, DenseMetadata] = {}
     for name, shape, dtype in [
         ("observation", observation_shape, observation_dtype),
@@ -151,7 +151,7 @@ def declared(
 
 
 def check_elements(elements: Mapping[str, DenseMetadata]) -> None:
-    """Refuse fields that no buffer can have, by an ``InputError``."""
+    """Raise ``InputError`` if required fields are missing or a field cannot be stored."""
     if not elements.keys() >= set(REQUIRED_KEYS):
         raise NamesError(f"Add expects {REQUIRED_KEYS} at least, got {list(elements)}")
     for name, kind in elements.items():

@@ -129,7 +129,7 @@ class SumTree:
         return self._tree.total
 
     def _weight(self) -> float:
-        """The sum of all priorities, which is not 0."""
+        """The sum of all priorities; ``NotEnoughDataError`` if it is 0."""
         if self._tree.total == 0.0:
             raise NotEnoughDataError("cannot sample: all priorities are 0")
         return self._tree.total
