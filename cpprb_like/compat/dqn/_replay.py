@@ -46,9 +46,8 @@ class Batch(NamedTuple):
 
 # The effect of a frame, which is stored in the row of the next frame: action, reward, done, whether
 # the next frame begins an episode, and whether a transition starts at the frame.
-Effect = tuple[int, float, bool, bool, bool]
 EFFECT = ("last_action", "last_reward", "last_done", "is_first", "is_known")
-NOT_KNOWN: Effect = (0, 0.0, False, False, False)
+NOT_KNOWN: dict[str, Any] = dict(zip(EFFECT, (0, 0.0, False, False, False), strict=True))
 
 
 class StoredField:
@@ -149,7 +148,7 @@ class ReplayBuffer(Checkpointed):
         self._rows: cpprb_like.ReplayBuffer | None = None
         self._frame_shape: tuple[int, ...] = ()
         # Number and effect of the frame of the last ``store_effect``, until the next row has them.
-        self._pending: tuple[int, Effect] = (-1, NOT_KNOWN)
+        self._pending: tuple[int, dict[str, Any]] = (-1, NOT_KNOWN)
 
     # ------------------------------------------------------------------ storing
 
@@ -172,7 +171,7 @@ class ReplayBuffer(Checkpointed):
         of, effect = self._pending
         known = effect if of == number - 1 else NOT_KNOWN
         try:
-            slot = rows.add(obs=value, **dict(zip(EFFECT, known, strict=True)))
+            slot = rows.add(obs=value, **known)
         except ValueError:
             if number and value.shape != self._frame_shape:
                 raise self._wrong_shape(value) from None
@@ -217,12 +216,13 @@ class ReplayBuffer(Checkpointed):
         is_done = _flag("done", done)
         is_cut = _flag("truncated", truncated) and not is_done
         number = as_int("action", action, -INT32_MAX - 1, INT32_MAX)
-        effect = (number, _reward(reward), is_done, is_done or is_cut, not is_cut)
+        values = (number, _reward(reward), is_done, is_done or is_cut, not is_cut)
+        effect = dict(zip(EFFECT, values, strict=True))
         newest = self._stored - 1
         if slot == newest % self.size:
             self._pending = newest, effect
         else:
-            rows.update((slot + 1) % self.size, **dict(zip(EFFECT, effect, strict=True)))
+            rows.update((slot + 1) % self.size, **effect)
 
     def _open(self, frame: Array) -> cpprb_like.ReplayBuffer:
         """An empty buffer of rows for frames of the shape and dtype of ``frame``."""
@@ -409,7 +409,7 @@ class ReplayBuffer(Checkpointed):
         following = np.where(older, (slots + 1) % self.size, -1)
         values = rows.stack(name, following[:, np.newaxis]).reshape(-1)
         known = effect if of == number - 1 else NOT_KNOWN
-        values[slots == newest] = known[EFFECT.index(name)]
+        values[slots == newest] = known[name]
         return following[older], values
 
     def __repr__(self) -> str:

@@ -251,10 +251,7 @@ class ReplayBuffer(Savable):
         )
 
     def get_storage_signature(self) -> list[Element]:
-        """The fields that are stored: names and kinds, or as declared; empty before the first step.
-
-        ``get_add_args_signature`` has the fields that ``add`` takes.
-        """
+        """The stored fields: names and kinds, or as declared; empty before the first step."""
         elements = {} if self._rows is None else self._rows.elements
         return [self._element(name, kind) for name, kind in elements.items()]
 
