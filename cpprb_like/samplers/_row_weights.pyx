@@ -774,7 +774,7 @@ def notes_size(Ring ring not None):
 # ---------------------------------------------------------------------- several rings
 
 
-def sync_together(list members not None):
+cpdef sync_together(list members):
     """As ``RowWeights.sync``, of several rings: new rows get the greatest weight of all."""
     cdef float64_t weight = 0.0, priority = 0.0
     cdef RowWeights one
@@ -844,11 +844,11 @@ def update_together(
     dict members not None, int bits, cnp.ndarray indexes, cnp.ndarray priorities,
     cnp.ndarray weights,
 ):
-    """As ``RowWeights.update``, of several rings by their numbers, which are up to date.
+    """As ``RowWeights.update``, of several rings by their numbers.
 
-    ``indexes`` are handles, with the number of the ring in the low ``bits``. All are found before the
-    first weight is set, and then no Python code runs until the last one is: an exception, also that of
-    an interrupt, comes before all of them or after them.
+    ``indexes`` are handles, with the number of the ring in the low ``bits``. No Python code runs from
+    the synchronization of the rings until the last weight is set. So an interrupt comes before all
+    updates or after them, and no weight that waits for an n-step window is set over a newer one.
     """
     cdef intp_t k, count, number, n = cnp.PyArray_DIM(indexes, 0), left = n
     cdef intp_t mask = (<intp_t> 1 << bits) - 1
@@ -865,6 +865,7 @@ def update_together(
     cdef float64_t* theirs = <float64_t*> cnp.PyArray_DATA(masses)
     cdef list rings = [members.get(number) for number in range(mask + 1)]
     cdef RowWeights one
+    sync_together(list(members.values()))
     for k in range(n):
         one = rings[names[k] & mask]
         found[k] = NO_ROW
