@@ -31,13 +31,11 @@ cdef class Rings(Parts):
     cdef readonly Ring layout        # of the same fields, without rows
     cdef readonly intp_t capacity    # of each ring
     cdef list rings                  # None where there is none yet
-    cdef public intp_t late          # a ring that lost a row, when that was last looked at, or -1
     cdef Span* spans                 # of each ring, as they are during a call
 
     cdef Ring c_ring(self, intp_t number)
     cdef void c_look(self) noexcept
     cdef int c_check_rows(self, rows, const char** records) except -1
-    cdef int64_t c_row(self, intp_t row) noexcept nogil
     cdef ndarray c_handles(self, ndarray rows)
     cdef dict c_take(self, rows, list arrays, tuple columns)
     cdef void c_point(
@@ -53,4 +51,5 @@ cdef class Rings(Parts):
     cdef int c_fill_chain(
         self, Ring ring, char* out, intp_t place, const intp_t* rows, intp_t n
     ) except -1
-    cdef intp_t c_overtaken(self, Span* spans, const intp_t* rows, intp_t n) noexcept
+    cdef bint c_hold_now(self, ndarray rows)
+    cdef bint c_hold(self, Span* spans, const intp_t* rows, intp_t n) noexcept

@@ -120,7 +120,6 @@ cdef class Rings(Parts):
         self.layout = layout
         self.capacity = capacity
         self.rings = [None] * width
-        self.late = -1
         self.spans = <Span*> calloc(self.mask + 1, sizeof(Span))
         if self.spans == NULL:
             raise MemoryError("no memory left for a learner")
@@ -201,10 +200,6 @@ cdef class Rings(Parts):
             raise IndexError(f"rows[{wrong}]: no row has the number {values[wrong]}")
         return 0
 
-    cdef int64_t c_row(self, intp_t row) noexcept nogil:
-        """The row id, in its ring, of a row that was checked."""
-        return c_row_of(self.spans + (row & self.mask), row >> self.bits)
-
     def handles(self, cnp.ndarray rows not None):
         """What names these rows for ever: their handles, with the number of the ring in the low bits."""
         self.c_check_rows(rows, NULL)
@@ -226,7 +221,6 @@ cdef class Rings(Parts):
                 self.spans[number].handles = ring.state[HANDLE_BASE] + ring.span
         for k in range(n):
             number = values[k] & mask
-            # Not by ``c_row``, which a class that may have subclasses looks up for each row.
             row = c_row_of(self.spans + number, values[k] >> bits)
             out[k] = (self.spans[number].handles + row) << bits | number
         return found
@@ -239,7 +233,7 @@ cdef class Rings(Parts):
         return PyBytes_FromStringAndSize(<char*> self.spans, (self.mask + 1) * sizeof(Span))
 
     def holds(self, bytes moment not None, cnp.ndarray rows not None):
-        """Whether these rows are as they were at a moment; ``late`` is a ring that lost one, or -1."""
+        """Whether these rows are as they were at a moment."""
         c_check_array(rows, "rows", cnp.NPY_INTP, -1)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
         cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
@@ -249,9 +243,9 @@ cdef class Rings(Parts):
         memcpy(spans, PyBytes_AS_STRING(moment), (self.mask + 1) * sizeof(Span))
         for k in range(n):
             spans[values[k] & self.mask].is_used = True
-        self.late = self.c_overtaken(spans, values, n)
+        cdef bint holds = self.c_hold(spans, values, n)
         free(spans)
-        return self.late < 0
+        return holds
 
     def is_now(self, bytes moment not None):
         """Whether all rows of all rings are as they were at a moment."""
@@ -281,18 +275,6 @@ cdef class Rings(Parts):
         for k in range(n):
             (<uint8_t*> cnp.PyArray_DATA(found))[k] = (
                 self.c_ring(values[k] & self.mask).c_flags(values[k] >> self.bits)[0]
-            )
-        return found
-
-    def absent_at(self, cnp.ndarray rows not None):
-        """Which rows cannot be drawn: see ``Ring.absent_at``."""
-        self.c_check_rows(rows, NULL)
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
-        cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_BOOL)
-        for k in range(n):
-            (<uint8_t*> cnp.PyArray_DATA(found))[k] = not (
-                self.c_ring(values[k] & self.mask).c_can_draw(values[k] >> self.bits)
             )
         return found
 
@@ -422,7 +404,7 @@ cdef class Rings(Parts):
             found = 0
             for k in range(n):
                 if rows[k] & self.mask == number:
-                    ids[found], places[found] = self.c_row(rows[k]), k
+                    ids[found], places[found] = c_row_of(self.spans + number, rows[k] >> self.bits), k
                     found += 1
             ring = self.c_ring(number)
             chain = <Chain> ring.chains[count]
@@ -434,14 +416,19 @@ cdef class Rings(Parts):
         free(ids)
         return 0
 
-    cdef intp_t c_overtaken(self, Span* spans, const intp_t* rows, intp_t n) noexcept:
-        """A ring of which one of the rows has been written over since it was followed, or -1.
+    cdef bint c_hold_now(self, cnp.ndarray rows):
+        """As ``c_hold``, of rows that the last call has read."""
+        return self.c_hold(
+            self.spans, <const intp_t*> cnp.PyArray_DATA(rows), cnp.PyArray_DIM(rows, 0)
+        )
 
-        If there is none, all that was read of these rows is as it was at that time. ``spans`` are
-        those of ``c_look`` at that time. A ring that was followed again since, and has chains, is
-        one of those that were written over: chains know the rows that they followed last.
+    cdef bint c_hold(self, Span* spans, const intp_t* rows, intp_t n) noexcept:
+        """Whether all that was read of these rows is as it was when ``c_look`` filled ``spans``.
+
+        It is not if a ring was followed again since and has chained fields: chains know the rows that
+        they followed last.
         """
-        cdef intp_t k, number, found = -1
+        cdef intp_t k, number
         cdef bint any_bound = False
         cdef Span* span
         cdef Ring ring
@@ -456,23 +443,21 @@ cdef class Rings(Parts):
         for k in range(n if any_bound else 0):
             span = spans + (rows[k] & self.mask)
             if c_row_of(span, rows[k] >> self.bits) < span.bound:
-                found = rows[k] & self.mask
+                return False
         for number in range(self.width):
             span = spans + number
-            if span.is_used:
-                ring = self.c_ring(number)
-                if (
-                    ring.live[EDITS] != span.edits or ring.live[CLEARS] != span.clears
-                    or ring.changes[0] != span.changes
-                ):
-                    found = number
-                for chain in ring.chains:
-                    if (
-                        not chain.c_promises_hold()
-                        or ring.state[WRITTEN] != span.start + span.head
-                    ):
-                        found = number
-        return found
+            if not span.is_used:
+                continue
+            ring = self.c_ring(number)
+            if (
+                ring.live[EDITS] != span.edits or ring.live[CLEARS] != span.clears
+                or ring.changes[0] != span.changes
+            ):
+                return False
+            for chain in ring.chains:
+                if not chain.c_promises_hold() or ring.state[WRITTEN] != span.start + span.head:
+                    return False
+        return True
 
 
 cdef inline int64_t c_row_of(const Span* span, intp_t slot) noexcept nogil:

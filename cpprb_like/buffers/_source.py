@@ -64,7 +64,7 @@ __all__ = ["Batch", "ColumnSpec", "MomentSource", "Source", "if_prioritized", "o
 
 MOST_AHEAD = 1000  # batches of ``prefetch``
 # Attributes of sources: what they draw from, and what their draws change.
-DRAWN_FROM = ("rng", "sampler", "buffer", "learner", "_source", "_sources")
+DRAWN_FROM = ("rng", "sampler", "buffer", "_source", "_sources")
 COUNTS = ("draws", "_numbers")
 T = TypeVar("T")
 

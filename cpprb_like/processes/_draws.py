@@ -1,27 +1,26 @@
-"""Draws over several rings: first a ring by its mass, then a row within the ring.
+"""Weights and starts over several rings, with the methods of those of one ring.
 
-The mass of a ring is its total weight, or its number of rows. A number names each row of all rings:
-see ``Rings``. The first draw gives the count of rows from each ring, and their places in the batch.
-Each ring then draws its rows for these places. So a batch has the distribution of one buffer with
-all rows. Not here: the rows of one ring (``samplers``), and reading them (``_learner``).
+A ring is drawn first, by its mass; then a row within the ring. The mass of a ring is its total
+weight, or its number of rows. A number names each row of all rings: see ``Rings``. So a batch has
+the distribution of one buffer with all rows. Not here: the rows of one ring (``samplers``), and the
+counts of rows by ring (``Followers.draw_each``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Floats
-from cpprb_like._core import Ring
-from cpprb_like.buffers._entry import SampleOptions
-from cpprb_like.errors import DamagedError, NotEnoughDataError
+from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._followers import Followers
-from cpprb_like.samplers._base import Extra, Sampler, Slots
-from cpprb_like.samplers._prioritized import ByPriority, Prioritized
+from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers._prioritized import Prioritized
 from cpprb_like.samplers._rank_based import RankBased
 from cpprb_like.samplers._row_weights import (
     RowWeights,
@@ -29,56 +28,15 @@ from cpprb_like.samplers._row_weights import (
     sync_together,
     update_together,
 )
-from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._starts import Starts, distinct_of
 from cpprb_like.samplers._uniform import Uniform
-from cpprb_like.samplers._uniform_draws import draw_uniform
 
-__all__ = ["Draws", "Order", "RowNumbers", "StartsTogether", "check_sampler", "draw_rows"]
+__all__ = ["RowNumbers", "StartsTogether", "WeightsTogether", "check_sampler"]
 
 RowNumbers = NDArray[np.intp]
 Rng = np.random.Generator
-Drawn = tuple[RowNumbers, Extra]  # and further columns of a batch
-Order = tuple[int, Callable[[int], Slots]]  # rows of an epoch, and what gives so many of them
 
 LARGEST = 2.0**1000  # a weight, as long as there is no ring
-MOST_ROWS = 1_000_000_000  # from here on ``Generator.multivariate_hypergeometric`` refuses
-
-
-def draw_rows(
-    group: Followers,
-    counts: list[int],
-    draw: Callable[[int, int], Slots],
-    n: int,
-    rng: Rng,
-    *,
-    replace: bool,
-) -> RowNumbers:
-    """Draw n rows, of which each ring has so many, with the same probability for each.
-
-    ``draw(number, k)`` draws k slots of one ring, different ones without ``replace``. Then there
-    are n rows, and they come in random order.
-    """
-    if replace:
-        return group.draw_each(counts, draw, n, rng)
-    total = sum(counts)
-    if total < MOST_ROWS:
-        taken = rng.multivariate_hypergeometric(counts, n)
-    else:
-        numbers = np.cumsum(counts).searchsorted(rng.choice(total, n, replace=False), "right")
-        taken = np.bincount(numbers, minlength=len(counts))
-    found = [group.name(number, draw(number, k)) for number, k in enumerate(taken.tolist()) if k]
-    return rng.permutation(np.concatenate([np.empty(0, np.intp), *found]))
-
-
-class _Members(dict[int, Starts]):
-    """The starts of each ring by its number: found when they are first asked for."""
-
-    def __init__(self, find: Callable[[int], Starts]) -> None:
-        self._find = find
-
-    def __missing__(self, number: int) -> Starts:
-        self[number] = found = self._find(number)
-        return found
 
 
 class StartsTogether:
@@ -94,12 +52,12 @@ class StartsTogether:
     Attributes
     ----------
     of : callable
-        ``of(number)`` gives the same, which were found once.
+        ``of(number)`` gives the same ``Starts`` at each call.
     """
 
     def __init__(self, ring: Followers, find: Callable[[int], Starts]) -> None:
         self.ring = ring
-        self.of = _Members(find).__getitem__
+        self.of = cache(find)
 
     def _counts(self) -> list[int]:
         """The starts of each ring; none of one that is not usable."""
@@ -115,19 +73,15 @@ class StartsTogether:
 
     def tell(self, rows: RowNumbers) -> NDArray[np.int8]:
         """See ``Starts.tell``."""
-        found = np.full(len(rows), -1, np.int8)
-        usable = dict(self.ring.usable_rings)
+        found = np.empty(len(rows), np.int8)
         for number, places, slots in self.ring.split(rows):
-            if number in usable:
-                found[places] = self.of(number).tell(slots)
+            found[places] = self.of(number).tell(slots)
         return found
 
     def slots(self) -> RowNumbers:
         """All of them: see ``Starts.slots``."""
         found = [
-            self.ring.name(number, self.of(number).slots())
-            for number, count in enumerate(self._counts())
-            if count
+            self.ring.name(number, self.of(number).slots()) for number, _ in self.ring.usable_rings
         ]
         return np.concatenate([np.empty(0, np.intp), *found])
 
@@ -140,14 +94,7 @@ class StartsTogether:
 
     def draw_distinct(self, n: int, rng: Rng) -> RowNumbers:
         """As ``draw``, n different ones: see ``Starts.draw_distinct``."""
-        counts = self._counts()
-        if n > sum(counts):
-            self.refuse(n)
-
-        def draw(number: int, k: int) -> Slots:
-            return self.of(number).draw_distinct(k, rng)
-
-        return draw_rows(self.ring, counts, draw, n, rng, replace=False)
+        return distinct_of(self, n, rng)
 
     def refuse(self, distinct: int | None = None) -> None:
         """Raise ``NotEnoughDataError``: see ``Starts.refuse``."""
@@ -196,16 +143,12 @@ class WeightsTogether:
         self.members[number] = weights
         self.largest = min(self.largest, weights.largest / self.ring.width)
 
-    def sync(self) -> None:
-        """Bring the trees up to date: new rows get the greatest weight of all rings."""
-        sync_together(list(self.members.values()))
-
     def _parts(self, *, rank: bool = False) -> list[tuple[int, RowWeights, float]]:
         """The rings that have rows of a weight: number, weights, and mass of a row of weight 1.
 
         Ranks that are due are sorted first if ``rank``, as weights are those of ranks then.
         """
-        self.sync()
+        sync_together(list(self.members.values()))
         found = []
         for number, ring in self.ring.usable_rings:
             one = self.members[number]
@@ -218,7 +161,7 @@ class WeightsTogether:
     @property
     def largest_priority(self) -> float:
         """The greatest priority that any row was given, 1.0 at first."""
-        self.sync()
+        sync_together(list(self.members.values()))
         return max((one.largest_priority for one in self.members.values()), default=1.0)
 
     @property
@@ -307,6 +250,11 @@ class WeightsTogether:
     def save(self) -> None:
         """Nothing: a copy of a sampler of several rings starts without priorities."""
 
+    def save_each(self) -> dict[int, Any]:
+        """The weights of each ring, by number."""
+        sync_together(list(self.members.values()))
+        return {number: one.save() for number, one in self.members.items()}
+
     def update(
         self,
         indexes: NDArray[np.int64],
@@ -318,112 +266,9 @@ class WeightsTogether:
 
         Raises ``IndexError``, and nothing has changed, if an index names no row and never did.
         """
-        self.sync()
         late = update_together(self.members, self.ring.bits, indexes, priorities, weights)
         self.given += len(indexes)
         self.late += late
-
-
-class Draws:
-    """Draws rows of all shards as a sampler says.
-
-    Parameters
-    ----------
-    sampler : Sampler
-        That of the learner; see ``check_sampler``.
-    group : Followers
-        The shards.
-
-    Attributes
-    ----------
-    is_uniform : bool
-        Whether ``Followers.draw_uniform`` is tried first.
-    """
-
-    def __init__(self, sampler: Sampler, group: Followers) -> None:
-        self.sampler = sampler
-        self.group = group
-        self.is_uniform = type(sampler) is Uniform
-        self._saved: dict[int, Any] = {}
-        self._weights: WeightsTogether | None = None
-        if isinstance(sampler, ByPriority):
-            self._weights = WeightsTogether(group, sampler.BY_ROWS)
-            sampler.open_together(self._weights)
-
-    def opened(self, number: int, ring: Ring) -> None:
-        """Draw from a further shard."""
-        if self._weights is not None:
-            self._weights.put(number, self.priorities.weights_of(ring))
-
-    def choose(
-        self, starts: StartsTogether | None, n: int, rng: Rng, options: SampleOptions
-    ) -> Drawn:
-        """Draw rows: any, or only ``starts``."""
-        if starts is not None:
-            return self.sampler.draw_starts(cast("Any", starts), n, rng, **options.of_sampler)
-        if self._weights is not None:
-            return self.priorities.draw(cast("Ring", self.group), n, rng, **options.of_sampler)
-        rows = self.group.draw_uniform(n, rng, options.replace)
-        if rows is None:
-            rings = dict(self.group.usable_rings)
-
-            def draw(number: int, k: int) -> Slots:
-                return draw_uniform(rings[number], k, rng, options.replace)
-
-            counts = [len(rings.get(number, ())) for number in range(self.group.width)]
-            rows = draw_rows(self.group, counts, draw, n, rng, replace=options.replace)
-        return rows, {}
-
-    def check(self, n: int, options: SampleOptions) -> None:
-        """Raise what a draw would raise, as far as that is known."""
-        if self._weights is not None:
-            self.priorities.check_draw(n, **options.of_sampler)
-
-    # ------------------------------------------------------------------ priorities
-
-    @property
-    def priorities(self) -> ByPriority:
-        """The sampler, which has priorities."""
-        return cast("ByPriority", self.sampler)
-
-    def update(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of rows."""
-        self.priorities.update_priorities(indexes, priorities)
-
-    def wrong(
-        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
-    ) -> NDArray[np.intp]:
-        """Positions of the indexes that ``update`` would refuse; raise for the priorities."""
-        self.priorities.read_priorities(priorities)
-        return self.group.without_row(np.ascontiguousarray(indexes))
-
-    @property
-    def updated(self) -> tuple[int, int]:
-        """How many priorities were given, and how many of them came after their row was gone."""
-        assert self._weights is not None
-        return self._weights.given, self._weights.late
-
-    # ------------------------------------------------------------------ state
-
-    def save(self) -> dict[int, Any]:
-        """The priorities of the rows of each shard, by number: the argument of ``go_on``."""
-        if self._weights is None:
-            return {}
-        self._weights.sync()
-        return {number: one.save() for number, one in self._weights.members.items()}
-
-    def go_on(self, saved: Mapping[int, Any]) -> None:
-        """Go on with priorities that were saved; called before the first shard is opened."""
-        self._saved = dict(saved)
-
-    def resume(self, number: int) -> None:
-        """Take the saved priorities of a shard whose rows were followed for the first time."""
-        if number in self._saved and self._weights is not None:
-            try:
-                self._weights.members[number].restore(self._saved[number], later=True)
-            except (AttributeError, LookupError, TypeError) as error:
-                raise DamagedError(f"priorities of shard {number}: {error!r}") from error
-            del self._saved[number]  # last: after an interrupt the next call resumes once more
 
 
 def check_sampler(sampler: Sampler) -> None:

@@ -34,6 +34,11 @@ class FirstPriorities:
         Number of shards.
     capacity : int
         Rows of a shard.
+
+    Attributes
+    ----------
+    counts : ndarray of int64
+        How many entries each shard has had, in shared memory.
     """
 
     def __init__(self, folder: Path, writers: int, capacity: int) -> None:
@@ -41,10 +46,7 @@ class FirstPriorities:
         self._folder = folder
         self._capacity = capacity
         self._logs: dict[int, NDArray[np.void]] = {}
-
-    def counts(self) -> bytes:
-        """How many entries each shard has had, as words of int64."""
-        return self._words.first_done.tobytes()
+        self.counts = self._words.first_done
 
     def prepare(self, number: int) -> None:
         """Make room for the log of a shard; ``MemoryError`` if there is none."""

@@ -44,8 +44,15 @@ cdef struct Share:              # a ring that is drawn from
 cdef class Followers(Rings):
     cdef list members                # Follower or None
     cdef list usable                 # whether rows of each may be drawn
-    cdef readonly int64_t follows  # calls of ``follow`` so far
+    cdef readonly int64_t follows    # calls of ``follow`` so far
+    cdef public ndarray first_counts
+    cdef public bytes heard
+    cdef public bint is_settled
+    cdef public bint is_uniform
+    cdef public object limits
+    cdef public object drawn
 
     cdef bint c_is_usable(self, intp_t number) noexcept
     cpdef list follow(self)
-    cpdef ndarray draw_uniform(self, intp_t n, rng, bint replace)
+    cpdef follow_all(self, shards)
+    cdef tuple c_read(self, shards, tuple wanted)

@@ -7,12 +7,12 @@ from typing_extensions import Self
 
 from cpprb_like._core import Ring
 from cpprb_like._machine.waiting import PATIENCE as PATIENCE
-from cpprb_like._rows.column import Column
 from cpprb_like._rows.rings import Rings
-from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.processes._followed import FollowedShards
 
 _Found = TypeVar("_Found")
+
+TOO_FAST: str
 
 def read_header(state: NDArray[np.int64]) -> NDArray[np.int64] | None: ...
 
@@ -43,37 +43,33 @@ class Follower:
 @final
 class Followers(Rings):
     follows: int
+    first_counts: NDArray[np.int64] | None
+    heard: bytes | None
+    is_settled: bool
+    is_uniform: bool
+    limits: dict[int, int] | None
+    drawn: NDArray[np.intp] | None
     def put(self, number: int, follower: Follower) -> None: ...
     def follow(self) -> list[int]: ...
+    def follow_all(self, shards: FollowedShards) -> None: ...
     @property
     def usable_rings(self) -> list[tuple[int, Ring]]: ...
-    def draw_uniform(
-        self, n: int, rng: np.random.Generator, replace: bool
-    ) -> NDArray[np.intp] | None: ...
+    def draw_uniform(self, n: int, rng: np.random.Generator, replace: bool) -> NDArray[np.intp]: ...
     def draw_each(
         self,
         counts: list[int],
         draw: Callable[[int, int], NDArray[np.intp]],
         n: int,
         rng: np.random.Generator,
+        replace: bool = True,
     ) -> NDArray[np.intp]: ...
     def without_row(self, handles: NDArray[np.int64]) -> NDArray[np.intp]: ...
     def __len__(self) -> int: ...
     @property
     def stored(self) -> int: ...
 
-def attempt(
-    group: Followers,
-    shards: FollowedShards,
-    n: int,
-    options: SampleOptions,
-    columns: tuple[Column, ...],
-    arrays: list[NDArray[Any]] | None,
-    take: Callable[..., dict[str, NDArray[Any]]] | None,
-) -> dict[str, NDArray[Any]] | None: ...
 def consistently(
     group: Followers,
     shards: FollowedShards,
-    attempt: Callable[[], tuple[NDArray[np.intp], _Found] | None],
-    late: int,
-) -> tuple[NDArray[np.intp], _Found] | None: ...
+    attempt: Callable[[], tuple[NDArray[np.intp], _Found] | None] | tuple[Any, ...],
+) -> tuple[NDArray[np.intp], _Found]: ...

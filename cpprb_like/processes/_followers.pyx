@@ -9,12 +9,13 @@ Nothing is written to the shared memory, and no call waits for the writer.
 ``Followers`` are several of them.
 
 Compiled because every draw of a learner follows, reads and checks. Not here: where the memory is from
-(``_shards``), what the writer does for its followers (``_core``), draws by other rules (``_draws``),
-and further tries when rows were written over while they were read (``_learner``).
+(``_shards``), what the writer does for its followers (``_core``), and weights and starts over several
+rings (``_draws``).
 """
 
 cimport cython
 cimport numpy as cnp
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free, malloc
 
 from cpprb_like._machine.aligned cimport c_aligned, c_numbers
@@ -39,6 +40,7 @@ import numpy as np
 
 from cpprb_like._machine.waiting import PATIENCE
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._uniform_draws import draw_uniform
 
 cnp.import_array()
 
@@ -48,6 +50,11 @@ cdef enum:
     HEADER_TRIES = 4096      # ... and all words of it
     MOST_TRIES = 1000        # at least, to read rows that are written over in between
     FETCHED_ROWS = 512       # of batches whose records stay in a cache until they are copied
+
+TOO_FAST = (
+    "rows were written over while they were read, again and again: capacity is too small for as "
+    "many rows a second, or the process that edits them was stopped"
+)
 
 
 def read_header(cnp.ndarray state not None):
@@ -319,7 +326,23 @@ cdef class Follower:
 
 @cython.final
 cdef class Followers(Rings):
-    """The rings of several ``Follower`` objects, as one: see ``Rings``."""
+    """The rings of several ``Follower`` objects, as one: see ``Rings``.
+
+    Attributes
+    ----------
+    first_counts : ndarray or None
+        Of each ring, how many first priorities were published with its rows, in shared memory.
+    heard : bytes or None
+        The same counts of those that were read; None without priorities.
+    is_settled : bool
+        Whether ``FollowedShards.settle`` has nothing to do as long as no ring is edited.
+    is_uniform : bool
+        Whether ``draw_uniform`` is the draw of the sampler.
+    limits : dict or None
+        Of rings that have just lost rows: the oldest row that ``FollowedShards.choose`` may give.
+    drawn : ndarray or None
+        The rows that ``FollowedShards.choose`` gave last.
+    """
 
     def __cinit__(self, intp_t width, Ring layout not None, intp_t capacity):
         self.members = [None] * width
@@ -353,6 +376,16 @@ cdef class Followers(Rings):
                 busy.append(number)
         return busy
 
+    cpdef follow_all(self, shards):
+        """See ``FollowedShards.follow``."""
+        # Before the rows: each first priority is of a row that is published.
+        cdef bytes counts = None
+        if self.heard is not None:
+            counts = PyBytes_FromStringAndSize(cnp.PyArray_BYTES(self.first_counts), 8 * self.width)
+        busy = self.follow()
+        if busy or not self.is_settled or counts != self.heard:
+            shards.settle(busy, counts)
+
     @property
     def usable_rings(self):
         """The rings whose rows may be drawn, with their numbers."""
@@ -378,11 +411,11 @@ cdef class Followers(Rings):
 
     # ------------------------------------------------------------------ drawing
 
-    cpdef cnp.ndarray draw_uniform(self, intp_t n, rng, bint replace):
+    def draw_uniform(self, intp_t n, rng, bint replace):
         """Draw n rows of all rings, each with the same probability: their numbers.
 
-        Without ``replace`` they differ and come in random order. None if some rows cannot be drawn:
-        then each ring has to look at its own. Raises ``NotEnoughDataError`` if there are too few.
+        Without ``replace`` they differ and come in random order. Raises ``NotEnoughDataError`` if there
+        are too few.
         """
         cdef cnp.ndarray rows = c_numbers(1, &n, cnp.NPY_INTP)
         cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(rows)
@@ -413,31 +446,36 @@ cdef class Followers(Rings):
                 raise NotEnoughDataError("cannot sample: there is no row that can be drawn")
             if not replace and n > total:
                 raise NotEnoughDataError(f"cannot sample {n} distinct rows: there are {total}")
-            if not is_plain:
-                return None
-            if not replace:
-                shuffle = Shuffle(total, n)
-            lock = bit_generator.lock
-            lock.acquire()  # nothing is allocated and nothing raised until it is released: see ``draw_uniform``
-            if replace:
-                c_bounded_each(&bits, total, values, n)
-            else:
-                shuffle.c_take(&bits, values, n)
-            lock.release()
-            c_find_rows(shares, count, self.bits, values, n)
+            if is_plain:
+                if not replace:
+                    shuffle = Shuffle(total, n)
+                lock = bit_generator.lock
+                lock.acquire()  # nothing is allocated or raised until the release: see ``draw_uniform``
+                if replace:
+                    c_bounded_each(&bits, total, values, n)
+                else:
+                    shuffle.c_take(&bits, values, n)
+                lock.release()
+                c_find_rows(shares, count, self.bits, values, n)
+                return rows
         finally:
             free(shares)
-        return rows
+        counts = [0] * self.width
+        for number, ring in self.usable_rings:
+            counts[number] = len(ring)
+        return self.draw_each(
+            counts, lambda number, k: draw_uniform(self.rings[number], k, rng, replace), n, rng, replace
+        )
 
-    def draw_each(self, list counts, draw, intp_t n, rng):
+    def draw_each(self, list counts, draw, intp_t n, rng, bint replace=True):
         """Draw n of the rows that ``counts`` says there are in each ring, with equal probability.
 
-        ``draw(number, k)`` draws k slots of one ring, independently; they go to the places of the
-        ring among the n rows.
+        ``draw(number, k)`` draws k slots of one ring, different ones without ``replace``. They go to the
+        places of the ring among the n rows.
         """
         cdef intp_t k, number, total = 0, width = self.width
-        cdef cnp.ndarray numbers = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef intp_t* rows = <intp_t*> cnp.PyArray_DATA(numbers)
+        cdef cnp.ndarray numbers
+        cdef intp_t* rows
         cdef list drawn = [None] * width
         bit_generator = rng.bit_generator
         cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
@@ -452,16 +490,24 @@ cdef class Followers(Rings):
                 stops[number] = total
             if total == 0:  # a signal handler may have followed a clear since rows were counted first
                 raise NotEnoughDataError("cannot sample: there is no row that can be drawn")
-            lock = bit_generator.lock
-            lock.acquire()  # nothing is allocated and nothing raised until it is released
-            c_bounded_each(&bits, total, rows, n)
-            lock.release()
+            if replace:
+                numbers = c_numbers(1, &n, cnp.NPY_INTP)
+                rows = <intp_t*> cnp.PyArray_DATA(numbers)
+                lock = bit_generator.lock
+                lock.acquire()  # nothing is allocated or raised until the release
+                c_bounded_each(&bits, total, rows, n)
+                lock.release()
+                for k in range(n):
+                    number = 0
+                    while rows[k] >= stops[number]:
+                        number += 1
+                    rows[k] = number
+            else:
+                taken_each = rng.multivariate_hypergeometric(counts, n)
+                numbers = rng.permutation(np.repeat(np.arange(width), taken_each))
+                rows = <intp_t*> cnp.PyArray_DATA(numbers)
             for k in range(n):
-                number = 0
-                while rows[k] >= stops[number]:
-                    number += 1
-                rows[k] = number
-                taken[number] += 1
+                taken[rows[k]] += 1
             for number in range(width):
                 if taken[number]:
                     drawn[number] = draw(number, taken[number])
@@ -473,6 +519,23 @@ cdef class Followers(Rings):
         finally:
             free(stops)
         return numbers
+
+    cdef tuple c_read(self, shards, tuple wanted):
+        """Draw and read a batch once, as ``consistently`` says."""
+        cdef intp_t n = wanted[0]
+        cdef SampleOptions options = wanted[1]
+        cdef dict batch, extra = {}
+        if self.is_uniform and self.limits is None and not options.indexes:
+            rows = self.draw_uniform(n, shards.rng, options.replace)
+        else:
+            rows, extra = shards.choose(None, n, options)
+        if wanted[4] is None:
+            batch = self.c_take(rows, wanted[3], wanted[2])
+        else:
+            batch = wanted[4](rows, wanted[3], None, wanted[2])
+        for name, values in extra.items():
+            batch[name] = c_aligned(values)
+        return rows, batch
 
     # ------------------------------------------------------------------ handles
 
@@ -512,114 +575,64 @@ cdef void c_find_rows(
             c_prefetch_rows(share.records, share.stride, share.stride, &slot, 1)
 
 
-cdef int c_follow(Followers group, shards) except -1:
-    """As ``FollowedShards.follow``, without its Python frames if that is all that is due."""
-    cdef list busy
-    if not shards.follows_at_once:
-        shards.follow()
-        return 0
-    busy = group.follow()
-    if busy:
-        shards.look_at(busy)
-    return 0
+def consistently(Followers group not None, shards, attempt):
+    """What ``attempt`` makes of rows that are there until it returns: see ``Learner.consistently``.
 
-
-def attempt(
-    Followers group not None, shards, intp_t n, SampleOptions options not None, tuple columns,
-    list arrays, take,
-):
-    """The first try at a batch of n rows, without the Python frames of ``consistently``.
-
-    Returns None if a row was written over in between, or if a signal handler drew: see there.
+    Returns the tuple of an attempt: the rows that it read, and what it made of them. Raises
+    ``RuntimeError`` after 1,000 tries and ten seconds.
 
     Parameters
     ----------
     shards : FollowedShards
-        What chooses rows.
-    columns, arrays
-        The columns to read, and the caller's arrays for them, if there are any.
-    take : callable, optional
-        ``take(rows, arrays, None, columns)`` reads the rows; by default ``Followers.take`` does.
-    """
-    cdef dict batch = None
-    c_follow(group, shards)
-    draws, noted = shards.draws, None
-    cdef int64_t follows = group.follows
-    rows, extra = None, {}
-    group.late = -1
-    try:
-        if draws.is_uniform:
-            rows = group.draw_uniform(n, shards.rng, options.replace)
-        else:
-            noted = draws.sampler.draw_state()
-        if rows is None:
-            rows, extra = draws.choose(None, n, shards.rng, options)
-        if options.indexes and "indexes" not in extra:
-            extra = {**extra, "indexes": group.handles(rows)}
-        if take is None:
-            batch = group.c_take(rows, arrays, columns)
-        else:
-            batch = take(rows, arrays, None, columns)
-        group.late = group.c_overtaken(
-            group.spans, <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray> rows), cnp.PyArray_SIZE(rows)
-        )
-        if group.late >= 0 or group.follows != follows:
-            batch = None
-    except (IndexError, NotEnoughDataError, ValueError):
-        if group.follows == follows:
-            raise
-        batch = None
-    finally:
-        if batch is None and noted:
-            vars(draws.sampler).update(noted)  # the draw is none, but its random numbers are used
-    if batch is not None:
-        for name, values in extra.items():
-            batch[name] = c_aligned(values)
-    return batch
-
-
-def consistently(Followers group not None, shards, attempt, intp_t late):
-    """What ``attempt`` makes of rows that are there until it returns: see ``Learner.consistently``.
-
-    Returns the tuple of an attempt: the rows that it read, and what it made of them; or None after
-    1,000 tries and ten seconds. ``shards`` is a ``FollowedShards``, whose lock is held. ``late`` is
-    the number of a ring that lost a row in an earlier try, or -1.
+        Its lock is held.
+    attempt : callable or tuple
+        A function of the caller; or the arguments of a batch: n, the options of ``sample``, columns, the
+        caller's arrays for them or None, and a function ``take(rows, arrays, None, columns)`` or None.
     """
     cdef dict margins = {}
+    cdef tuple found, wanted = attempt if type(attempt) is tuple else None
     cdef int64_t follows, tried = 0
-    sampler = shards.draws.sampler
-    outer = shards.limits, shards.drawn  # of a call from within which this one is made
+    cdef bint passes, holds
+    cdef bytes moment = None
+    until = 0.0
+    limits, drawn = group.limits, group.drawn  # of a call from within which this one is made
     try:
-        while tried < MOST_TRIES or monotonic() < until:
-            if late >= 0:
-                reader = shards.reader(late)
-                margins[late] = reader.margin_after(margins.get(late, 0))
-            c_follow(group, shards)
-            shards.limits, shards.drawn = shards.oldest_of(margins) if margins else {}, None
-            moment, noted = group.now(), sampler.draw_state()
-            found, follows, group.late = None, group.follows, -1
+        while True:
+            group.follow_all(shards)
+            group.limits, group.drawn = shards.limits_of(margins) if margins else None, None
+            noted = None if group.is_uniform else shards.sampler.draw_state()
+            if wanted is None:
+                moment = group.now()
+            follows, found, passes, holds = group.follows, None, True, False
             try:
-                found = attempt()
-                if found is not None and group.holds(moment, found[0]):
+                if wanted is None:
+                    found = attempt()
+                    holds = found is not None and group.holds(moment, found[0])
+                else:
+                    found = group.c_read(shards, wanted)
+                    holds = group.follows == follows and group.c_hold_now(found[0])
+                if holds:
                     return found
-                found = None
             except NotEnoughDataError:
                 if not margins and group.follows == follows:
                     raise
-                margins = {}  # all known rows were written over: newer ones are there
+                margins, passes = {}, False  # all known rows were written over: newer ones are there
             except (ValueError, IndexError):
                 # The error is that of the rows that were drawn, unless these are gone.
                 if (
-                    group.follows == follows if shards.drawn is None
-                    else group.holds(moment, shards.drawn)
+                    group.follows == follows if group.drawn is None or moment is None
+                    else group.holds(moment, group.drawn)
                 ):
                     raise
             finally:
-                if found is None:
-                    vars(sampler).update(noted)  # the draw is none, but its random numbers are used
+                if noted and not holds:
+                    vars(shards.sampler).update(noted)  # no draw, but its random numbers are used
             tried += 1
             if tried == 1:
                 until = monotonic() + PATIENCE
-            late = group.late
+            elif tried >= MOST_TRIES and monotonic() > until:
+                raise RuntimeError(TOO_FAST)
+            if passes:
+                shards.widen(margins)
     finally:
-        shards.limits, shards.drawn = outer
+        group.limits, group.drawn = limits, drawn

@@ -1,60 +1,51 @@
-"""``Learner``: batches from the shards of a shared replay, as from one buffer.
+"""``Learner``: batches from the shards of a shared replay, as from one buffer; and its views.
 
-Rows are chosen, read, and chosen again if an actor wrote over one of them in between. An epoch
-passes through all shards. Not here: which rows are drawn (``_draws``), following shards
-(``_followed``), layers (``_learner_view``), and who writes rows (``_replay``).
+Rows are chosen, read, and chosen again if an actor wrote over one of them in between. Not here:
+which rows are drawn (``_followed``, ``_draws``), what layers do (``views``, ``buffers._view``), and
+the processes that write rows (``_replay``).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._core import Ring
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import check_out, read_columns
-from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like.buffers._entry import SampleOptions
-from cpprb_like.buffers._epochs import EpochOrder
+from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns
-from cpprb_like.buffers._source import (
-    Batch,
-    ColumnSpec,
-    Source,
-    if_prioritized,
-    order_generator,
-)
+from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
+from cpprb_like.buffers._view import View
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes._draws import Order, RowNumbers, StartsTogether
+from cpprb_like.processes._draws import RowNumbers, StartsTogether
 from cpprb_like.processes._folder import FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
-from cpprb_like.processes._followers import Followers, attempt, consistently
-from cpprb_like.processes._learner_view import LearnerView
+from cpprb_like.processes._followers import Followers, consistently
 from cpprb_like.processes._saving import SavedLearner
-from cpprb_like.processes._shards import TOO_FAST
 from cpprb_like.processes._words import DRAWN, GIVEN, LATE, Words
-from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers._base import Extra, Sampler
+from cpprb_like.samplers._starts import choose_rows
 from cpprb_like.samplers._uniform import Uniform
-from cpprb_like.samplers._uniform_draws import Epoch
-from cpprb_like.views._layer import Layer
+from cpprb_like.views._layer import Items, Layer
 from cpprb_like.views._rows import RowReader
+from cpprb_like.views._sequences import PartOfBatch, SequenceReader
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "LearnerView"]
 
 Found = TypeVar("Found")
 Names = tuple[str, ...] | None
-Clears = list[tuple[int, Ring, int]]  # a writer, its ring, and how often that had been cleared
 
 
 class Learner(Source):
@@ -95,6 +86,9 @@ class Learner(Source):
     tries and ten seconds: ``capacity`` is far too small.
 
     Cost of a batch: that of one buffer, and a look at each shard.
+
+    There is no ``epoch``, as actors replace rows. A draw of all rows has each of them once:
+    ``sample(len(learner), replace=False)``.
 
     The same seed, and the same rows that came between the same calls, give the same batches.
 
@@ -140,7 +134,6 @@ class Learner(Source):
         self._model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
         self._nstep = self._model._nstep
         self.schema = self._model.schema
-        self.draws = 0  # batches drawn so far
         self._counts = Words(folder.path, len(shards)).learners[number].data
         self._shards = self.FOLLOWED(
             folder.path, shards, sampler, self.rng, options, self._model.ring
@@ -149,8 +142,7 @@ class Learner(Source):
         self.ring: Followers = self._shards.group  # the rows of all shards, as those of one ring
         self._columns = self.ring.columns
         self._check_batch_size = self._model._check_batch_size
-        # What reads rows; None: the shards do, as they are stored.
-        self._take = None if self._nstep is None else RowReader(self.ring, self._nstep).take
+        self._read = RowReader(self.ring, self._nstep).take
 
     # ------------------------------------------------------------------ sampling
 
@@ -165,70 +157,43 @@ class Learner(Source):
             self._check_indexes()
         arrays = None
         if out is not None:
-            wanted = {one.name: ColumnSpec(one.dtype, one.shape) for one in columns}
-            arrays = check_out(out, n, wanted)
-        try:
-            if self._shards.gate is None:
-                batch = self._next_batch(n, options, columns, arrays)
-            else:
-                batch = self._at_gate(n, self._next_batch, n, options, columns, arrays)
-        except NotEnoughDataError as error:
-            raise self._shards.explained(error) from None
+            specs = {one.name: ColumnSpec(one.dtype, one.shape) for one in columns}
+            arrays = check_out(out, n, specs)
+        take = None if self._nstep is None else self._read
+        shards = self._shards
+        wanted = n, options, columns, arrays, take
+        batch: Batch = self._at_gate(n, consistently, shards.group, shards, wanted)[1]
         if out is None or arrays is None:
             return batch
         given = {column.name for column in columns}
         out.update({name: values for name, values in batch.items() if name not in given})
         return out
 
-    def _at_gate(self, n: int, draw: Callable[..., Batch], *arguments: Any) -> Batch:
-        """A batch of n, drawn by ``draw`` as soon as the limiter lets it."""
+    def _at_gate(self, n: int, draw: Callable[..., Found], *arguments: Any) -> Found:
+        """A batch of n, drawn by one thread at a time as soon as the limiter lets it."""
         shards = self._shards
-        if shards.gate is None:
-            return draw(*arguments)
-        shards.check_process()
-        return shards.gate.run(n, draw, *arguments)
-
-    def _next_batch(self, n: int, options: SampleOptions, columns: Any, arrays: Any) -> Batch:
-        """A batch, drawn by one thread at a time."""
-        shards = self._shards
-        with shards.lock:
-            batch = attempt(shards.group, shards, n, options, columns, arrays, self._take)
-            if batch is None:
-                again = partial(self._try_again, n, options, columns, arrays)
-                batch = self.consistently(again, shards.group.late)
-            self.draws += 1
+        try:
+            if shards.gate is not None:
+                shards.check_process()
+                batch: Found = shards.gate.run(n, shards.locked, draw, *arguments)
+            else:
+                with shards.lock:
+                    batch = draw(*arguments)
+        except NotEnoughDataError as error:
+            raise shards.explained(error) from None
         self._counts[DRAWN] += n
         return batch
 
-    def _try_again(
-        self, n: int, options: SampleOptions, columns: Any, arrays: Any
-    ) -> tuple[RowNumbers, Batch]:
-        """Draw and read rows once: see ``consistently``."""
-        rows, extra = self._shards.choose(None, n, options)
-        batch = self._rows_of(rows, arrays, columns)
-        return rows, batch | {name: aligned(values) for name, values in extra.items()}
-
-    def _rows_of(self, rows: RowNumbers, arrays: Any, columns: Any) -> Batch:
-        """Columns of rows, or all."""
-        if self._take is None:
-            return self.ring.take(rows, arrays, columns)
-        return self._take(rows, arrays, None, columns)
-
-    def consistently(
-        self, attempt: Callable[[], tuple[RowNumbers, Found] | None], late: int = -1
-    ) -> Found:
+    def consistently(self, attempt: Callable[[], tuple[RowNumbers, Found] | None]) -> Found:
         """See ``ReplayBuffer.consistently``.
 
         ``attempt`` draws by ``FollowedShards.choose``, which passes over rows that are about to be
         written over. An error of an attempt in which a signal handler drew may be that of rows
-        which are gone. ``late`` is the number of a shard that lost a row in an earlier try.
+        which are gone.
         """
         shards = self._shards
         with shards.lock:
-            found = consistently(shards.group, shards, attempt, late)
-        if found is None:
-            raise RuntimeError(TOO_FAST)
-        return found[1]
+            return consistently(shards.group, shards, attempt)[1]
 
     def _read_chosen(self, choose: Callable[[], RowNumbers], names: Names) -> Batch:
         """The rows that ``choose`` chooses beyond ``FollowedShards.limits``, all of one moment."""
@@ -236,62 +201,14 @@ class Learner(Source):
 
         def attempt() -> tuple[RowNumbers, Batch]:
             rows = choose()
-            return rows, self._rows_of(rows, None, columns)
+            return rows, self._read(rows, None, None, columns)
 
         return self.consistently(attempt)
 
-    # ------------------------------------------------------------------ epochs
-
-    def _begin_epoch(
-        self, fields: Names, shuffle: bool, rng: np.random.Generator | None
-    ) -> EpochOrder | None:
-        def order(number: int, generator: np.random.Generator | None) -> Order:
-            ring = self._shards.reader(number).ring
-            return len(ring), Epoch(ring, generator).take
-
-        def read(choose: Callable[[], RowNumbers]) -> Batch:
-            with self._shards.lock:
-                batch = self._read_chosen(choose, fields)
-                self.draws += 1
-            return batch
-
-        return self._epoch(order, lambda rows: ~self.ring.absent_at(rows), read, shuffle, rng)
-
-    def _epoch(
-        self,
-        order: Callable[[int, np.random.Generator | None], Order],
-        can_draw: Callable[[RowNumbers], NDArray[np.bool_]],
-        read: Callable[[Callable[[], RowNumbers]], Batch],
-        shuffle: bool,
-        rng: np.random.Generator | None,
-    ) -> EpochOrder:
-        """An epoch of the rows in the orders of the shards.
-
-        ``can_draw`` says which rows can still be drawn; ``read(choose)`` reads chosen ones.
-        """
-        shards = self._shards
-        with shards.lock:
-            given = order_generator(shuffle, rng, shards.rng)
-            shards.follow()
-            rings = [(number, ring) for number, ring in shards.group.usable_rings if len(ring)]
-            found = {number: order(number, given) for number, _ in rings}
-            clears = [(number, ring, ring.clears) for number, ring in rings]
-            rows = _Interleaved(shards.group, found, given)
-
-        def take(n: int) -> RowNumbers:
-            with shards.lock:
-                return rows.take(n)
-
-        def still_there(chosen: RowNumbers) -> RowNumbers:
-            cleared = _cleared(clears)
-            if cleared is not None:
-                raise RuntimeError(f"writer {cleared} cleared its rows while they were read")
-            return chosen[shards.are_beyond(shards.limits, chosen) & can_draw(chosen)]
-
-        return EpochOrder(
-            take,
-            lambda chosen: read(partial(still_there, chosen)),
-            lambda: _cleared(clears) is not None,
+    def _check_epoch(self) -> None:
+        raise TypeError(
+            "a learner has no epoch, as actors replace its rows; each row once, at one moment, is "
+            "sample(len(learner), replace=False)"
         )
 
     def view(self, *layers: Layer) -> LearnerView:
@@ -330,7 +247,7 @@ class Learner(Source):
         >>> sorted({tuple(row) for row in view.sample(20)["x"].tolist()})
         [(0.0, 1.0, 2.0, 3.0), (5.0, 6.0, 7.0, 8.0)]
         """
-        return LearnerView(self, layers)
+        return LearnerView(cast("Any", self), layers)
 
     # ------------------------------------------------------------------ priorities and state
 
@@ -366,15 +283,19 @@ class Learner(Source):
         shards = self._shards
         with shards.lock:
             shards.follow()
-            shards.draws.update(indexes, priorities)
-            self._counts[GIVEN], self._counts[LATE] = shards.draws.updated
+            shards.sampler.update_priorities(indexes, priorities)
+            weights = shards.weights
+            assert weights is not None
+            self._counts[GIVEN], self._counts[LATE] = weights.given, weights.late
 
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> NDArray[np.intp]:
-        with self._shards.lock:
-            self._shards.follow()
-            return self._shards.draws.wrong(indexes, priorities)
+        shards = self._shards
+        with shards.lock:
+            shards.follow()
+            shards.sampler.read_priorities(priorities)
+            return shards.group.without_row(np.ascontiguousarray(indexes))
 
     def _check_draw(self, n: int, options: SampleOptions) -> None:
         with self._shards.lock:
@@ -383,19 +304,15 @@ class Learner(Source):
                 raise self._shards.explained(
                     NotEnoughDataError(f"cannot sample {n} distinct rows: the shards hold {found}")
                 )
-            self._shards.draws.check(n, options)
+            if self.has_priorities:
+                self._shards.sampler.check_draw(n, **options.of_sampler)
 
     # ------------------------------------------------------------------ what views read
 
     def _starts(self, **options: Any) -> StartsTogether:
         """The rows of all shards at which items can start: see ``Starts``."""
-        readers = self._shards.readers
-
-        def of_shard(number: int) -> Any:
-            reader = readers[number]
-            return None if reader is None else reader._starts(**options)
-
-        return StartsTogether(self._shards.group, of_shard)
+        shards = self._shards
+        return StartsTogether(shards.group, lambda number: shards.reader(number)._starts(**options))
 
     def _check_indexes(self) -> None:
         if "indexes" in self.fields:
@@ -437,14 +354,14 @@ class Learner(Source):
             shards.follow()
             rng = copy.deepcopy(without_prefetch(self.rng))
             sampler = copy.deepcopy(without_prefetch(self.sampler))
-            heard = np.frombuffer(shards.heard or b"", np.int64).tolist()
-            return SavedLearner(rng, sampler, shards.draws.save(), heard)
+            heard = np.frombuffer(shards.group.heard or b"", np.int64).tolist()
+            return SavedLearner(rng, sampler, shards.save(), heard)
 
     def _go_on(self, saved: SavedLearner, *, heard: bool) -> None:
         """Go on with what was saved; ``heard`` says whether it was saved from this replay."""
-        self._shards.draws.go_on(saved.rows)
-        if self._shards.heard is not None and heard:
-            self._shards.heard = np.array(getattr(saved, "heard", ()), np.int64).tobytes()
+        self._shards.go_on(saved.rows)
+        if self._shards.group.heard is not None and heard:
+            self._shards.group.heard = np.array(getattr(saved, "heard", ()), np.int64).tobytes()
 
     @if_prioritized
     def get_max_priority(self) -> float:
@@ -454,7 +371,8 @@ class Learner(Source):
         """
         with self._shards.lock:
             self._shards.follow()
-            return self._shards.draws.priorities.get_max_priority()
+            found: float = self._shards.sampler.get_max_priority()
+            return found
 
     def close(self) -> None:
         """Leave the replay: the learner's place is free. It is not used afterwards."""
@@ -473,37 +391,66 @@ class Learner(Source):
         raise TypeError("a learner belongs to its process; hand on the SharedReplay instead")
 
 
-def _cleared(clears: Clears) -> int | None:
-    """The writer that has cleared its rows since, if there is one."""
-    return next((number for number, ring, before in clears if ring.clears != before), None)
+class OpenedShards(Opened):
+    """The layers of a view over the rows of all shards, which are called by their numbers."""
+
+    def __init__(self, learner: Any, layers: tuple[Layer, ...]) -> None:
+        self._shards: FollowedShards = learner._shards
+        super().__init__(learner, layers)
+        if self.conditions:
+            raise ValueError(
+                f"view: expected layers without a condition such as Among, got {layers!r}: a "
+                "learner draws from the rows of several processes; view the buffer of one"
+            )
+
+    def _open_items(self, items: Items) -> SequenceReader:
+        shapes = self.buffer._starts(rows=items.rows, least=1, across=items.across, stride=1)
+        return SequenceReader(self.ring, items, partial(_split, self._shards, cast("Any", shapes)))
+
+    def draw(self, n: int, options: SampleOptions) -> tuple[RowNumbers, Extra]:
+        """See ``Opened.draw``."""
+        return self._shards.choose(cast("Any", self.starts), n, options)
+
+    def others(self, slots: RowNumbers, strategy: int) -> RowNumbers:
+        """See ``Opened.others``: rows of the same shard."""
+        shards = self._shards
+        found = np.empty(len(slots), np.intp)
+        for number, places, own in shards.group.split(slots):
+            chosen = choose_rows(shards.reader(number)._episodes, own, shards.rng, strategy)
+            found[places] = shards.group.name(number, chosen)
+        return found
+
+    def all_drawable(self, slots: RowNumbers) -> bool:
+        """See ``Opened.all_drawable``: the rows before them, which are read too, are there."""
+        self._shards.leave_out_lost()
+        return super().all_drawable(slots)
 
 
-class _Interleaved:
-    """The rows of an epoch over several shards, in the order of shards or in random order."""
+def _split(shards: FollowedShards, shapes: StartsTogether, rows: RowNumbers) -> list[PartOfBatch]:
+    """The rows of a batch by shard; there is one part at least."""
+    parts: list[PartOfBatch] = [
+        (shapes.of(number), own, places) for number, places, own in shards.group.split(rows)
+    ]
+    if not parts:
+        known = next(k for k, reader in enumerate(shards.readers) if reader is not None)
+        return [(shapes.of(known), rows, rows)]
+    return parts
 
-    def __init__(
-        self,
-        group: Followers,
-        found: Mapping[int, Order],
-        rng: np.random.Generator | None,
-    ) -> None:
-        self._group = group
-        self._found = found
-        sizes = [size for size, _ in found.values()]
-        self._labels = np.repeat(np.array(list(found), np.int32), sizes)
-        if rng is not None:
-            self._labels = rng.permutation(self._labels)
-        self._at = 0
 
-    def take(self, n: int) -> RowNumbers:
-        """The next n rows, or as many as are left."""
-        taken = np.empty(0, np.intp)
-        while len(taken) < n and self._at < len(self._labels):
-            labels = self._labels[self._at : self._at + n - len(taken)]
-            self._at += len(labels)
-            rows = np.full(len(labels), -1, np.intp)
-            for number, places, _ in self._group.split(labels.astype(np.int64)):
-                slots = self._found[number][1](len(places))
-                rows[places[: len(slots)]] = self._group.name(number, slots)
-            taken = np.concatenate([taken, rows[rows >= 0]])
-        return taken
+class LearnerView(View):
+    """The rows of all shards, read in another way: ``Learner.view``. ``buffer`` is the learner."""
+
+    _OPENED = OpenedShards
+
+    def _draw(
+        self, plan: ReadPlan, choose: Choose, n: int | None, arrays: Batch | None, located: bool
+    ) -> Batch:
+        draw = super()._draw
+        found: Batch = self.buffer._at_gate(n, draw, plan, choose, n, arrays, located)
+        return found
+
+    def _check_epoch(self) -> None:
+        self.buffer._check_epoch()
+
+    def __repr__(self) -> str:
+        return f"LearnerView({', '.join(map(repr, [self.buffer, *self.layers]))})"

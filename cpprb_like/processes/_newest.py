@@ -7,7 +7,6 @@ been deleted; the actor that holds them does not know. Not here: which rows are 
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._learner import Learner, Names
 from cpprb_like.processes._shards import TIMES, WORD, Reader
+from cpprb_like.processes._words import mapped
 from cpprb_like.samplers._base import Slots
 
 __all__ = ["NewestLearner"]
@@ -35,49 +35,40 @@ class NewestShards(FollowedShards):
 
     def __init__(self, folder: Path, paths: list[Path], *options: Any) -> None:
         super().__init__(folder, paths, *options)
-        self._size: int | None = None
-        self._said_in: str | None = None
-        self.cleared, self._taken = _mapped(folder / FILE).reshape(2, -1)
-        self._seen, self._known = self.cleared.tobytes(), b""
+        self.size: int | None = None  # rows of all shards, at most
+        self.priorities: str | None = None  # field with the first priorities of rows
         self._read_until = [0] * len(paths)
+        self.cleared, self._taken = mapped(folder / FILE, np.int64).reshape(2, -1)
+        self.seen, self._known = self.cleared.tobytes(), b""
         self._starts = [0] * len(paths)
         self._times: dict[int, NDArray[np.int64]] = {}
 
-    def keep(self, size: int | None, priorities: str | None) -> None:
-        """See ``NewestLearner.keep``."""
-        self._size, self._said_in = size, priorities
+    def settle(self, busy: list[int], counts: bytes | None) -> None:
+        """See ``FollowedShards.settle``: each call has rows to leave out."""
+        super().settle(busy, counts)
+        self.group.is_settled = False
+        if self.priorities is not None:
+            for number, reader in enumerate(self.readers):
+                if reader is not None and reader.ring.written > self._read_until[number]:
+                    self._read_field(number, reader, self.priorities)
 
-    @property
-    def is_cleared(self) -> bool:
-        """See ``NewestLearner.is_cleared``."""
-        return self.cleared.tobytes() != self._seen
-
-    def look_at(self, edited: list[int]) -> None:
-        """See ``FollowedShards.look_at``; ``follow`` always has more to do."""
-        super().look_at(edited)
-        self.follows_at_once = False
-
-    def follow(self) -> None:
-        """Take in new rows, and leave out those that are too old."""
-        super().follow()
+    def _leave_out_old(self) -> None:
         for number, cleared in enumerate(self.cleared.tolist()):
             if self.readers[number] is not None:
                 self._leave_out(number, max(cleared, self._starts[number]))
-        while self._size is not None and (excess := len(self.group) - self._size) > 0:
+        while self.size is not None and (excess := len(self.group) - self.size) > 0:
             counts = self._oldest(excess).tolist()
             for number, count in enumerate(counts):
                 if count:
                     self._leave_out(number, self.reader(number).follower.first + count)
-        if self._said_in is not None:
-            for number, reader in enumerate(self.readers):
-                if reader is not None and reader.ring.written > self._read_until[number]:
-                    self._hear(number, reader, self._said_in)
 
-    def _open_readers(self) -> None:
+    def _open_readers(self) -> bool:
         taken = self._taken.tobytes()
-        if taken != self._known:  # a look at the files of all shards takes 5 us each
-            super()._open_readers()
-            self._known = taken
+        if taken == self._known:  # a look at the files of all shards takes 5 us each
+            return False
+        found = super()._open_readers()
+        self._known = taken
+        return found
 
     def _leave_out(self, number: int, row: int) -> None:
         """Leave out the rows of a shard before this one, for good."""
@@ -89,7 +80,7 @@ class NewestShards(FollowedShards):
     def times_of(self, number: int, slots: Slots) -> NDArray[np.int64]:
         """When the rows in these slots of a shard were added, in nanoseconds."""
         if number not in self._times:
-            self._times[number] = _mapped(self.paths[number] / TIMES)
+            self._times[number] = mapped(self.paths[number] / TIMES, np.int64)
         return self._times[number][slots]
 
     def _oldest(self, n: int) -> NDArray[np.intp]:
@@ -107,7 +98,7 @@ class NewestShards(FollowedShards):
         oldest = np.argsort(np.concatenate(times), kind="stable")[:n]
         return np.bincount(np.concatenate(owners)[oldest], minlength=len(self.paths))
 
-    def _hear(self, number: int, reader: Reader, field: str) -> None:
+    def _read_field(self, number: int, reader: Reader, field: str) -> None:
         """Read the priorities that came with new rows, and with those that wait for more steps."""
         ring, follower, moment = reader.ring, reader.follower, reader.ring.now()
         first = max(self._read_until[number], follower.bound, follower.first)
@@ -120,7 +111,7 @@ class NewestShards(FollowedShards):
             return  # the shard is edited, so a draw from it begins again, and this does too
         if said.any():
             given = self.group.handles(self.group.name(number, slots[said]))
-            self.draws.update(given, found[said])
+            self.sampler.update_priorities(given, found[said])
         self._read_until[number] = ring.written  # last: after an interrupt they are read again
 
 
@@ -147,14 +138,15 @@ class NewestLearner(Learner):
     @staticmethod
     def tell_taken(folder: Path, number: int) -> None:
         """Have all learners look at a shard that an actor has just taken."""
-        _mapped(folder / FILE).reshape(2, -1)[1, number] = 1
+        mapped(folder / FILE, np.int64).reshape(2, -1)[1, number] = 1
 
     def keep(self, size: int | None, priorities: str | None) -> None:
         """Read the newest ``size`` rows from now on, or all.
 
-        A field holds the first priorities of rows, or NaN.
+        A field holds the first priorities of rows, or NaN. So a row and its priority come together,
+        also from an actor that is killed, which those in a log of their own do not.
         """
-        self._shards.keep(size, priorities)
+        self._shards.size, self._shards.priorities = size, priorities
 
     @property
     def is_cleared(self) -> bool:
@@ -162,7 +154,7 @@ class NewestLearner(Learner):
 
         Then its greatest priority is that of rows that are gone: another learner begins again.
         """
-        return self._shards.is_cleared
+        return self._shards.cleared.tobytes() != self._shards.seen
 
     def clear_all(self) -> None:
         """Have all learners leave out the rows that there are now."""
@@ -183,6 +175,20 @@ class NewestLearner(Learner):
                 for reader, cleared in zip(shards.readers, shards.cleared.tolist(), strict=True)
                 if reader is not None
             )
+
+    def all_rows(self, shuffle: bool, fields: Names) -> Batch:
+        """All rows, shard by shard and ascending by age, or shuffled."""
+        shards, group = self._shards, self._shards.group
+
+        def choose() -> NDArray[np.intp]:
+            found = [
+                group.name(number, ring.ordered_slots()) for number, ring in group.usable_rings
+            ]
+            rows = np.concatenate([np.empty(0, np.intp), *found])
+            rows = rows[shards.are_beyond(rows)]
+            return shards.rng.permutation(rows) if shuffle else rows
+
+        return self._read_chosen(choose, fields)
 
     def rows_at(self, indexes: ArrayLike, fields: Names) -> Batch:
         """The rows that ``indexes`` of batches name, or that stand at these places of all rows.
@@ -221,9 +227,3 @@ class NewestLearner(Learner):
             return rows
 
         return self._read_chosen(choose, fields)
-
-
-def _mapped(path: Path) -> NDArray[np.int64]:
-    """The words of a file, shared with other processes."""
-    with path.open("r+b") as file:
-        return np.frombuffer(mmap.mmap(file.fileno(), 0), np.int64)

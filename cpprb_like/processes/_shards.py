@@ -66,10 +66,6 @@ READ_ONLY = "this is the learner's end of a shared replay: it reads rows, and ac
 CLOSED = "the actor was closed: its shard belongs to the next actor that takes it"
 FORKED = "the actor belongs to the parent process; take one in this process: replay.actor()"
 WORD = 8
-TOO_FAST = (
-    "rows were written over while they were read, again and again: capacity is too small for as "
-    "many rows a second, or the process that edits them was stopped"
-)
 
 
 class ShardFiles(file_maps.Files):
@@ -370,12 +366,6 @@ class Reader(ReplayBuffer):
             files.changes,
             lambda base, oldest, stop: files.follow_sides(ring, base, oldest, stop),
         )
-
-    def leave_out(self) -> None:
-        """Leave out the rows that are written over now: they are gone."""
-        bound = self.follower.bound
-        if bound > self.ring.first:
-            self.follower.leave_out(bound)
 
     def oldest_beyond(self, margin: int) -> int:
         """The oldest row with so many between it and those that are written over now.

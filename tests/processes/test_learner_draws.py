@@ -1,4 +1,4 @@
-"""A learner is a source as any buffer: its draws, options, views and epochs."""
+"""A learner is a source as any buffer: its draws, options and views."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ import cpprb_like
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Mixture
 from cpprb_like.processes import SharedReplay
-from cpprb_like.processes._draws import draw_rows
 from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers import (
     LegacyUniform,
@@ -146,10 +145,9 @@ def test_draws_are_in_proportion_to_priorities(name: str) -> None:
         limit_of(found, 10_000 * priorities / priorities.sum())
 
 
-@pytest.mark.parametrize("scale", [1, 10**9])
-def test_distinct_rows_of_huge_shards_are_uniform(scale: int) -> None:
-    """Also of more rows than NumPy's hypergeometric distribution takes."""
-    counts, n, trials = [3 * scale, 0, scale, 6 * scale], 5, 4000
+def test_distinct_rows_of_uneven_shards_are_uniform() -> None:
+    """Each shard gives rows in proportion to what is left in it."""
+    counts, n, trials = [3, 0, 1, 6], 5, 4000
     rng = np.random.default_rng(0)
     group = Followers(4, ReplayBuffer(1, {"x": {}}).ring, 1)
     found = np.zeros(4)
@@ -158,7 +156,7 @@ def test_distinct_rows_of_huge_shards_are_uniform(scale: int) -> None:
         return rng.choice(counts[number], k, replace=False, shuffle=False)
 
     for _ in range(trials):
-        rows = draw_rows(group, counts, draw, n, rng, replace=False)
+        rows = group.draw_each(counts, draw, n, rng, False)
         assert len({*rows.tolist()}) == n
         found += np.bincount(rows & 3, minlength=4)
     expected = trials * n * np.array(counts) / sum(counts)
@@ -410,41 +408,12 @@ def test_batches_are_those_of_sample(replay: SharedReplay, prefetch: int) -> Non
             learner.update_priorities(batch.indexes, batch.rew % 3)
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_an_epoch_has_each_row_once(replay: SharedReplay, shuffle: bool) -> None:
-    """In the order of shards, or in random order; the parts of workers are disjoint."""
+def test_a_learner_has_no_epoch(replay: SharedReplay) -> None:
+    """Neither have its views: the rows are others by the end of one."""
     learner = replay.learner(seed=18)
-    found = [batch["id"].tolist() for batch in learner.epoch(64, shuffle=shuffle)]
-    assert [len(part) for part in found] == [64] * 7 + [52]
-    assert sorted(sum(found, [])) == sorted(all_ids())
-    assert (sum(found, []) == sorted(all_ids())) is not shuffle
-    parts = [
-        [
-            one
-            for batch in learner.epoch(64, shuffle=shuffle, shard=(part, 3), seed=1)
-            for one in batch["id"].tolist()
-        ]
-        for part in range(3)
-    ]
-    assert sorted(sum(parts, [])) == sorted(all_ids())
-    assert len(list(learner.epoch(64, drop_last=True))) == 7
-
-
-def test_an_epoch_leaves_out_what_went_away() -> None:
-    """And says so if an actor cleared its rows."""
-    with filled((20, 20), env_dict=SMALL, capacity=20) as replay:
-        learner = replay.learner(seed=19)
-        epoch = iter(learner.epoch(10, shuffle=False))
-        assert next(epoch)["id"].tolist() == list(range(10))
-        with replay.actor(0) as actor:
-            actor.episodes.delete(2)
-            rest = np.concatenate([batch["id"] for batch in epoch])
-            assert set(rest.tolist()) == {*range(10, 14), *ids(1, 0, 20).tolist()}
-            epoch = iter(learner.epoch(10))
-            next(epoch)
-            actor.clear()
-            with pytest.raises(RuntimeError, match="writer 0 cleared"):
-                next(epoch)
+    for source in (learner, learner.view(Sequences(2))):
+        with pytest.raises(TypeError, match="a learner has no epoch"):
+            source.epoch(64)
 
 
 def test_a_learner_goes_into_a_mixture(replay: SharedReplay) -> None:
@@ -592,40 +561,6 @@ def test_priorities_of_sequences_are_those_of_their_first_rows() -> None:
         first = np.isin(drawn["id"], list(rows))
         assert first.any()
         assert (drawn["probabilities"][first] > drawn["probabilities"][~first].max()).all()
-
-
-@pytest.mark.parametrize("name", ["n-step", "sequences", "stacks"])
-def test_an_epoch_of_a_view_has_each_start_once(name: str) -> None:
-    """Over all shards."""
-    with filled((33, 20), viewed, env_dict=VIEW_FIELDS, capacity=50) as replay:
-        view = replay.learner(seed=25).view(*VIEWS[name])
-        for shuffle in (True, False):
-            found = []
-            for batch in view.epoch(8, shuffle=shuffle):
-                check_view = batch["id"] if batch["id"].ndim == 1 else batch["id"][:, 0]
-                found += check_view.tolist()
-            assert len(found) == len(set(found)) > 30
-
-
-@pytest.mark.parametrize("came_at", [1, 2])
-def test_an_epoch_of_a_view_begins_while_a_shard_comes(came_at: int) -> None:
-    """The shards that are looked at last have views of their own, as all others."""
-    with SharedReplay(200, SMALL, writers=2, reserve=False) as replay:
-        with replay.actor(0) as actor:
-            actor.add(**{key: plain(ids(0, 0, 10))[key] for key in SMALL})
-        view = replay.learner(seed=0).view(Sequences(2))
-        follow, looks = view._shards.follow, 0
-
-        def follow_and_find() -> None:
-            nonlocal looks
-            looks += 1
-            if looks == came_at:
-                with replay.actor(1) as other:
-                    other.add(**{key: plain(ids(1, 0, 10))[key] for key in SMALL})
-            follow()
-
-        view._shards.follow = follow_and_find  # type: ignore[method-assign]
-        assert sum(len(batch["id"]) for batch in view.epoch(4)) in (9, 18)
 
 
 class Named(Layer):
@@ -830,7 +765,6 @@ def test_a_learner_and_its_views_are_freed_at_once(name: str, writers: int) -> N
             for source in (learner, *views):
                 source.sample(4)
                 source.sample(3, replace=False)
-                assert len(list(source.epoch(8))) > 1
             refs = [weakref.ref(one) for one in (learner, learner._shards, *views)]
             del learner, views, source
             assert [one() for one in refs] == [None] * 4

@@ -127,13 +127,6 @@ class History:
         np.testing.assert_allclose(batch["probabilities"], weights / total)
         np.testing.assert_allclose(batch["weights"], (weights / least) ** -BETA, rtol=1e-6)
 
-    def epoch(self) -> None:
-        """Each row comes once."""
-        self.model.follow()
-        found = [batch["id"] for batch in self.learner.epoch(3)]
-        numbers = np.concatenate(found).tolist() if found else []
-        assert sorted(numbers) == sorted(self.model.rows())
-
     def update(self, which: int) -> None:
         """Priorities of a batch, perhaps an old one: rows that are gone are passed over."""
         if not self.drawn:
@@ -156,7 +149,6 @@ steps = st.one_of(
     st.tuples(st.just("draw"), st.integers(0, 12), st.booleans()),
     st.tuples(st.just("draw"), st.integers(0, 12), st.booleans()),
     st.tuples(st.just("update"), st.integers(0, 3)),
-    st.tuples(st.just("epoch")),
     st.tuples(st.sampled_from(["end", "clear", "take_over", "delete"]), shards),
 )
 

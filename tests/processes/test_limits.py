@@ -338,7 +338,6 @@ def test_the_ends_of_a_parent_are_refused_in_a_forked_child(limiter: RateLimiter
                 lambda: actor.add(**step()),
                 lambda: learner.sample(4),
                 lambda: view.sample(4),
-                lambda: next(learner.epoch(4)),
                 lambda: learner.update_priorities([0], [1.0]),
             ):
                 with pytest.raises(RuntimeError, match="belongs to the parent process"):

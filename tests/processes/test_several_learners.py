@@ -121,8 +121,8 @@ def test_rows_that_a_draw_passed_over_can_be_drawn_again(kind: str, replace: boo
         actor.add(**plain(ids(0, 0, 203)))
         batch = learner.sample(4000)
         learner.update_priorities(batch["indexes"], 1.0 + batch["id"] % 5)
-        drawing: Any = learner._shards.draws
-        choose = drawing.choose
+        drawing: Any = learner._shards
+        choose = drawing._choose_any
         stop, passed = 203, [40] * 2
 
         def overtaken(call: Any) -> Any:
@@ -137,11 +137,11 @@ def test_rows_that_a_draw_passed_over_can_be_drawn_again(kind: str, replace: boo
 
             return drawn
 
-        drawing.choose = overtaken(choose)
+        drawing._choose_any = overtaken(choose)
         batch = source.sample(60, replace=replace)
         assert not passed
         shared_rows.check_returns(batch, 3) if kind == "returns" else check(kind, batch)
-        drawing.choose = choose
+        drawing._choose_any = choose
         waiting = min(2, stop % EPISODE) if kind == "returns" else 0
         held = [int(one) for one in ids(0, stop - waiting - 200, stop - waiting)]
         assert len(learner) == 200

@@ -253,14 +253,7 @@ class MPReplayBuffer:
     def get_all_transitions(self, shuffle: bool = False) -> Batch:
         """All rows, explorer by explorer, or shuffled: see ``ReplayBuffer``."""
         learner = self._reader()
-        n = max(1, len(learner))
-        rows: Batch | None = next(
-            learner.epoch(n, shuffle=shuffle, fields=self._visible(None)), None
-        )
-        if rows is not None:
-            return rows
-        _, names = learner._read_batch_size(0, self._visible(None))
-        return learner._read_chosen(lambda: np.empty(0, np.intp), names)
+        return learner.all_rows(shuffle, learner._read_batch_size(0, self._visible(None))[1])
 
     def clear(self) -> None:
         """Forget all rows, of all explorers, and the greatest priority; those that add go on."""
