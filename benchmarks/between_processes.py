@@ -387,8 +387,8 @@ def source(case: str, sampler: str, shards: int, stack: contextlib.ExitStack) ->
             actor.add(**rows)
     chosen = samplers.Uniform() if sampler == "uniform" else samplers.Prioritized()
     learner = replay.learner(chosen, seed=0)
-    for _ in learner.epoch(256):  # its process touches each page of the memory
-        pass
+    for _ in range(4 * size // 256):  # its process touches each page of the memory
+        learner.sample(256)
     return learner
 
 

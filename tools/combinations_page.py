@@ -22,8 +22,8 @@ Every sampler goes with every set of [layers](views.md), and with every option. 
 reason below why some samplers do not; there are no other gaps. This page is made by `make api` from
 the list by which each cell is tested: against a slow twin that keeps whole episodes, in a buffer
 that has wrapped around. A learner of [several processes](processes.md) is one of two shards; all
-options of `sample`, `batches` and `epoch` are those of a buffer there. It is not pickled: it is
-saved with its replay.
+options of `sample` and `batches` are those of a buffer there. It is not pickled: it is saved with
+its replay.
 
 The samplers are {samplers}.
 """
@@ -59,7 +59,10 @@ def render() -> str:
     for number, (text, samplers) in enumerate(reasons.items(), 1):
         names = ", ".join(f"`{name}`" for name in samplers)
         lines.append(f"[{number}] Not {names}: {text}.\n")
-    lines.append("`Mixture` has no `epoch`: it would take each row once, whatever the shares.\n")
+    lines.append(
+        "`Mixture` has no `epoch`: it would take each row once, whatever the shares. A learner"
+    )
+    lines.append("has none, as actors replace its rows.\n")
     return "\n".join(lines)
 
 
