@@ -15,6 +15,7 @@ from scale import LONG
 from cpprb_like import NotEnoughDataError
 from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Uniform
+from cpprb_like.samplers._row_weights import update_together
 from cpprb_like.views import Sequences
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is forked there")
@@ -209,3 +210,32 @@ def test_an_interrupted_update_sets_the_priorities_of_all_shards_or_of_none() ->
             assert any(is_new)
             seen |= 1 << is_new.index(True)
         assert seen == 3  # both were met
+
+
+def test_an_update_wins_over_the_priority_that_waited_for_the_row() -> None:
+    """A row that came with a priority is complete since the weights were last synchronized.
+
+    The priority that had waited for its window was set over that of the update.
+    """
+    steps: Any = {"size": 3, "gamma": 0.5, "rew": "r", "next": []}
+    with SharedReplay(40, FIELDS, writers=1, Nstep=steps) as replay, replay.actor() as actor:
+
+        def add(x: int, priority: float) -> None:
+            actor.add(x=x, sum=x, r=x, done=False, priorities=priority)
+
+        learner = replay.learner(Prioritized(1.0, eps=0.0), seed=0)
+        for x in range(4):
+            add(x, 1.0)
+        batch = learner.sample(2, replace=False)
+        add(4, 7.0)
+        assert len(learner) == 3
+        indexes = batch["indexes"].max(keepdims=True) + 3 * (1 << learner.ring.bits)
+        for x in range(5, 8):
+            add(x, 1.0)
+        learner.ring.follow()
+        weights = learner._shards.weights
+        assert weights is not None
+        values = np.array([2.0])
+        update_together(weights.members, learner.ring.bits, indexes, values, values.copy())
+        slot = learner.ring.split(np.array([4 << learner.ring.bits]))[0][2]
+        assert weights.members[0].get(slot).tolist() == [2.0]
