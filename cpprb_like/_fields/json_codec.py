@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import re
 import types
@@ -161,6 +162,7 @@ def _refuse(path: str, expected: str, value: Any) -> Any:
 # ---------------------------------------------------------------------- dtypes
 
 
+@lru_cache(256)
 def dtype_to_json(dtype: np.dtype[Any]) -> Any:
     """A dtype as NumPy's format describes it, with lists in place of tuples."""
     return to_json(descr_of(dtype))
@@ -171,10 +173,16 @@ def dtype_from_json(descr: Any) -> np.dtype[Any]:
 
     ``ImportError`` for a dtype of ml_dtypes where that is not installed.
     """
-    return _named(descr) if type(descr) is str else _parsed(descr)
+    try:
+        return _parsed(json.dumps(descr))
+    except RecursionError:
+        raise DamagedError("dtype: nested too deeply") from None
 
 
-def _parsed(descr: Any) -> np.dtype[Any]:
+@lru_cache(256)
+def _parsed(text: str) -> np.dtype[Any]:
+    """The dtype of a description as JSON: most files of a state have one of a few dtypes."""
+    descr = json.loads(text)
     try:
         dtype = np.lib.format.descr_to_dtype(_tuples(descr))
     except (AttributeError, LookupError, SyntaxError, TypeError, ValueError) as error:
@@ -182,9 +190,6 @@ def _parsed(descr: Any) -> np.dtype[Any]:
     if dtype.hasobject:
         raise DamagedError(f"dtype: {descr!r}")
     return dtype
-
-
-_named = lru_cache(256)(_parsed)
 
 
 def _tuples(descr: Any, depth: int = 0) -> Any:
