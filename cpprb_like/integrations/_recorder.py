@@ -28,7 +28,7 @@ class Recorder:
 
     n_envs: int
     _nest: ClassVar[str]  # what nests are made of, in messages
-    _kept: ClassVar[str]  # the value of ``float_type`` that keeps dtypes
+    _own_floats: ClassVar[str]  # the value of ``float_type`` that keeps dtypes
     _restored: ClassVar[tuple[str, ...]]  # roots that ``restore`` nests
     _optional: ClassVar[tuple[str, ...]] = ()  # fields that a buffer may lack
     _how_to_begin: ClassVar[str]
@@ -55,7 +55,7 @@ class Recorder:
 
     def _read_float_type(self, float_type: FloatType) -> np.dtype[Any] | None:
         """The dtype that floating-point values are stored as; None for that of each nest."""
-        keep = self._kept
+        keep = self._own_floats
         if isinstance(float_type, str) and float_type == keep:
             return None
         try:
@@ -105,8 +105,8 @@ class Recorder:
         ValueError
             A field is missing, or the number of environments differs.
         """
-        there = (*buffer.schema.names, *self._optional)
-        missing = [name for name in self._names if name not in there]
+        lacking = [name for name in self._names if name not in buffer.schema.names]
+        missing = [name for name in lacking if name not in self._optional]
         if missing:
             raise ValueError(f"the buffer lacks the fields {missing}")
         if buffer.n_envs != self.n_envs and isinstance(buffer, ReplayBuffer):
@@ -114,6 +114,7 @@ class Recorder:
         if buffer.n_envs != self.n_envs:
             raise ValueError(f"expected a buffer of n_envs={self.n_envs}, got {buffer.n_envs}")
         self._steps.attach(buffer)
+        self._lacking = lacking
         return buffer
 
     def restore(self, batch: Mapping[str, Array]) -> dict[str, Any]:
@@ -169,7 +170,7 @@ class Recorder:
         """The observations before a step, if one may come now; ``stuck`` have ended before."""
         if self._steps.obs is None:
             raise RuntimeError(self._how_to_begin)
-        if np.any(stuck):
+        if np.count_nonzero(stuck):
             raise RuntimeError(f"the episode of {those(stuck)} has ended{self._how_to_go_on}")
         return self._steps.obs
 
@@ -178,9 +179,9 @@ class Recorder:
     ) -> int | None:
         """Add a step, in the order of fields, but for ``absent`` environments."""
         buffer = self._attached()
-        there = buffer.schema.names
-        named = zip(self._names, values, strict=True)
-        fields: dict[str, Any] = {name: value for name, value in named if name in there}
+        fields: dict[str, Any] = dict(zip(self._names, values, strict=True))
+        for name in self._lacking:
+            del fields[name]
         if absent is None:
             return buffer.add(**fields, **extra)
         if self._n_rows is None:

@@ -245,7 +245,7 @@ class DmEnvRecorder(Recorder):
     [1.0, 1.0, 0.0]
     """
 
-    _nest, _kept, _restored = "specs", "spec", ("obs", "act", "rew", "next_obs")
+    _nest, _own_floats, _restored = "specs", "spec", ("obs", "act", "rew", "next_obs")
     _optional = ("discount",)
     _how_to_begin = "call reset(time_step) with what env.reset() gave before the first step"
     _how_to_go_on = (
@@ -329,20 +329,21 @@ class DmEnvRecorder(Recorder):
         step_type, reward, discount, observation = self._parts(time_step)
         first, last = step_type == FIRST, step_type == LAST
         before = self._before_step(steps.waiting & ~first)
-        if np.all(first):
+        n_first = np.count_nonzero(first)  # a scalar of a single environment: faster than np.any
+        if n_first == self.n_envs:
             self._begin(self._collect("obs", observation), first)
             return None
-        unset = first if np.any(first) else None
+        unset = first if n_first else None
         discounts = self._discounts(discount, unset)
         arrived = self._collect("next_obs", observation)
         terminated = last & (discounts[()] == 0)
         values = [*before, *self._collect("act", action, unset)]
         values += [*self._collect("rew", reward, unset), discounts]
         slot = self._store([*values, *arrived, terminated, last & ~terminated], extra, unset)
-        for env in np.flatnonzero(first).tolist():
-            buffer.on_episode_end(env)
-        steps.obs = arrived
-        steps.wait_for(last)
+        if n_first:
+            for env in np.flatnonzero(first).tolist():
+                buffer.on_episode_end(env)
+        steps.obs, steps.waiting = arrived, last
         return slot
 
     def _parts(self, time_step: Any) -> tuple[Array, Any, Any, Any]:
@@ -363,18 +364,19 @@ class DmEnvRecorder(Recorder):
         if types.shape != shape:
             raise ValueError(f"step_type: expected shape {shape}, got {types.shape}")
         step_type = types[()]
-        if types.dtype.kind not in "iu" or np.any((step_type < 0) | (step_type > 2)):
+        if types.dtype.kind not in "iu" or np.count_nonzero((step_type < 0) | (step_type > 2)):
             raise ValueError(f"step_type: expected FIRST (0), MID (1) or LAST (2), got {given!r}")
         return step_type, *others
 
     def _discounts(self, value: object, unset: Flags | None) -> Array:
         """The discounts of a step, numbers from 0 to 1."""
         (discounts,) = self._collect("discount", value, unset)
+        numbers = discounts[()]
         try:
-            fits = np.all((discounts >= 0) & (discounts <= 1))
+            n_fits = int(np.count_nonzero((numbers >= 0) & (numbers <= 1)))
         except TypeError:
-            fits = np.False_
-        if not fits:
+            n_fits = 0
+        if n_fits < self.n_envs:
             raise ValueError(f"field 'discount': expected numbers from 0 to 1, got {value!r}")
         return discounts
 

@@ -128,7 +128,7 @@ class GymnasiumRecorder(Recorder):
     (32, 4)
     """
 
-    _nest, _kept, _restored = "spaces", "space", ("obs", "act", "next_obs")
+    _nest, _own_floats, _restored = "spaces", "space", ("obs", "act", "next_obs")
     _how_to_begin = (
         "call reset(), or reset(obs) with what env.reset() gave, before the first step and after "
         "one that raised"
