@@ -26,7 +26,6 @@ Result = TypeVar("Result")
 
 INT32_MAX = int(np.iinfo(np.int32).max)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-_NO_SLOTS = np.empty(0, np.intp)
 MOST_REPEATS = 50  # repeated results for each result found, before ``sample_n_unique`` raises
 
 
@@ -269,7 +268,7 @@ class ReplayBuffer(Checkpointed):
         n, rows = as_int("batch_size", batch_size, 0), self._rows
         if rows is None:
             return False
-        found: bool = rows.consistently(lambda: (_NO_SLOTS, _starts(rows).has(n)))
+        found: bool = rows.consistently(lambda: (np.empty(0, np.intp), _starts(rows).has(n)))
         return found
 
     def sample(self, batch_size: int) -> Batch:

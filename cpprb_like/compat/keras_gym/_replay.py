@@ -213,8 +213,7 @@ class ExperienceReplayBuffer(ForEnv):
             return state
         if state.ndim == 0 or state.shape[-1] != self.num_frames:
             raise NumpyArrayCheckError(
-                f"s: expected an array whose last axis has the {self.num_frames} frames, "
-                f"got shape {state.shape}"
+                f"s: expected {self.num_frames} frames along the last axis, got {state.shape}"
             )
         return np.ascontiguousarray(state[..., -1]) if state.ndim >= 3 else state
 

@@ -89,10 +89,7 @@ class SumTree:
             In place of the random number: from 0 to 1, how far along all priorities laid end to end
             the slot lies, or ``ValueError``. 1 is the last slot that has a priority.
 
-        Raises
-        ------
-        NotEnoughDataError
-            All priorities are 0. It is a ``RuntimeError``.
+        Raises ``NotEnoughDataError``, a ``RuntimeError``, if all priorities are 0.
         """
         total = self._weight()
         if query_value is None:
