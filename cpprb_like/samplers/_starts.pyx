@@ -16,7 +16,8 @@ from libc.stdint cimport int8_t
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch
 from cpprb_like._core cimport (
-    ABSENT, CLEARS, EDITS, END, LEFT_OUT, WRITTEN, Ring, c_is_current, c_mark_current, c_previous,
+    ABSENT, CLEARS, EDITS, END, LEFT_OUT, WRITTEN, Cursor, Ring, Walk, c_forward, c_is_current,
+    c_mark_current, c_previous, c_walk_of,
 )
 from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
@@ -155,17 +156,21 @@ cdef class Starts:
         """State of the row in a slot in use: NEVER, WAITS or STARTS."""
         cdef int64_t row = self.ring.c_row_at(slot)
         cdef intp_t count = 1, most = self.c_looked_at(row)
+        cdef Walk walk
+        cdef Cursor at
         if row < self.ring.c_first() or self.ring.c_absent() and self.ring.c_is_absent(slot):
             return NEVER
         if not self.c_is_on_stride(row) or self.before and not self.c_has_before(row):
             return NEVER
         if not self.c_is_complete(slot):
             return WAITS
+        if count >= most:
+            return STARTS
+        walk, at = c_walk_of(self.ring), Cursor(row, slot)
         while count < most:
-            if not self.across and self.ring.c_flags(<intp_t> (row % self.ring.capacity))[0] & END:
+            if not self.across and walk.flags[at.slot * walk.stride] & END:
                 return STARTS if count >= self.least else NEVER
-            row = self.ring.c_next(row, self.ring.state[WRITTEN])
-            if row < 0:
+            if not c_forward(&walk, &at):
                 return WAITS
             count += 1
         return STARTS
