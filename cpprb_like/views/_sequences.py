@@ -95,8 +95,9 @@ class Sequences(Layer):
     about ``stride`` tries for each sequence. Where starts are rarer than about one row in
     ``32 * stride``, they are stored in a set, a quarter of a byte a row. Then the first batch, and
     the next one after a deletion, looks at all rows, and at up to ``burn_in`` rows behind each.
-    Later ones look at the rows from the oldest one on that waits for others. With priorities a try takes 0.1 us; where the
-    tries exceed 64 for each sequence and an eighth of the rows, all starts are looked at.
+    Later ones look at the rows from the oldest one on that waits for others. With priorities a try
+    takes 0.1 us; where the tries exceed 64 for each sequence and an eighth of the rows, all starts
+    are looked at.
 
     Source: Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement
     Learning" (R2D2), section 2.3 and section 3 on stored states and burn-in. Sequences across
