@@ -250,7 +250,7 @@ class FollowedShards:
     # ------------------------------------------------------------------ rows that are written over
 
     def choose(self, starts: StartsTogether | None, n: int, options: SampleOptions) -> Drawn:
-        """Draw n rows, or starts, none of them older than ``limits``."""
+        """Draw n rows, or starts, none of them older than ``Followers.limits``."""
         if self.group.limits is not None:
             rows, extra = self._choose_newer(starts, n, options)
         else:

@@ -196,7 +196,7 @@ class Learner(Source):
             return consistently(shards.group, shards, attempt)[1]
 
     def _read_chosen(self, choose: Callable[[], RowNumbers], names: Names) -> Batch:
-        """The rows that ``choose`` chooses beyond ``FollowedShards.limits``, all of one moment."""
+        """The rows that ``choose`` chooses beyond ``Followers.limits``, all of one moment."""
         columns = self._columns if names is None else read_columns(names, self._columns)
 
         def attempt() -> tuple[RowNumbers, Batch]:
