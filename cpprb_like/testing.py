@@ -28,7 +28,7 @@ __all__ = ["check_layer", "check_sampler"]
 
 Draw = tuple[Slots, Extra]
 Stages = Iterator[tuple[str, ReplayBuffer]]
-History = tuple[int, int, list[tuple[Any, ...]]]
+History = tuple[int, int, list[list[Any]]]
 
 FIELDS: dict[str, FieldSpec] = {
     "obs": {"shape": 2},
@@ -101,9 +101,9 @@ def check_sampler(
     >>> check_sampler(lambda: Reverse(3), distinct=False)
     >>> check_sampler(LegacyUniform)
     Traceback (most recent call last):
-    AssertionError: LegacyUniform(), 3 rows of 7, draw(n=29, replace=True): what is random comes
-    from rng only: the same rng and history give the same draw; it drew from the global generator
-    of NumPy or of Python
+    AssertionError: LegacyUniform(), 3 rows of 7, 3 written, draw(n=29, replace=True): what is
+    random comes from rng only: the same rng and history give the same draw; it drew from the
+    global generator of NumPy or of Python
     """
     if not callable(make_sampler):
         raise TypeError(f"make_sampler: expected a callable, got {make_sampler!r}")
@@ -246,8 +246,7 @@ def _attempt(
     else:
         if too_few:
             raise _broken(where, TOO_FEW, f"there are {len(eligible)}, and it drew {drawn!r}")
-        _check_form(where, ring, rb.schema.names, n, replace, drawn)
-        _check_columns(where, sampler, n, drawn[1])
+        _check_form(where, rb, n, replace, drawn)
         others = np.setdiff1d(drawn[0], eligible)
         if len(others):
             raise _broken(where, ELIGIBLE, f"got slot {others[0]}")
@@ -258,8 +257,9 @@ def _attempt(
     return drawn
 
 
-def _check_form(where: str, ring: Ring, fields: Any, n: int, replace: bool, drawn: Any) -> None:
-    """Check types, shapes and slots of a draw."""
+def _check_form(where: str, rb: ReplayBuffer, n: int, replace: bool, drawn: Any) -> None:
+    """Check types, shapes, slots and columns of a draw."""
+    ring = rb.ring
     if not (isinstance(drawn, tuple) and len(drawn) == 2 and isinstance(drawn[1], dict)):
         raise _broken(where, IN_FORM, f"it returned {drawn!r}")
     slots, extra = drawn
@@ -278,17 +278,13 @@ def _check_form(where: str, ring: Ring, fields: Any, n: int, replace: bool, draw
     if not replace and len(np.unique(slots)) < n:
         raise _broken(where, DISTINCT, f"got {slots.tolist()}")
     for name, column in extra.items():
-        if name in fields:
+        if name in rb.fields:
             raise _broken(where, COLUMNS, f"{name!r} is a field")
         if not (isinstance(name, str) and isinstance(column, np.ndarray) and column.ndim):
             raise _broken(where, COLUMNS, f"got {_kind(column)} as {name!r}")
         if len(column) != n:
             raise _broken(where, COLUMNS, f"got length {len(column)} as {name!r}")
-
-
-def _check_columns(where: str, sampler: Sampler, n: int, extra: Extra) -> None:
-    """Check the columns that a sampler declares."""
-    for name, (dtype, shape) in sampler.columns.items():
+    for name, (dtype, shape) in rb.sampler.columns.items():
         if name not in extra:
             raise _broken(where, DECLARED, f"{name!r} is not there")
         column = extra[name]
@@ -394,51 +390,23 @@ def _add(rb: ReplayBuffer, rows: int, present: list[bool] | None = None) -> None
         rb.add_where(present, **step)
 
 
-# Capacity and environments of a buffer; then each stage: its name, and what is done before it. A
-# number adds so many rows, bools add a time step in which some environments have a step, None
-# clears, and a digit in quotes deletes the episode of that number.
+# Capacity and environments of a buffer; then the actions before each stage. A number adds so many
+# rows, bools add a time step in which some environments have a step, None clears, and a digit in
+# quotes deletes the episode of that number.
+ONE, OTHER, BOTH, NEITHER = (True, False), (False, True), (True, True), (False, False)
 HISTORIES: tuple[History, ...] = (
-    (
-        7,
-        1,
-        [
-            ("3 rows of 7", 3),
-            ("full, 7 rows", 4),
-            ("wrapped by 2 rows", 2),
-            ("one row more", 1),
-            ("all rows overwritten at once", 12),
-            ("2 rows after clear", None, 2),
-            ("wrapped after clear", 8),
-            ("cleared and as many rows added at once", None, 10),
-        ],
-    ),
-    (1, 1, [("capacity 1", 1), ("capacity 1, wrapped", 3)]),
-    (12, 3, [("not full", 3), ("full", 3, 3, 3), ("wrapped", 3, 3, 3)]),
-    (
-        10,
-        2,
-        [
-            ("1 row and 1 absent", (True, False)),
-            ("the oldest rows present and absent", (True, True)),
-            ("the newest rows absent", (False, False)),
-            ("most rows absent", (False, True)),
-            ("full, with absent rows", (True, True)),
-            ("wrapped, with absent rows", (True, True)),
-            ("wrapped, the newest rows absent", (False, False)),
-            ("more rows absent", (False, False)),
-            ("the absent rows are the newest and most", (False, False)),
-            ("2 rows between absent ones", (False, False)),
-            ("no absent row left", 2, 2, 2, 2, 2),
-        ],
-    ),
-    (20, 1, [("without an episode", 25, "3"), ("without two", "5"), ("3 rows more", 3)]),
-    (100, 1, [("60 rows of 100", 60), ("120 rows written", 60), ("370 rows written", 250)]),
+    (7, 1, [[3], [4], [2], [1], [12], [None, 2], [8], [None, 10]]),
+    (1, 1, [[1], [3]]),
+    (12, 3, [[3], [3, 3, 3], [3, 3, 3]]),
+    (10, 2, [[ONE], [BOTH], [NEITHER], [OTHER], [BOTH], [BOTH], *([NEITHER],) * 4, [2] * 5]),
+    (20, 1, [[25, "3"], ["5"], [3]]),
+    (100, 1, [[60], [60], [250]]),
 )
 
 
-def _stages(capacity: int, n_envs: int, stages: list[tuple[Any, ...]], sampler: Sampler) -> Stages:
+def _stages(capacity: int, n_envs: int, stages: list[list[Any]], sampler: Sampler) -> Stages:
     rb = ReplayBuffer(capacity, FIELDS, sampler=sampler, n_envs=n_envs, seed=0)
-    for where, *actions in stages:
+    for actions in stages:
         for action in actions:
             if action is None:
                 rb.clear()
@@ -448,7 +416,9 @@ def _stages(capacity: int, n_envs: int, stages: list[tuple[Any, ...]], sampler: 
                 _add(rb, n_envs, list(action))
             else:
                 _add(rb, action)
-        yield (f"{n_envs} environments, {where}" if n_envs > 1 else where), rb
+        envs = f"{n_envs} environments, " if n_envs > 1 else ""
+        absent = f", {rb.ring.absent} absent" if rb.ring.absent else ""
+        yield f"{envs}{len(rb)} rows of {capacity}{absent}, {rb.ring.written} written", rb
 
 
 # ---- layers -------------------------------------------------------------------------------------

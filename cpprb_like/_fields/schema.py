@@ -43,6 +43,7 @@ __all__ = [
     "Layout",
     "Schema",
     "Stack",
+    "as_names",
     "read_columns",
     "read_env_dict",
     "read_n_envs",
@@ -640,14 +641,14 @@ class Layout:
 
 def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) -> list[str]:
     """The field names, one or several, that were given as ``option``."""
-    given, among = _as_names(option, names), set(known)
+    given, among = as_names(option, names), set(known)
     for name in given:
         if name not in among:
             raise ValueError(f"{option}: expected some of {list(known)}, got {name!r}")
     return given
 
 
-def _as_names(option: str, names: str | Iterable[str]) -> list[str]:
+def as_names(option: str, names: str | Iterable[str]) -> list[str]:
     """One name or several as a list; ``TypeError`` if they are no strings."""
     if isinstance(names, str):
         names = [names]
@@ -670,7 +671,7 @@ def read_columns(
     """
     if fields is None:
         return None
-    names = _as_names("fields", fields)
+    names = as_names("fields", fields)
     wanted = set(names)
     found = tuple([column for column in columns if column.name in wanted])
     if not names or len(found) < len(names):

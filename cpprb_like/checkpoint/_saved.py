@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cpprb_like._fields.schema import as_names
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._options import Codec, Decode, Encode, LoadOptions, SaveOptions, Target
 from cpprb_like.checkpoint._savable import Savable
@@ -182,7 +183,7 @@ class Checkpointed(Savable):
         size : int, optional
             Another capacity, of one buffer. Of a smaller one the newest rows remain; ``indexes``
             of batches before are taken for those of rows that are gone.
-        fields : iterable of str, optional
+        fields : str or iterable of str, optional
             The fields to load, of one buffer; all. Those that end episodes have to be among them.
         mmap_prefix, mmap_mode
             Where the rows of one buffer shall lie: see ``ReplayBuffer``.
@@ -335,7 +336,10 @@ def load(
 
 
 def _names(fields: Iterable[str] | None) -> tuple[str, ...] | None:
-    return None if fields is None else tuple(fields)
+    names = None if fields is None else tuple(as_names("fields", fields))
+    if names == ():
+        raise ValueError("fields: expected names of fields, got none")
+    return names
 
 
 def _save(value: Savable, folder: str | Path, options: SaveOptions) -> None:

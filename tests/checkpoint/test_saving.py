@@ -192,6 +192,9 @@ def test_a_subset_of_fields_and_a_file_map(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"'done'.* end episodes"):
         ReplayBuffer.load(tmp_path / "rb", fields=["rew"])
+    for wrong in (7, [3], []):
+        with pytest.raises((TypeError, ValueError), match="fields: expected names of fields, got"):
+            ReplayBuffer.load(tmp_path / "rb", fields=wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="has a ReplayBuffer, no Prioritized"):
         PrioritizedReplayBuffer.load(tmp_path / "rb")
     other = ReplayBuffer(50, fields | {"obs": {"shape": 5}})
