@@ -196,9 +196,8 @@ class DmEnvRecorder(Recorder):
         ``env`` has no specs, one of them is neither a spec nor a nest, or ``float_type`` is no
         dtype.
     ValueError
-        ``float_type`` is no floating-point dtype.
-        Two parts of a spec would share a name, the discount is not a single number, or ``n_envs``
-        is not that of the environment.
+        ``float_type`` is no floating-point dtype, two parts of a spec would share a name, the
+        discount is not a single number, or ``n_envs`` is not that of the environment.
 
     Notes
     -----
@@ -316,14 +315,9 @@ class DmEnvRecorder(Recorder):
 
         Raises
         ------
-        RuntimeError
-            No buffer is attached, or ``reset`` is missing: at the start, or after an episode that
-            the environment does not reset by itself.
-        ValueError
-            A value does not fit its spec, or a discount is not from 0 to 1.
-        TypeError
-            It is no ``TimeStep``, or a field is missing, unknown or given twice.
-            Whatever is raised, buffer and recorder are as they were.
+        RuntimeError, ValueError, TypeError
+            As ``GymnasiumRecorder.add``; also if ``time_step`` is no ``TimeStep``, or a discount is
+            not from 0 to 1.
         """
         buffer, steps = self._attached(), self._steps
         step_type, reward, discount, observation = self._parts(time_step)
