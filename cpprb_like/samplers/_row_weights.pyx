@@ -658,6 +658,9 @@ cdef class RowWeights(DerivedState):
         most = self.tree.largest if there is None else newest  # among other rings, these may have more
         if not (np.isnan(values) | (values >= 0.0) & (values <= most)).all():
             raise ValueError(f"weights: expected 0 to {most}")
+        # Compiled code does not check an index of a tuple.
+        if ranks is not None and (type(ranks) is not tuple or len(ranks) != 4):
+            raise ValueError(f"ranks: expected four values, got {ranks!r}")
         if ranks is not None and (self.ranks is None or ranks[0].shape != values.shape):
             raise ValueError("the sampler was saved by another kind of sampler")
         if there is None:

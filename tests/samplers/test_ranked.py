@@ -471,6 +471,19 @@ def test_ranks_that_cannot_be() -> None:
     assert ranks.group_counts.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("wrong", [(), (np.zeros(3),), [np.zeros(3)] * 4])
+def test_saved_ranks_of_another_form(wrong: Any) -> None:
+    """Too few values crashed the process: a forged checkpoint may have any."""
+    rb = buffer(8, rank_based())
+    rb.add(x=[1, 2, 3], priorities=[1, 2, 3])
+    rb.sample(1)
+    rows = rb.sampler.rows  # type: ignore[attr-defined]
+    saved = rows.save()
+    with pytest.raises(ValueError, match="ranks: expected four values"):
+        rows.restore(saved | {"ranks": wrong})
+    rows.restore(saved)
+
+
 # ---- following the ring -----------------------------------------------------------------------
 
 
