@@ -62,6 +62,8 @@ def read_seed(name: str, seed: Any) -> Any:
 def _integers(seed: Any, depth: int) -> Any:
     """Integers, or lists of them; ``TypeError`` for anything else, and too deep ones."""
     if type(seed) is np.ndarray:
+        if seed.ndim > 1 and not seed.size:
+            raise TypeError("no integers, in any number of lists")
         seed = seed.tolist()
     if depth and isinstance(seed, (list, tuple, range)):
         return [_integers(entry, depth - 1) for entry in seed]

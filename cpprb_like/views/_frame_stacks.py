@@ -90,9 +90,15 @@ class FrameStacks(Layer):
             if depth > DEEPEST:
                 raise ValueError(f"depths[{name!r}]: expected at most {DEEPEST}, got {depth}")
         self.axis = as_int("axis", axis)
-        if padding not in ("first", "zeros"):
+        given: object = padding
+        if not isinstance(given, str) or given not in ("first", "zeros"):
             raise ValueError(f"padding: expected 'first' or 'zeros', got {padding!r}")
         self.padding = padding
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        depths, axis, padding = (state[name] for name in ("depths", "axis", "padding"))
+        FrameStacks.__init__(self, depths, axis=axis, padding=padding)
 
     def open(self, rows: Any) -> Layer:
         """See ``Layer.open``."""

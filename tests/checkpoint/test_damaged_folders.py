@@ -190,6 +190,8 @@ RING = ("rings", 0)
 FIELDS = (*RING, "layout", "options", "schema", "fields")
 RECORDS = (*RING, "segments", 0, "parts", "records")
 SAMPLER = ("root", "state", "sampler")
+# Lists of it would take all memory.
+NO_NUMBERS = {"$": "small array", "value": ["<i8", [10**6, 10**6, 0], ""]}
 NSTEP = {
     "size": 1,
     "gamma": 0.9,
@@ -233,6 +235,7 @@ FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
     (("root",), "deep 100000", ""),
     (("root", "state", "sampler"), None, "sampler: expected one"),
     (("root", "state", "rng", "seeds", "pool_size"), 10**8, "a pool of 100000000 words"),
+    (("root", "state", "rng", "seeds", "entropy"), NO_NUMBERS, "entropy: expected an integer"),
     (("format",), "zip", "not a manifest"),
     (("version",), 1, "version 1"),
 ]

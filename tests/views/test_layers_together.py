@@ -192,3 +192,11 @@ def test_stacks_that_new_goals_cut_are_in_the_arrays_of_the_caller(offset: int) 
         np.testing.assert_array_equal(found[name], values)
         if name in out:
             np.testing.assert_array_equal(out[name], values)
+
+
+@pytest.mark.parametrize("padding", [np.zeros(2), "last", None])
+def test_frame_stacks_of_a_file_are_checked(padding: Any) -> None:
+    """As those of the constructor: a forged padding failed when it was used."""
+    stacks = FrameStacks({"x": 2})
+    with pytest.raises(ValueError, match="padding: expected 'first' or 'zeros'"):
+        stacks.__setstate__(vars(stacks) | {"padding": padding})
