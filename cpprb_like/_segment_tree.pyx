@@ -13,9 +13,9 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array, c_index
-from cpprb_like._c.copying cimport c_prefetch
+from cpprb_like._c.copying cimport FETCHED, c_prefetch
 from cpprb_like._c.tree_node cimport (
-    CHUNK, SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_least_of_all,
+    SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_least_of_all,
     c_measure, c_settle, c_sum_at, c_sum_range,
 )
 from cpprb_like._c.typedefs cimport float64_t, intp_t
@@ -25,6 +25,9 @@ import numpy as np
 from cpprb_like.errors import NotEnoughDataError
 
 cnp.import_array()
+
+cdef enum:
+    LEAST_ROUND = 64             # draws that a further round of ``draw_distinct`` may have
 
 
 def tree_size(capacity):
@@ -240,7 +243,7 @@ cdef class SumTree:
         # Where every second node above the leaves would be computed, all of them take less time.
         cdef bint scattered = (high >> SHIFT) - (low >> SHIFT) >= 2 * n
         while start < n:
-            count = min(n - start, CHUNK)
+            count = min(n - start, FETCHED)
             if values != NULL:
                 self.c_write(leaves + start, values + start, count)
             if scattered:
@@ -255,7 +258,7 @@ cdef class SumTree:
         self.c_sum_from(level, low >> (shift - SHIFT), high >> (shift - SHIFT))
 
     cdef void c_write(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil:
-        """Write up to CHUNK leaves; the sums above them are not computed yet."""
+        """Write up to FETCHED leaves; the sums above them are not computed yet."""
         cdef float64_t* weights = self.c_level(0)
         cdef intp_t k
         for k in range(n):
@@ -443,7 +446,7 @@ cdef class SumTree:
                     accepted += 1
             if accepted == found:  # only where the nodes are not the sums of the leaves
                 break
-            max_draws = max(2 * (accepted - found), CHUNK)
+            max_draws = max(2 * (accepted - found), LEAST_ROUND)
             if accepted < n:
                 self.c_set(leaves + found, NULL, accepted - found)
                 summed = accepted

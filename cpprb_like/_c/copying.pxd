@@ -52,6 +52,8 @@ cdef extern from *:
 
 cdef enum:
     CACHE_LINE = 64
+    FETCHED = 64              # rows, or nodes, whose cache lines are fetched before the first is read
+    UNLOCKED_NBYTES = 32768   # smaller copies keep the interpreter lock: taking it back costs more
     INTERLEAVE_NBYTES = 4096  # that stay in the first cache while parts are put between parts
     PIECE = 512               # bytes copied while as many of the next row are fetched
     LONGEST = 65536           # rows in pieces: in longer ones the processor sees what comes next

@@ -11,7 +11,7 @@ times as long to search, though there are fewer levels.
 from libc.math cimport INFINITY
 from libc.string cimport memcpy
 
-from cpprb_like._c.copying cimport c_prefetch
+from cpprb_like._c.copying cimport FETCHED, c_prefetch
 from cpprb_like._c.typedefs cimport float64_t, intp_t, uint64_t
 
 
@@ -21,7 +21,6 @@ cdef enum:
     MAX_LEVELS = 21          # more than the largest capacity needs
     MAX_CAPACITY_BITS = 56
     SHARED = 8               # searches to a node, from which on neighbours are likely to share it
-    CHUNK = 64               # leaves whose cache lines are fetched before the first is used
     SIDE_LEVEL = 2           # where trees of bounds begin: their lowest nodes stand over 64 leaves
     SIDE_SHIFT = 6           # log2 of these
 
@@ -266,14 +265,14 @@ cdef inline void c_find(
     256 from a buffer of 2^20 rows got 1.2 us faster, and targets in random order no slower.
     ``values``, unless NULL, receives the weights found; it may be the array of the targets.
     """
-    cdef float64_t rest[CHUNK]
-    cdef intp_t nodes[CHUNK]
+    cdef float64_t rest[FETCHED]
+    cdef intp_t nodes[FETCHED]
     cdef float64_t before[WIDTH]
     cdef intp_t count, level, k, node, last, parent, start = 0
     cdef const float64_t* line
     cdef const float64_t* below
     while start < n:
-        count = min(n - start, CHUNK)
+        count = min(n - start, FETCHED)
         for k in range(count):
             rest[k] = targets[start + k]
             nodes[k] = 0

@@ -20,7 +20,7 @@ from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Block, c_gather_blocks
-from cpprb_like._c.copying cimport c_gather, c_prefetch_rows, c_swap
+from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather, c_prefetch_rows, c_swap
 from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._rows.row_handles cimport c_find_rows
@@ -30,8 +30,6 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    READ_CHUNK = 64              # rows whose records are fetched while those before are copied
-    UNLOCKED_NBYTES = 32768      # smaller gathers keep the lock: taking it back costs more
     BLOCKS = 16                  # columns that are gathered at once
 
 
@@ -233,7 +231,7 @@ cdef int c_fill(Ring ring, list arrays, tuple columns, cnp.ndarray slots) except
 
 
 cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) noexcept nogil:
-    cdef intp_t start = 0, count = min(n, READ_CHUNK), following, number, n_blocks = 0
+    cdef intp_t start = 0, count = min(n, FETCHED), following, number, n_blocks = 0
     cdef const intp_t* row
     cdef const char* base = <const char*> &ring.arena[0]
     cdef const char* records = base + ring.record_offset
@@ -241,7 +239,7 @@ cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) n
     cdef Block[BLOCKS] blocks
     c_prefetch_rows(records, size, size, slots, count)
     while start < n:
-        following = min(n - start - count, READ_CHUNK)
+        following = min(n - start - count, FETCHED)
         c_prefetch_rows(records, size, size, slots + start + count, following)
         for number in range(ring.in_record):
             if outs[number] == NULL:

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._machine.blocks cimport Values, c_gather_values
-from cpprb_like._c.copying cimport c_gather_at, c_prefetch_rows
+from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather_at, c_prefetch_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
     CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring,
@@ -24,10 +24,6 @@ from cpprb_like._rows.column cimport Column
 from cpprb_like._rows.gather cimport c_check_arrays, c_new_array
 
 cnp.import_array()
-
-cdef enum:
-    READ_CHUNK = 32          # rows whose records are fetched while those before are copied
-    UNLOCKED_NBYTES = 32768  # smaller gathers keep the lock: taking it back costs more
 
 
 cdef class Parts:
@@ -470,11 +466,11 @@ cdef void c_fill_records(Ring ring, char** outs, const char** records, intp_t n)
 
     Shared memory has pages of 4 kB as a rule, and a processor knows where some 64 of them are.
     """
-    cdef intp_t k, start = 0, count = min(n, READ_CHUNK), following
+    cdef intp_t k, start = 0, count = min(n, FETCHED), following
     cdef intp_t first = ring.record_offset, size = ring.record_stride
     c_fetch_records(records, first, size, count)
     while start < n:
-        following = min(n - start - count, READ_CHUNK)
+        following = min(n - start - count, FETCHED)
         c_fetch_records(records + start + count, first, size, following)
         for k in range(ring.in_record):
             if outs[k] != NULL:

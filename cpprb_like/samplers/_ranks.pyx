@@ -13,7 +13,7 @@ cimport numpy as cnp
 from libc.math cimport INFINITY, NAN
 
 from cpprb_like._c.arrays cimport c_index
-from cpprb_like._c.copying cimport c_prefetch
+from cpprb_like._c.copying cimport FETCHED, c_prefetch
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 
 import numpy as np
@@ -22,7 +22,6 @@ cnp.import_array()
 
 cdef enum:
     BITS = 6                 # 64 groups for each doubling: a rank is known to 1 part in 64 to 128
-    CHUNK = 64               # slots whose cache lines are fetched before the first is used
     HASTE = 4                # a sort may come so many times earlier where priorities drift
 
 cdef float64_t STRAY = 0.25  # of the weight of all ranks: while priorities do not drift, it is below 0.05
@@ -170,7 +169,7 @@ cdef class Ranks:
         """Set the priorities of slots one after another; their weights take the place of these."""
         cdef intp_t k, start = 0, stop
         while start < n:
-            stop = min(start + CHUNK, n)
+            stop = min(start + FETCHED, n)
             for k in range(start, stop):
                 c_prefetch(&self.keys[slots[k]])
             for k in range(start, stop):

@@ -14,7 +14,7 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Block, c_gather_blocks
-from cpprb_like._c.copying cimport c_gather, c_gather_at, c_prefetch_rows
+from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather, c_gather_at, c_prefetch_rows
 from cpprb_like._core cimport (
     NBYTES, OFFSET, STRIDE, TERMINATED, Cursor, Firsts, Ring, Walk,
     c_cursor, c_fetch, c_forward_in_episode, c_repeat, c_rows_before, c_walk_of, c_window_rows,
@@ -26,10 +26,6 @@ from cpprb_like._c.typedefs cimport float32_t, float64_t, intp_t, uint8_t
 import numpy as np
 
 cnp.import_array()
-
-cdef enum:
-    CHUNK = 64                   # windows whose records are fetched before the first is walked
-    UNLOCKED_NBYTES = 32768      # smaller batches keep the interpreter lock
 
 
 cdef struct Read:                # of one batch
@@ -186,7 +182,7 @@ cdef class Walker:
             read.counts = <intp_t*> cnp.PyArray_DATA(counts)
         else:
             scratch = <intp_t*> malloc(
-                min(n, CHUNK) * (self.before + 1 + self.after) * sizeof(intp_t) + 1
+                min(n, FETCHED) * (self.before + 1 + self.after) * sizeof(intp_t) + 1
             )
             read.windows, read.counts = scratch, NULL
         read.outs = <char**> calloc(1 + len(ring.columns), sizeof(char*))
@@ -220,7 +216,7 @@ cdef class Walker:
     cdef void c_read(self, Read* read, intp_t n) noexcept nogil:
         """Chunk by chunk, so that records stay in the first cache while their columns are read."""
         cdef Walk walk = c_walk_of(self.ring)
-        cdef intp_t start = 0, count = min(n, CHUNK), following, k, number
+        cdef intp_t start = 0, count = min(n, FETCHED), following, k, number
         cdef intp_t width = read.before + 1 + read.after
         cdef intp_t* windows
         cdef const intp_t* row
@@ -228,7 +224,7 @@ cdef class Walker:
         cdef const char* column
         c_fetch(self.ring, read.slots, count)
         while start < n:
-            following = min(n - start - count, CHUNK)
+            following = min(n - start - count, FETCHED)
             c_fetch(self.ring, read.slots + start + count, following)
             windows = read.windows + start * width * read.is_whole
             self.c_walk_chunk(self.ring, walk, read, start, count, windows)
@@ -284,15 +280,15 @@ cdef class Walker:
 
     cdef void c_read_chunks(self, Ring ring, Read* read, intp_t n) noexcept nogil:
         """Walk the windows of rows of several rings, and read what lies in records."""
-        cdef intp_t start = 0, count = min(n, CHUNK), following, k, place
+        cdef intp_t start = 0, count = min(n, FETCHED), following, k, place
         cdef intp_t width = read.before + 1 + read.after
         cdef const Walk* walk
         cdef const intp_t* row
         cdef intp_t* windows
-        cdef const char* lasts[CHUNK]
+        cdef const char* lasts[FETCHED]
         c_fetch_several(ring, read, 0, count)
         while start < n:
-            following = min(n - start - count, CHUNK)
+            following = min(n - start - count, FETCHED)
             c_fetch_several(ring, read, start + count, following)
             windows = read.windows + start * width * read.is_whole
             self.c_walk_chunk(ring, read.walks[0], read, start, count, windows)
