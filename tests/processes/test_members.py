@@ -174,8 +174,10 @@ def test_signals_at_a_fork_leave_the_parent_its_shard() -> None:
         parent = os.getpid()
 
         def handle(_: int, frame: FrameType | None) -> None:
-            # Not in the loop below, where it could end the loop and not a call of the package.
-            if os.getpid() != parent and frame is not None and frame.f_code is not job.__code__:
+            # Not in the loop below, where it could end the loop and not a call of the package, nor
+            # in this function, which may have been called there.
+            ours = job.__code__, handle.__code__
+            if os.getpid() != parent and frame is not None and frame.f_code not in ours:
                 raise Cut
 
         sys.unraisablehook = lambda _: None  # exceptions of handlers in the hooks of forks
