@@ -37,13 +37,14 @@ DESCRIPTION = "replay.json"
 IDENTITY = "identity"  # in it: no other replay has the same
 MEMORY = Path("/dev/shm")  # of Linux: a file system that is memory
 ELSEWHERE = "CPPRB_LIKE_SHARED_MEMORY"  # environment variable: a folder to use instead
-MENDER = "mender"  # in what a lock says: a process that sets right what the owner, now dead, left
+MENDER = "mender"  # lock beside that of a writer: of a process that sets right what a dead one left
 CLOSED = "the replay was closed in this process"
 GONE_MESSAGE = "the replay was closed, and its memory is gone: rows find no more room"
 GONE = ".gone"
 YOUNG = 1.0  # seconds that a folder may have no lock yet: it is made again if that takes longer
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 NAME_NBYTES = 6
+RECORD_NBYTES = 256  # what the owner of a lock says of itself, with spaces behind it
 TRIES = 100
 REMOVED = "other processes remove what was just made"
 AFTER_CHILDREN = -100  # when a process ends: multiprocessing has ended its children before
@@ -85,11 +86,11 @@ class FileLock:
     def _try_once(self, about: dict[str, Any] | None, shared: bool, create: bool) -> bool:
         file = None
         try:
-            file = io.FileIO(self.path, "a+" if create else "r+")
+            file = io.FileIO(self.path, "r+", opener=_create if create else None)
             if try_lock(file.fileno(), shared=shared) and self._is_file(file.fileno()):
                 if about is not None:
-                    file.truncate(0)
-                    file.write(json.dumps(about).encode())
+                    # One write, over all of the last record: no kill leaves a part of either.
+                    file.write(json.dumps(about).ljust(RECORD_NBYTES).encode())
                 tell(self._in_child)
                 self._process = os.getpid()
                 self._close_when_dropped(file)
@@ -150,6 +151,10 @@ _no_fork = threading.RLock()
 watch(_no_fork, INNERMOST)
 
 
+def _create(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o666)
+
+
 def is_locked(path: Path) -> bool:
     """Whether some process holds the lock of a file."""
     with _no_fork:
@@ -173,8 +178,12 @@ def said_by(path: Path) -> dict[str, Any]:
 
 
 def is_owned(path: Path) -> bool:
-    """True if the process that wrote the record of the lock still holds it."""
-    return is_locked(path) and MENDER not in said_by(path)
+    """Whether a process has the lock of a writer, and does not only set the shard right.
+
+    Who sets it right has the other lock, too, from before to after. A second look at the first one
+    leaves out who has just done so.
+    """
+    return is_locked(path) and not is_locked(path.with_name(MENDER)) and is_locked(path)
 
 
 def memory_folder() -> Path:

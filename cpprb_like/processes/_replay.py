@@ -29,6 +29,7 @@ from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
     IDENTITY,
+    MENDER,
     FileLock,
     Folder,
     is_locked,
@@ -230,6 +231,7 @@ class SharedReplay:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         for number in range(self.writers):
             self._shard(number).mkdir()
+            (self._shard(number) / MENDER).touch()
             if reserved:
                 self._make_shard(number)
         (path / "learners").mkdir()

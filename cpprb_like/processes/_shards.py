@@ -8,7 +8,6 @@ the same time. Not here: which process writes to which shard, and batches from s
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -45,7 +44,6 @@ from cpprb_like.processes._folder import (
     Folder,
     is_locked,
     room_for,
-    said_by,
 )
 from cpprb_like.processes._followers import Follower
 from cpprb_like.processes._words import mapped
@@ -325,17 +323,17 @@ def mend(shard: Path, number: int, options: RowOptions) -> bool:
 
     False if another process has the shard, or the replay is gone. Cost: that of a new actor.
     """
-    taken = FileLock(shard / WRITER)
+    taken, mender = FileLock(shard / WRITER), FileLock(shard / MENDER)
     if not taken.path.exists() or is_locked(taken.path):
         return False
-    about = said_by(taken.path)
-    if not taken.take(about | {MENDER: os.getpid()} if about else None):
-        return False
     try:
+        if not (mender.take() and taken.take()):
+            return False
         if is_being_edited(shard, options):  # no other process was faster
             Actor(shard, number, taken, options).close()
     finally:
         taken.release()
+        mender.release()
     return True
 
 

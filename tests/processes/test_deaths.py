@@ -30,13 +30,14 @@ from dying_processes import (
     taken,
     torn,
 )
+from interruptions import killed_everywhere
 from scale import PROCESS_KILLS
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like._core import STOPS, stop_at
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.processes._folder import MENDER, FileLock, is_owned, said_by
-from cpprb_like.processes._shards import ShardFiles
+from cpprb_like.processes._shards import ShardFiles, mend
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
@@ -422,13 +423,19 @@ def test_an_actor_waits_for_who_sets_its_shard_right(
     with ended([child]):
         assert child.end() == -signal.SIGKILL
     path = replay._lock_path(0)
-    about, lock = said_by(path), FileLock(path)
-    assert lock.take(about | {MENDER: os.getpid()})
+    lock, mender = FileLock(path), FileLock(path.with_name(MENDER))
+    assert mender.take()
+    assert lock.take()
     assert [one.alive for one in replay.members() if one.pid == child.pid] == [False]
-    mending = threading.Timer(0.1, lock.release)
+
+    def release() -> None:
+        lock.release()
+        mender.release()
+
+    mending = threading.Timer(0.1, release)
 
     def released_first(path: Path) -> bool:
-        lock.release()
+        release()
         return is_owned(path)
 
     if released == "while it looks":
@@ -439,3 +446,44 @@ def test_an_actor_waits_for_who_sets_its_shard_right(
         assert not lock.is_held
         actor.check()
     mending.cancel()
+
+
+def test_who_sets_a_shard_right_is_never_taken_for_its_writer(
+    replay: SharedReplay, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first moment on, in which the lock was taken and its record not yet written.
+
+    The dead writer counted as alive then. A new explorer of ``MPReplayBuffer`` took further memory.
+    """
+    child = Child("writer", stopping(replay, options, "editing", signal.SIGKILL, 30))
+    with ended([child]):
+        assert child.end() == -signal.SIGKILL
+    path, seen, real = replay._lock_path(0), [], FileLock._is_file
+
+    def look(lock: FileLock, descriptor: int) -> bool:
+        if lock.path == path:
+            seen.append([one.alive for one in replay.members() if one.pid == child.pid])
+        return real(lock, descriptor)
+
+    monkeypatch.setattr(FileLock, "_is_file", look)
+    assert mend(replay._shard(0), 0, replay._options)
+    assert seen == [[False]]
+
+
+def test_a_place_is_never_without_a_record_of_its_last_owner(tmp_path: Path) -> None:
+    """A process that was killed while it took a shard left none, as if the shard were a new one."""
+
+    def call(path: Path) -> Callable[[], Any]:
+        return lambda: FileLock(path).take({"pid": 1}, create=True)
+
+    def make(_: int) -> Path:
+        path = tmp_path / "writer"
+        lock = FileLock(path)
+        assert lock.take({"pid": 10**9, "since": 1.0}, create=True)
+        lock.release()
+        return path
+
+    def look(path: Path) -> None:
+        assert said_by(path) in ({"pid": 10**9, "since": 1.0}, {"pid": 1})
+
+    assert killed_everywhere((FileLock._try_once,), make, call, look) > 5
