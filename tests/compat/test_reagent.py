@@ -39,6 +39,7 @@ TABLE = ["000000", "000000", "010000", "011110", "001110", "000110", "111010"]
 # ---- against the twin --------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:return_as_timeline_format")
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("kind", CLASSES)
 @given(shape=shapes(), history=histories(), every=st.integers(1, 7))
@@ -203,7 +204,7 @@ def test_batch_sizes() -> None:
     assert rb.sample_transition_batch().state.shape == (3, 1)
     assert rb.sample_transition_batch(7).state.shape == (7, 1)
     assert rb.sample_transition_batch(0).state.shape == (0, 1)
-    for indices in (torch.tensor([2, 0]), np.array([2, 0]), [2, 0]):
+    for indices in (torch.tensor([2, 0]), torch.tensor([2.0, 0.0]), np.array([2, 0]), [2, 0]):
         assert rb.sample_transition_batch(indices=indices).action.tolist() == [[2], [0]]
         assert rb.sample_transition_batch(2, indices).action.tolist() == [[2], [0]]
 
@@ -251,7 +252,7 @@ def test_empty_buffers() -> None:
         ({"update_horizon": 0}, ValueError),
         ({"replay_capacity": 2.5}, TypeError),
         ({"gamma": float("nan")}, ValueError),
-        ({"gamma": "0.9"}, TypeError),
+        ({"gamma": "0.9"}, ValueError),
         ({"batch_size": -1}, ValueError),
         ({"capacity": 10}, TypeError),
         ({"observation_shape": [84, 84], "stack_size": 1}, ValueError),
@@ -264,8 +265,11 @@ def test_constructors_refuse(options: dict[str, Any], error: type[Exception]) ->
 
 
 def test_least_capacity() -> None:
-    """A buffer with room for just one transition is none too small."""
+    """A buffer with room for just one transition is none too small, and a warning is no error."""
     ReplayBuffer(stack_size=5, replay_capacity=10, update_horizon=5)
+    with pytest.warns(UserWarning, match="update_horizon=1") as caught:
+        ReplayBuffer(return_as_timeline_format=True)
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("kind", CLASSES)

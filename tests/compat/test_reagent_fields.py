@@ -1,7 +1,8 @@
-"""ReAgent's fields: told from the first step, or declared."""
+"""ReAgent's fields: told from the first step, declared, or made of an environment's spaces."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,18 @@ def test_messages_of_missing_fields_are_plain() -> None:
         rb.add([1.0, 2.0], 1, 1.0, False)
 
 
+def test_an_example_fixes_the_fields() -> None:
+    """Once; it is no step."""
+    rb = ReplayBuffer(replay_capacity=5)
+    rb.initialize_buffer(**STEP, x=1)
+    assert rb.is_empty()
+    assert len(rb.get_add_args_signature()) == 5
+    with pytest.raises(ValueError):
+        rb.initialize_buffer(**STEP)
+    with pytest.raises(ValueError):
+        rb.add(**STEP)
+
+
 def test_inputs_stay_as_they_are_and_are_copied() -> None:
     """Later changes of an array do not reach the buffer."""
     observation = np.ones(2)
@@ -224,6 +237,79 @@ def test_declarations_that_are_refused() -> None:
             ReplayBuffer((1,), 1, 10, 1, action_dtype=dtype)
 
 
+class Box(SimpleNamespace):
+    """A space by name only, as those of gym and Gymnasium are known."""
+
+
+class Discrete(SimpleNamespace):
+    """See ``Box``."""
+
+
+class MultiDiscrete(SimpleNamespace):
+    """See ``Box``."""
+
+
+class Dict(SimpleNamespace):
+    """See ``Box``."""
+
+
+class Tuple(SimpleNamespace):
+    """See ``Box``."""
+
+
+def box(*shape: int) -> Box:
+    """A box of floats."""
+    return Box(shape=shape, dtype=np.dtype(np.float32))
+
+
+CHOICE = Discrete(shape=(), dtype=np.dtype(np.int64), n=3)
+
+
+def test_buffers_of_an_environment() -> None:
+    """Observation, action and the logged extras; other options are those of the class."""
+    env = SimpleNamespace(observation_space=box(4), action_space=CHOICE)
+    rb = ReplayBuffer.create_from_env(
+        env, replay_memory_size=10, batch_size=2, update_horizon=3, gamma=1.0
+    )
+    assert rb.get_add_args_signature() == [
+        ("observation", (4,), np.float32),
+        ("action", (), np.int64),
+        ("reward", (), np.float32),
+        ("terminal", (), np.uint8),
+        ("mdp_id", (), np.int64),
+        ("sequence_number", (), np.int64),
+        ("log_prob", (), np.float32),
+    ]
+    env.action_space = MultiDiscrete(shape=(2,), dtype=np.dtype(np.int64))
+    rb = ReplayBuffer.create_from_env(
+        env, replay_memory_size=10, batch_size=2, store_log_prob=False
+    )
+    assert rb.get_add_args_signature()[1] == ("action", (2,), np.int64)
+    assert rb.get_add_args_signature()[-1][0] == "sequence_number"
+
+
+@pytest.mark.parametrize(
+    "spaces", [(CHOICE, CHOICE), (Dict(spaces={}), CHOICE), (box(2), Dict(spaces={})), (None, None)]
+)
+def test_other_spaces(spaces: tuple[Any, Any]) -> None:
+    """ReAgent has no fields for them."""
+    env = SimpleNamespace(observation_space=spaces[0], action_space=spaces[1])
+    with pytest.raises(NotImplementedError):
+        ReplayBuffer.create_from_env(env, replay_memory_size=10, batch_size=2)
+
+
+def test_spaces_of_gymnasium() -> None:
+    """The real ones are known as well."""
+    gymnasium = need("gymnasium")
+    env = SimpleNamespace(
+        observation_space=gymnasium.spaces.Box(0, 255, (4, 4), np.uint8),
+        action_space=gymnasium.spaces.Discrete(3),
+    )
+    rb = ReplayBuffer.create_from_env(env, replay_memory_size=10, batch_size=2)
+    rb.add(env.observation_space.sample(), env.action_space.sample(), 1.0, False, 0, 0, -0.5)
+    assert rb._store["observation"].dtype == torch.uint8
+
+
 # ---- tables ------------------------------------------------------------------------------
 
 
@@ -282,7 +368,7 @@ def test_tables_of_continuous_actions() -> None:
     ("options", "word"),
     [
         ({"stack_size": 2}, "state"),
-        ({"update_horizon": 2, "return_as_timeline_format": True}, "reward"),
+        ({"update_horizon": 2, "return_as_timeline_format": True}, "timeline"),
     ],
 )
 def test_tables_that_cannot_be_made(options: dict[str, Any], word: str) -> None:
@@ -292,5 +378,5 @@ def test_tables_that_cannot_be_made(options: dict[str, Any], word: str) -> None:
         replay_buffer_to_pre_timeline_df(True, logged(4, **options))
     rb = ReplayBuffer(replay_capacity=9)
     rb.add(**STEP)
-    with pytest.raises(ValueError, match="mdp_id"):
+    with pytest.raises(ValueError, match="log_prob"):
         replay_buffer_to_pre_timeline_df(True, rb)

@@ -177,4 +177,7 @@ def test_a_field_cannot_be_called_priority() -> None:
     """It would stand for two things."""
     with pytest.raises(ValueError, match="priority"):
         PrioritizedReplayBuffer((1,), 1, 10, 1, extra_storage_types=[("priority", (), "f4")])
-    assert PrioritizedReplayBuffer(1, 10, 1).get_add_args_signature() == []
+    rb = PrioritizedReplayBuffer(1, 10, 1)
+    with pytest.raises(ValueError, match="priority"):
+        rb.initialize_buffer(observation=1, action=1, reward=1, terminal=0, priority=1.0)
+    assert rb.get_add_args_signature() == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 import random
 from typing import Any
 
@@ -177,6 +179,12 @@ def test_draws_that_are_refused() -> None:
     assert random.getstate() == state
 
 
-def test_a_tree_is_shown_by_its_sum() -> None:
-    """And by the number of its slots."""
-    assert repr(filled([1.0, 2.0, 5.0])) == "SumTree(capacity=3, total=8)"
+def test_copies() -> None:
+    """A pickled or copied tree is another one with the same leaves."""
+    tree = filled([1.0, 2.0, 5.0])
+    for other in (pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree), copy.copy(tree)):
+        assert [other.get(slot) for slot in range(3)] == [1, 2, 5]
+        assert other.max_recorded_priority == 5
+        other.set(0, 9.0)
+        assert repr(other) == "SumTree(capacity=3, total=16)"
+    assert tree.get(0) == 1

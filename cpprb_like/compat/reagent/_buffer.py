@@ -1,13 +1,14 @@
 """ReAgent's ``ReplayBuffer``: transitions of several steps, with stacks, out of single steps.
 
-Not here: the rows, which of them can be drawn, and the transitions that they make (``_rows``);
-fields (``_elements``); and files that ReAgent wrote (``_files``).
+Not here: the rows, which of them can be drawn, and the transitions that they make (``_rows``); the
+arguments of the constructors (``_settings``); and files that ReAgent wrote (``_files``).
 """
 
 from __future__ import annotations
 
 import copy
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar, SupportsIndex
@@ -26,12 +27,12 @@ from cpprb_like.compat.reagent._elements import (
     NamesError,
     ReplayElement,
     check_elements,
-    declared,
     infer_step,
     need,
 )
 from cpprb_like.compat.reagent._files import Contents, read_files
-from cpprb_like.compat.reagent._rows import Rows, Settings, transition_names
+from cpprb_like.compat.reagent._rows import Rows, transition_names
+from cpprb_like.compat.reagent._settings import Settings, declared
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]
@@ -44,8 +45,8 @@ ORDER = (
 )
 SIZES = "stack_size", "replay_capacity", "update_horizon"
 
-Tensor = Any  # torch.Tensor; type checkers may run without PyTorch
-Element = Any  # InferredElement, or ReplayElement where fields are declared
+Tensor = Any  # of PyTorch, which type checkers need not have
+Element = Any  # InferredElement or ReplayElement: which one, depends on the constructor
 
 
 class ReplayBuffer(Savable):
@@ -112,7 +113,7 @@ class ReplayBuffer(Savable):
     """
 
     _BY_WEIGHT: ClassVar[bool] = False  # whether steps have priorities
-    _ORDER: ClassVar[tuple[str, ...]] = ORDER  # names of the arguments by position
+    _ORDER: ClassVar[tuple[str, ...]] = ORDER  # of arguments by position
 
     def __init__(self, *args: Any, **options: Any) -> None:
         need("torch")
@@ -126,16 +127,54 @@ class ReplayBuffer(Savable):
         options.pop("max_sample_attempts", None)
         if is_declared:
             elements, options = declared(**options)
-        self._open(Settings(**options, is_declared=bool(is_declared)), elements)
+        settings = Settings(**options, is_declared=bool(is_declared))
+        if settings.return_as_timeline_format and settings.update_horizon == 1:
+            warnings.warn(
+                "return_as_timeline_format: with update_horizon=1 all lists have one item",
+                stacklevel=2,
+            )
+        self._open(settings, elements)
 
     def _open(self, settings: Settings, elements: dict[str, DenseMetadata] | None) -> None:
-        """Make this an empty buffer; ``elements`` are the fields, None if not known yet."""
+        """Be an empty buffer; ``elements`` are the fields if they are known."""
         self._settings = settings
-        self._earlier = 0  # rows of loaded files of ReAgent that the ring does not hold
+        self._earlier = 0  # rows that ReAgent wrote and that had been overwritten in its files
         self._rows = None if elements is None else self._new_rows(elements)
 
+    @classmethod
+    def create_from_env(
+        cls,
+        env: Any,
+        *,
+        replay_memory_size: int,
+        batch_size: int,
+        store_log_prob: bool = True,
+        **options: Any,
+    ) -> ReplayBuffer:
+        """A buffer with the fields of an environment's spaces declared, as until July 2020.
+
+        ``env.observation_space`` is a Box, ``env.action_space`` a Box, MultiDiscrete or Discrete,
+        of gym or Gymnasium; others raise ``NotImplementedError``. Further fields are ``mdp_id`` and
+        ``sequence_number``, and ``log_prob`` with ``store_log_prob``.
+        """
+        space, action = env.observation_space, env.action_space
+        for found, kinds in (space, ("Box",)), (action, ("Box", "MultiDiscrete", "Discrete")):
+            if type(found).__name__ not in kinds:
+                raise NotImplementedError(f"env: expected a space {kinds}, got {found}")
+        extras = [("mdp_id", (), np.int64), ("sequence_number", (), np.int64)]
+        return cls(
+            observation_shape=tuple(space.shape),
+            observation_dtype=space.dtype,
+            action_shape=tuple(action.shape),
+            action_dtype=action.dtype,
+            extra_storage_types=[*extras, *[("log_prob", (), np.float32)] * store_log_prob],
+            replay_capacity=replay_memory_size,
+            batch_size=batch_size,
+            **options,
+        )
+
     def _new_rows(self, elements: dict[str, DenseMetadata]) -> Rows:
-        """Empty rows of the fields ``elements``, or ``InputError``."""
+        """Rows for these fields, or ``InputError``."""
         check_elements(elements)
         seed = int(need("torch").randint(1 << 62, ()))
         return Rows.empty(elements, self._settings, seed, self._BY_WEIGHT)
@@ -169,7 +208,7 @@ class ReplayBuffer(Savable):
         self._write(self._by_name(args, fields), None)
 
     def _by_name(self, args: Sequence[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of ``add``, those by position under their names."""
+        """Values by position as values by name."""
         if not args:
             return dict(fields)
         names = self._add_names()
@@ -181,7 +220,7 @@ class ReplayBuffer(Savable):
         return {**taken, **fields}
 
     def _write(self, fields: dict[str, Any], priority: float | None) -> None:
-        """Check the values of a step and add the step; ``priority`` is None without priorities."""
+        """Add a step."""
         truncated = fields.pop("truncated", False)
         if not isinstance(truncated, (bool, np.bool_, int)):
             raise InputError(f"truncated: expected a bool, got {truncated!r}")
@@ -195,6 +234,15 @@ class ReplayBuffer(Savable):
     def _add_names(self) -> list[str]:
         return [element.name for element in self.get_add_args_signature()]
 
+    def initialize_buffer(self, /, **fields: Any) -> None:
+        """Fix the fields as the first call of ``add`` does, by an example.
+
+        Raises ``InputError`` if they are fixed already, or no kind of value that is known.
+        """
+        if self._rows is not None:
+            raise InputError(f"the fields are fixed already: {list(self._rows.elements)}")
+        self._rows = self._new_rows(infer_step(fields))
+
     # ------------------------------------------------------------------ state
 
     @property
@@ -204,7 +252,7 @@ class ReplayBuffer(Savable):
 
     @property
     def _flags(self) -> NDArray[np.bool_]:
-        """Whether each slot can be drawn; not to be written to."""
+        """Whether each slot can be drawn, to be read only."""
         if self._rows is None:
             return np.zeros(self._settings.replay_capacity, np.bool_)
         return self._rows.follow()
@@ -218,10 +266,14 @@ class ReplayBuffer(Savable):
         return self._rows.size()
 
     def _slots(self, indices: Any) -> Slots:
-        """``indices`` as an array; ``IndexError`` if there is no such slot, else ``InputError``."""
+        """Numbers of slots as an array.
+
+        Raises ``IndexError`` if there is no such slot, ``InputError`` if it is no number of one.
+        """
         given, capacity = np.asarray(indices), self._settings.replay_capacity
-        slots = given.astype(np.intp) if given.dtype.kind in "iu" or not given.size else given
-        if slots.dtype != np.intp:
+        with np.errstate(invalid="ignore"):
+            slots = given.astype(np.intp) if given.dtype.kind in "iuf" else given
+        if slots.dtype != np.intp or (slots != given).any():
             raise InputError(f"indices: expected integers, got {indices!r}")
         if slots.size and not 0 <= slots.min() <= slots.max() < capacity:
             raise IndexError(f"indices: expected 0 to {capacity - 1}, got {indices!r}")
@@ -251,7 +303,10 @@ class ReplayBuffer(Savable):
         )
 
     def get_storage_signature(self) -> list[Element]:
-        """The stored fields: names and kinds, or as declared; empty before the first step."""
+        """The fields that are stored: names and kinds, or as declared; empty before the first step.
+
+        ``get_add_args_signature`` has the fields that ``add`` takes.
+        """
         elements = {} if self._rows is None else self._rows.elements
         return [self._element(name, kind) for name, kind in elements.items()]
 
@@ -269,7 +324,7 @@ class ReplayBuffer(Savable):
         elements = {} if self._rows is None else self._rows.elements
         return list(transition_names(elements, self._BY_WEIGHT))
 
-    # Private names of ReAgent that programs read.
+    # Names that users of ReAgent read although they are private.
 
     _replay_capacity = property(attrgetter("_settings.replay_capacity"))
     _batch_size = property(attrgetter("_settings.batch_size"))
@@ -365,7 +420,7 @@ class ReplayBuffer(Savable):
         choose: Callable[[Rows], Slots],
         read: Callable[[Rows, Slots], tuple[Slots, Any]],
     ) -> Any:
-        """The result of ``read`` at the slots that ``choose`` returns, in one state of the rows."""
+        """What ``read`` finds at the slots that are chosen, all of one moment."""
         rows = self._rows
         if rows is None:
             raise NotEnoughDataError("cannot sample: nothing was ever added")
@@ -425,7 +480,7 @@ class ReplayBuffer(Savable):
         self.__dict__.update({**vars(other), "_settings": self._settings})
 
     def _fill(self, found: Contents) -> None:
-        """Fill this empty buffer with the rows of files that ReAgent wrote."""
+        """Take the rows that ReAgent wrote; of an empty buffer."""
         kinds = {name: DenseMetadata.of(values[0]) for name, values in found.columns.items()}
         self._rows = self._new_rows(kinds)
         priorities = None if found.priorities is None else found.priorities[0]
@@ -443,7 +498,7 @@ class ReplayBuffer(Savable):
             self._rows = Rows(state["rows"], self._settings)
 
     def __copy__(self) -> ReplayBuffer:
-        """A deep copy: two buffers cannot share rows."""
+        """A buffer is copied whole: nothing of it can be shared."""
         return copy.deepcopy(self)
 
     def __repr__(self) -> str:
@@ -452,7 +507,7 @@ class ReplayBuffer(Savable):
 
 
 def _picture(rb: Any) -> tuple[Any, ...]:
-    """Class, sizes and fields of a buffer, which must be equal for ``load``; fields last."""
+    """What two buffers must have in common to have each other's rows; the fields are last."""
     settings, rows = getattr(rb, "_settings", None), getattr(rb, "_rows", None)
     sizes = (getattr(settings, name, None) for name in SIZES)
     return type(rb).__name__, *sizes, rows and rows.elements

@@ -1,11 +1,11 @@
-"""Fields of ReAgent's buffer: declared or inferred from the first step, read, given out as tensors.
+"""Fields of ReAgent's buffer: inferred from an example, read, given out as tensors.
 
 Also the errors that refuse values. Not here: the rows (``_rows``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._arguments.arrays import Array
-from cpprb_like._arguments.checks import as_int
 
 REQUIRED_KEYS = ["observation", "action", "reward", "terminal"]
 RESERVED_KEYS = ("truncated", "priority")  # parameters of ``add``
@@ -30,7 +29,7 @@ class InputError(ValueError, AssertionError):
 class NamesError(InputError, KeyError):
     """Fields are missing, or there are fields that the buffer does not have."""
 
-    __str__ = Exception.__str__  # KeyError.__str__ would put quotes round the sentence
+    __str__ = Exception.__str__  # that of KeyError puts quotes round the sentence
 
 
 @cache
@@ -72,14 +71,14 @@ class DenseMetadata:
 
     @classmethod
     def of(cls, value: Array) -> DenseMetadata:
-        """Shape and dtype of ``value``, in the byte order of this machine."""
+        """The kind of an array, in the byte order of this machine."""
         return cls(value.shape, value.dtype.newbyteorder("="))
 
     def read(self, name: str, value: Any) -> Any:
-        """``value`` of one step; ``InputError`` if its shape is not that of the field."""
+        """The value of one step as the rows take it, or ``InputError``."""
         if isinstance(value, (np.ndarray, np.generic)):
             shape = value.shape
-        else:  # testing for numbers first takes a third of the time
+        else:  # the look at numbers first takes a third of the time
             is_number = isinstance(value, (int, float, complex))
             shape = () if is_number else _as_array(name, value).shape
         if shape != self.shape:
@@ -87,28 +86,28 @@ class DenseMetadata:
         return value
 
     def output(self, stacks: Array) -> Any:
-        """A tensor for callers, of two axes or more, of values of shape ``(n, stack, *shape)``."""
+        """Values of shape ``(n, stack, *shape)`` as callers get them: of two axes or more."""
         is_number = stacks.shape[1] == 1 and not self.shape
         return need("torch").from_numpy(stacks if is_number else _frames_last(stacks))
 
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
-        """A list of tensors: ``lengths`` are the numbers of values in each."""
+        """Values of several lists, one behind another, each list by itself."""
         tensor = need("torch").from_numpy(_frames_last(stacks))
         return list(tensor.split(lengths.tolist())) if len(lengths) else []
 
 
 def _frames_last(stacks: Array) -> Array:
-    """Stacks with the axis of frames last; without that axis if a stack is one frame."""
+    """The frames along the last axis; without that axis for one of them."""
     return stacks[:, 0] if stacks.shape[1] == 1 else np.moveaxis(stacks, 1, -1)
 
 
 def column(values: Array) -> Any:
-    """A tensor of ``values`` with at least two axes, of which the first is that of the batch."""
+    """A tensor of at least two axes, a value to a row."""
     return need("torch").from_numpy(values[:, np.newaxis] if values.ndim == 1 else values)
 
 
 def infer_step(fields: Mapping[str, Any]) -> dict[str, DenseMetadata]:
-    """The fields of a first step, required fields first. float64 becomes float32."""
+    """The fields of a first step: those that are required first. float64 becomes float32."""
     found = {}
     for name in dict.fromkeys([*(key for key in REQUIRED_KEYS if key in fields), *fields]):
         array = _as_array(name, fields[name])
@@ -121,37 +120,8 @@ def infer_step(fields: Mapping[str, Any]) -> dict[str, DenseMetadata]:
     return found
 
 
-def declared(
-    observation_shape: tuple[int, ...],
-    extra_storage_types: Iterable[tuple[str, tuple[int, ...], DTypeLike]] | None = None,
-    observation_dtype: DTypeLike = np.uint8,
-    action_shape: tuple[int, ...] = (),
-    action_dtype: DTypeLike = np.int32,
-    reward_shape: tuple[int, ...] = (),
-    reward_dtype: DTypeLike = np.float32,
-    terminal_dtype: DTypeLike = np.uint8,
-    **sizes: Any,
-) -> tuple[dict[str, DenseMetadata], dict[str, Any]]:
-    """The fields that the arguments declare, and the other arguments."""
-    elements: dict[str, DenseMetadata] = {}
-    for name, shape, dtype in [
-        ("observation", observation_shape, observation_dtype),
-        ("action", action_shape, action_dtype),
-        ("reward", reward_shape, reward_dtype),
-        ("terminal", (), terminal_dtype),
-        *(extra_storage_types or ()),
-    ]:
-        if name in elements:
-            raise InputError(f"extra_storage_types: the field {name} is declared twice")
-        if not isinstance(shape, tuple):
-            raise InputError(f"{name}: expected a tuple as its shape, got {shape!r}")
-        lengths = tuple(as_int(f"{name}: shape", length) for length in shape)
-        elements[name] = DenseMetadata(lengths, np.dtype(dtype).newbyteorder("="))
-    return elements, sizes
-
-
 def check_elements(elements: Mapping[str, DenseMetadata]) -> None:
-    """Raise ``InputError`` if required fields are missing or a field cannot be stored."""
+    """Refuse fields that no buffer can have, by an ``InputError``."""
     if not elements.keys() >= set(REQUIRED_KEYS):
         raise NamesError(f"Add expects {REQUIRED_KEYS} at least, got {list(elements)}")
     for name, kind in elements.items():

@@ -24,8 +24,8 @@ from cpprb_like.compat.reagent._elements import NUMBERS, REQUIRED_KEYS, InputErr
 Found = TypeVar("Found")
 
 STORE_FILENAME_PREFIX = "$store$_"
-MOST_BESIDE = 1 << 20  # bytes in the pickle of a tree, besides the sums
-# Exceptions of readers of files that were cut, changed, or written by another program.
+MOST_BESIDE = 1 << 20  # bytes of the pickle of a tree besides its sums
+# What a file raises that was cut, changed, or written by another program.
 DAMAGE = (
     *(EOFError, OSError, zlib.error, ValueError, LookupError, TypeError, ArithmeticError),
     MemoryError,
@@ -80,7 +80,7 @@ def read_files(folder: Path, suffix: object, capacity: int, has_tree: bool) -> C
 
 
 def _read_array(file: Any, kinds: str, shape: tuple[int, ...]) -> Array:
-    """An array of numbers whose shape begins with ``shape``; one number if ``shape`` is ``()``."""
+    """An array of numbers whose shape begins with ``shape``; just a number if it is ``()``."""
     array: Array = np.lib.format.read_array(file, allow_pickle=False)
     expected = shape + array.shape[1:] if shape else shape
     if array.shape != expected or array.dtype.kind not in kinds:
@@ -89,7 +89,7 @@ def _read_array(file: Any, kinds: str, shape: tuple[int, ...]) -> Array:
 
 
 def _read_sum_tree(file: Any, capacity: int) -> tuple[NDArray[np.float64], float]:
-    """The priorities of all slots, and the greatest priority that was ever set."""
+    """The priorities of all slots, and the greatest one that was ever set."""
     data = file.read(64 * capacity + MOST_BESIDE)
     tree = load_pickle(data, objects=("sum_tree.SumTree",))
     if not isinstance(tree, PickledObject):

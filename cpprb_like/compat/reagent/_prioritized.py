@@ -20,7 +20,7 @@ from cpprb_like.samplers import PrioritySampler
 
 __all__ = ["PrioritizedReplayBuffer"]
 
-read_priorities = PrioritySampler().read_priorities  # checks as of every buffer with priorities
+read_priorities = PrioritySampler().read_priorities  # as all priorities are read
 
 
 class Priorities(SumTree):
@@ -42,7 +42,7 @@ class Priorities(SumTree):
         return self._sampler.rows.tree
 
     def _set(self, slots: Slots, values: Floats) -> None:
-        there = slots < self._ring.stored  # the other slots hold no row yet
+        there = slots < self._ring.stored  # others hold no row yet
         self._sampler.update_priorities(slots[there], values[there])
 
 
@@ -149,7 +149,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         leaves, greatest = found.priorities
         values = _read_priorities([*leaves, greatest], len(leaves) + 1)
         super()._fill(found._replace(priorities=(values[:-1], greatest)))
-        if found.add_count:  # the maximum so far may be of no stored row
+        if found.add_count:  # the greatest so far may be of no row
             for priority in (greatest, values[0]):
                 self.sum_tree.set(0, priority)
 

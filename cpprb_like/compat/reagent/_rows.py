@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._arguments.arrays import Array, Slots
-from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES
 from cpprb_like.compat.reagent._elements import (
     REQUIRED_KEYS,
@@ -25,45 +23,21 @@ from cpprb_like.compat.reagent._elements import (
     InputError,
     column,
 )
+from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.samplers import Prioritized, Where
 from cpprb_like.views._stacking import take_stacks
 
 CHUNK = 1 << 16  # rows whose windows are in memory at once
 TRUNCATED = "$truncated"  # a field beside those of the user, whose names are names of Python
 IS_TERMINAL = np.arange(16) & 2 != 0  # by the flags of a window, see ``Ring.windows``
-LEAST = {"stack_size": 1, "replay_capacity": 1, "batch_size": 0, "update_horizon": 1}
-
-
-@dataclass
-class Settings:
-    """Parameters of the buffers, checked."""
-
-    stack_size: int = 1
-    replay_capacity: int = 10000
-    batch_size: int = 1
-    return_everything_as_stack: bool | None = False
-    return_as_timeline_format: bool | None = False
-    update_horizon: int = 1
-    gamma: float = 0.99
-    is_declared: bool = False  # whether fields are declared, before the first step
-
-    def __post_init__(self) -> None:
-        for name, least in LEAST.items():
-            setattr(self, name, as_int(name, getattr(self, name), least))
-        self.gamma = as_discount("gamma", self.gamma)
-        if self.replay_capacity < self.update_horizon + self.stack_size:
-            raise InputError(
-                "There is not enough capacity to cover update_horizon and stack_size: expected at "
-                f"least {self.update_horizon} + {self.stack_size}, got {self.replay_capacity}"
-            )
 
 
 class Rows:
     """Rows of named elements, and flags of the slots that can be drawn.
 
-    An episode begins with ``stack_size - 1`` rows of zeros. A slot is valid if its episode has as
-    many rows before its row, and after its row ``update_horizon`` rows or a terminal step.
-    ``follow`` brings ``flags`` up to date.
+    An episode begins with ``stack_size - 1`` rows of zeros. A slot is valid if as many rows of its
+    episode are before its row, and ``update_horizon`` rows or a terminal step behind it. ``flags``
+    are those of the last ``follow``.
     """
 
     def __init__(self, rows: ReplayBuffer, settings: Settings) -> None:
@@ -81,7 +55,7 @@ class Rows:
         self.flags: NDArray[np.bool_] = np.zeros(settings.replay_capacity, np.bool_)
         self.valid = Where(rows.ring, self.flags.take)
         self.seen = 0  # rows written at the last ``follow``
-        self.count: int | None = 0  # number of set flags; None while flags change
+        self.count: int | None = 0  # of the flags that are set; None while they change
         self._columns = {x.name: x for x in rows.ring.columns}
         self._batch_type = _batch_type(transition_names(self.elements, rows.has_priorities))
 
@@ -89,7 +63,7 @@ class Rows:
     def empty(
         cls, elements: Mapping[str, DenseMetadata], settings: Settings, seed: int, by_weight: bool
     ) -> Rows:
-        """Empty rows of the fields ``elements``; ``InputError`` if a buffer refuses them."""
+        """No rows yet, of these fields; ``InputError`` if there can be no such rows."""
         declared: dict[str, Any] = {name: vars(kind) for name, kind in elements.items()}
         declared[TRUNCATED] = {"shape": (), "dtype": bool}
         options: dict[str, Any] = {"terminated": "terminal", "truncated": TRUNCATED, "seed": seed}
@@ -106,7 +80,7 @@ class Rows:
     # ------------------------------------------------------------------ adding
 
     def add(self, step: dict[str, Any], is_truncated: bool, priority: float | None) -> None:
-        """Add a step, and in the same call the rows of zeros before the first step of an episode.
+        """Add a step, in one call together with rows of zeros before it.
 
         ``InputError`` names the field that has no faithful value of its dtype.
         """
@@ -126,7 +100,7 @@ class Rows:
             raise InputError(str(error)) from error
 
     def fill(self, columns: Mapping[str, Array], count: int, priorities: Array | None) -> None:
-        """Add rows that ReAgent stored by slot, to the same slots, after ``count`` rows."""
+        """Add rows that ReAgent stored by slot, after ``count`` rows: each goes to its slot."""
         capacity = self.ring.capacity
         found = {**columns, TRUNCATED: np.zeros(capacity, np.bool_)}
         if priorities is not None:
@@ -141,16 +115,16 @@ class Rows:
     # ------------------------------------------------------------------ which can be drawn
 
     def follow(self) -> NDArray[np.bool_]:
-        """Update and return the flags. After an interrupt the next call does the work again."""
+        """The flags, up to date. An interrupted call is repeated by the next one."""
         if self.ring.written != self.seen:
             self.rows._hold(False, self._take_in)
         return self.flags
 
     def _take_in(self) -> None:
-        """Set the flags of new rows; threads that write wait."""
+        """Set the flags of new rows, while other threads that write wait."""
         written, capacity = self.ring.written, self.ring.capacity
         oldest = max(0, written - capacity)
-        # Also rows before the new ones: rows that they lacked are there now.
+        # Steps before the new rows lacked what follows.
         for start in range(max(oldest, self.seen - self.horizon), written, CHUNK):
             slots = np.arange(start, min(start + CHUNK, written)) % capacity
             _, counts, flags = self.ring.windows(slots, self.padding, self.horizon)
@@ -167,7 +141,7 @@ class Rows:
         self.count = before + int(np.count_nonzero(self.flags[slots]))
 
     def size(self) -> int:
-        """Number of set flags."""
+        """How many flags are set."""
         return int(np.count_nonzero(self.flags)) if self.count is None else self.count
 
     def draw(self, n: int) -> Slots:
@@ -176,7 +150,7 @@ class Rows:
         draw_valid = partial(sampler.draw_starts, self.valid, rng=self.rows.rng, replace=True)
         if not sampler.has_priorities:
             return draw_valid(n=n)[0]  # type: ignore[no-any-return]
-        # Most draws by priority hit valid rows only, and take half the time.
+        # Most such draws hit valid rows only, in half the time.
         slots: Slots = sampler.draw(self.ring, n, self.rows.rng, replace=True)[0]
         wrong = np.flatnonzero(~self.flags[slots])
         if len(wrong):
@@ -190,7 +164,7 @@ class Rows:
         found = self._columns[name]
         if slots.size * found.nbytes < CHECKED_NBYTES:
             dense = np.ascontiguousarray(slots)
-            return take_stacks(self.ring, found, dense, 0)  # takes half the time of ``stack``
+            return take_stacks(self.ring, found, dense, 0)  # half the time of ``stack``
         return self.rows.stack(name, slots, axis=0)
 
     def column(self, name: str) -> Array:
@@ -199,11 +173,11 @@ class Rows:
         return self.read(name, np.where(slots < self.ring.stored, slots, -1)[:, np.newaxis])[:, 0]
 
     def transitions(self, slots: Slots) -> tuple[Slots, Any]:
-        """The oldest slots read, and the batch of the transitions that start at valid ``slots``."""
+        """The oldest slots that are read, and the batch of the transitions from valid slots on."""
         window, counts, _ = self.ring.windows(slots, self.padding, self.horizon, repeat=False)
-        is_short = counts[:, 1] < self.horizon  # the last row of the window is then a terminal step
+        is_short = counts[:, 1] < self.horizon  # so the last row is a terminal step
         steps = np.minimum(counts[:, 1] + 1, self.horizon)
-        # Places in the flat window: first frame of each transition, offsets of a stack.
+        # Places in the flat window: of the first frame of each transition, and of a stack from it.
         firsts = np.arange(len(slots)) * window.shape[1]
         frames = np.arange(self.padding + 1)
         is_timeline = self.settings.return_as_timeline_format
@@ -212,7 +186,7 @@ class Rows:
             is_within = np.arange(self.horizon) < steps[:, np.newaxis]
             following = (firsts[:, np.newaxis] + np.arange(1, self.horizon + 1))[is_within]
         picked = window.take(np.concatenate([firsts, following])[:, np.newaxis] + frames)
-        picked[picked[:, -1] < 0] = -1  # rows after the end of the episode
+        picked[picked[:, -1] < 0] = -1  # behind the end of the episode
         batch: dict[str, Any] = {}
         for name, kind in self.elements.items():
             if name == "terminal":
@@ -236,7 +210,7 @@ class Rows:
         batch["terminal"] = column(is_short)
         batch["indices"] = column(slots.astype(np.int64))
         batch["step"] = column(steps)
-        if self.rows.has_priorities:  # ReAgent's name for the priorities
+        if self.rows.has_priorities:  # ReAgent's name for them
             sampler: Any = self.rows.sampler
             priorities = sampler.rows.get(slots)
             batch["sampling_probabilities"] = column(priorities.astype(np.float32))

@@ -87,9 +87,12 @@ class SumTree:
         ----------
         query_value : float, optional
             In place of the random number: from 0 to 1, how far along all priorities laid end to end
-            the slot lies, or ``ValueError``. 1 is the last slot that has a priority.
+            the slot lies. 1 is the last slot that has a priority. Else ``ValueError``.
 
-        Raises ``NotEnoughDataError``, a ``RuntimeError``, if all priorities are 0.
+        Raises
+        ------
+        NotEnoughDataError
+            All priorities are 0. It is a ``RuntimeError``.
         """
         total = self._weight()
         if query_value is None:
@@ -126,10 +129,18 @@ class SumTree:
         return self._tree.total
 
     def _weight(self) -> float:
-        """The sum of all priorities; ``NotEnoughDataError`` if it is 0."""
+        """The sum of all priorities, which is not 0."""
         if self._tree.total == 0.0:
             raise NotEnoughDataError("cannot sample: all priorities are 0")
         return self._tree.total
+
+    def __getstate__(self) -> tuple[Floats, float]:
+        return self.nodes[-1][: self.capacity], self.max_recorded_priority
+
+    def __setstate__(self, state: tuple[Floats, float]) -> None:
+        SumTree.__init__(self, len(state[0]))
+        self._tree.set(np.arange(self.capacity, dtype=np.intp), state[0])
+        self.max_recorded_priority = state[1]
 
     def __repr__(self) -> str:
         return f"SumTree(capacity={self.capacity}, total={self._tree.total:g})"

@@ -14,6 +14,7 @@ from cpprb_like.compat.reagent._elements import InputError, need
 __all__ = ["DEFAULT_DS", "replay_buffer_to_pre_timeline_df"]
 
 DEFAULT_DS = "2019-01-01"
+LOGGED = ("mdp_id", "sequence_number", "log_prob")
 POSSIBLE = ("possible_actions_mask", "possible_actions")
 
 
@@ -58,14 +59,21 @@ def replay_buffer_to_pre_timeline_df(
     """
     pandas = need("pandas")
     batch = replay_buffer.sample_all_valid_transitions()
+    missing = [name for name in LOGGED if name not in batch._fields]
+    if missing:
+        raise InputError(
+            f"replay_buffer: expected the fields {list(LOGGED)}, {missing} are missing"
+        )
+    if isinstance(batch.reward, list):
+        raise InputError("replay_buffer: expected one without return_as_timeline_format")
 
     def rows(name: str, width: int | None = None) -> Any:
         """A field as an array of vectors, or of one number for each step."""
-        values = getattr(batch, name, [])  # a list too in the timeline format
-        if isinstance(values, list) or values.ndim != 2 or width not in (None, values.shape[1]):
+        values = getattr(batch, name).numpy()
+        if values.ndim != 2 or width not in (None, values.shape[1]):
             kind = "vector" if width is None else "number"
-            raise InputError(f"replay_buffer: expected {name}, one {kind} for each step")
-        return values.numpy() if width is None else values[:, 0].numpy()
+            raise InputError(f"{name}: expected one {kind} for each step, got {values.shape}")
+        return values if width is None else values[:, 0]
 
     def sparse(name: str) -> list[dict[int, float]]:
         return [dict(enumerate(row)) for row in rows(name).tolist()]
