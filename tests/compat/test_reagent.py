@@ -22,7 +22,7 @@ from reagent_twin import Shape, Step, Twin, histories, shapes
 import cpprb_like
 from cpprb_like import NotEnoughDataError
 from cpprb_like.compat.reagent import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.compat.reagent.circular_replay_buffer import InputError
+from cpprb_like.compat.reagent.circular_replay_buffer import InputError, invalid_range
 
 torch = need("torch", "make test-torch")
 
@@ -152,16 +152,22 @@ def test_nothing_behind_a_terminal_step_is_given_out() -> None:
 
 
 def test_time_limits() -> None:
-    """The last steps before a truncation are not valid; the next episode is apart."""
-    rb = ReplayBuffer(stack_size=2, replay_capacity=20, update_horizon=2)
-    for t in range(3):
-        rb.add(observation=[t + 1.0], action=t, reward=1.0, terminal=False, truncated=t == 2)
-    rb.add(observation=[5.0], action=5, reward=1.0, terminal=True, truncated=True)
-    batch = rb.sample_all_valid_transitions()
-    assert batch.state.tolist() == [[[0, 1]], [[0, 5]]]
-    assert batch.next_state.tolist() == [[[2, 3]], [[0, 0]]]
-    assert batch.terminal.tolist() == [[False], [True]]
-    assert rb.add_count == 6
+    """Steps before a truncation are valid with a final observation; the next episode is apart."""
+    for final in (None, [9.0]):
+        rb = ReplayBuffer(stack_size=2, replay_capacity=20, update_horizon=2)
+        for t in range(3):
+            ending = {"truncated": True, "final_observation": final} if t == 2 else {}
+            rb.add(observation=[t + 1.0], action=t, reward=1.0, terminal=False, **ending)
+        rb.add(observation=[5.0], action=5, reward=1.0, terminal=True)
+        batch = rb.sample_all_valid_transitions()
+        states = [[[1, 2]], [[2, 3]], [[3, 9]]] if final else []
+        assert (
+            batch.next_state.tolist()[: len(states)]
+            == [[[2, 3]], [[3, 9]], [[3, 9]]][: len(states)]
+        )
+        assert batch.state.tolist()[-1] == [[0, 5]]
+        assert batch.terminal[:-1].tolist() == [[False]] * (3 if final else 1)
+        assert rb.add_count == (7 if final else 6)
 
 
 def test_rewards_of_several_numbers() -> None:
@@ -170,6 +176,25 @@ def test_rewards_of_several_numbers() -> None:
     for t in range(3):
         rb.add(observation=[0.0], action=0, reward=[t, 10 * t], terminal=t == 2)
     assert rb.sample_all_valid_transitions().reward.tolist() == [[0.5, 5], [2, 20], [2, 20]]
+
+
+def test_flags_that_users_set() -> None:
+    """``set_index_valid_status`` keeps the count, and draws go by it."""
+    rb = ReplayBuffer(replay_capacity=9)
+    for t in range(5):
+        rb.add(observation=[float(t)], action=t, reward=0.0, terminal=False)
+    for _ in range(2):
+        rb.set_index_valid_status(1, False)
+    rb.set_index_valid_status(np.int64(4), is_valid=True)
+    assert (rb.size, flags(rb)) == (4, "101110000")
+    assert set(rb.sample_index_batch(200).tolist()) == {0, 2, 3, 4}
+    assert rb.is_valid_transition(4).dtype == torch.bool
+    assert rb.is_valid_transition(4).shape == ()
+    assert rb.is_valid_transition([0, 1]).tolist() == [True, False]
+    for wrong in (-1, 5, 9):
+        with pytest.raises(IndexError):
+            rb.set_index_valid_status(wrong, True)
+    assert (rb.size, flags(rb)) == (4, "101110000")
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -181,10 +206,83 @@ def test_size_does_not_look_at_all_slots(kind: type[Any]) -> None:
         assert rb.size == rb._rows.count == flags(rb).count("1")
     rb._rows.count = None  # as a call that was cut off leaves it
     assert rb.size == flags(rb).count("1")
-    with pytest.raises(NotImplementedError, match="truncated"):
-        rb.set_index_valid_status(0, False)
-    assert rb.is_valid_transition([0, 1]).dtype == torch.bool
-    assert rb.is_valid_transition(4).shape == ()
+    rb.set_index_valid_status(flags(rb).index("1"), False)
+    assert rb.size == rb._rows.count == flags(rb).count("1")
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_flags_that_users_set_stay_until_the_row_goes(kind: type[Any], is_copied: bool) -> None:
+    """Also while the episode goes on, after the next one has begun, and in a copy."""
+    rb = made(kind, Shape(2, 3, 12))
+    step = {"observation": [1.0], "action": 1, "reward": 1.0}
+    for t in range(5):
+        rb.add(**step, terminal=t == 4)
+    rb.add(**step, terminal=False)
+    before = flags(rb)
+    assert before == "011111000000"
+    rb.set_index_valid_status(1, False)
+    rb.set_index_valid_status(5, False)
+    rb.set_index_valid_status(7, True)
+    if is_copied:
+        rb = copy.copy(rb)
+    rb.add(**step, terminal=False)
+    assert flags(rb) == "001110010000"
+    rb.add(**step, terminal=True)
+    assert flags(rb) == "001110011100"
+    for _ in range(3):
+        rb.add(**step, terminal=False)
+    assert flags(rb) == "000110011100"
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_broken_stack_is_not_drawn_whatever_was_said(kind: type[Any], is_copied: bool) -> None:
+    """Its lost frames were read as zeros."""
+    rb = made(kind, Shape(2, 1, 6))
+    step = {"observation": [1.0], "action": 1, "reward": 1.0, "terminal": False}
+    for _ in range(9):
+        rb.add(**step)
+    assert (flags(rb), rb.cursor()) == ("111001", 4)
+    rb.set_index_valid_status(5, True)
+    rb.add(**step)
+    if is_copied:
+        rb = copy.copy(rb)
+    assert (flags(rb), rb.size) == ("111100", 4)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("is_valid", [False, True])
+def test_an_interrupted_call_leaves_the_flag_with_the_row(
+    kind: type[Any], is_valid: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row was declared, but its flag stayed as it was, for as long as the row was there."""
+    rb = made(kind, Shape(1, 1, 12))
+    for t in range(5):
+        rb.add(observation=[float(t)], action=t, reward=1.0, terminal=False)
+    slot = 4 if is_valid else 1
+    assert rb.is_valid_transition(slot) != is_valid
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rb._rows, "_look", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            rb.set_index_valid_status(slot, is_valid)
+    assert flags(rb) == flags(copy.copy(rb))
+    assert rb.size == flags(rb).count("1")
+
+
+def test_a_slot_made_valid_too_early_gives_zeros_for_what_is_not_there() -> None:
+    """Nothing that was never written is given out, whatever the flags say."""
+    rb = ReplayBuffer(stack_size=3, replay_capacity=9, update_horizon=3)
+    rb.add(observation=[1.0], action=1, reward=1.0, terminal=False)
+    for slot in range(3):
+        rb.set_index_valid_status(slot, True)
+    batch = rb.sample_all_valid_transitions()
+    assert batch.state[:, 0].tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
+    assert batch.next_state.flatten().tolist() == [0] * 9
 
 
 # ---- what is refused ---------------------------------------------------------------------
@@ -255,7 +353,7 @@ def test_empty_buffers() -> None:
         ({"gamma": "0.9"}, ValueError),
         ({"batch_size": -1}, ValueError),
         ({"capacity": 10}, TypeError),
-        ({"observation_shape": [84, 84], "stack_size": 1}, ValueError),
+        ({"observation_shape": [84, 84], "stack_size": 1}, TypeError),
     ],
 )
 def test_constructors_refuse(options: dict[str, Any], error: type[Exception]) -> None:
@@ -270,6 +368,13 @@ def test_least_capacity() -> None:
     with pytest.warns(UserWarning, match="update_horizon=1") as caught:
         ReplayBuffer(return_as_timeline_format=True)
     assert caught[0].filename == __file__
+
+
+def test_invalid_range() -> None:
+    """The slots round the cursor, around the end."""
+    assert invalid_range(0, 5, 2, 1).tolist() == [4, 0, 1]
+    with pytest.raises(AssertionError):
+        invalid_range(5, 5, 2, 1)
 
 
 @pytest.mark.parametrize("kind", CLASSES)

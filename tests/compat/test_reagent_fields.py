@@ -84,7 +84,10 @@ def test_fields_come_in_the_order_of_the_first_step() -> None:
         ({"x": 1}, KeyError),
         ({"action": ...}, KeyError),
         ({"action": ..., "acton": 1}, KeyError),
+        ({"final_observation": [1.0, 2.0]}, AssertionError),
         ({"truncated": np.array([True, False])}, AssertionError),
+        ({"final_observation": [1.0], "truncated": True}, AssertionError),
+        ({"final_observation": ["a", "b"], "truncated": True}, ValueError),
     ],
 )
 @pytest.mark.parametrize("stack_size", [1, 3])
@@ -120,13 +123,15 @@ def test_values_that_can_be_converted_are_taken() -> None:
         (STEP | {"x": torch.ones(2)}, "Input shouldn't be tensor"),
         (STEP | {"x": [[1], [1, 2]]}, "Unable to deduce type"),
         (STEP | {"x": None}, "Unable to deduce type"),
-        (STEP | {"x": {"a": [1]}}, "Unable to deduce type"),
+        (STEP | {"x": {"a": 1}}, "Unable to deduce type"),
+        (STEP | {"x": {1: [1]}}, "Unable to deduce type"),
         (STEP | {"state": 1}, "state"),
         (STEP | {"_x": 1}, "_x"),
         (STEP | {"a b": 1}, "a b"),
         (STEP | {"terminal": [False]}, "terminal"),
         (STEP | {"reward": 1j}, "reward"),
         (STEP | {"observation": {"a": [1]}}, "observation"),
+        (STEP | {"final_observation": [1.0, 2.0]}, "final_observation"),
     ],
 )
 def test_first_steps_that_are_refused_fix_nothing(fields: dict[str, Any], word: str) -> None:
@@ -163,19 +168,94 @@ def test_an_example_fixes_the_fields() -> None:
 
 
 def test_inputs_stay_as_they_are_and_are_copied() -> None:
-    """Later changes of an array do not reach the buffer."""
-    observation = np.ones(2)
+    """Later changes of an array, a list or a dict do not reach the buffer."""
+    observation, ids = np.ones(2), {"a": [1, 2]}
     rb = ReplayBuffer(replay_capacity=5)
     for _ in range(2):
-        rb.add(**STEP | {"observation": observation})
+        rb.add(**STEP | {"observation": observation}, ids=ids)
     observation[:] = 7
+    ids["a"].append(3)
     batch = rb.sample_all_valid_transitions()
     assert batch.state.tolist() == [[1, 1]]
+    assert batch.ids["a"][1].tolist() == [1, 2]
     batch.state[:] = 9
     assert rb.sample_all_valid_transitions().state.tolist() == [[1, 1]]
 
 
 # ---- id lists ----------------------------------------------------------------------------
+
+
+def sparse(i: int) -> dict[str, Any]:
+    """Lists of changing lengths, some of them empty."""
+    ids = {"even": list(range(i % 4)), "odd": np.arange(i % 4, 4)}
+    scores = {"s": (list(range(i % 7)), [k + 0.5 for k in range(i % 7)])}
+    return {"ids": ids, "scores": scores}
+
+
+@pytest.mark.parametrize("n", [1, 9, 30])
+def test_id_lists(n: int) -> None:
+    """All lists of a batch one after the other, and where each begins."""
+    rb = ReplayBuffer(replay_capacity=20)
+    for i in range(n):
+        rb.add(**STEP | {"terminal": i == n - 1}, **sparse(i))
+    batch = rb.sample_all_valid_transitions()
+    numbers = [i for slot in range(min(n, 20)) for i in range(n) if i % 20 == slot and i >= n - 20]
+    for prefix, rows in (("", numbers), ("next_", [i + 1 for i in numbers])):
+        feats = [sparse(i) if i < n else {"ids": {}, "scores": {}} for i in rows]
+        for key in ("even", "odd"):
+            lists = [list(feat["ids"].get(key, [])) for feat in feats]
+            offsets, ids = getattr(batch, f"{prefix}ids")[key]
+            assert (offsets.dtype, ids.dtype) == (torch.int32, torch.int64)
+            assert offsets.tolist() == np.cumsum([0, *map(len, lists)])[:-1].tolist()
+            assert ids.tolist() == sum(lists, [])
+        pairs = [feat["scores"].get("s", ([], [])) for feat in feats]
+        offsets, ids, scores = getattr(batch, f"{prefix}scores")["s"]
+        assert scores.dtype == torch.float32
+        assert offsets.tolist() == np.cumsum([0, *(len(pair[0]) for pair in pairs)])[:-1].tolist()
+        assert ids.tolist() == sum((list(pair[0]) for pair in pairs), [])
+        assert scores.tolist() == sum((list(pair[1]) for pair in pairs), [])
+    assert rb.sample_transition_batch(0, []).ids["even"][0].tolist() == []
+
+
+def test_id_lists_in_the_timeline() -> None:
+    """Next lists are lists of what a batch is else."""
+    rb = ReplayBuffer(replay_capacity=9, update_horizon=2, return_as_timeline_format=True)
+    for i in range(3):
+        rb.add(**STEP | {"terminal": i == 2}, ids={"a": [i] * i})
+    found = rb.sample_all_valid_transitions().next_ids
+    assert [[tensor.tolist() for tensor in item["a"]] for item in found] == [
+        [[0, 1], [1, 2, 2]],
+        [[0, 2], [2, 2]],
+        [[0], []],
+    ]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [{"a": [1]}, {"a": [1], "c": [2]}, {"a": [1], "b": [0.5]}, {"a": [1], "b": [[1]]}, [1], 1],
+)
+def test_other_lists_are_refused(ids: Any) -> None:
+    """Missing or unknown keys, and what is no list of ids."""
+    rb = ReplayBuffer(replay_capacity=9)
+    rb.add(**STEP, ids={"a": [1], "b": []})
+    with pytest.raises(AssertionError, match="ids"):
+        rb.add(**STEP, ids=ids)
+    assert rb.add_count == 1
+
+
+@pytest.mark.parametrize("scores", [([1], [0.5, 1]), [[1], [0.5]], ([1],), ([0.5], [1.0])])
+def test_other_scores_are_refused(scores: Any) -> None:
+    """A tuple of as many ids as scores is expected."""
+    rb = ReplayBuffer(replay_capacity=9)
+    rb.add(**STEP, x={"a": ([1, 2], [0.5, 1])})
+    with pytest.raises(AssertionError, match="x"):
+        rb.add(**STEP, x={"a": scores})
+
+
+def test_id_lists_have_no_stacks() -> None:
+    """Which is said at once, and not at the first draw."""
+    with pytest.raises(ValueError, match="stack_size"):
+        ReplayBuffer(stack_size=2).add(**STEP, ids={"a": [1]})
 
 
 # ---- declared ----------------------------------------------------------------------------
@@ -286,6 +366,32 @@ def test_buffers_of_an_environment() -> None:
     )
     assert rb.get_add_args_signature()[1] == ("action", (2,), np.int64)
     assert rb.get_add_args_signature()[-1][0] == "sequence_number"
+
+
+def test_buffers_of_a_recommendation_environment() -> None:
+    """The user is the observation; documents and answers have an axis for all of them."""
+    answer = Dict(spaces={"click": CHOICE, "quality": box(2)})
+    spaces: dict[str, Any] = {
+        "user": box(5),
+        "doc": Dict(spaces={"0": box(7), "1": box(7)}),
+        "response": Tuple(spaces=(answer,) * 3),
+    }
+    env = SimpleNamespace(observation_space=Dict(spaces=spaces), action_space=CHOICE)
+
+    def extras() -> list[Any]:
+        rb = ReplayBuffer.create_from_env(env, replay_memory_size=10, batch_size=2)
+        assert rb.get_add_args_signature()[0] == ("observation", (5,), np.float32)
+        return [tuple(element) for element in rb.get_add_args_signature()[4:-3]]
+
+    answers = [("response_click", (3,), np.int64), ("response_quality", (3, 2), np.float32)]
+    assert extras() == [("doc", (2, 7), np.float32), *answers]
+    spaces["doc"] = Dict(
+        spaces={"0": Dict(spaces={"id": CHOICE}), "1": Dict(spaces={"id": CHOICE})}
+    )
+    assert extras() == [("doc_id", (2,), np.int64), *answers]
+    spaces["doc"] = Dict(spaces={"0": CHOICE})
+    with pytest.raises(NotImplementedError):
+        extras()
 
 
 @pytest.mark.parametrize(

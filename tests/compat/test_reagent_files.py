@@ -34,7 +34,7 @@ def filled(kind: type[Any], n: int = 11) -> tuple[Any, Twin]:
     """A buffer of three episodes in a ring that has wrapped, and its twin."""
     rb, twin = made(kind, SHAPE), Twin(SHAPE)
     for t in range(n):
-        rb.add(**twin.add(Step(t % 4 == 3, False)))
+        rb.add(**twin.add(Step(t % 4 == 3, False, False)))
     return rb, twin
 
 
@@ -73,6 +73,19 @@ def test_checkpoints_of_the_package_go_on(
         assert other.get_priority([0]) == 7.0
 
 
+def test_lists_of_ids_are_saved_by_an_encoder(tmp_path: Path) -> None:
+    """They are Python objects to a checkpoint."""
+    rb = ReplayBuffer(replay_capacity=5)
+    for t in range(3):
+        ids = {"shop": [t, t + 1]}
+        rb.add(observation=[0.0], action=t, reward=0.0, terminal=False, ids=ids)
+    with pytest.raises(TypeError, match="encode"):
+        checkpoint.save(rb, tmp_path)
+    checkpoint.save(rb, tmp_path, encode=pickle.dumps)
+    other = checkpoint.load(tmp_path, decode=pickle.loads)
+    assert repr(other._store["ids"].tolist()) == repr(rb._store["ids"].tolist())
+
+
 @pytest.mark.parametrize("kind", CLASSES)
 @given(shape=shapes(), history=histories(), later=histories(), is_known=st.booleans())
 def test_everything_is_restored(
@@ -106,6 +119,24 @@ def test_everything_is_restored(
     check(other, twin)
     if kind is PrioritizedReplayBuffer:
         assert priorities(other) == priorities(rb)
+
+
+def test_flags_that_users_set_and_id_lists_are_restored(tmp_path: Path) -> None:
+    """Validity is not found anew but read; lists keep their keys and lengths."""
+    rb = ReplayBuffer(replay_capacity=4)
+    for t in range(6):
+        lists = {"ids": {"a": [t] * t, "b": []}, "x": {"c": ([t], [0.5 * t])}}
+        rb.add(observation=1.0, action=t, reward=1.0, terminal=False, **lists)
+    rb.set_index_valid_status(2, False)
+    rb.save(tmp_path, 0)
+    other = ReplayBuffer(replay_capacity=4)
+    other.load(tmp_path, 0)
+    assert other._is_index_valid.tolist() == rb._is_index_valid.tolist()
+    one, two = (buffer.sample_all_valid_transitions() for buffer in (rb, other))
+    assert one._fields == two._fields
+    for name in ("ids", "next_ids", "x", "next_x"):
+        for key, columns in getattr(one, name).items():
+            assert [x.tolist() for x in getattr(two, name)[key]] == [x.tolist() for x in columns]
 
 
 def test_old_saves_are_removed(tmp_path: Path) -> None:
@@ -243,7 +274,7 @@ def test_files_that_reagent_wrote_are_read(
         return
     save_as_reagent(rb, folder, 3)
     if is_known:
-        other.add(**Twin(shape).add(Step(False, False)))
+        other.add(**Twin(shape).add(Step(False, False, False)))
     other.load(folder, 3)
     check(other, twin)
     if kind is PrioritizedReplayBuffer:

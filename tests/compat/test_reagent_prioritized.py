@@ -55,6 +55,9 @@ def test_draws_are_of_the_valid_slots_by_priority(
     batch = rb.sample_all_valid_transitions()
     assert batch.sampling_probabilities[:, 0].tolist() == priorities[valid].tolist()
     if priorities[valid].any():
+        np.testing.assert_allclose(
+            batch.probabilities[:, 0], priorities[valid] / priorities[valid].sum(), rtol=1e-6
+        )
         drawn = rb.sample_index_batch(4000)
         assert set(drawn.tolist()) <= set(valid)
         counts = np.bincount(drawn, minlength=shape.capacity)[valid] / 4000
@@ -62,8 +65,26 @@ def test_draws_are_of_the_valid_slots_by_priority(
     else:
         with pytest.raises(NotEnoughDataError):
             rb.sample_index_batch(9)
-    assert batch.sampling_probabilities.dtype == torch.float32
-    assert rb.get_priority([(twin.rows - 1) % shape.capacity]).dtype == np.float32
+    newest = rb.get_priority([(twin.rows - 1) % shape.capacity])
+    stack = batch.priority if shape.stack_size == 1 else batch.priority[:, -1:]
+    assert stack[:, 0].tolist() == priorities[valid].tolist()
+    assert newest.dtype == np.float32
+
+
+def test_batches_have_the_true_priorities() -> None:
+    """Also those of the rows behind, and zero where there is none."""
+    rb = steps(3)
+    batch = rb.sample_all_valid_transitions()
+    assert batch._fields[-4:] == (
+        "priority",
+        "next_priority",
+        "sampling_probabilities",
+        "probabilities",
+    )
+    assert batch.priority.tolist() == batch.sampling_probabilities.tolist() == [[1], [2], [3]]
+    assert batch.next_priority.tolist() == [[2], [3], [0]]
+    assert {column.dtype for column in batch[-4:]} == {torch.float32}
+    assert rb.sample_transition_batch().probabilities.shape == (4, 1)
 
 
 def test_a_priority_is_the_greatest_so_far_unless_given() -> None:
@@ -113,7 +134,9 @@ def test_setting_priorities() -> None:
     rb.set_priority(batch.indices, torch.tensor([[0.25], [0.0]]))
     assert rb.get_priority(torch.arange(6)).tolist() == [7, 6, 0.25, 0, 5, 6]
     rb.sum_tree.set(4, 100.0)
-    assert rb.sample_transition_batch(indices=[4]).sampling_probabilities.item() == 100
+    assert rb.sample_transition_batch(indices=[4]).probabilities.item() == pytest.approx(
+        100 / 119.25
+    )
     assert 3 not in rb.sample_index_batch(500).tolist()
     for wrong in ([20], [-1]):
         with pytest.raises(IndexError):
@@ -128,11 +151,15 @@ def test_setting_priorities() -> None:
 
 
 def test_invalid_slots_are_not_drawn_whatever_their_priority() -> None:
-    """Padding and the newest steps."""
+    """Padding, the newest steps, and those that users declare invalid."""
     rb = PrioritizedReplayBuffer(2, 10, 4)
     for t in range(4):
         add(rb, t, priority=1.0)
     rb.set_priority(np.arange(10), np.full(10, 1e6))
+    assert set(rb.sample_index_batch(300).tolist()) == {1, 2, 3}
+    rb.set_index_valid_status(2, False)
+    assert set(rb.sample_index_batch(300).tolist()) == {1, 3}
+    rb.set_index_valid_status(2, True)
     assert set(rb.sample_index_batch(300).tolist()) == {1, 2, 3}
 
 
@@ -167,8 +194,6 @@ def test_declared_buffers_take_the_priority_last() -> None:
     assert rb.sample_transition_batch()._fields[7:] == ("indices", "step", "sampling_probabilities")
     with pytest.raises(ValueError, match="Add expects"):
         rb.add(frame, 0, 0, 0, 1.0, 1.0)
-    with pytest.raises(TypeError, match="by position"):
-        PrioritizedReplayBuffer((84, 84), 4, 100, 32, stack_size=4)
     with pytest.raises(RuntimeError):
         PrioritizedReplayBuffer((84, 84), 4, 100, 32).sample_index_batch(2)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from beside_writers import SIZE, check_together, frames_of
+from beside_writers import FRAME, SIZE, check_together, frames_of
 from interruptions import cut_everywhere
 from optional import need
 
@@ -48,6 +48,7 @@ class Uniform:
             reward=float(self.x),
             terminal=is_last and episode % 3 > 0,
             **({"truncated": True} if is_last and episode % 3 == 0 else {}),
+            **({"final_observation": np.full(FRAME, self.x + 1)} if is_last else {}),
             **self.more(),
         )
 
@@ -60,7 +61,7 @@ class Uniform:
             numbers = stacks.numpy()[:, 0, 0, :]
             assert (stacks.numpy() == numbers[:, None, None, :]).all(), "a torn frame"
             wanted = newest[:, None] + np.arange(1 - DEPTH, 1)
-            wanted[(wanted < first[:, None]) | (newest == first + EPISODE)[:, None]] = 0
+            wanted[wanted < first[:, None]] = 0
             assert (numbers == wanted).all(), "a frame of another step"
         assert (batch.reward[:, 0].numpy() == (2 * x + steps - 1) * steps / 2).all(), "a wrong sum"
         is_last = after == first + EPISODE
@@ -143,7 +144,7 @@ def look(rb: Any) -> Any:
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
 @pytest.mark.parametrize("added", [0, 3, 20])
 @pytest.mark.parametrize(
-    "options", [{"terminal": False}, {"terminal": False, "truncated": True}], ids=repr
+    "options", [{"terminal": False}, {"terminal": True, "final_observation": [51]}], ids=repr
 )
 def test_an_add_that_is_cut_short_is_whole_or_nothing(
     kind: Any, added: int, options: dict[str, Any]

@@ -33,6 +33,7 @@ class Step:
 
     terminal: bool
     truncated: bool
+    final: bool
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Episode:
     steps: list[int] = field(default_factory=list)
     is_over: bool = False
     is_terminal: bool = False
+    final: int | None = None
 
 
 def values(number: int) -> dict[str, Any]:
@@ -52,6 +54,16 @@ def values(number: int) -> dict[str, Any]:
         "action": number + 1,
         "reward": float(number + 1),
         "extra": np.array([[number + 1], [number + 0.5]], np.float32),
+    }
+
+
+def final_values(number: int) -> dict[str, Any]:
+    """The row behind an episode that ended with this step: an observation, and else zeros."""
+    return {
+        "observation": np.array([-number - 1000, number + 1000], np.float32),
+        "action": 0,
+        "reward": 0.0,
+        "extra": np.zeros((2, 1), np.float32),
     }
 
 
@@ -79,6 +91,10 @@ class Twin:
         fields = values(number) | {"terminal": step.terminal}
         if step.truncated:
             fields["truncated"] = True
+        if step.final and episode.is_over:
+            episode.final = number
+            self.rows += 1
+            fields["final_observation"] = final_values(number)["observation"]
         return fields
 
     def valid(self) -> dict[int, tuple[Episode, int]]:
@@ -86,25 +102,29 @@ class Twin:
         oldest = max(0, self.rows - self.shape.capacity)
         found = {}
         for episode in self.episodes:
+            knows_end = episode.is_terminal or episode.final is not None
             for place in range(len(episode.steps)):
                 row = episode.first_row + place
                 has_stack = row - (self.shape.stack_size - 1) >= oldest
-                has_future = place + self.shape.horizon < len(episode.steps) or episode.is_terminal
+                has_future = place + self.shape.horizon < len(episode.steps) or knows_end
                 if has_stack and has_future:
                     found[row % self.shape.capacity] = episode, place
         return dict(sorted(found.items()))
 
     def stack(self, name: str, episode: Episode, place: int) -> Array:
-        """The stack that ends at a place of an episode; zeros behind the last step."""
+        """The stack that ends at a place of an episode: behind the last step, at the final row."""
         blank = np.zeros(SHAPES[name], np.float32)
-        if place == len(episode.steps):
+        if place == len(episode.steps) and episode.final is None:
             return np.stack([blank] * self.shape.stack_size, axis=-1)
         frames = []
         for number in range(place - self.shape.stack_size + 1, place + 1):
             if number < 0:
                 frames.append(blank)
-            else:
+            elif number < len(episode.steps):
                 frames.append(np.asarray(values(episode.steps[number])[name]))
+            else:
+                assert episode.final is not None
+                frames.append(np.asarray(final_values(episode.final)[name]))
         return np.stack(frames, axis=-1)
 
     def steps(self, episode: Episode, place: int) -> int:
@@ -122,9 +142,11 @@ def shapes(draw: st.DrawFn) -> Shape:
 def histories(*, truncation: bool = True) -> st.SearchStrategy[list[Step]]:
     """Steps of episodes that are mostly short, some longer than the ring."""
     flag = st.booleans() if truncation else st.just(False)
-    plain = st.just(Step(False, False))
-    end = st.builds(Step, st.booleans() if truncation else st.just(True), flag)
+    plain = st.just(Step(False, False, False))
+    end = st.builds(Step, st.booleans() if truncation else st.just(True), flag, flag)
     runs = st.tuples(st.integers(0, 30) | st.integers(0, 3), end | plain)
     return st.lists(runs, max_size=8).map(
-        lambda pairs: [step for n, last in pairs for step in [Step(False, False)] * n + [last]]
+        lambda pairs: [
+            step for n, last in pairs for step in [Step(False, False, False)] * n + [last]
+        ]
     )

@@ -7,10 +7,13 @@ arguments of the constructors (``_settings``); and files that ReAgent wrote (``_
 from __future__ import annotations
 
 import copy
+import json
+import operator
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
@@ -22,28 +25,25 @@ from cpprb_like._arguments.checks import as_int, as_path
 from cpprb_like.checkpoint import Savable
 from cpprb_like.compat.reagent._elements import (
     DenseMetadata,
+    ElementMetadata,
     InferredElement,
     InputError,
     NamesError,
     ReplayElement,
     check_elements,
+    describe,
+    described,
     infer_step,
     need,
 )
 from cpprb_like.compat.reagent._files import Contents, read_files
 from cpprb_like.compat.reagent._rows import Rows, transition_names
-from cpprb_like.compat.reagent._settings import Settings, declared
+from cpprb_like.compat.reagent._settings import Settings, declare_spaces, declared
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]
 
 CHECKPOINT_DURATION = 4  # iterations after which a save is removed
-# The order of arguments; behind ``observation_shape`` if fields are declared.
-ORDER = (
-    *("stack_size", "replay_capacity", "batch_size", "return_everything_as_stack"),
-    *("return_as_timeline_format", "update_horizon", "gamma", "max_sample_attempts"),
-)
-SIZES = "stack_size", "replay_capacity", "update_horizon"
 
 Tensor = Any  # of PyTorch, which type checkers need not have
 Element = Any  # InferredElement or ReplayElement: which one, depends on the constructor
@@ -82,8 +82,10 @@ class ReplayBuffer(Savable):
     InputError
         There is not enough capacity, or an argument is refused. It is a ``ValueError`` and an
         ``AssertionError``.
-    TypeError, ImportError
-        An argument is unknown or of a wrong type; there is no PyTorch.
+    TypeError
+        An argument is unknown or of a wrong type.
+    ImportError
+        There is no PyTorch.
 
     Notes
     -----
@@ -113,21 +115,15 @@ class ReplayBuffer(Savable):
     """
 
     _BY_WEIGHT: ClassVar[bool] = False  # whether steps have priorities
-    _ORDER: ClassVar[tuple[str, ...]] = ORDER  # of arguments by position
+    _inferred: ClassVar[Callable[..., Settings]] = Settings
 
     def __init__(self, *args: Any, **options: Any) -> None:
         need("torch")
-        names, elements = self._ORDER, None
-        is_declared = "observation_shape" in options or (args and not hasattr(args[0], "__index__"))
-        if is_declared:
-            names = ("observation_shape", *ORDER)
-        if len(args) > len(names) or not options.keys().isdisjoint(names[: len(args)]):
-            raise TypeError(f"expected {names} by position or name, got {len(args)} and {options}")
-        options |= dict(zip(names, args, strict=False))
-        options.pop("max_sample_attempts", None)
-        if is_declared:
-            elements, options = declared(**options)
-        settings = Settings(**options, is_declared=bool(is_declared))
+        elements = None
+        if "observation_shape" in options or (args and not hasattr(args[0], "__index__")):
+            settings, elements = declared(*args, **options)
+        else:
+            settings = self._inferred(*args, **options)
         if settings.return_as_timeline_format and settings.update_horizon == 1:
             warnings.warn(
                 "return_as_timeline_format: with update_horizon=1 all lists have one item",
@@ -135,7 +131,7 @@ class ReplayBuffer(Savable):
             )
         self._open(settings, elements)
 
-    def _open(self, settings: Settings, elements: dict[str, DenseMetadata] | None) -> None:
+    def _open(self, settings: Settings, elements: dict[str, ElementMetadata] | None) -> None:
         """Be an empty buffer; ``elements`` are the fields if they are known."""
         self._settings = settings
         self._earlier = 0  # rows that ReAgent wrote and that had been overwritten in its files
@@ -148,34 +144,30 @@ class ReplayBuffer(Savable):
         *,
         replay_memory_size: int,
         batch_size: int,
+        stack_size: int = 1,
         store_log_prob: bool = True,
         **options: Any,
     ) -> ReplayBuffer:
-        """A buffer with the fields of an environment's spaces declared, as until July 2020.
+        """A buffer with the fields of an environment's spaces declared.
 
-        ``env.observation_space`` is a Box, ``env.action_space`` a Box, MultiDiscrete or Discrete,
-        of gym or Gymnasium; others raise ``NotImplementedError``. Further fields are ``mdp_id`` and
-        ``sequence_number``, and ``log_prob`` with ``store_log_prob``.
+        Parameters
+        ----------
+        env : gym.Env or gymnasium.Env
+            Its ``observation_space`` is a Box, or the Dict of a RecSim environment; its
+            ``action_space`` a Box, MultiDiscrete or Discrete. Other spaces raise
+            ``NotImplementedError``.
+        replay_memory_size, batch_size, stack_size, **options
+            As for the constructor.
+        store_log_prob : bool
+            Add the field ``log_prob``, behind ``mdp_id`` and ``sequence_number``.
         """
-        space, action = env.observation_space, env.action_space
-        for found, kinds in (space, ("Box",)), (action, ("Box", "MultiDiscrete", "Discrete")):
-            if type(found).__name__ not in kinds:
-                raise NotImplementedError(f"env: expected a space {kinds}, got {found}")
-        extras = [("mdp_id", (), np.int64), ("sequence_number", (), np.int64)]
-        return cls(
-            observation_shape=tuple(space.shape),
-            observation_dtype=space.dtype,
-            action_shape=tuple(action.shape),
-            action_dtype=action.dtype,
-            extra_storage_types=[*extras, *[("log_prob", (), np.float32)] * store_log_prob],
-            replay_capacity=replay_memory_size,
-            batch_size=batch_size,
-            **options,
-        )
+        fields = declare_spaces(env, store_log_prob=store_log_prob)
+        sizes = {"replay_capacity": replay_memory_size, "batch_size": batch_size}
+        return cls(**fields, stack_size=stack_size, **sizes, **options)
 
-    def _new_rows(self, elements: dict[str, DenseMetadata]) -> Rows:
+    def _new_rows(self, elements: dict[str, ElementMetadata]) -> Rows:
         """Rows for these fields, or ``InputError``."""
-        check_elements(elements)
+        check_elements(elements, self._settings.stack_size)
         seed = int(need("torch").randint(1 << 62, ()))
         return Rows.empty(elements, self._settings, seed, self._BY_WEIGHT)
 
@@ -190,11 +182,15 @@ class ReplayBuffer(Savable):
             Where fields are declared, their values in that order; else fields are keywords.
         **fields
             ``observation``, ``action``, ``reward``, ``terminal`` and any others. The first call
-            fixes their names, shapes and dtypes, where float64 becomes float32: arrays or numbers.
-            Later values are converted where that does not change their meaning.
+            fixes their names, shapes and dtypes, where float64 becomes float32: arrays, numbers,
+            dicts of lists of ids, or dicts of tuples of ids and scores. Later values are converted
+            where that does not change their meaning.
         truncated : bool
             The episode ends here without a terminal step: a time limit. The last
             ``update_horizon`` steps, whose next state is not known, never become valid.
+        final_observation : array_like, optional
+            At the end of an episode, the observation behind its last step; it takes one more row.
+            The last steps of a truncated episode are valid then.
 
         Raises
         ------
@@ -202,8 +198,9 @@ class ReplayBuffer(Savable):
             Fields are missing or unknown. It is a ``ValueError``, ``KeyError`` and
             ``AssertionError``.
         InputError
-            A value has another shape, or no faithful value of the field's dtype. It is a
-            ``ValueError`` and an ``AssertionError``. Whatever is raised, the buffer is as it was.
+            A value has another shape, or no faithful value of the field's dtype; or there is a
+            final observation, but no end. It is a ``ValueError`` and an ``AssertionError``.
+            Whatever is raised, the buffer is as it was.
         """
         self._write(self._by_name(args, fields), None)
 
@@ -221,14 +218,21 @@ class ReplayBuffer(Savable):
 
     def _write(self, fields: dict[str, Any], priority: float | None) -> None:
         """Add a step."""
-        truncated = fields.pop("truncated", False)
+        truncated, final = fields.pop("truncated", False), fields.pop("final_observation", None)
         if not isinstance(truncated, (bool, np.bool_, int)):
             raise InputError(f"truncated: expected a bool, got {truncated!r}")
         rows = self._new_rows(infer_step(fields)) if self._rows is None else self._rows
-        if fields.keys() != rows.elements.keys():
+        kinds = rows.elements
+        if fields.keys() != kinds.keys():
             raise NamesError(f"Add expects {self._add_names()}, got {list(fields)}")
-        step = {name: kind.read(name, fields[name]) for name, kind in rows.elements.items()}
-        rows.add(step, bool(truncated) and not step["terminal"], priority)
+        step = {name: kind.read(name, fields[name]) for name, kind in kinds.items()}
+        is_terminal = bool(step["terminal"])
+        is_end = is_terminal or bool(truncated)
+        if final is not None:
+            if not is_end:
+                raise InputError("final_observation: the step is neither terminal nor truncated")
+            final = kinds["observation"].read("final_observation", final)
+        rows.add(step, is_terminal, is_end, final, priority)
         self._rows = rows
 
     def _add_names(self) -> list[str]:
@@ -295,39 +299,48 @@ class ReplayBuffer(Savable):
         """Whether a slot can be drawn: a tensor of bool, of the shape of ``index``."""
         return need("torch").from_numpy(np.asarray(self._flags[self._slots(index)]))
 
-    def set_index_valid_status(self, idx: Any, is_valid: bool) -> None:
-        """Not there: raises ``NotImplementedError``, as the rows decide what can be drawn."""
-        raise NotImplementedError(
-            "set_index_valid_status: the rows decide what can be drawn; add with truncated=True "
-            "where an episode is cut off"
-        )
+    def set_index_valid_status(self, idx: SupportsIndex, is_valid: bool) -> None:
+        """Say whether a slot can be drawn, until another row takes it.
+
+        Raises ``IndexError`` if there is no such slot, or it is to be valid and holds nothing.
+        """
+        slot = int(self._slots(operator.index(idx)))
+        is_there = slot < self.add_count
+        if is_valid and not is_there:
+            raise IndexError(f"idx: expected a slot that was written, got {idx}")
+        if self._rows is not None and is_there:
+            self._rows.say(slot, bool(is_valid))
 
     def get_storage_signature(self) -> list[Element]:
-        """The fields that are stored: names and kinds, or as declared; empty before the first step.
+        """The fields that are stored: their names and kinds, or as they were declared.
 
-        ``get_add_args_signature`` has the fields that ``add`` takes.
+        Empty before they are known.
         """
-        elements = {} if self._rows is None else self._rows.elements
-        return [self._element(name, kind) for name, kind in elements.items()]
+        if self._rows is None:
+            return []
+        return [self._element(name, kind) for name, kind in self._rows.elements.items()]
 
     def get_add_args_signature(self) -> list[Element]:
         """The fields that ``add`` takes."""
         return self.get_storage_signature()
 
-    def _element(self, name: str, kind: DenseMetadata) -> Element:
-        if self._settings.is_declared:
+    def _element(self, name: str, kind: ElementMetadata) -> Element:
+        if self._settings.is_declared and isinstance(kind, DenseMetadata):
             return ReplayElement(name, kind.shape, kind.dtype)
         return InferredElement(name, kind)
 
     def get_transition_elements(self) -> list[str]:
         """The names of what a batch consists of; the fixed ones before the fields are known."""
         elements = {} if self._rows is None else self._rows.elements
-        return list(transition_names(elements, self._BY_WEIGHT))
+        return list(transition_names(elements, self._BY_WEIGHT, self._settings.is_declared))
 
     # Names that users of ReAgent read although they are private.
 
     _replay_capacity = property(attrgetter("_settings.replay_capacity"))
     _batch_size = property(attrgetter("_settings.batch_size"))
+    _stack_size = property(attrgetter("_settings.stack_size"))
+    _update_horizon = property(attrgetter("_settings.update_horizon"))
+    _gamma = property(attrgetter("_settings.gamma"))
     _num_valid_indices = property(attrgetter("size"))
 
     @property
@@ -335,24 +348,41 @@ class ReplayBuffer(Savable):
         return need("torch").from_numpy(self._flags.copy())
 
     @property
-    def _store(self) -> dict[str, Tensor]:
+    def _store(self) -> dict[str, Any]:
         """Each field at all slots, as copies."""
-        rows, from_numpy = self._rows, need("torch").from_numpy
+        rows, found = self._rows, dict[str, Any]()
         if rows is None:
-            return {}
-        return {name: from_numpy(rows.column(name)) for name in rows.elements}
+            return found
+        for name, kind in rows.elements.items():
+            values = rows.column(name)
+            is_dense = isinstance(kind, DenseMetadata)
+            found[name] = need("torch").from_numpy(values) if is_dense else values
+        return found
 
     # ------------------------------------------------------------------ sampling
 
     def sample_index_batch(self, batch_size: SupportsIndex) -> Tensor:
-        """Draw slots uniformly, or by priority, with replacement: a tensor of int64.
+        """Draw slots uniformly, or by priority, with replacement.
 
-        Raises ``NotEnoughDataError``, a ``RuntimeError``, if no slot is valid, or none of them has
-        a priority above 0. Cost: proportional to ``batch_size``, and with priorities to the
-        logarithm of the capacity.
+        Returns
+        -------
+        Tensor of int64, shape (batch_size,)
+
+        Raises
+        ------
+        NotEnoughDataError
+            No slot is valid, or none of them has a priority above 0. It is a ``RuntimeError``.
+
+        Notes
+        -----
+        Cost: proportional to ``batch_size``, and with priorities to the logarithm of the capacity.
         """
         n = as_int("batch_size", batch_size, 0)
-        slots = self._consistently(lambda rows: rows.draw(n), lambda _, slots: (slots, slots))
+
+        def read(rows: Rows, slots: Slots) -> tuple[Slots, Slots]:  # noqa: ARG001
+            return slots, slots
+
+        slots = self._consistently(lambda rows: rows.draw(n), read)
         return need("torch").from_numpy(slots.astype(np.int64, copy=False))
 
     def sample_all_valid_transitions(self) -> Any:
@@ -383,9 +413,10 @@ class ReplayBuffer(Savable):
             ``state, action, reward, next_state, next_action, next_reward, terminal, indices, step``
             and ``x, next_x`` for each other field. ``reward`` is the discounted sum of the steps,
             float32; ``step`` their number; ``terminal``, bool, and next values are those behind
-            the last of them. Next values are zeros where the episode ended. ``reward`` and next
-            values are different in the timeline format, and ``reward`` with
-            ``return_everything_as_stack``, see the class.
+            the last of them. Next values are zeros where an episode ended and no final observation
+            is known. ``reward`` and next values are different in the timeline format, and
+            ``reward`` with ``return_everything_as_stack``, see the class. Id lists are
+            ``{key: (offsets, ids)}`` or ``{key: (offsets, ids, scores)}``.
 
         Raises
         ------
@@ -446,16 +477,24 @@ class ReplayBuffer(Savable):
         directory = as_path("checkpoint_dir", checkpoint_dir)
         if not directory.is_dir():
             raise FileNotFoundError(f"checkpoint_dir: there is no directory {directory}")
-        checkpoint.save(self, directory / f"replay_buffer_ckpt.{iteration_number}")
+        folder = _folder(directory, iteration_number)
+        checkpoint.save(self, folder, encode=lambda lists: json.dumps(lists).encode())
         if isinstance(iteration_number, (int, np.integer)):
-            old = f"replay_buffer_ckpt.{iteration_number - CHECKPOINT_DURATION}"
-            shutil.rmtree(directory / old, ignore_errors=True)
+            old = _folder(directory, iteration_number - CHECKPOINT_DURATION)
+            shutil.rmtree(old, ignore_errors=True)
 
     def load(self, checkpoint_dir: Any, suffix: Any) -> None:
         """Replace everything in the buffer by what ``save`` wrote, or ReAgent.
 
         The fields need not be known yet. Of files that ReAgent wrote, which slots are valid is
-        found from the terminal flags. ``suffix`` is the ``iteration_number``.
+        found from the terminal flags.
+
+        Parameters
+        ----------
+        checkpoint_dir : str or path
+            Where the files are.
+        suffix : int or str
+            The ``iteration_number``.
 
         Raises
         ------
@@ -466,48 +505,68 @@ class ReplayBuffer(Savable):
             other fields, or are damaged.
         """
         directory = as_path("checkpoint_dir", checkpoint_dir)
-        folder = directory / f"replay_buffer_ckpt.{suffix}"
+        folder = _folder(directory, suffix)
+        other: ReplayBuffer
         if folder.is_dir():
-            other = checkpoint.load(folder)
+            other = checkpoint.load(folder, decode=json.loads)
+            if _picture(self) != _picture(other):
+                raise InputError(
+                    f"{folder}: written by a buffer with {_picture(other)}, not {_picture(self)}"
+                )
         else:
             capacity = self._settings.replay_capacity
+            known = None if self._rows is None else self._rows.elements
+            found = read_files(directory, suffix, capacity, known, self._BY_WEIGHT)
             other = object.__new__(type(self))
-            other._open(self._settings, None)
-            other._fill(read_files(directory, suffix, capacity, self._BY_WEIGHT))
-        its, ours = _picture(other), _picture(self)
-        if its[:-1] != ours[:-1] or (its[-1] and ours[-1] and its[-1] != ours[-1]):
-            raise InputError(f"{folder}: written by a buffer with {its}, not {ours}")
+            other._open(self._settings, found.elements)
+            other._fill(found)
+        if self._rows is not None and other._rows is not None:
+            its, ours = other._rows.elements, self._rows.elements
+            if its != ours:
+                raise InputError(f"{folder}: written by a buffer of the fields {its}, not {ours}")
         self.__dict__.update({**vars(other), "_settings": self._settings})
 
     def _fill(self, found: Contents) -> None:
         """Take the rows that ReAgent wrote; of an empty buffer."""
-        kinds = {name: DenseMetadata.of(values[0]) for name, values in found.columns.items()}
-        self._rows = self._new_rows(kinds)
+        assert self._rows is not None
         priorities = None if found.priorities is None else found.priorities[0]
         self._rows.fill(found.columns, found.add_count, priorities)
         self._earlier = found.add_count - self._rows.ring.written
 
     def __getstate__(self) -> dict[str, Any]:
-        rows = None if self._rows is None else self._rows.rows
-        return {"settings": vars(self._settings), "earlier": self._earlier, "rows": rows}
+        rows = self._rows
+        return {
+            "settings": vars(self._settings),
+            "elements": None if rows is None else describe(rows.elements),
+            "earlier": self._earlier,
+            "rows": None if rows is None else rows.rows,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._open(Settings(**state["settings"]), None)
         self._earlier = as_int("earlier", state["earlier"], 0)
         if state["rows"] is not None:
-            self._rows = Rows(state["rows"], self._settings)
+            self._rows = Rows(state["rows"], described(state["elements"]), self._settings)
 
     def __copy__(self) -> ReplayBuffer:
         """A buffer is copied whole: nothing of it can be shared."""
         return copy.deepcopy(self)
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}={getattr(self._settings, name)}" for name in SIZES)
-        return f"{type(self).__name__}({sizes}, size={self.size}, add_count={self.add_count})"
+        return (
+            f"{type(self).__name__}(stack_size={self._stack_size}, "
+            f"replay_capacity={self._replay_capacity}, update_horizon={self._update_horizon}, "
+            f"size={self.size}, add_count={self.add_count})"
+        )
 
 
-def _picture(rb: Any) -> tuple[Any, ...]:
-    """What two buffers must have in common to have each other's rows; the fields are last."""
-    settings, rows = getattr(rb, "_settings", None), getattr(rb, "_rows", None)
-    sizes = (getattr(settings, name, None) for name in SIZES)
-    return type(rb).__name__, *sizes, rows and rows.elements
+def _folder(directory: Path, iteration: object) -> Path:
+    """Where a buffer is saved."""
+    return directory / f"replay_buffer_ckpt.{iteration}"
+
+
+def _picture(rb: ReplayBuffer) -> tuple[Any, ...]:
+    """What two buffers must have in common to have each other's rows."""
+    settings = getattr(rb, "_settings", None)
+    names = "replay_capacity", "stack_size", "update_horizon"
+    return type(rb).__name__, *(getattr(settings, name, None) for name in names)

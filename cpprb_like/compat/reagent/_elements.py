@@ -1,23 +1,26 @@
-"""Fields of ReAgent's buffer: inferred from an example, read, given out as tensors.
+"""Elements of ReAgent's buffer: values under a name, inferred from an example, stored, returned.
 
-Also the errors that refuse values. Not here: the rows (``_rows``).
+Three kinds: dense arrays, id lists and id-score lists; and the errors that refuse values. Not here:
+the rows (``_rows``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._arguments.arrays import Array
+from cpprb_like.typing import FieldSpec
 
 REQUIRED_KEYS = ["observation", "action", "reward", "terminal"]
-RESERVED_KEYS = ("truncated", "priority")  # parameters of ``add``
+RESERVED_KEYS = ("truncated", "final_observation")  # parameters of ``add``
 PACKAGES = {"torch": "PyTorch", "pandas": "pandas"}
 NUMBERS = "biufc"  # kinds of dtypes
 
@@ -34,7 +37,7 @@ class NamesError(InputError, KeyError):
 
 @cache
 def need(package: str) -> Any:
-    """Import an optional package; the ``ImportError`` says what needs the package."""
+    """The optional package, or ``ImportError`` with a sentence that says who needs it."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -56,12 +59,38 @@ class InferredElement(NamedTuple):
     """A field that was inferred from the first step: ReAgent's present ``ReplayElement``."""
 
     name: str
-    metadata: DenseMetadata
+    metadata: ElementMetadata
+
+
+class ElementMetadata:
+    """A kind of value, and how it goes into a buffer and out of it."""
+
+    @classmethod
+    def like(cls, name: str, example: Any) -> ElementMetadata:
+        """The kind of this value; ``InputError`` if it is of another kind."""
+        raise NotImplementedError
+
+    def declaration(self) -> FieldSpec:
+        """The declaration of the field in the rows."""
+        return {"shape": (), "dtype": object}
+
+    def read(self, name: str, value: Any) -> Any:
+        """The value of one step as the rows take it, or ``InputError``."""
+        raise NotImplementedError
+
+    def output(self, stacks: Array) -> Any:
+        """Values of shape ``(n, stack, *shape)`` as callers get them: of two axes or more."""
+        raise NotImplementedError
+
+    def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
+        """Values of several lists, one behind another, each list by itself."""
+        parts = np.split(stacks, np.cumsum(lengths)[:-1]) if len(lengths) else []
+        return [self.output(part) for part in parts]
 
 
 @dataclass(frozen=True)
-class DenseMetadata:
-    """Arrays, given out as a tensor of shape ``(n, *shape, stack)``, or without a stack of 1.
+class DenseMetadata(ElementMetadata):
+    """An array, given out as a tensor of shape ``(n, *shape, stack)``, or without a stack of 1.
 
     ``dtype`` and ``shape`` are those of one step.
     """
@@ -70,12 +99,17 @@ class DenseMetadata:
     dtype: np.dtype[Any]
 
     @classmethod
-    def of(cls, value: Array) -> DenseMetadata:
-        """The kind of an array, in the byte order of this machine."""
-        return cls(value.shape, value.dtype.newbyteorder("="))
+    def like(cls, name: str, example: Any) -> DenseMetadata:
+        array = _as_array(name, example)
+        if array.dtype.kind not in NUMBERS:
+            raise InputError(f"{name}: expected numbers, got {array.dtype}")
+        dtype = array.dtype.newbyteorder("=")
+        return cls(array.shape, np.dtype(np.float32) if dtype == np.float64 else dtype)
+
+    def declaration(self) -> FieldSpec:
+        return {"shape": self.shape, "dtype": self.dtype}
 
     def read(self, name: str, value: Any) -> Any:
-        """The value of one step as the rows take it, or ``InputError``."""
         if isinstance(value, (np.ndarray, np.generic)):
             shape = value.shape
         else:  # the look at numbers first takes a third of the time
@@ -86,12 +120,10 @@ class DenseMetadata:
         return value
 
     def output(self, stacks: Array) -> Any:
-        """Values of shape ``(n, stack, *shape)`` as callers get them: of two axes or more."""
         is_number = stacks.shape[1] == 1 and not self.shape
         return need("torch").from_numpy(stacks if is_number else _frames_last(stacks))
 
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
-        """Values of several lists, one behind another, each list by itself."""
         tensor = need("torch").from_numpy(_frames_last(stacks))
         return list(tensor.split(lengths.tolist())) if len(lengths) else []
 
@@ -101,32 +133,113 @@ def _frames_last(stacks: Array) -> Array:
     return stacks[:, 0] if stacks.shape[1] == 1 else np.moveaxis(stacks, 1, -1)
 
 
+@dataclass(frozen=True)
+class _ListsMetadata(ElementMetadata):
+    """Lists of varying length under fixed keys, each of one column or two."""
+
+    keys: tuple[str, ...]
+
+    DTYPES: ClassVar[tuple[type, ...]]
+
+    @classmethod
+    def like(cls, name: str, example: Any) -> ElementMetadata:
+        if not isinstance(example, Mapping) or not all(isinstance(key, str) for key in example):
+            raise InputError(f"{name}: expected a dict with keys of type str, got {example!r}")
+        kind = cls(tuple(example))
+        kind.read(name, example)
+        return kind
+
+    def read(self, name: str, value: Any) -> dict[str, list[list[Any]]]:
+        """The columns of each list, which JSON can hold."""
+        if not isinstance(value, Mapping):
+            raise InputError(f"{name}: expected a dict of lists, got {type(value).__name__}")
+        if set(value) != set(self.keys):
+            raise InputError(f"{name}: expected the keys {list(self.keys)}, got {list(value)}")
+        return {key: self._columns(f"{name}[{key!r}]", value[key]) for key in self.keys}
+
+    def _columns(self, name: str, value: Any) -> list[list[Any]]:
+        """The columns of the list under one key, copied, or ``InputError``."""
+        return [_ids(name, value)]
+
+    def output(self, stacks: Array) -> Any:
+        rows: list[Any] = stacks.reshape(-1).tolist()
+        found = {}
+        for key in self.keys:
+            lists = [row[key] if row else [[]] * len(self.DTYPES) for row in rows]
+            ends = np.cumsum([0, *(len(columns[0]) for columns in lists)], dtype=np.int32)
+            columns: list[Array] = [
+                np.fromiter(chain.from_iterable(row[place] for row in lists), dtype)
+                for place, dtype in enumerate(self.DTYPES)
+            ]
+            found[key] = tuple(map(need("torch").from_numpy, (ends[:-1], *columns)))
+        return found
+
+
+class IDListMetadata(_ListsMetadata):
+    """A list of ids under each key, given out as ``{key: (offsets int32, ids int64)}``."""
+
+    DTYPES = (np.int64,)
+
+
+class IDScoreListMetadata(_ListsMetadata):
+    """Ids and their scores under each key, given out as ``{key: (offsets, ids, scores float32)}``.
+
+    A value is a tuple of two lists of the same length.
+    """
+
+    DTYPES = (np.int64, np.float32)
+
+    def _columns(self, name: str, value: Any) -> list[list[Any]]:
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise InputError(f"{name}: expected a tuple of ids and scores, got {value!r}")
+        ids, scores = _ids(name, value[0]), _as_array(name, value[1])
+        if scores.ndim != 1 or (scores.size and scores.dtype.kind not in "fiu"):
+            raise InputError(f"{name}: expected a list of scores, got {value[1]!r}")
+        if len(ids) != len(scores):
+            raise InputError(
+                f"{name}: expected a score for each of {len(ids)} ids, got {len(scores)}"
+            )
+        return [ids, scores.astype(np.float32).tolist()]
+
+
+KINDS = (DenseMetadata, IDListMetadata, IDScoreListMetadata)
+
+
 def column(values: Array) -> Any:
     """A tensor of at least two axes, a value to a row."""
     return need("torch").from_numpy(values[:, np.newaxis] if values.ndim == 1 else values)
 
 
-def infer_step(fields: Mapping[str, Any]) -> dict[str, DenseMetadata]:
-    """The fields of a first step: those that are required first. float64 becomes float32."""
-    found = {}
-    for name in dict.fromkeys([*(key for key in REQUIRED_KEYS if key in fields), *fields]):
-        array = _as_array(name, fields[name])
-        if array.dtype.kind not in NUMBERS:
-            raise InputError(
-                f"Unable to deduce type for {name}: expected numbers, got {array.dtype}"
-            )
-        is_double = array.dtype.newbyteorder("=") == np.float64
-        found[name] = DenseMetadata.of(array.astype(np.float32) if is_double else array)
-    return found
+def _infer(name: str, example: Any) -> ElementMetadata:
+    """The first kind that the value of a field can be of; ``InputError`` if there is none."""
+    reasons = []
+    for kind in KINDS:
+        try:
+            return kind.like(name, example)
+        except InputError as error:  # noqa: PERF203 (three kinds at most)
+            reasons.append(str(error))
+    raise InputError(f"Unable to deduce type for {name}: {'; '.join(dict.fromkeys(reasons))}")
 
 
-def check_elements(elements: Mapping[str, DenseMetadata]) -> None:
-    """Refuse fields that no buffer can have, by an ``InputError``."""
+def infer_step(fields: Mapping[str, Any]) -> dict[str, ElementMetadata]:
+    """The kinds of the fields of a first step: those that are required first."""
+    names = dict.fromkeys([*(name for name in REQUIRED_KEYS if name in fields), *fields])
+    return {name: _infer(name, fields[name]) for name in names}
+
+
+def check_elements(elements: Mapping[str, ElementMetadata], stack_size: int) -> None:
+    """Refuse fields that no buffer with such stacks can have, by an ``InputError``."""
     if not elements.keys() >= set(REQUIRED_KEYS):
         raise NamesError(f"Add expects {REQUIRED_KEYS} at least, got {list(elements)}")
     for name, kind in elements.items():
         if name in RESERVED_KEYS:
             raise InputError(f"{name}: it is a parameter of add, and no name for a field")
+        if not isinstance(kind, DenseMetadata):
+            if name in REQUIRED_KEYS:
+                raise InputError(f"{name}: expected an array, got {kind}")
+            if stack_size > 1:
+                raise InputError(f"{name}: id lists need stack_size=1, got {stack_size}")
+            continue
         try:
             need("torch").from_numpy(np.empty(0, kind.dtype))
         except TypeError:
@@ -137,15 +250,40 @@ def check_elements(elements: Mapping[str, DenseMetadata]) -> None:
             raise InputError(f"terminal: expected one number or bool, got shape {kind.shape}")
 
 
+def describe(elements: Mapping[str, ElementMetadata]) -> list[list[Any]]:
+    """Fields in words that a checkpoint has."""
+    return [
+        [name, type(kind).__name__, kind.shape, kind.dtype.str]
+        if isinstance(kind, DenseMetadata)
+        else [name, type(kind).__name__, vars(kind)["keys"]]
+        for name, kind in elements.items()
+    ]
+
+
+def described(words: Iterable[list[Any]]) -> dict[str, ElementMetadata]:
+    """The fields that ``describe`` gave these words for."""
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in KINDS}
+    return {
+        name: kinds[kind](tuple(first), *map(np.dtype, dtype))
+        for name, kind, first, *dtype in words
+    }
+
+
 def _as_array(name: str, value: Any) -> Array:
     if isinstance(value, (Mapping, need("torch").Tensor)):
-        raise InputError(
-            f"Unable to deduce type for {name}: Input shouldn't be tensor or dict, nor lists of "
-            f"ids, got {type(value).__name__}"
-        )
+        raise InputError(f"{name}: Input shouldn't be tensor or dict, got {type(value).__name__}")
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise InputError(
-            f"Unable to deduce type for {name}: expected an array, got {value!r}: {error}"
-        ) from None
+        raise InputError(f"{name}: expected an array, got {value!r}: {error}") from None
+
+
+def _ids(name: str, value: Any) -> list[int]:
+    """A list of ids, copied."""
+    ids = _as_array(name, value)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise InputError(f"{name}: expected a list of ids, got {value!r}")
+    if ids.size and ids.max() > np.iinfo(np.int64).max:
+        raise InputError(f"{name}: expected ids that int64 holds, got {ids.max()}")
+    found: list[int] = ids.astype(np.int64).tolist()
+    return found

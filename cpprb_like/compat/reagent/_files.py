@@ -1,35 +1,39 @@
 """Files that ReAgent's own ``save`` wrote: read, never written.
 
 ReAgent writes a gzip file for each attribute: arrays as ``np.save`` does, and a pickle of the sum
-tree. ReAgent does not write which slots are valid. Not here, but in the room ``checkpoint``: the
-files that this package writes, and the reader of pickles, which runs no code of theirs.
+tree. It does not write which slots are valid. Not here, but in the room ``checkpoint``: the files
+that this package writes, and the reader of pickles, which runs no code of theirs.
 """
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Array
 from cpprb_like.checkpoint._restricted_pickle import PickledObject, plain
 from cpprb_like.checkpoint._restricted_pickle import load as load_pickle
-from cpprb_like.compat.reagent._elements import NUMBERS, REQUIRED_KEYS, InputError
+from cpprb_like.compat.reagent._elements import (
+    NUMBERS,
+    REQUIRED_KEYS,
+    DenseMetadata,
+    ElementMetadata,
+    InputError,
+)
 
 Found = TypeVar("Found")
 
 STORE_FILENAME_PREFIX = "$store$_"
 MOST_BESIDE = 1 << 20  # bytes of the pickle of a tree besides its sums
 # What a file raises that was cut, changed, or written by another program.
-DAMAGE = (
-    *(EOFError, OSError, zlib.error, ValueError, LookupError, TypeError, ArithmeticError),
-    MemoryError,
-)
+DAMAGE = (EOFError, OSError, zlib.error, ValueError, LookupError, TypeError, OverflowError)
 
 
 class Contents(NamedTuple):
@@ -39,33 +43,47 @@ class Contents(NamedTuple):
     add_count: int
     priorities: tuple[NDArray[np.float64], float] | None  #: by slot, and the greatest so far
 
+    @property
+    def elements(self) -> dict[str, ElementMetadata]:
+        """The kinds of the fields."""
+        return {
+            name: DenseMetadata(values.shape[1:], values.dtype.newbyteorder("="))
+            for name, values in self.columns.items()
+        }
 
-def read_files(folder: Path, suffix: object, capacity: int, has_tree: bool) -> Contents:
+
+def read_files(
+    folder: Path, suffix: object, capacity: int, known: Mapping[str, Any] | None, has_tree: bool
+) -> Contents:
     """Read the files of a suffix, whose arrays have ``capacity`` slots.
 
-    Raises ``FileNotFoundError`` before the first file is read, and ``InputError`` if a file is
-    damaged or was written by a buffer of another capacity.
+    ``known`` are names of the fields; by default those that there are files of. Raises
+    ``FileNotFoundError`` before the first file is read, and ``InputError`` if a file is damaged or
+    was written by a buffer of another capacity.
     """
     end = f"_ckpt.{suffix}.gz"
 
     def read(name: str, reader: Callable[[Any], Found]) -> Found:
+        path = folder / f"{name}{end}"
         try:
-            with gzip.open(folder / f"{name}{end}") as file:
+            with gzip.open(path) as file:
                 found = reader(file)
                 if file.read(1):
                     raise InputError("there are more bytes than expected")
         except DAMAGE as error:
-            raise InputError(
-                f"{folder / name}{end}: {str(error) or type(error).__name__}"
-            ) from error
+            raise InputError(f"{path}: {str(error) or type(error).__name__}") from error
         return found
 
-    there = {path.name[: -len(end)] for path in folder.glob("*") if path.name.endswith(end)}
-    stored = {name.removeprefix(STORE_FILENAME_PREFIX) for name in there} - there
-    # ReAgent's buffer by priority writes a field of priorities, which it never fills.
-    others = stored - {*REQUIRED_KEYS, *["priority"] * ("sum_tree" in there)}
-    names = {x: STORE_FILENAME_PREFIX + x for x in [*REQUIRED_KEYS, *sorted(others)]}
-    for name in [*names.values(), "add_count", *["sum_tree"] * has_tree]:
+    paths = [path.name for path in folder.glob("*") if path.name.endswith(end)]
+    there = {name[: -len(end)] for name in paths}
+    fields = list(known or REQUIRED_KEYS)
+    if not known:
+        # ReAgent's buffer by priority writes a field of priorities, which it never fills.
+        left_out = {*REQUIRED_KEYS, *["priority"] * ("sum_tree" in there)}
+        stored = {name.removeprefix(STORE_FILENAME_PREFIX) for name in there}
+        fields += sorted(x for x in stored - left_out if STORE_FILENAME_PREFIX + x in there)
+    names = [STORE_FILENAME_PREFIX + field for field in fields]
+    for name in [*names, "add_count", *["sum_tree"] * has_tree]:
         if name not in there:
             raise FileNotFoundError(f"Missing file: {folder / name}{end}")
     count = int(read("add_count", lambda file: _read_array(file, "iu", ())))
@@ -73,19 +91,23 @@ def read_files(folder: Path, suffix: object, capacity: int, has_tree: bool) -> C
         raise InputError(f"{folder / 'add_count'}{end}: expected at least 0, got {count}")
     columns = {
         field: read(name, lambda file: _read_array(file, NUMBERS, (capacity,)))
-        for field, name in names.items()
+        for field, name in zip(fields, names, strict=True)
     }
     tree = read("sum_tree", lambda file: _read_sum_tree(file, capacity)) if has_tree else None
     return Contents(columns, count, tree)
 
 
 def _read_array(file: Any, kinds: str, shape: tuple[int, ...]) -> Array:
-    """An array of numbers whose shape begins with ``shape``; just a number if it is ``()``."""
-    array: Array = np.lib.format.read_array(file, allow_pickle=False)
-    expected = shape + array.shape[1:] if shape else shape
-    if array.shape != expected or array.dtype.kind not in kinds:
-        raise InputError(f"expected numbers of shape {shape}, got {array.dtype} of {array.shape}")
-    return array
+    """An array of numbers whose shape begins with ``shape``."""
+    version = npy.read_magic(file)
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    lengths, is_fortran, dtype = read_header(file)
+    if lengths[: len(shape)] != shape or (not shape and lengths) or dtype.kind not in kinds:
+        raise InputError(f"expected numbers of shape {shape}, got {dtype} of shape {lengths}")
+    data = file.read()
+    if len(data) != int(np.prod(lengths, dtype=object)) * dtype.itemsize:
+        raise InputError(f"expected {dtype} of shape {lengths}, got {len(data)} bytes")
+    return np.frombuffer(data, dtype).reshape(lengths, order="F" if is_fortran else "C")
 
 
 def _read_sum_tree(file: Any, capacity: int) -> tuple[NDArray[np.float64], float]:
@@ -97,5 +119,7 @@ def _read_sum_tree(file: Any, capacity: int) -> tuple[NDArray[np.float64], float
     leaves = np.asarray(plain(tree.state["nodes"][-1]))
     shape = (1 << (capacity - 1).bit_length(),)
     if leaves.dtype != np.float64 or leaves.shape != shape:
-        raise InputError(f"expected priorities of {capacity} slots, got shape {leaves.shape}")
+        raise InputError(
+            f"expected priorities of {capacity} slots, got {leaves.dtype} of shape {leaves.shape}"
+        )
     return leaves[:capacity], float(plain(tree.state["max_recorded_priority"]))

@@ -5,6 +5,7 @@ Not here: transitions (``_rows``), and the weights of rows, which the sampler ``
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,9 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like.compat.reagent._buffer import Element, ReplayBuffer
-from cpprb_like.compat.reagent._elements import DenseMetadata, InputError
+from cpprb_like.compat.reagent._elements import ElementMetadata, InputError
 from cpprb_like.compat.reagent._files import Contents
-from cpprb_like.compat.reagent._rows import Rows
+from cpprb_like.compat.reagent._rows import PRIORITY, PRIORITY_KIND, Rows
+from cpprb_like.compat.reagent._settings import Settings, prioritized
 from cpprb_like.compat.reagent._sum_tree import SumTree
 from cpprb_like.samplers import PrioritySampler
 
@@ -27,23 +29,24 @@ class Priorities(SumTree):
     """The priorities of the rows of a buffer, under the names of ``SumTree``."""
 
     def __init__(self, rows: Rows) -> None:
-        self._sampler: Any = rows.rows.sampler
+        self._sampler = rows.sampler
         self._ring = rows.ring
         self.capacity = rows.ring.capacity
 
     @property
     def max_recorded_priority(self) -> float:  # type: ignore[override]
         """The greatest priority that was ever set, at least 1.0."""
-        return self._sampler.get_max_priority()  # type: ignore[no-any-return]
+        return self._sampler.get_max_priority()
 
     @property
     def _tree(self) -> Any:  # type: ignore[override]
         self._sampler.rows.sync()
         return self._sampler.rows.tree
 
-    def _set(self, slots: Slots, values: Floats) -> None:
-        there = slots < self._ring.stored  # others hold no row yet
-        self._sampler.update_priorities(slots[there], values[there])
+    def set_many(self, node_indices: Slots, values: Floats) -> None:
+        """Set the priorities of slots; those that hold no row yet have none."""
+        there = node_indices < self._ring.stored
+        self._sampler.update_priorities(node_indices[there], values[there])
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -52,9 +55,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     Parameters
     ----------
     stack_size, replay_capacity, batch_size, update_horizon, gamma, max_sample_attempts
-        As for ``ReplayBuffer``, in this order. ``max_sample_attempts`` is not used: slots that are
-        not valid are not drawn in the first place. ``return_everything_as_stack`` and
-        ``return_as_timeline_format`` are keywords.
+        As for ``ReplayBuffer``; the first three are required. ``max_sample_attempts`` is not used:
+        slots that are not valid are not drawn in the first place. ``return_everything_as_stack``
+        and ``return_as_timeline_format`` are keywords.
 
     Attributes
     ----------
@@ -65,7 +68,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     -----
     Draws are stratified where all rows are valid: one slot from each of equal parts of the sum of
     the priorities. A slot that is not valid is replaced by an independent draw. Batches have
-    ``sampling_probabilities``, which are the raw priorities as in the original.
+    ``priority`` and ``next_priority``, ``sampling_probabilities``, which are the raw priorities as
+    in the original, and ``probabilities``. Where fields are declared, they have only the second.
 
     Source: Schaul et al. (2016), "Prioritized Experience Replay", without its exponents.
 
@@ -75,15 +79,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     >>> rb = PrioritizedReplayBuffer(stack_size=1, replay_capacity=10, batch_size=4)
     >>> for t in range(3):
     ...     rb.add(observation=[t], action=t, reward=1.0, terminal=t == 2, priority=t / 2)
-    >>> rb.sample_all_valid_transitions().sampling_probabilities.tolist()
-    [[0.0], [0.5], [1.0]]
+    >>> batch = rb.sample_all_valid_transitions()
+    >>> batch.sampling_probabilities.tolist(), batch.probabilities[:2].tolist()
+    ([[0.0], [0.5], [1.0]], [[0.0], [0.3333333432674408]])
     """
 
     _BY_WEIGHT = True
-    _ORDER: ClassVar[tuple[str, ...]] = (
-        *("stack_size", "replay_capacity", "batch_size"),
-        *("update_horizon", "gamma", "max_sample_attempts"),
-    )
+    _inferred: ClassVar[Callable[..., Settings]] = staticmethod(prioritized)
 
     @property
     def sum_tree(self) -> SumTree:
@@ -92,6 +94,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return SumTree(self._settings.replay_capacity)
         return Priorities(self._rows)
 
+    def _new_rows(self, elements: dict[str, ElementMetadata]) -> Rows:
+        if PRIORITY in elements:
+            raise InputError(f"{PRIORITY}: it is a parameter of add, and no name for a field")
+        return super()._new_rows(elements)
+
     def add(self, /, *args: Any, priority: float | None = None, **fields: Any) -> None:
         """Add a step, see ``ReplayBuffer.add``.
 
@@ -99,10 +106,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         1.0. Where fields are declared it may be the last one by position. What is no priority is a
         ``TypeError`` or ``ValueError``, and the buffer is as it was.
         """
-        if priority is not None:
-            fields["priority"] = priority
-        given = self._by_name(args, fields)
-        priority = given.pop("priority", None)
+        given = self._by_name(args, fields if priority is None else {**fields, PRIORITY: priority})
+        priority = given.pop(PRIORITY, None)
         if priority is None:
             priority = self.sum_tree.max_recorded_priority
         (value,) = _read_priorities(priority, 1)
@@ -111,8 +116,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def get_add_args_signature(self) -> list[Element]:
         """The fields that ``add`` takes, ``priority`` last."""
         signature = super().get_add_args_signature()
-        kind = DenseMetadata((), np.dtype(np.float32))
-        return [*signature, self._element("priority", kind)] if signature else []
+        return [*signature, self._element(PRIORITY, PRIORITY_KIND)] if signature else []
 
     def set_priority(self, indices: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of slots; those that hold no row yet have none.
@@ -128,15 +132,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         are no slots, no priorities, or not one for each slot. Then no priority has changed.
         """
         slots = self._slot_list(indices)
-        self.sum_tree._set(slots, _read_priorities(priorities, len(slots)))
+        self.sum_tree.set_many(slots, _read_priorities(priorities, len(slots)))
 
     def get_priority(self, indices: ArrayLike) -> NDArray[np.float32]:
         """The priorities of slots, shape ``(n,)``; 0 for those that were never used.
 
         ``indices`` and errors are those of ``set_priority``.
         """
-        slots = self._slot_list(indices)
-        return self.sum_tree._tree.get(slots).astype(np.float32)
+        return self.sum_tree.get_many(self._slot_list(indices)).astype(np.float32)
 
     def _slot_list(self, indices: ArrayLike) -> Slots:
         slots = self._slots(indices)

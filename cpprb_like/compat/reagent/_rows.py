@@ -1,15 +1,14 @@
 """The rows of a buffer: which can be drawn, and the transitions that they make.
 
-Rows of zeros and steps are rows of one ``cpprb_like.ReplayBuffer``, so slots are ReAgent's slots.
-Not here: arguments of calls, and tensors of single fields (``_elements``).
+Rows of zeros, steps and final observations are rows of one ``cpprb_like.ReplayBuffer``, so slots
+are ReAgent's slots. Not here: arguments of calls, and tensors of single fields (``_elements``).
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from cpprb_like._machine.machine_memory import CHECKED_NBYTES
 from cpprb_like.compat.reagent._elements import (
     REQUIRED_KEYS,
     DenseMetadata,
+    ElementMetadata,
     InputError,
     column,
 )
@@ -28,45 +28,55 @@ from cpprb_like.samplers import Prioritized, Where
 from cpprb_like.views._stacking import take_stacks
 
 CHUNK = 1 << 16  # rows whose windows are in memory at once
-TRUNCATED = "$truncated"  # a field beside those of the user, whose names are names of Python
-IS_TERMINAL = np.arange(16) & 2 != 0  # by the flags of a window, see ``Ring.windows``
+PRIORITY = "priority"
+PRIORITY_KIND = DenseMetadata((), np.dtype(np.float32))
+# Fields beside those of the user, whose names are names of Python.
+STEP = "$step"  # 1 in a step; 0 in a row of zeros and in a final observation
+SAID = "$said"  # what ``set_index_valid_status`` said of the row: 1, -1, or 0 for nothing
+TERMINAL = "$terminal"  # 1 in the last row of an episode that was terminated
+TRUNCATED = "$truncated"  # the same, of other episodes
+# By the flags of the last row of a window, see ``Ring.windows``.
+IS_END, IS_TERMINAL = (np.arange(16) & bit != 0 for bit in (1, 2))
 
 
 class Rows:
     """Rows of named elements, and flags of the slots that can be drawn.
 
-    An episode begins with ``stack_size - 1`` rows of zeros. A slot is valid if as many rows of its
-    episode are before its row, and ``update_horizon`` rows or a terminal step behind it. ``flags``
-    are those of the last ``follow``.
+    A slot is valid if its row is a step whose stack is there, and so is what follows for
+    ``update_horizon`` steps, or the end of the episode. ``flags`` are those of the last ``follow``.
     """
 
-    def __init__(self, rows: ReplayBuffer, settings: Settings) -> None:
+    def __init__(
+        self, rows: ReplayBuffer, elements: Mapping[str, ElementMetadata], settings: Settings
+    ) -> None:
         self.rows = rows
         self.ring = rows.ring
-        self.fields = {x.name: x for x in rows.schema.fields}
-        self.elements = {
-            name: DenseMetadata(field.shape, field.dtype)
-            for name, field in self.fields.items()
-            if name != TRUNCATED
-        }
+        self.elements = dict(elements)
         self.settings = settings
         self.padding = settings.stack_size - 1
         self.horizon = settings.update_horizon
         self.flags: NDArray[np.bool_] = np.zeros(settings.replay_capacity, np.bool_)
         self.valid = Where(rows.ring, self.flags.take)
         self.seen = 0  # rows written at the last ``follow``
+        self.unsure: int | None = None  # a slot whose flag does not follow ``SAID`` yet
         self.count: int | None = 0  # of the flags that are set; None while they change
-        self._columns = {x.name: x for x in rows.ring.columns}
-        self._batch_type = _batch_type(transition_names(self.elements, rows.has_priorities))
+        self._columns = {x.name: x for x in rows.ring.columns if x.objects is None}
+        self._fields = {field.name: field for field in rows.schema.fields}
+        self._outputs = dict(elements)
+        if rows.has_priorities and not settings.is_declared:
+            self._outputs[PRIORITY] = PRIORITY_KIND
+        names = transition_names(elements, rows.has_priorities, settings.is_declared)
+        self._batch_type = _batch_type(names)
 
     @classmethod
     def empty(
-        cls, elements: Mapping[str, DenseMetadata], settings: Settings, seed: int, by_weight: bool
+        cls, elements: Mapping[str, ElementMetadata], settings: Settings, seed: int, by_weight: bool
     ) -> Rows:
         """No rows yet, of these fields; ``InputError`` if there can be no such rows."""
-        declared: dict[str, Any] = {name: vars(kind) for name, kind in elements.items()}
-        declared[TRUNCATED] = {"shape": (), "dtype": bool}
-        options: dict[str, Any] = {"terminated": "terminal", "truncated": TRUNCATED, "seed": seed}
+        declared: dict[str, Any] = {name: kind.declaration() for name, kind in elements.items()}
+        declared |= {name: {"shape": (), "dtype": bool} for name in (STEP, TERMINAL, TRUNCATED)}
+        declared[SAID] = {"shape": (), "dtype": np.int8}
+        options: dict[str, Any] = {"terminated": TERMINAL, "truncated": TRUNCATED, "seed": seed}
         make: Any = ReplayBuffer
         if by_weight:
             make = PrioritizedReplayBuffer
@@ -75,39 +85,73 @@ class Rows:
             rows = make(settings.replay_capacity, declared, **options)
         except (TypeError, ValueError) as error:
             raise InputError(str(error)) from error
-        return cls(rows, settings)
+        return cls(rows, elements, settings)
 
     # ------------------------------------------------------------------ adding
 
-    def add(self, step: dict[str, Any], is_truncated: bool, priority: float | None) -> None:
-        """Add a step, in one call together with rows of zeros before it.
+    def add(
+        self,
+        step: dict[str, Any],
+        is_terminal: bool,
+        is_end: bool,
+        final: Any,
+        priority: float | None,
+    ) -> None:
+        """Add a step, in one call together with rows of zeros before it and a final observation.
 
         ``InputError`` names the field that has no faithful value of its dtype.
         """
-        padding = 0 if self.ring.episode_len(0) else self.padding
-        columns = {**step, TRUNCATED: is_truncated}
+        place = 0 if self.ring.episode_len(0) else self.padding
+        n = place + 1 + (final is not None)
+        columns = {
+            **step,
+            STEP: True,
+            SAID: 0,
+            TERMINAL: is_terminal,
+            TRUNCATED: is_end and not is_terminal,
+        }
+        beside: dict[str, Any] = {}
         if priority is not None:
-            columns["priorities"] = np.zeros(padding + 1)
-            columns["priorities"][-1] = priority
+            beside["priorities"] = np.zeros(n)
+            beside["priorities"][place] = priority
         try:
-            if padding:
-                for name, field in self.fields.items():
-                    value = field.convert(columns[name], 1)[0]
-                    columns[name] = np.zeros((padding + 1, *field.shape), field.dtype)
-                    columns[name][-1] = value
-            self.rows.add(**columns)
+            if n > 1:
+                for name, value in columns.items():
+                    field = self._fields[name]
+                    blank = None if field.dtype.kind == "O" else field.dtype.type()
+                    columns[name] = np.full((n, *field.shape), blank, field.dtype)
+                    columns[name][place] = field.convert(value, 1)[0]
+                if final is not None:  # the last row instead of the step
+                    columns["observation"][-1] = self._fields["observation"].convert(final, 1)[0]
+                    for name in (TERMINAL, TRUNCATED):
+                        columns[name][-2:] = columns[name][[-1, -2]]
+            self.rows.add(**columns, **beside)
         except ValueError as error:
             raise InputError(str(error)) from error
 
     def fill(self, columns: Mapping[str, Array], count: int, priorities: Array | None) -> None:
-        """Add rows that ReAgent stored by slot, after ``count`` rows: each goes to its slot."""
+        """Add rows that ReAgent stored by slot, after ``count`` rows: each goes to its slot.
+
+        Rows of zeros follow terminal steps. Of the oldest episode of a full ring they are not
+        known, but so many of its rows have broken stacks.
+        """
         capacity = self.ring.capacity
-        found = {**columns, TRUNCATED: np.zeros(capacity, np.bool_)}
+        stored = min(count, capacity)
+        slots = np.arange(count - stored, count) % capacity
+        is_end = columns["terminal"] != 0
+        is_first = np.append(count <= capacity, is_end[slots])[:stored]
+        is_padding = np.zeros(stored, np.bool_)
+        for place in range(self.padding):
+            is_padding[place:] |= is_first[: stored - place]
+        is_step = np.zeros(capacity, np.bool_)
+        is_step[slots] = ~is_padding
+        found = {**columns, STEP: is_step, TERMINAL: is_end, TRUNCATED: is_end & False}
+        found[SAID] = np.zeros(capacity, np.int8)
         if priorities is not None:
             found["priorities"] = priorities
         try:
             # Slots before the cursor a second time, so that the next row goes behind them.
-            for stop in (min(count, capacity), count % capacity if count > capacity else 0):
+            for stop in (stored, count % capacity if count > capacity else 0):
                 self.rows.add(**{name: values[:stop] for name, values in found.items()})
         except ValueError as error:
             raise InputError(str(error)) from error
@@ -116,23 +160,33 @@ class Rows:
 
     def follow(self) -> NDArray[np.bool_]:
         """The flags, up to date. An interrupted call is repeated by the next one."""
-        if self.ring.written != self.seen:
+        if self.ring.written != self.seen or self.unsure is not None:
             self.rows._hold(False, self._take_in)
         return self.flags
 
     def _take_in(self) -> None:
-        """Set the flags of new rows, while other threads that write wait."""
+        """``follow``, while other threads that write wait."""
         written, capacity = self.ring.written, self.ring.capacity
-        oldest = max(0, written - capacity)
-        # Steps before the new rows lacked what follows.
-        for start in range(max(oldest, self.seen - self.horizon), written, CHUNK):
-            slots = np.arange(start, min(start + CHUNK, written)) % capacity
-            _, counts, flags = self.ring.windows(slots, self.padding, self.horizon)
-            has_future = IS_TERMINAL[flags] | (counts[:, 1] == self.horizon)
-            self._set(slots, has_future & (counts[:, 0] == self.padding))
-        if oldest:  # the oldest stacks have lost frames
-            self._set(np.arange(oldest, oldest + self.padding) % capacity, False)
-        self.seen = written
+        if written != self.seen:
+            oldest = max(0, written - capacity)
+            # Steps before the new rows lacked what follows.
+            for start in range(max(oldest, self.seen - self.horizon), written, CHUNK):
+                self._look(np.arange(start, min(start + CHUNK, written)) % capacity)
+            if oldest:  # the oldest stacks have lost frames, whatever was said of their rows
+                self._set(np.arange(oldest, oldest + self.padding) % capacity, False)
+            self.seen = written
+        if self.unsure is not None:
+            self._look(np.array([self.unsure]))
+            self.unsure = None
+
+    def _look(self, slots: Slots) -> None:
+        """Set the flags of slots, each of which is there once, by the rule of the class."""
+        window, counts, flags = self.ring.windows(slots, self.padding, self.horizon)
+        is_step = self.read(STEP, window.take([self.padding, -1], axis=1))
+        has_end = IS_TERMINAL[flags] | (IS_END[flags] & ~is_step[:, 1])
+        valid = is_step[:, 0] & (has_end | (counts[:, 1] == self.horizon))
+        said = self.read(SAID, slots[:, np.newaxis])[:, 0]
+        self._set(slots, valid & (counts[:, 0] == self.padding) & (said >= 0) | (said > 0))
 
     def _set(self, slots: Slots, flags: NDArray[np.bool_] | bool) -> None:
         before, self.count = self.size(), None  # an interrupted call leaves no wrong count
@@ -144,28 +198,56 @@ class Rows:
         """How many flags are set."""
         return int(np.count_nonzero(self.flags)) if self.count is None else self.count
 
+    def say(self, slot: int, is_valid: bool) -> None:
+        """Declare a row that is stored valid or not."""
+        self.rows._hold(False, self._say, slot, is_valid)
+
+    def _say(self, slot: int, is_valid: bool) -> None:
+        """``say``, while other threads that write wait; ``follow`` ends an interrupted call."""
+        self._take_in()
+        self.unsure = slot
+        self.rows.update([slot], **{SAID: [1 if is_valid else -1]})
+        self._take_in()
+
     def draw(self, n: int) -> Slots:
         """Slots of valid rows, drawn as the sampler of the rows draws them."""
         sampler: Any = self.rows.sampler
-        draw_valid = partial(sampler.draw_starts, self.valid, rng=self.rows.rng, replace=True)
         if not sampler.has_priorities:
-            return draw_valid(n=n)[0]  # type: ignore[no-any-return]
-        # Most such draws hit valid rows only, in half the time.
+            return self._draw_valid(n)
+        # Most draws hit none but valid rows: a third of the time. The others keep their valid rows,
+        # as a stratified draw with none but valid rows would prefer those beside the invalid ones.
         slots: Slots = sampler.draw(self.ring, n, self.rows.rng, replace=True)[0]
         wrong = np.flatnonzero(~self.flags[slots])
         if len(wrong):
-            slots[wrong] = draw_valid(n=len(wrong))[0]
+            slots[wrong] = self._draw_valid(len(wrong))
+        return slots
+
+    def _draw_valid(self, n: int) -> Slots:
+        sampler: Any = self.rows.sampler
+        slots: Slots = sampler.draw_starts(self.valid, n, self.rows.rng, replace=True)[0]
         return slots
 
     # ------------------------------------------------------------------ reading
 
+    @property
+    def sampler(self) -> Prioritized:
+        """The priorities, where there are some."""
+        return cast("Prioritized", self.rows.sampler)
+
     def read(self, name: str, slots: Slots) -> Array:
-        """A field at slots in two dimensions, shape ``(*slots.shape, *shape)``; zeros for -1."""
-        found = self._columns[name]
-        if slots.size * found.nbytes < CHECKED_NBYTES:
+        """A field at slots in two dimensions, shape ``(*slots.shape, *shape)``.
+
+        The slot -1 stands for zeros, or ``None`` where the field holds lists.
+        """
+        found = self._columns.get(name)
+        if found is not None and slots.size * found.nbytes < CHECKED_NBYTES:
             dense = np.ascontiguousarray(slots)
             return take_stacks(self.ring, found, dense, 0)  # half the time of ``stack``
-        return self.rows.stack(name, slots, axis=0)
+        if name != PRIORITY or PRIORITY in self.elements:
+            return self.rows.stack(name, slots, axis=0)
+        priorities = np.zeros(slots.shape, np.float32)
+        priorities[slots >= 0] = self.sampler.rows.get(slots[slots >= 0])
+        return priorities
 
     def column(self, name: str) -> Array:
         """A field at all slots."""
@@ -173,13 +255,17 @@ class Rows:
         return self.read(name, np.where(slots < self.ring.stored, slots, -1)[:, np.newaxis])[:, 0]
 
     def transitions(self, slots: Slots) -> tuple[Slots, Any]:
-        """The oldest slots that are read, and the batch of the transitions from valid slots on."""
-        window, counts, _ = self.ring.windows(slots, self.padding, self.horizon, repeat=False)
-        is_short = counts[:, 1] < self.horizon  # so the last row is a terminal step
-        steps = np.minimum(counts[:, 1] + 1, self.horizon)
+        """The oldest slots that are read, and the batch of the transitions from ``slots`` on."""
+        window, counts, flags = self.ring.windows(slots, self.padding, self.horizon, repeat=False)
+        ahead, is_end = counts[:, 1], IS_END[flags]
         # Places in the flat window: of the first frame of each transition, and of a stack from it.
         firsts = np.arange(len(slots)) * window.shape[1]
         frames = np.arange(self.padding + 1)
+        last = window.take(firsts + (self.padding + ahead))
+        is_final = is_end & ~self.read(STEP, last[:, np.newaxis])[:, 0]
+        steps = np.where(is_end, np.minimum(ahead + 1 - is_final, self.horizon), self.horizon)
+        terminal = IS_TERMINAL[flags] & (is_final | (ahead < self.horizon))
+
         is_timeline = self.settings.return_as_timeline_format
         following = firsts + steps
         if is_timeline:
@@ -188,7 +274,7 @@ class Rows:
         picked = window.take(np.concatenate([firsts, following])[:, np.newaxis] + frames)
         picked[picked[:, -1] < 0] = -1  # behind the end of the episode
         batch: dict[str, Any] = {}
-        for name, kind in self.elements.items():
+        for name, kind in self._outputs.items():
             if name == "terminal":
                 continue
             out = "state" if name == "observation" else name
@@ -200,31 +286,50 @@ class Rows:
             )
         if is_timeline:
             rewards = self.read("reward", window.take((following - 1)[:, np.newaxis] + frames))
-            batch["reward"] = self.elements["reward"].output_lists(rewards, steps)
+            batch["reward"] = self._outputs["reward"].output_lists(rewards, steps)
         elif not self.settings.return_everything_as_stack:
-            # Rows behind the last step have rewards of 0.
+            # Rows behind the last step, and final observations, have rewards of 0.
             rewards = self.read("reward", window[:, self.padding : -1]).astype(np.float64)
             factors = self.settings.gamma ** np.arange(float(self.horizon))
             total = np.moveaxis(rewards, 1, -1) @ factors if rewards.ndim > 2 else rewards @ factors
             batch["reward"] = column(total.astype(np.float32))
-        batch["terminal"] = column(is_short)
+        batch["terminal"] = column(terminal)
         batch["indices"] = column(slots.astype(np.int64))
         batch["step"] = column(steps)
-        if self.rows.has_priorities:  # ReAgent's name for them
-            sampler: Any = self.rows.sampler
-            priorities = sampler.rows.get(slots)
-            batch["sampling_probabilities"] = column(priorities.astype(np.float32))
-        return window.take(firsts), self._batch_type(**batch)
+        if self.rows.has_priorities:
+            self._add_probabilities(batch, slots)
+        oldest = window.take(firsts + (self.padding - counts[:, 0]))
+        return oldest, self._batch_type(**batch)
+
+    def _add_probabilities(self, batch: dict[str, Any], slots: Slots) -> None:
+        """Add the priorities under ReAgent's name for them, and what they make probable."""
+        weights = self.sampler.rows
+        priorities = weights.get(slots)
+        batch["sampling_probabilities"] = column(priorities.astype(np.float32))
+        if not self.settings.is_declared:
+            others = np.flatnonzero(~self.flags[: self.ring.stored])
+            total = weights.total - weights.get(others).sum()
+            probabilities = priorities / (total if total > 0 else 1.0)
+            batch["probabilities"] = column(probabilities.astype(np.float32))
 
 
-def transition_names(elements: Iterable[str], has_priorities: bool) -> tuple[str, ...]:
-    """The names of what a batch consists of, for a buffer of these fields."""
+def transition_names(
+    elements: Iterable[str], has_priorities: bool, is_declared: bool
+) -> tuple[str, ...]:
+    """The names of what a batch consists of, for a buffer of these fields.
+
+    ReAgent gave out fewer of the priorities until July 2020, where fields are declared.
+    """
     extras = [name for name in elements if name not in REQUIRED_KEYS]
+    more: tuple[str, ...] = ()
+    if has_priorities:
+        extras += [] if is_declared else [PRIORITY]
+        more = ("sampling_probabilities", *([] if is_declared else ["probabilities"]))
     return (
         *("state", "action", "reward", "next_state", "next_action", "next_reward"),
         *("terminal", "indices", "step"),
         *(f"{prefix}{name}" for name in extras for prefix in ("", "next_")),
-        *(["sampling_probabilities"] if has_priorities else []),
+        *more,
     )
 
 
@@ -233,3 +338,23 @@ def _batch_type(names: tuple[str, ...]) -> Any:
         return namedtuple("batch_type", names)  # noqa: PYI024 (the names are known when it runs)
     except ValueError as error:
         raise InputError(f"names of fields: {error}, in {list(names)}") from None
+
+
+def invalid_range(
+    cursor: int, replay_capacity: int, stack_size: int, update_horizon: int
+) -> NDArray[np.int64]:
+    """The slots round a cursor that are not sampled while an episode goes on.
+
+    They are the ``update_horizon`` before it and the ``stack_size`` from it on, around the end.
+    Raises ``InputError`` unless ``cursor`` is a slot.
+
+    Examples
+    --------
+    >>> from cpprb_like.compat.reagent.circular_replay_buffer import invalid_range
+    >>> invalid_range(1, 10, stack_size=2, update_horizon=3).tolist()
+    [8, 9, 0, 1, 2]
+    """
+    if not 0 <= cursor < replay_capacity:
+        raise InputError(f"cursor: expected 0 to {replay_capacity - 1}, got {cursor}")
+    around = np.arange(cursor - update_horizon, cursor + stack_size, dtype=np.int64)
+    return around % replay_capacity

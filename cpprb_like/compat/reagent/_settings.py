@@ -1,29 +1,34 @@
 """Arguments of the constructors: fields that the first step shows, or fields that are declared.
 
-ReAgent had the second kind until July 2020. Not here: the buffers that are made of them
-(``_buffer``).
+ReAgent had the second kind until July 2020; which one a call means is seen from
+``observation_shape``. Not here: the buffers that are made of them (``_buffer``).
 """
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like.compat.reagent._elements import DenseMetadata, InputError
+from cpprb_like.compat.reagent._elements import (
+    DenseMetadata,
+    ElementMetadata,
+    InputError,
+    ReplayElement,
+)
 
 LEAST = {"stack_size": 1, "replay_capacity": 1, "batch_size": 0, "update_horizon": 1}
 
 
 @dataclass
 class Settings:
-    """Parameters of the buffers, checked."""
+    """Parameters of ``ReplayBuffer``, checked."""
 
     stack_size: int = 1
     replay_capacity: int = 10000
@@ -32,7 +37,7 @@ class Settings:
     return_as_timeline_format: bool | None = False
     update_horizon: int = 1
     gamma: float = 0.99
-    is_declared: bool = False  # whether the fields were, before the first step
+    is_declared: bool = field(default=False, kw_only=True)  # fields, before the first step
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -41,6 +46,8 @@ class Settings:
         if not isinstance(gamma, numbers.Real) or not math.isfinite(gamma):
             raise InputError(f"gamma: expected a finite number, got {gamma!r}")
         self.gamma = float(gamma)
+        self.return_everything_as_stack = bool(self.return_everything_as_stack)
+        self.return_as_timeline_format = bool(self.return_as_timeline_format)
         if self.replay_capacity < self.update_horizon + self.stack_size:
             raise InputError(
                 "There is not enough capacity to cover update_horizon and stack_size: expected at "
@@ -48,8 +55,30 @@ class Settings:
             )
 
 
+def prioritized(
+    stack_size: int,
+    replay_capacity: int,
+    batch_size: int,
+    update_horizon: int = 1,
+    gamma: float = 0.99,
+    max_sample_attempts: int = 1000,  # noqa: ARG001 (without rejection there are none)
+    **flags: bool | None,
+) -> Settings:
+    """Parameters of ``PrioritizedReplayBuffer``."""
+    sizes = stack_size, replay_capacity, batch_size
+    return Settings(*sizes, update_horizon=update_horizon, gamma=gamma, **flags)  # type: ignore[arg-type]
+
+
 def declared(
     observation_shape: tuple[int, ...],
+    stack_size: int,
+    replay_capacity: int,
+    batch_size: int,
+    return_everything_as_stack: bool | None = False,
+    return_as_timeline_format: bool | None = False,
+    update_horizon: int = 1,
+    gamma: float = 0.99,
+    max_sample_attempts: int = 1000,  # noqa: ARG001 (without rejection there are none)
     extra_storage_types: Iterable[tuple[str, tuple[int, ...], DTypeLike]] | None = None,
     observation_dtype: DTypeLike = np.uint8,
     action_shape: tuple[int, ...] = (),
@@ -57,10 +86,19 @@ def declared(
     reward_shape: tuple[int, ...] = (),
     reward_dtype: DTypeLike = np.float32,
     terminal_dtype: DTypeLike = np.uint8,
-    **sizes: Any,
-) -> tuple[dict[str, DenseMetadata], dict[str, Any]]:
-    """The fields that are declared, and the parameters that declare none."""
-    elements: dict[str, DenseMetadata] = {}
+) -> tuple[Settings, dict[str, ElementMetadata]]:
+    """Parameters of both classes until July 2020, and the fields that they declare."""
+    settings = Settings(
+        stack_size,
+        replay_capacity,
+        batch_size,
+        return_everything_as_stack,
+        return_as_timeline_format,
+        update_horizon,
+        gamma,
+        is_declared=True,
+    )
+    elements: dict[str, ElementMetadata] = {}
     for name, shape, dtype in [
         ("observation", observation_shape, observation_dtype),
         ("action", action_shape, action_dtype),
@@ -74,4 +112,60 @@ def declared(
             raise InputError(f"{name}: expected a tuple as its shape, got {shape!r}")
         lengths = tuple(as_int(f"{name}: shape", length) for length in shape)
         elements[name] = DenseMetadata(lengths, np.dtype(dtype).newbyteorder("="))
-    return elements, sizes
+    return settings, elements
+
+
+# ---------------------------------------------------------------------- fields of an environment
+
+
+def declare_spaces(env: Any, *, store_log_prob: bool) -> dict[str, Any]:
+    """The arguments of ``declared`` that follow from the spaces of an environment.
+
+    Spaces are known by the names of their classes, so that those of gym and Gymnasium will do.
+
+    Raises ``NotImplementedError`` for spaces that ReAgent has no fields for.
+    """
+    space, action = env.observation_space, env.action_space
+    extras: list[ReplayElement] = []
+    if _is(space, "Dict") and {"user", "doc", "response"} <= set(space.spaces):  # RecSim's
+        extras = list(_recommendation_fields(space.spaces))
+        space = space.spaces["user"]
+    if not _is(space, "Box"):
+        raise NotImplementedError(f"observation_space: expected a Box, got {space}")
+    if not _is(action, "Box", "MultiDiscrete", "Discrete"):
+        raise NotImplementedError(
+            f"action_space: expected a Box, MultiDiscrete or Discrete, got {action}"
+        )
+    extras += [ReplayElement(name, (), np.int64) for name in ("mdp_id", "sequence_number")]
+    if store_log_prob:
+        extras.append(ReplayElement("log_prob", (), np.float32))
+    return {
+        "observation_shape": tuple(space.shape),
+        "observation_dtype": space.dtype,
+        "action_shape": () if _is(action, "Discrete") else tuple(action.shape),
+        "action_dtype": action.dtype,
+        "extra_storage_types": extras,
+    }
+
+
+def _is(space: Any, *names: str) -> bool:
+    return any(base.__name__ in names for base in type(space).__mro__)
+
+
+def _recommendation_fields(spaces: Mapping[str, Any]) -> Iterator[ReplayElement]:
+    """The documents and the answers of a user, each with an axis for all of them."""
+    for name, kind in (("doc", "Dict"), ("augmentation", "Dict"), ("response", "Tuple")):
+        if name not in spaces:
+            continue
+        if not _is(spaces[name], kind) or not len(spaces[name].spaces):
+            raise NotImplementedError(f"{name}: expected a {kind} of spaces, got {spaces[name]}")
+        found = spaces[name].spaces
+        parts = list(found.values() if kind == "Dict" else found)
+        first = parts[0]  # ReAgent takes all to be alike
+        named = {name: first}
+        if _is(first, "Dict"):
+            named = {f"{name}_{key}": part for key, part in first.spaces.items()}
+        for field_name, part in named.items():
+            if not _is(part, "Box") and (part is first or not _is(part, "Discrete")):
+                raise NotImplementedError(f"{field_name}: expected a Box or Discrete, got {part}")
+            yield ReplayElement(field_name, (len(parts), *(part.shape or ())), part.dtype)

@@ -69,16 +69,20 @@ class SumTree:
         Raises ``IndexError`` if there is no such slot, and ``ValueError`` if the priority is
         negative, infinite or NaN. Whatever is raised, nothing has changed.
         """
-        self._set(_slot(node_index), np.array([value], np.float64))
-
-    def _set(self, slots: Slots, values: Floats) -> None:
-        """``set`` for each of several slots; the last duplicate wins."""
-        self._tree.set(slots, values)
-        self.max_recorded_priority = max([*values.tolist(), self.max_recorded_priority])
+        self.set_many(self._slot(node_index), np.array([value], np.float64))
 
     def get(self, node_index: SupportsIndex) -> float:
         """The priority of a slot, 0.0 if it was never set; ``IndexError`` if there is none."""
-        return float(self._tree.get(_slot(node_index))[0])
+        return float(self.get_many(self._slot(node_index))[0])
+
+    def set_many(self, node_indices: Slots, values: Floats) -> None:
+        """``set`` for each slot of a dense array, in one compiled call; the last duplicate wins."""
+        self._tree.set(node_indices, values)
+        self.max_recorded_priority = max([*values.tolist(), self.max_recorded_priority])
+
+    def get_many(self, node_indices: Slots) -> Floats:
+        """``get`` for each slot of a dense array, in one compiled call."""
+        return self._tree.get(node_indices)
 
     def sample(self, query_value: float | np.floating[Any] | None = None) -> int:
         """Draw a slot.
@@ -87,12 +91,14 @@ class SumTree:
         ----------
         query_value : float, optional
             In place of the random number: from 0 to 1, how far along all priorities laid end to end
-            the slot lies. 1 is the last slot that has a priority. Else ``ValueError``.
+            the slot lies. 1 is the last slot that has a priority.
 
         Raises
         ------
         NotEnoughDataError
             All priorities are 0. It is a ``RuntimeError``.
+        ValueError
+            ``query_value`` is not from 0 to 1.
         """
         total = self._weight()
         if query_value is None:
@@ -104,11 +110,13 @@ class SumTree:
     def stratified_sample(self, batch_size: SupportsIndex) -> list[int]:
         """Draw a slot from each of ``batch_size`` equal parts of the sum of all priorities.
 
-        Raises ``NotEnoughDataError`` as ``sample``, ``ValueError`` if ``batch_size`` is negative.
+        Raises ``NotEnoughDataError``, a ``RuntimeError``, if all priorities are 0, and
+        ``ValueError`` if ``batch_size`` is negative.
         """
         n, total = as_int("batch_size", batch_size, 0), self._weight()
-        targets = [(part + random.random()) / n * total for part in range(n)]
-        found: list[int] = self._tree.find(np.array(targets, np.float64)).tolist()
+        bits = np.frombuffer(random.randbytes(8 * n), "<u8") >> 11  # of as many doubles below 1
+        targets = (np.arange(n) + bits * 2.0**-53) * (total / max(n, 1))
+        found: list[int] = self._tree.find(targets).tolist()
         return found
 
     @property
@@ -117,8 +125,9 @@ class SumTree:
 
         Cost: proportional to the capacity, as the tree has other levels inside.
         """
-        levels = [np.zeros(1 << (self.capacity - 1).bit_length())]
-        levels[0][: self.capacity] = self._tree.get(np.arange(self.capacity, dtype=np.intp))
+        leaves = np.zeros(1 << (self.capacity - 1).bit_length())
+        leaves[: self.capacity] = self.get_many(np.arange(self.capacity, dtype=np.intp))
+        levels = [leaves]
         while len(levels[0]) > 1:
             levels.insert(0, levels[0].reshape(-1, 2).sum(axis=1))
         for level in levels:
@@ -130,21 +139,25 @@ class SumTree:
 
     def _weight(self) -> float:
         """The sum of all priorities, which is not 0."""
-        if self._tree.total == 0.0:
+        total = self._tree.total
+        if total == 0.0:
             raise NotEnoughDataError("cannot sample: all priorities are 0")
-        return self._tree.total
+        return total
 
-    def __getstate__(self) -> tuple[Floats, float]:
-        return self.nodes[-1][: self.capacity], self.max_recorded_priority
+    def _slot(self, node_index: SupportsIndex) -> Slots:
+        return np.array([operator.index(node_index)], np.intp)
 
-    def __setstate__(self, state: tuple[Floats, float]) -> None:
-        SumTree.__init__(self, len(state[0]))
-        self._tree.set(np.arange(self.capacity, dtype=np.intp), state[0])
-        self.max_recorded_priority = state[1]
+    def __reduce__(self) -> tuple[Any, ...]:
+        leaves = self.get_many(np.arange(self.capacity, dtype=np.intp))
+        return _tree_of, (leaves, self.max_recorded_priority)
 
     def __repr__(self) -> str:
         return f"SumTree(capacity={self.capacity}, total={self._tree.total:g})"
 
 
-def _slot(node_index: SupportsIndex) -> Slots:
-    return np.array([operator.index(node_index)], np.intp)
+def _tree_of(leaves: Floats, greatest: float) -> SumTree:
+    """The tree that was pickled or copied."""
+    tree = SumTree(len(leaves))
+    tree.set_many(np.arange(len(leaves)), leaves)
+    tree.max_recorded_priority = greatest
+    return tree
