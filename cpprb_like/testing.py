@@ -6,10 +6,14 @@ The distribution of a sampler, and the values of a layer, need a test of your ow
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,9 +21,10 @@ from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
 from cpprb_like._rows.episode_index import EpisodeIndex
-from cpprb_like.buffers import ReplayBuffer, View
+from cpprb_like._rows.row_handles import handles
+from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer, View
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers import Extra, Sampler, Slots
+from cpprb_like.samplers import Extra, PrioritySampler, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views import Layer, Windows
@@ -46,6 +51,7 @@ ENOUGH = "n distinct rows are drawn where there are as many (else pass distinct=
 TOO_FEW = "NotEnoughDataError if n distinct rows are requested and there are fewer"
 COLUMNS = "extra columns are arrays of length n under names that are no fields"
 FRESH = "arrays are fresh: no later draw writes to them, or comes from them"
+FROM_GLOBAL = "it drew from the global generator of NumPy or of Python"
 RNG_ONLY = "what is random comes from rng only: the same rng and history give the same draw"
 RING_ALONE = "the ring is only read"
 UNMOVED = "a draw that raises leaves the sampler as it was"
@@ -53,7 +59,20 @@ COPIED = "a sampler is copied with its buffer, and the copy goes on with the sam
 STATED = "draw_state has the attributes that a draw changes: with those from before, it is repeated"
 WORKS = "a draw of n rows, n at least 0, works"
 DECLARED = "columns are dtype and shape by name, and each draw has such columns"
+CHECKED = "check_draw raises nothing where a draw works"
+ASIDE = "check_draw, check_rows, row_weights and row_priorities change no draw"
 HOOKED = "what a buffer calls when it is made, and when rows come and go, works"
+NBYTES = "nbytes_for is a number of bytes"
+KEEPS = "a sampler that keeps something for rows, in a file or not, says so by keeps_rows"
+WEIGHED = "row_weights and row_priorities are None or float64 of shape (n,), at least 0"
+SOUND = "check_rows finds nothing wrong with a buffer that is sound"
+FILED = "open_in_file draws from a ring as open does; with maps_rows, what it keeps is in the file"
+MOVED = "after move and open it draws rows that are there, with the priorities that they had"
+PRIORITIES = "has_priorities is true of a PrioritySampler, and of no other"
+INDEXES = "indexes are the slots, or with check_for_update the handles, of the drawn rows"
+READ = "read_priorities gives float64 of shape (n,), and ValueError for what is negative or NaN"
+GIVEN = "rows have the priorities that add and update_priorities were given"
+NEWEST = "new rows have the priority that get_max_priority says"
 
 
 def check_sampler(
@@ -62,8 +81,10 @@ def check_sampler(
     """Test that a sampler keeps the promises of ``samplers.Sampler``, on buffers of many kinds.
 
     Buffers of one environment or several: not full, full, wrapped around, cleared, of one row, with
-    absent rows, and with deleted episodes. Batches of no row, one, all, and more than there are, by
-    ``draw`` and by ``draw_starts`` for views of n-step returns and of sequences.
+    absent rows, with deleted episodes, in a file, and saved for another capacity. Batches of no
+    row, one, all, and more than there are, by ``draw`` and by ``draw_starts`` for views of n-step
+    returns and of sequences. Every other hook of ``Sampler`` is tried too, and of
+    ``PrioritySampler``, if it is one: on buffers whose rows were given priorities.
 
     Parameters
     ----------
@@ -87,9 +108,8 @@ def check_sampler(
 
     Notes
     -----
-    Not tested: that a sampler is random at all, and that it has no seeded generator of its own;
-    that its class and functions can be imported, as pickling requires; and what it keeps for rows,
-    such as priorities, in files and over rings of another capacity.
+    Not tested: that a sampler is random at all, and that it has no seeded generator of its own; and
+    that its class and functions can be imported, as pickling requires.
 
     Cost: some seconds, for a few thousand draws.
 
@@ -107,10 +127,15 @@ def check_sampler(
     """
     if not callable(make_sampler):
         raise TypeError(f"make_sampler: expected a callable, got {make_sampler!r}")
+    one = make_sampler()
+    _check_declared(f"{one!r}, as it is made", one)
     number = 0
-    for history in HISTORIES:
-        samplers = [make_sampler() for _ in range(4)]
-        if len(set(map(id, samplers))) < len(samplers):
+    histories: list[Callable[[Sampler], Stages]] = [partial(_stages, *one) for one in HISTORIES]
+    if one.has_priorities:
+        histories.insert(0, _given_priorities)
+    for history in histories:
+        samplers = [make_sampler() for _ in range(5)]
+        if len({id(sampler) for sampler in (one, *samplers)}) <= len(samplers):
             raise ValueError("make_sampler: expected a new sampler from each call, got one twice")
         for stages in zip(*(_working(history, sampler) for sampler in samplers), strict=True):
             where, rb = stages[0]
@@ -122,11 +147,27 @@ def check_sampler(
                     stage.draw(n, replace, [seed, number], window)
                     number += 1
             stage.end()
+    _check_files(make_sampler)
+    _check_move(make_sampler)
 
 
-def _working(history: History, sampler: Sampler) -> Stages:
+def _check_declared(where: str, sampler: Sampler) -> None:
+    """The declarations of a sampler without rows."""
+    if sampler.has_priorities is not isinstance(sampler, PrioritySampler):
+        raise _broken(where, PRIORITIES, f"got {sampler.has_priorities}")
+    if sampler.maps_rows and not sampler.keeps_rows:
+        raise _broken(where, KEEPS, "maps_rows is true, and keeps_rows is not")
+    nbytes: object = sampler.nbytes_for(100)
+    if not isinstance(nbytes, int) or nbytes < 0:
+        raise _broken(where, NBYTES, f"of 100 rows it is {nbytes!r}")
+    columns: object = sampler.columns
+    if not isinstance(columns, Mapping):
+        raise _broken(where, DECLARED, f"got {columns!r}")
+
+
+def _working(history: Callable[[Sampler], Stages], sampler: Sampler) -> Stages:
     """The stages of a history; an exception of a hook in one of them is a broken promise."""
-    where, stages = "as it is made", _stages(*history, sampler)
+    where, stages = "as it is made", history(sampler)
     while True:
         try:
             stage = next(stages, None)
@@ -170,16 +211,16 @@ def _eligible(ring: Ring, window: _Window | None) -> Slots:
 
 
 class _Stage:
-    """Four buffers of the same history, and a copy, whose draws must be equal.
+    """Five buffers of the same history, and a pickled copy, whose draws must be equal.
 
-    The arrays that ``spoiled`` draws are overwritten. ``patient`` does not get the draws that
-    ``rb`` refused.
+    The arrays that ``spoiled`` draws are overwritten; ``patient`` does not get the draws that
+    ``rb`` refused; on ``probed`` all other hooks are called between the draws.
     """
 
     def __init__(self, place: str, buffers: list[ReplayBuffer], distinct: bool) -> None:
         self.place = place
         self.distinct = distinct
-        self.rb, self.twin, self.spoiled, self.patient = buffers
+        self.rb, self.twin, self.spoiled, self.patient, self.probed = buffers
         self.copy = _copied(self.rb, place)
         self.earlier: list[tuple[str, Draw, Draw]] = []
 
@@ -192,10 +233,15 @@ class _Stage:
             rng = np.random.default_rng(seed)
             return _attempt(where, rb, n, replace, rng, self.distinct, window)
 
-        before = self.rb.sampler.draw_state()
+        before, globals_ = self.rb.sampler.draw_state(), _global_states()
         drawn = attempt(self.rb)
+        if _global_states() != globals_:
+            raise _broken(where, RNG_ONLY, FROM_GLOBAL)
         _expect_same(where, RNG_ONLY, drawn, attempt(self.twin))
         _expect_same(where, COPIED, drawn, attempt(self.copy))
+        if window is None:
+            _check_probed(where, self.probed.sampler, n, replace, drawn)
+        _expect_same(where, ASIDE, drawn, attempt(self.probed))
         spoiled = attempt(self.spoiled)
         _expect_same(where, FRESH, drawn, spoiled)
         if drawn is None or spoiled is None:
@@ -210,9 +256,120 @@ class _Stage:
         self.earlier.append((where, drawn, _copy(drawn)))
 
     def end(self) -> None:
-        """Check that no earlier draw was written to."""
+        """Check that no earlier draw was written to, and the state by row."""
         for where, drawn, before in self.earlier:
             _expect_same(where, FRESH, before, drawn)
+        _check_state(self.place, self.probed)
+
+
+def _check_probed(where: str, sampler: Sampler, n: int, replace: bool, drawn: Draw | None) -> None:
+    """``check_draw`` refuses no draw that works."""
+    try:
+        sampler.check_draw(n, replace=replace)
+    except Exception as error:
+        if drawn is not None:
+            found = f"it raised {type(error).__name__}: {error}"
+            raise _broken(where, CHECKED, found) from error
+
+
+def _check_state(where: str, rb: ReplayBuffer) -> None:
+    """The state by row of a sampler is of the right kind, and sound."""
+    sampler, slots = rb.sampler, rb.ring.present_slots()
+    values: Any
+    for name, values in _kept_for(sampler, slots).items():
+        if values is None:
+            continue
+        if not sampler.keeps_rows:
+            raise _broken(where, KEEPS, f"{name} is {_kind(values)}")
+        is_array = isinstance(values, np.ndarray) and values.dtype == np.float64
+        if not is_array or values.shape != slots.shape or not (values >= 0).all():
+            raise _broken(where, WEIGHED, f"{name} is {_kind(values)}: {values!r}")
+    try:
+        rb.check()
+    except AssertionError as error:
+        raise _broken(where, SOUND, f"it raised {error}") from error
+
+
+def _kept_for(sampler: Sampler, slots: Slots) -> dict[str, NDArray[np.float64] | None]:
+    """The state of a sampler for the rows in these slots, by the names of its hooks."""
+    return {
+        "row_weights": sampler.row_weights(slots),
+        "row_priorities": sampler.row_priorities(slots),
+    }
+
+
+# ---- in a file, and in another ring --------------------------------------------------------------
+
+
+def _check_files(make_sampler: Callable[[], Sampler]) -> None:
+    """In a file a sampler draws as on the heap, and finds its state again."""
+    heap, sampler = _filled(make_sampler(), 7), make_sampler()
+    where = f"{sampler!r}, in a file"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        try:
+            rb = _filled(sampler, 7, mmap_prefix=Path(folder) / "rows")
+        except Exception as error:
+            found = f"it raised {type(error).__name__}: {error}"
+            raise _broken(where, HOOKED, found) from error
+        drawn = [
+            _attempt(where, one, 20, True, np.random.default_rng(0), True, None)
+            for one in (heap, rb)
+        ]
+        _expect_same(where, FILED, *drawn)
+        if not sampler.maps_rows:
+            return
+        slots = rb.ring.present_slots()
+        before = _kept_for(sampler, slots)
+        del rb, sampler
+        gc.collect()  # so that the file is free to be opened again
+        again = _buffer(make_sampler(), 7, mmap_prefix=Path(folder) / "rows", mmap_mode="r+")
+        # Weights of rows may depend on the draws, as those of ranks do; priorities do not.
+        name = "row_weights" if before["row_priorities"] is None else "row_priorities"
+        after = _kept_for(again.sampler, slots)[name]
+        if _value(after) != _value(before[name]):
+            raise _broken(where, FILED, f"{name}: {before[name]} became {after}")
+        del again
+        gc.collect()
+
+
+def _check_move(make_sampler: Callable[[], Sampler]) -> None:
+    """Over a ring of another capacity a sampler goes on with its state for the rows there."""
+    rb, smaller = _filled(make_sampler(), 7), _filled(None, 5)
+    ring, where = smaller.ring, f"{rb.sampler!r}, moved from 7 slots to 5"
+    slots = (ring.row_ids(np.arange(5)) % 7).astype(np.intp)
+    slots[ring.absent_at(np.arange(5))] = -1
+    there = slots[slots >= 0]
+    before = rb.sampler.row_priorities(there)
+    moved: Sampler = _copied(rb.sampler, where)
+    try:
+        moved.move(slots, ring)
+        moved.open(ring)
+        drawn = moved.draw(ring, 20, np.random.default_rng(0), replace=True)
+    except Exception as error:
+        raise _broken(where, MOVED, f"it raised {type(error).__name__}: {error}") from error
+    _check_form(where, ring, smaller.schema.names, 20, True, drawn)
+    _check_columns(where, moved, ring, 20, drawn)
+    after = moved.row_priorities(np.flatnonzero(slots >= 0))
+    if before is not None and (after is None or not np.allclose(before, after)):
+        raise _broken(where, MOVED, f"{before} became {after}")
+
+
+def _filled(sampler: Sampler | None, capacity: int, **options: Any) -> ReplayBuffer:
+    """A buffer that has wrapped, with an absent row, and with priorities if it has them."""
+    rb = _buffer(sampler, capacity, **options)
+    for number in range(9):
+        priorities = {"priorities": float(number % 4)} if rb.has_priorities else {}
+        _add(rb, 1, [number != 6], **priorities)
+    return rb
+
+
+def _buffer(sampler: Sampler | None, capacity: int, **options: Any) -> ReplayBuffer:
+    """A buffer of the class that a sampler is for."""
+    make: Any = ReplayBuffer
+    if sampler is not None and sampler.has_priorities:
+        make = PrioritizedReplayBuffer
+    made: ReplayBuffer = make(capacity, FIELDS, sampler=sampler, seed=0, **options)
+    return made
 
 
 def _attempt(
@@ -226,7 +383,7 @@ def _attempt(
 ) -> Draw | None:
     """A draw that keeps all promises; None if the sampler may refuse it, and did."""
     ring, sampler = rb.ring, rb.sampler
-    rows, globals_ = _picture(rb), _global_states()
+    rows = _picture(rb)
     eligible = _eligible(ring, window)
     too_few = n > len(eligible) and not (replace and len(eligible))
     drawn: Draw | None = None
@@ -246,20 +403,18 @@ def _attempt(
     else:
         if too_few:
             raise _broken(where, TOO_FEW, f"there are {len(eligible)}, and it drew {drawn!r}")
-        _check_form(where, rb, n, replace, drawn)
+        _check_form(where, ring, rb.schema.names, n, replace, drawn)
+        _check_columns(where, sampler, ring, n, drawn)
         others = np.setdiff1d(drawn[0], eligible)
         if len(others):
             raise _broken(where, ELIGIBLE, f"got slot {others[0]}")
-    if _global_states() != globals_:
-        raise _broken(where, RNG_ONLY, "it drew from the global generator of NumPy or of Python")
     if _picture(rb) != rows:
         raise _broken(where, RING_ALONE, "rows, flags or counts of the buffer have changed")
     return drawn
 
 
-def _check_form(where: str, rb: ReplayBuffer, n: int, replace: bool, drawn: Any) -> None:
-    """Check types, shapes, slots and columns of a draw."""
-    ring = rb.ring
+def _check_form(where: str, ring: Ring, fields: Any, n: int, replace: bool, drawn: Any) -> None:
+    """Check types, shapes and slots of a draw."""
     if not (isinstance(drawn, tuple) and len(drawn) == 2 and isinstance(drawn[1], dict)):
         raise _broken(where, IN_FORM, f"it returned {drawn!r}")
     slots, extra = drawn
@@ -278,19 +433,33 @@ def _check_form(where: str, rb: ReplayBuffer, n: int, replace: bool, drawn: Any)
     if not replace and len(np.unique(slots)) < n:
         raise _broken(where, DISTINCT, f"got {slots.tolist()}")
     for name, column in extra.items():
-        if name in rb.fields:
+        if name in fields:
             raise _broken(where, COLUMNS, f"{name!r} is a field")
         if not (isinstance(name, str) and isinstance(column, np.ndarray) and column.ndim):
             raise _broken(where, COLUMNS, f"got {_kind(column)} as {name!r}")
         if len(column) != n:
             raise _broken(where, COLUMNS, f"got length {len(column)} as {name!r}")
-    for name, (dtype, shape) in rb.sampler.columns.items():
+
+
+def _check_columns(where: str, sampler: Sampler, ring: Ring, n: int, drawn: Draw) -> None:
+    """Check the columns that a sampler declares."""
+    slots, extra = drawn
+    for name, (dtype, shape) in sampler.columns.items():
         if name not in extra:
             raise _broken(where, DECLARED, f"{name!r} is not there")
         column = extra[name]
         if column.dtype != dtype or column.shape != (n, *shape):
             found = f"expected {dtype}, shape {(n, *shape)}, got {_kind(column)}"
             raise _broken(where, DECLARED, f"{name!r}: {found}")
+    if isinstance(sampler, PrioritySampler):
+        expected = _names(sampler, ring, slots)
+        if not np.array_equal(extra["indexes"], expected):
+            raise _broken(where, INDEXES, f"expected {expected}, got {extra['indexes']}")
+
+
+def _names(sampler: PrioritySampler, ring: Ring, slots: Slots) -> NDArray[np.int64]:
+    """``indexes`` of the rows in these slots, for ``update_priorities``."""
+    return handles(ring, slots) if sampler.check_for_update else slots.astype(np.int64)
 
 
 def _batches(rows: int) -> Iterator[tuple[int, bool]]:
@@ -380,14 +549,14 @@ def _copied(one: Any, place: str) -> Any:
 # ---- histories of buffers: the same each time, with a name for each stage ------------------------
 
 
-def _add(rb: ReplayBuffer, rows: int, present: list[bool] | None = None) -> None:
+def _add(rb: ReplayBuffer, rows: int, present: list[bool] | None = None, **others: Any) -> None:
     """Add numbered rows; every third ends an episode."""
     reward = np.arange(rows, dtype=np.float32) + rb.ring.written
     step = {"obs": np.stack([reward, -reward], axis=1), "rew": reward, "done": reward % 3 == 2}
     if present is None:
-        rb.add(**step)
+        rb.add(**step, **others)
     else:
-        rb.add_where(present, **step)
+        rb.add_where(present, **step, **others)
 
 
 # Capacity and environments of a buffer; then the actions before each stage. A number adds so many
@@ -405,7 +574,7 @@ HISTORIES: tuple[History, ...] = (
 
 
 def _stages(capacity: int, n_envs: int, stages: list[list[Any]], sampler: Sampler) -> Stages:
-    rb = ReplayBuffer(capacity, FIELDS, sampler=sampler, n_envs=n_envs, seed=0)
+    rb = _buffer(sampler, capacity, n_envs=n_envs)
     for actions in stages:
         for action in actions:
             if action is None:
@@ -419,6 +588,46 @@ def _stages(capacity: int, n_envs: int, stages: list[list[Any]], sampler: Sample
         envs = f"{n_envs} environments, " if n_envs > 1 else ""
         absent = f", {rb.ring.absent} absent" if rb.ring.absent else ""
         yield f"{envs}{len(rb)} rows of {capacity}{absent}, {rb.ring.written} written", rb
+
+
+def _given_priorities(sampler: Sampler) -> Stages:
+    rb = _buffer(sampler, 20)
+    assert isinstance(sampler, PrioritySampler)
+    where = f"{sampler!r}, of rows with priorities"
+    _check_reading(where, sampler)
+    _add(rb, 5, priorities=[1.0, 2.0, 0.5, 0.0, 4.0])
+    _expect_priorities(where, GIVEN, rb, np.arange(5), [1.0, 2.0, 0.5, 0.0, 4.0])
+    yield "5 rows with priorities", rb
+    slots = np.array([3, 0, 3], np.intp)
+    rb.update_priorities(_names(sampler, rb.ring, slots), [9.0, 3.0, 2.5])
+    _expect_priorities(where, GIVEN, rb, np.arange(5), [3.0, 2.0, 0.5, 2.5, 4.0])
+    yield "priorities updated, one of them twice", rb
+    greatest = sampler.get_max_priority()
+    _add(rb, 20)
+    _expect_priorities(where, NEWEST, rb, rb.ring.newest_slots(20), [greatest] * 20)
+    yield "all rows overwritten by rows without priorities", rb
+
+
+def _check_reading(where: str, sampler: PrioritySampler) -> None:
+    """Priorities are read as an array, or refused."""
+    read = sampler.read_priorities([1, 0.5])
+    if _value(read) != _value(np.array([1, 0.5])):
+        raise _broken(where, READ, f"[1, 0.5] became {read!r}")
+    for wrong in (-1.0, np.nan):
+        try:
+            read = sampler.read_priorities([1.0, wrong])
+        except ValueError:
+            continue
+        raise _broken(where, READ, f"{[1.0, wrong]} became {read!r}")
+
+
+def _expect_priorities(
+    where: str, promise: str, rb: ReplayBuffer, slots: NDArray[Any], expected: list[float]
+) -> None:
+    """Rows have these priorities, if the sampler knows any."""
+    found = rb.sampler.row_priorities(slots.astype(np.intp))
+    if found is not None and not np.allclose(found, expected):
+        raise _broken(where, promise, f"expected {expected}, got {found.tolist()}")
 
 
 # ---- layers -------------------------------------------------------------------------------------

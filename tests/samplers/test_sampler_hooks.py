@@ -12,7 +12,7 @@ from helpers import refused
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import ColumnSpec, Mixture
 from cpprb_like.processes import SharedReplay
-from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
+from cpprb_like.samplers import Prioritized, PrioritySampler, RankBased, Sampler, Uniform
 from cpprb_like.testing import check_sampler
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views import NStep
@@ -201,7 +201,7 @@ def test_a_hook_for_new_priorities_is_called_also_if_the_base_class_needs_none(n
         assert rb.sampler.row_priorities(np.arange(2)).tolist() == [3.0, 4.0]
 
 
-# ---- check_sampler names the broken promise --------------------------------------------------
+# ---- check_sampler tries each hook -------------------------------------------------------------
 
 
 class Plain(Uniform):
@@ -231,6 +231,29 @@ def breaks(hook: str, promise: str) -> Callable[[Any], Any]:
     return note
 
 
+@breaks("keeps_rows", "says so by keeps_rows; row_weights is an array")
+class Keeps(Plain):
+    """Keeps weights, and does not say so."""
+
+    def row_weights(self, slots: Any) -> Any:
+        return np.ones(len(slots))
+
+
+@breaks("maps_rows", "what it keeps is in the file; row_priorities: ")
+class Maps(ByWeight):
+    """Keeps its weights on the heap, and says that they are in the file."""
+
+    def open_in_file(self, ring: Any, memory: Any) -> None:
+        self.open(ring)
+
+
+@breaks("has_priorities", "true of a PrioritySampler, and of no other; got True")
+class Claims(Plain):
+    """Has no priorities, and says so."""
+
+    has_priorities = True
+
+
 @breaks("columns", "each draw has such columns; 'age' is not there")
 class Declares(Plain):
     """Declares a column that it never gives."""
@@ -240,12 +263,42 @@ class Declares(Plain):
         return {"age": ColumnSpec(np.dtype(np.int64), ())}
 
 
+@breaks("nbytes_for", "nbytes_for is a number of bytes; of 100 rows it is None")
+class Sizeless(Plain):
+    """Does not know how much it allocates."""
+
+    def nbytes_for(self, capacity: int) -> Any:
+        return None
+
+
 @breaks("open", "what a buffer calls when it is made, and when rows come and go, works; it raised")
 class Shut(Plain):
     """Cannot be opened."""
 
     def open(self, ring: Any) -> None:
         raise ZeroDivisionError
+
+
+@breaks("open_in_file", "open_in_file draws from a ring as open does")
+class InFile(Plain):
+    """Draws the oldest row of a file."""
+
+    oldest = False
+
+    def open_in_file(self, ring: Any, memory: Any) -> None:
+        self.oldest = True
+
+    def draw(self, ring: Any, n: int, rng: Any, *, replace: bool) -> Any:
+        slots, extra = super().draw(ring, n, rng, replace=replace)
+        return np.full_like(slots, ring.present_slots()[0]) if self.oldest else slots, extra
+
+
+@breaks("move", "with the priorities that they had; it raised ValueError")
+class Stays(ByWeight):
+    """Does not hear that its rows are in other slots."""
+
+    def move(self, slots: Any, ring: Any) -> None:
+        pass
 
 
 class Counting(Plain):
@@ -280,6 +333,14 @@ class Outside(Plain):
         return slots + ring.stored, extra
 
 
+@breaks("check_draw", "check_draw raises nothing where a draw works; it raised NotEnoughDataError")
+class Pessimist(Plain):
+    """Says that there will be no draw."""
+
+    def check_draw(self, n: int, *, replace: bool) -> None:
+        raise NotEnoughDataError(f"none of {n}")
+
+
 @breaks("draw_state", "draw_state has the attributes that a draw changes")
 class Untold(Counting):
     """Counts its draws, and does not say so."""
@@ -300,6 +361,46 @@ class AnyStart(Plain):
         return np.resize(others, n) if replace and len(others) else slots, extra
 
 
+@breaks("row_weights", "float64 of shape (n,), at least 0; row_weights is an array of float32")
+class Narrow(Plain):
+    """Tells weights of another dtype."""
+
+    keeps_rows = True
+
+    def row_weights(self, slots: Any) -> Any:
+        return np.ones(len(slots), np.float32)
+
+
+@breaks("row_priorities", "float64 of shape (n,), at least 0; row_priorities is an array of float")
+class Short(Plain):
+    """Tells the priority of one row."""
+
+    keeps_rows = True
+
+    def row_priorities(self, slots: Any) -> Any:
+        return np.ones(1)
+
+
+@breaks("check_rows", "finds nothing wrong with a buffer that is sound; it raised none is sound")
+class Ill(Plain):
+    """Finds fault with every row."""
+
+    def check_rows(self, ring: Any, slots: Any) -> None:
+        raise AssertionError("none is sound")
+
+
+@breaks("check_for_update", "the slots, or with check_for_update the handles, of the drawn rows")
+class Slots(ByWeight):
+    """Gives slots in place of handles."""
+
+    def __init__(self) -> None:
+        super().__init__(check_for_update=True)
+
+    def draw(self, ring: Any, n: int, rng: Any, *, replace: bool, beta: Any = None) -> Any:
+        slots, extra = super().draw(ring, n, rng, replace=replace, beta=beta)
+        return slots, {**extra, "indexes": slots.astype(np.int64)}
+
+
 @breaks("weights_dtype", "each draw has such columns; 'weights': expected float32")
 class Wide(ByWeight):
     """Gives weights of another dtype."""
@@ -307,6 +408,53 @@ class Wide(ByWeight):
     def draw(self, ring: Any, n: int, rng: Any, *, replace: bool, beta: Any = None) -> Any:
         slots, extra = super().draw(ring, n, rng, replace=replace, beta=beta)
         return slots, {**extra, "weights": extra["weights"].astype(np.float64)}
+
+
+@breaks("prepare", "rows have the priorities that add and update_priorities were given")
+class Halves(ByWeight):
+    """Gives new rows half of their weight."""
+
+    def prepare(self, priorities: Any) -> Any:
+        given: Any = super().prepare(priorities)
+        return given.rows.beside(given.priorities, given.weights / 2)
+
+
+@breaks("read_priorities", "read_priorities gives float64 of shape (n,), and ValueError for what")
+class Lenient(ByWeight):
+    """Takes a priority that is negative."""
+
+    def read_priorities(self, priorities: Any) -> Any:
+        return super().read_priorities(np.abs(priorities))
+
+
+@breaks("set_new", "rows have the priorities that add and update_priorities were given")
+class Forgets(ByWeight):
+    """Passes over the priorities of new rows."""
+
+    def set_new(self, first: int, clears: int, priorities: Any) -> None:
+        pass
+
+
+@breaks("update_priorities", "rows have the priorities that add and update_priorities were given")
+class Fixed(ByWeight):
+    """Passes over new priorities."""
+
+    def update_priorities(self, indexes: Any, priorities: Any) -> None:
+        pass
+
+
+@breaks("get_max_priority", "new rows have the priority that get_max_priority says; expected [77.0")
+class Boasts(ByWeight):
+    """Says that new rows have another priority."""
+
+    def get_max_priority(self) -> float:
+        return 77.0
+
+
+def test_every_hook_of_the_base_classes_is_broken_here() -> None:
+    """Who declares a hook has ``check_sampler`` try it, and shows here that it does."""
+    declared = {name for cls in (Sampler, PrioritySampler) for name in vars(cls)}
+    assert set(BROKEN) == {name for name in declared if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("hook", BROKEN)
