@@ -19,7 +19,7 @@ from cpprb_like.integrations._libraries import missing
 
 try:
     import gymnasium
-    from gymnasium.vector import AutoresetMode
+    from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 except ImportError as error:
     raise missing(__name__, "gymnasium 1.1 or newer", "gymnasium", error) from error
 
@@ -35,14 +35,20 @@ from cpprb_like.integrations._spaces import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    AnyEnv: TypeAlias = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
+    AnyEnv: TypeAlias = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
+
+    class _Wrappable(gymnasium.Env[Any, Any], VectorEnv[Any, Any, Any]):  # type: ignore[misc]
+        """Either class, by the environment: see ``GymnasiumRecorder.__new__``."""
+
+else:
+    _Wrappable = object
 
 __all__ = ["GymnasiumRecorder", "create_before_add_func", "create_env_dict"]
 
 NOT_GIVEN: Any = object()
 
 
-class GymnasiumRecorder(Recorder):
+class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     """Wraps a Gymnasium environment, single or vector, and adds its transitions to a buffer.
 
     Use it in place of the environment: ``reset`` and ``step`` are those of Gymnasium. After an
@@ -57,9 +63,8 @@ class GymnasiumRecorder(Recorder):
     ----------
     env : gymnasium.Env or gymnasium.vector.VectorEnv
         Rows are what this environment takes and gives: wrappers whose observations, actions or
-        rewards are to be stored belong inside, as do all others: the recorder is no
-        ``gymnasium.Env`` for Gymnasium's wrappers. Attributes that it lacks are those of the
-        environment, such as ``action_space`` or ``render``.
+        rewards are to be stored belong inside. The recorder is a ``gymnasium.Env`` or a
+        ``VectorEnv`` as well, so other wrappers can be put outside of it.
     autoreset_mode : gymnasium.vector.AutoresetMode or str, optional
         How ended episodes are reset, in place of ``env.metadata["autoreset_mode"]``:
         ``"NEXT_STEP"``, ``"SAME_STEP"`` or ``"DISABLED"``. A single environment is ``"DISABLED"``;
@@ -77,6 +82,8 @@ class GymnasiumRecorder(Recorder):
         As given. Do not step or reset it while the recorder does.
     buffer : ReplayBuffer or None
         The one that is attached.
+    observation_space, action_space : gymnasium.Space
+        Of the environment: batched if it is a vector environment.
     single_observation_space, single_action_space : gymnasium.Space
         Of each environment.
     env_dict : dict
@@ -106,8 +113,12 @@ class GymnasiumRecorder(Recorder):
     it takes a slot, but is never drawn. In SAME_STEP mode Gymnasium hands final observations out
     after the reset: environments that overwrite their observations must not be used in it.
 
-    Directly after an end, ``reset()`` of a single environment gives the observation that ``step``
-    gave, and does not reset the environment again.
+    Wrappers outside that count episodes, such as ``RecordEpisodeStatistics``, begin the next one by
+    ``reset``, as with every single environment. Directly after an end, ``reset()`` of the recorder
+    gives the observation that ``step`` gave, and does not reset the environment again. A vector
+    environment in mode DISABLED is reset in the same step, and ``metadata`` of the recorder says
+    SAME_STEP. A subclass that is to be wrapped derives from ``gymnasium.Wrapper`` too, or from
+    ``VectorWrapper``.
 
     A step costs two or three times what ``add`` of the buffer does, if observations and actions are
     arrays of numbers, or dicts and tuples of them; text and Python objects are gathered in Python,
@@ -138,6 +149,15 @@ class GymnasiumRecorder(Recorder):
         "the environment has; step(action) of the recorder resets by itself"
     )
 
+    def __new__(cls, env: Any = None, **options: Any) -> GymnasiumRecorder:  # noqa: ARG004, PYI034
+        """A recorder that Gymnasium's wrappers take: of the class of its environment."""
+        made: type[GymnasiumRecorder] = cls
+        if cls is GymnasiumRecorder and isinstance(env, gymnasium.Env):
+            made = _EnvRecorder
+        elif cls is GymnasiumRecorder and isinstance(env, VectorEnv):
+            made = _VectorRecorder
+        return super().__new__(made)
+
     def __init__(
         self,
         env: AnyEnv,
@@ -154,6 +174,8 @@ class GymnasiumRecorder(Recorder):
                 f"expected a Gymnasium environment, got {type(env).__name__}: {error}"
             ) from None
         self.env = env
+        self.observation_space: gymnasium.Space[Any] = env.observation_space
+        self.action_space: gymnasium.Space[Any] = env.action_space
         self.autoreset_mode = _mode_of(env, autoreset_mode)
         self._first: tuple[Any, Any, dict[str, Any]] | None = None  # of a reset that ``step`` made
         obs, act = tree_of(self.single_observation_space), tree_of(self.single_action_space)
@@ -163,14 +185,18 @@ class GymnasiumRecorder(Recorder):
         parts = parts_of(obs, n_rows), parts_of(obs, None), parts_of(act, n_rows)
         self._set_up(trees, n_rows, float_type, self.autoreset_mode.name, parts)
 
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the environment."""
-        if name == "env" or name.startswith("_"):  # not there yet, as in a copy that is being made
-            raise AttributeError(name)
-        return getattr(self.env, name)
+    def render(self) -> Any:
+        """What ``render`` of the environment gives."""
+        return self.env.render()
+
+    def close(self, **options: Any) -> None:
+        """Close the environment."""
+        self.env.close(**options)
 
     def __repr__(self) -> str:
         return f"<GymnasiumRecorder{self.env}>"
+
+    __str__ = __repr__
 
     @overload
     def reset(
@@ -244,7 +270,9 @@ class GymnasiumRecorder(Recorder):
             raise
         return obs, info
 
-    def step(self, action: Any, /, **extra: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(  # type: ignore[override]  # Gymnasium names the action in two ways
+        self, action: Any, /, **extra: object
+    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environment and record it; in mode DISABLED, reset environments that ended.
 
         Parameters
@@ -419,6 +447,43 @@ class GymnasiumRecorder(Recorder):
         if not final:
             return arrived
         return final[0] if self._n_rows is None else _with_final(arrived, final)
+
+
+# For type checkers a recorder is of both kinds, so each of these is of one kind too many.
+class _EnvRecorder(  # type: ignore[misc, override]
+    GymnasiumRecorder, gymnasium.Wrapper[Any, Any, Any, Any]
+):
+    """Recorder of a single environment."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], **options: Any) -> None:
+        gymnasium.Wrapper.__init__(self, env)
+        GymnasiumRecorder.__init__(self, env, **options)
+
+    @property
+    def spec(self) -> Any:  # type: ignore[override]
+        """Spec of the wrapped environment: ``gymnasium.make`` cannot make a recorder."""
+        return self.env.spec
+
+
+class _VectorRecorder(  # type: ignore[misc]
+    GymnasiumRecorder, VectorWrapper[Any, Any, Any, Any, Any]
+):
+    """Recorder of a vector environment."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], **options: Any) -> None:
+        VectorWrapper.__init__(self, env)
+        GymnasiumRecorder.__init__(self, env, **options)
+
+    @property  # type: ignore[misc]
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
+        """Metadata of the environment, with the autoreset mode of ``step`` of the recorder."""
+        disabled = self.autoreset_mode is AutoresetMode.DISABLED
+        mode = AutoresetMode.SAME_STEP if disabled else self.autoreset_mode
+        return {**self.env.metadata, "autoreset_mode": mode}
+
+    # Older versions of VectorEnv close the environment when they are dropped, but the program may
+    # still use it. This function is one of C, so no signal handler runs in it.
+    __del__ = object.__hash__
 
 
 def _mode_of(env: object, given: AutoresetMode | str | None) -> AutoresetMode:

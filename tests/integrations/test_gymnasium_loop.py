@@ -254,28 +254,65 @@ def loop(env: Any, steps: int) -> list[Any]:
     return seen
 
 
-def test_a_loop_that_resets_is_given_what_the_environment_gives() -> None:
-    """``reset`` after an end reset the environment twice."""
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda env: env,
+        gym.wrappers.RecordEpisodeStatistics,
+        lambda env: gym.wrappers.FrameStackObservation(env, 3),
+        lambda env: gym.wrappers.TimeLimit(gym.wrappers.RecordEpisodeStatistics(env), 7),
+    ],
+    ids=["none", "statistics", "stack", "limit"],
+)
+def test_gymnasium_wraps_a_recorder(wrap: Any) -> None:
+    """It was no ``Env``: wrappers refused it. A loop is given what it would be without a recorder.
+
+    ``reset`` after an end reset the environment twice.
+    """
     recorder, rb = recording(gym.make("CartPole-v1", max_episode_steps=11))
-    expected = loop(gym.make("CartPole-v1", max_episode_steps=11), 60)
-    np.testing.assert_equal(loop(recorder, 60), expected)
+    assert isinstance(recorder, gym.Env)
+    wrapped = wrap(recorder)
+    expected = loop(wrap(gym.make("CartPole-v1", max_episode_steps=11)), 60)
+    np.testing.assert_equal(loop(wrapped, 60), expected)
     assert len(rb) == 60
     rb.check()
-
-
-def test_other_attributes_are_those_of_the_environment() -> None:
-    """Such as its spec; and Gymnasium's wrappers belong inside, and refuse a recorder."""
-    env = gym.make("CartPole-v1", render_mode="rgb_array")
-    recorder, _ = recording(env)
-    assert recorder.unwrapped is env.unwrapped
-    assert recorder.spec == env.spec
-    assert recorder.render_mode == "rgb_array"
+    assert wrapped.unwrapped is recorder.env.unwrapped
+    assert tuple(wrapped.get_wrapper_attr("env_dict")) == rb.schema.names
+    assert recorder.spec == recorder.env.spec
     assert str(recorder).startswith("<GymnasiumRecorder<")
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = recorder.nothing
-    wrong: Any = recorder
-    with pytest.raises((AssertionError, TypeError), match=r"gymnasium\.Env"):
-        gym.wrappers.TimeLimit(wrong, 7)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gymnasium_wraps_a_recorder_of_several_environments(mode: AutoresetMode) -> None:
+    """Statistics outside of the recorder are those of a wrapper inside.
+
+    With mode DISABLED they are those of SAME_STEP: inside, Gymnasium 1.4 loses the reset mask.
+    """
+
+    def made(outside: bool) -> Any:
+        same_step = not outside and mode is AutoresetMode.DISABLED
+        env: Any = vector("cart pole", AutoresetMode.SAME_STEP if same_step else mode)
+        if not outside:
+            env = gym.wrappers.vector.RecordEpisodeStatistics(env)
+        recorder, _ = recording(env)
+        assert isinstance(recorder, gym.vector.VectorEnv)
+        return gym.wrappers.vector.RecordEpisodeStatistics(recorder) if outside else recorder
+
+    def played(env: Any) -> list[Any]:
+        env.reset(seed=3)
+        found = []
+        for actions in drawn_actions(env, 60, 3, seed=1):
+            *_, info = env.step(stacked(env, actions))
+            inner = info.get("final_info", info)
+            episode = info.get("episode", inner.get("episode"))
+            if episode is not None:
+                mask = info.get("_episode", inner.get("_episode"))
+                found.append([np.where(mask, episode[name], 0) for name in "rl"])
+        return found
+
+    inside, outside = played(made(outside=False)), played(made(outside=True))
+    assert len(inside) > 3
+    np.testing.assert_equal(outside, inside)
 
 
 def test_a_recorder_that_is_dropped_closes_nothing() -> None:
