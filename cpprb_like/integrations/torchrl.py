@@ -2,12 +2,12 @@
 
 It has the calls that TorchRL's collectors, losses and training loops make of one, and rows as every
 buffer of this package. Not here: TorchRL's storages, samplers and writers, which would gather a
-batch field by field in Python; and its transforms, which are applied to what goes in or comes out.
+batch field by field in Python; and its transforms, which are applied as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ except ImportError as error:
 
 __all__ = ["TensorDictReplayBuffer"]
 
+Call = Callable[[Any], Any]
 Path = tuple[str, ...]
 NEXT = "next"
 FLAGS = ("done", "terminated", "truncated")  # these end episodes, and so are stored as they are
@@ -149,6 +150,8 @@ class TensorDictReplayBuffer:
         self._paths: dict[str, Path] = {}
         self._chained: list[str] = []  # fields whose next value is that of the following step
         self._resets = Resets(self.n_envs)
+        self._of_draws: list[Call] = []  # transforms in the order of their calls
+        self._of_steps: list[Call] = []
 
     # ------------------------------------------------------------------ steps
 
@@ -163,6 +166,10 @@ class TensorDictReplayBuffer:
             NumPy lacks, or that has the name of an entry that batches get; nothing was added.
         """
         _check_steps(data)
+        for transform in self._of_steps:
+            data = transform(data)
+            if data is None:  # the transform waits for more steps
+                return
         if self.n_envs > 1:
             if data.ndim != 2 or data.shape[0] != self.n_envs:
                 expected = f"({self.n_envs}, T)"
@@ -314,7 +321,10 @@ class TensorDictReplayBuffer:
             if name in batch and name not in self._paths:
                 found[key] = torch.from_numpy(batch[name])
         device = None if self.device.type == "cpu" else self.device
-        return TensorDict(found, [n], device=device)
+        drawn = TensorDict(found, [n], device=device)
+        for transform in self._of_draws:
+            drawn = transform(drawn)
+        return drawn
 
     def __iter__(self) -> Any:
         """Batches without end."""
@@ -335,6 +345,43 @@ class TensorDictReplayBuffer:
             self.update_priority(data[INDEXES], data[self.priority_key])
 
     # ------------------------------------------------------------------ the rest
+
+    def append_transform(self, transform: Any, *, invert: bool = False) -> TensorDictReplayBuffer:
+        """Apply a transform to batches, after those that are there, as TorchRL's buffers do.
+
+        Parameters
+        ----------
+        transform : torchrl.envs.Transform or callable
+            What ``sample`` applies to the tensordicts that it draws. The inverse of a transform is
+            applied by ``extend`` and ``add`` to steps before they are stored, of the last one
+            first; a function has none.
+        invert : bool
+            The other way round: applied to steps, and its inverse to batches.
+
+        Returns
+        -------
+        TensorDictReplayBuffer
+            The buffer itself.
+
+        Raises
+        ------
+        TypeError
+            ``transform`` is neither.
+        """
+        from torchrl.envs import Transform  # noqa: PLC0415 (the rest needs tensordict alone)
+
+        if not callable(transform):
+            kind = type(transform).__name__
+            raise TypeError(f"transform: expected a transform or a function, got {kind}")
+        of_draws, of_steps = [transform], []
+        if isinstance(transform, Transform):
+            transform.eval()
+            of_steps = [transform.inv]
+        if invert:
+            of_draws, of_steps = of_steps, of_draws
+        self._of_draws += of_draws
+        self._of_steps[:0] = of_steps
+        return self
 
     @property
     def _storage(self) -> Any:

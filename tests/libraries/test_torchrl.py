@@ -25,8 +25,11 @@ with warnings.catch_warnings():
     from torchrl.data import LazyTensorStorage
     from torchrl.data import ReplayBuffer as TheirReplayBuffer
     from torchrl.envs import (
+        Compose,
+        DTypeCastTransform,
         GymEnv,
         MultiStepTransform,
+        RewardScaling,
         SerialEnv,
         StepCounter,
         TransformedEnv,
@@ -338,6 +341,58 @@ def test_collectors_of_several_processes_are_told_what_to_do() -> None:
         MultiSyncCollector(
             [cartpole], None, frames_per_batch=8, total_frames=16, replay_buffer=rb
         ).shutdown()
+
+
+def test_transforms() -> None:
+    """Those of TorchRL, and functions: of batches in order, of steps the other way round."""
+    rb = TensorDictReplayBuffer(30, batch_size=20, sampler=Prioritized(), seed=0)
+    scaled = RewardScaling(loc=1.0, scale=2.0, in_keys=[("next", "reward")])
+    assert rb.append_transform(scaled) is rb
+    rb.append_transform(lambda data: data.set("seen", data["next", "reward"] + 1))
+    rb.extend(steps(20))
+    batch = rb.sample()
+    assert (batch["next", "reward"] == 2 * batch["observation"] + 1).all()
+    assert (batch["seen"] == 2 * batch["observation"] + 2).all()
+    batch["td_error"] = batch["seen"].squeeze(-1)
+    rb.update_tensordict_priority(batch)
+    again = pickle.loads(pickle.dumps(TensorDictReplayBuffer(3).append_transform(scaled)))
+    again.extend(steps(3))
+    batch = again.sample(3)
+    assert (batch["next", "reward"] == 2 * batch["observation"] + 1).all()
+    with pytest.raises(TypeError, match="expected a transform or a function, got int"):
+        rb.append_transform(3)
+
+
+def test_transforms_of_steps() -> None:
+    """The inverse is what is stored; with ``invert`` batches have it, and a function is no part."""
+    cast = DTypeCastTransform(torch.float64, torch.float32, in_keys_inv=["observation"])
+    rb = TensorDictReplayBuffer(30, batch_size=8, seed=0).append_transform(Compose(cast))
+    data = steps(20)
+    rb.extend(data)
+    assert rb.buffer is not None
+    assert rb.buffer.get_all_transitions()["observation"].dtype == np.float64
+    assert data["observation"].dtype == torch.float32  # as it was handed over
+
+    other = TensorDictReplayBuffer(30, batch_size=8, seed=0)
+    other.append_transform(lambda data: data.set("action", data["action"] + 100), invert=True)
+    other.extend(steps(20))
+    batch = other.sample()
+    assert (batch["action"] == batch["observation"].long() + 100).all()
+
+
+def test_a_transform_that_keeps_steps_back() -> None:
+    """TorchRL's n-step transform returns nothing until it has so many steps."""
+    rb = TensorDictReplayBuffer(30, batch_size=30, seed=0)
+    rb.append_transform(MultiStepTransform(n_steps=3, gamma=0.5))
+    rb.extend(steps(2))
+    assert len(rb) == 0
+    for start in range(2, 22, 2):
+        rb.extend(steps(2, 1, start))
+    batch = rb.sample()
+    number = batch["observation"].ravel()
+    left = (4 - number % 5).clamp(max=2)
+    expected = sum(0.5**k * (number + k) * (k <= left) for k in range(3))
+    torch.testing.assert_close(batch["next", "reward"].ravel(), expected)
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
