@@ -174,7 +174,7 @@ class Flushed:
             arrays[f"latest {number}"] for number in range(len(self.layout.schema.chained))
         ]
         reach = max([self.layout.capacity, *map(len, self.frame_sums.values())])
-        oldest = int(self.state[WORD_HANDLE_BASE] + self.state[WORD_WRITTEN]) - reach
+        oldest = int(self.state[WORD_HANDLE_BASE]) + int(self.state[WORD_WRITTEN]) - reach
         for name in numbers["kept"]:
             keys, values = arrays[f"keys {name}"], arrays[f"values {name}"]
             kept = self.kept.setdefault(name, [])
