@@ -301,7 +301,7 @@ class FollowedShards:
     def widen(self, margins: dict[int, int]) -> None:
         """Widen the margin of each shard whose rows were written over since they were followed."""
         for number, reader in enumerate(self.readers):
-            if reader is not None and reader.follower.bound > reader.ring.first:
+            if reader is not None and reader.lost:
                 margins[number] = reader.margin_after(margins.get(number, 0))
 
     def limits_of(self, margins: Mapping[int, int]) -> dict[int, int]:

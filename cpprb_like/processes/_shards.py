@@ -365,6 +365,11 @@ class Reader(ReplayBuffer):
             lambda base, oldest, stop: files.follow_sides(ring, base, oldest, stop),
         )
 
+    @property
+    def lost(self) -> int:
+        """How many rows were written over since they were followed, left out meanwhile or not."""
+        return max(0, self.follower.bound - max(0, self.ring.written - self.ring.capacity))
+
     def oldest_beyond(self, margin: int) -> int:
         """The oldest row with so many between it and those that are written over now.
 
@@ -375,8 +380,7 @@ class Reader(ReplayBuffer):
 
     def margin_after(self, margin: int) -> int:
         """The margin of the next try, after rows were written over in spite of this one."""
-        progress = max(self.follower.bound - self.ring.first, 1)
-        return min(2 * margin + progress, self.ring.capacity)
+        return min(2 * margin + self.lost, self.ring.capacity)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a learner's rows belong to its process; hand on the SharedReplay instead")

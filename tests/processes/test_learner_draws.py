@@ -631,6 +631,43 @@ def test_a_layer_may_draw_from_its_own_learner(
             shared_rows.check(batch, rows)
 
 
+class Adding(Layer):
+    """A layer that reads the row before each row, and has a row added while it does."""
+
+    def __init__(self, add: Callable[[], object]) -> None:
+        self.add = add
+        self.calls = 0
+
+    def around(self, fields: Mapping[str, Any]) -> tuple[int, int]:
+        return 1, 0
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {"zero": (np.float32, ())}
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> dict[str, Array]:
+        self.calls += 1
+        self.add()
+        return {"zero": np.zeros(len(windows.read("id")), np.float32)}
+
+
+@pytest.mark.parametrize("nstep", [1, 3])
+def test_a_view_passes_over_rows_that_an_actor_is_at(nstep: int) -> None:
+    """Large batches of a small shard are drawn, although each try at one costs the oldest row.
+
+    Over n-step returns no try passed over the oldest rows, and after ten seconds there was an
+    error.
+    """
+    options: dict[str, Any] = {}
+    if nstep > 1:
+        options["Nstep"] = {"size": nstep, "gamma": 0.9, "rew": "rew", "next": []}
+    with filled((80,), env_dict=SMALL, capacity=64, **options) as replay, replay.actor(0) as actor:
+        layer = Adding(lambda: actor.add(**{name: plain(ids(0, 0, 1))[name] for name in SMALL}))
+        view = replay.learner(Prioritized(), seed=3).view(layer)
+        for _ in range(5):
+            view.sample(256)
+        assert layer.calls <= 20
+
+
 def test_layers_that_do_not_fit_are_refused(replay: SharedReplay) -> None:
     """When the view is made, as by a buffer."""
     learner = replay.learner(seed=26)
