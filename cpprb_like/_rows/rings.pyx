@@ -183,9 +183,10 @@ cdef class Rings(Parts):
         cdef intp_t k, slot, mask = self.mask, wrong = -1
         cdef int bits = self.bits
         cdef Span* span
+        cdef Span* spans = self.spans
         self.c_look()
         for k in range(cnp.PyArray_DIM(rows, 0)):
-            span = self.spans + (values[k] & mask)
+            span = spans + (values[k] & mask)
             slot = values[k] >> bits
             if <size_t> slot >= <size_t> span.stored:  # so is a negative one
                 wrong = k

@@ -37,8 +37,6 @@ cdef struct Share:              # a ring that is drawn from
     intp_t stop                      # ... and of it
     intp_t first                     # slot of its oldest row, less the rows of the rings before
     intp_t capacity
-    const char* records
-    intp_t stride
 
 
 cdef class Followers(Rings):
@@ -55,4 +53,5 @@ cdef class Followers(Rings):
     cdef bint c_is_usable(self, intp_t number) noexcept
     cpdef list follow(self)
     cpdef follow_all(self, shards)
+    cpdef draw_uniform(self, intp_t n, rng, bint replace)
     cdef tuple c_read(self, shards, tuple wanted)

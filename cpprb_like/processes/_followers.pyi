@@ -55,6 +55,9 @@ class Followers(Rings):
     @property
     def usable_rings(self) -> list[tuple[int, Ring]]: ...
     def draw_uniform(self, n: int, rng: np.random.Generator, replace: bool) -> NDArray[np.intp]: ...
+    def draw_passing_over(
+        self, n: int, rng: np.random.Generator, replace: bool
+    ) -> NDArray[np.intp]: ...
     def draw_each(
         self,
         counts: list[int],

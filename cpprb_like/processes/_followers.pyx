@@ -20,7 +20,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from cpprb_like._machine.aligned cimport c_aligned, c_numbers
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._c.copying cimport c_move, c_prefetch_rows
+from cpprb_like._c.copying cimport c_move
 from cpprb_like._c.fences cimport c_read_fence
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded_each
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
@@ -40,7 +40,7 @@ import numpy as np
 
 from cpprb_like._machine.waiting import PATIENCE
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers._uniform_draws import draw_uniform
+from cpprb_like.samplers._uniform_draws import draw_uniform as draw_of_ring
 
 cnp.import_array()
 
@@ -49,7 +49,6 @@ cdef enum:
     TRIES = 16               # to read words of a header that belong together
     HEADER_TRIES = 4096      # ... and all words of it
     MOST_TRIES = 1000        # at least, to read rows that are written over in between
-    FETCHED_ROWS = 512       # of batches whose records stay in a cache until they are copied
 
 TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
@@ -411,7 +410,7 @@ cdef class Followers(Rings):
 
     # ------------------------------------------------------------------ drawing
 
-    def draw_uniform(self, intp_t n, rng, bint replace):
+    cpdef draw_uniform(self, intp_t n, rng, bint replace):
         """Draw n rows of all rings, each with the same probability: their numbers.
 
         Without ``replace`` they differ and come in random order. Raises ``NotEnoughDataError`` if there
@@ -439,8 +438,6 @@ cdef class Followers(Rings):
                 shares[count].start = total
                 total += ring.c_drawable()
                 shares[count].stop = total
-                shares[count].records = <const char*> ring.c_record(0)
-                shares[count].stride = ring.record_stride
                 count += 1
             if total == 0:
                 raise NotEnoughDataError("cannot sample: there is no row that can be drawn")
@@ -460,11 +457,15 @@ cdef class Followers(Rings):
                 return rows
         finally:
             free(shares)
+        return self.draw_passing_over(n, rng, replace)
+
+    def draw_passing_over(self, intp_t n, rng, bint replace):
+        """As ``draw_uniform``, if rings hold rows that cannot be drawn."""
         counts = [0] * self.width
         for number, ring in self.usable_rings:
             counts[number] = len(ring)
         return self.draw_each(
-            counts, lambda number, k: draw_uniform(self.rings[number], k, rng, replace), n, rng, replace
+            counts, lambda number, k: draw_of_ring(self.rings[number], k, rng, replace), n, rng, replace
         )
 
     def draw_each(self, list counts, draw, intp_t n, rng, bint replace=True):
@@ -558,7 +559,7 @@ cdef class Followers(Rings):
 cdef void c_find_rows(
     const Share* shares, intp_t count, int spread, intp_t* rows, intp_t n
 ) noexcept nogil:
-    """Places among the rows of all shares become numbers of rows; their records are fetched."""
+    """Places among the rows of all shares become numbers of rows."""
     cdef intp_t k, place, slot, scale = (count << 32) // shares[count - 1].stop
     cdef const Share* share
     for k in range(n):
@@ -571,8 +572,6 @@ cdef void c_find_rows(
         slot = share.first + place
         slot = slot if slot < share.capacity else slot - share.capacity
         rows[k] = slot << spread | share.number
-        if n <= FETCHED_ROWS:
-            c_prefetch_rows(share.records, share.stride, share.stride, &slot, 1)
 
 
 def consistently(Followers group not None, shards, attempt):

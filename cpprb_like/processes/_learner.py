@@ -143,6 +143,7 @@ class Learner(Source):
         self._columns = self.ring.columns
         self._check_batch_size = self._model._check_batch_size
         self._read = RowReader(self.ring, self._nstep).take
+        self._take = None if self._nstep is None else self._read
 
     # ------------------------------------------------------------------ sampling
 
@@ -159,10 +160,9 @@ class Learner(Source):
         if out is not None:
             specs = {one.name: ColumnSpec(one.dtype, one.shape) for one in columns}
             arrays = check_out(out, n, specs)
-        take = None if self._nstep is None else self._read
+        wanted = n, options, columns, arrays, self._take
         shards = self._shards
-        wanted = n, options, columns, arrays, take
-        batch: Batch = self._at_gate(n, consistently, shards.group, shards, wanted)[1]
+        batch: Batch = self._at_gate(n, consistently, self.ring, shards, wanted)[1]
         if out is None or arrays is None:
             return batch
         given = {column.name for column in columns}
