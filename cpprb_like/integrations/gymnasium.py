@@ -349,8 +349,12 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
             chosen = self._flags(mask, "mask")
             if steps.obs is None:
                 raise RuntimeError("the first reset is of all environments: reset(obs), no mask")
-            for column, before in zip(arrived, steps.obs, strict=True):
-                column[~chosen] = np.asarray(before)[~chosen]  # a number, or an array
+            for number, one in enumerate(steps.obs):
+                before = np.asarray(one)  # it may be a number
+                # Columns have the dtypes of their values: a narrower one would cut those before.
+                dtype = np.result_type(arrived[number], before)
+                arrived[number] = arrived[number].astype(dtype)
+                arrived[number][~chosen] = before[~chosen]
         self._begin(arrived, chosen)
 
     def add(

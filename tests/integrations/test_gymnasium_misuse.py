@@ -178,6 +178,25 @@ def test_observations_outside_the_mask_are_not_looked_at() -> None:
     assert rb.get_all_transitions()["obs"][2:].tolist() == [[1, 1], [7, 7]]
 
 
+@pytest.mark.parametrize(
+    ("space", "first", "later"),
+    [
+        (spaces.Box(-9, 9, (), np.float64), np.array([1.5, 2.5]), np.array([3, 4])),
+        (spaces.Text(8), np.array(["abcdef", "ghijkl"]), np.array(["x", "y"])),
+    ],
+)
+def test_a_masked_reset_keeps_other_observations_whatever_its_dtype(
+    space: spaces.Space[Any], first: Array, later: Array
+) -> None:
+    """Whole numbers and short texts do not cut what the other environments go on from."""
+    recorder, rb = attached(spaces_of(space, num_envs=2, metadata={"autoreset_mode": "DISABLED"}))
+    recorder.reset(first)
+    recorder.reset(later, ENDED)
+    recorder.add([0, 1], first, [0, 0], STILL, STILL, {})
+    assert ENDED.tolist() == [False, True]
+    assert rb.get_all_transitions()["obs"].tolist() == [first[0], later[1]]
+
+
 def test_mask_before_the_first_reset() -> None:
     """There is no observation yet for the environments outside the mask."""
     recorder, rb = attached(vector_spaces("DISABLED"))
