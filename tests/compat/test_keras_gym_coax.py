@@ -6,6 +6,7 @@ import copy
 import pickle
 import random
 from collections import deque
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -369,6 +370,17 @@ def test_an_iteration_is_over_what_was_there(kind: Any, change: Any) -> None:
     assert check(next(transitions)) == [0]
     change(buffer)
     assert [check(one) for one in transitions] == [[1], [2]]
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_an_iteration_gives_batches_of_the_class_that_was_added(kind: Any) -> None:
+    """A class needs the parts of a ``TransitionBatch`` alone, and none of its methods."""
+    buffer = kind(3)
+    add(buffer, SimpleNamespace(**batch_of(0, 3)._asdict()))
+    found = list(buffer)
+    assert {type(one) for one in found} == {SimpleNamespace}
+    assert [one.S.tolist() for one in found] == [[[0, 0]], [[1, -1]], [[2, -2]]]
+    assert [one.idx.tolist() for one in found] == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize("kind", BUFFERS)

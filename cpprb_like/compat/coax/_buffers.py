@@ -94,16 +94,20 @@ class _Buffer(Checkpointed):
     def __iter__(self) -> Iterator[Any]:
         """The transitions stored at the call, as batches of one, the oldest first."""
         rows = self._rows
-        if not self or rows is None:
+        if rows is None:
             return iter(())
-        found: Iterator[Any] = rows.consistently(partial(self._all, rows)).to_singles()
-        return found
+        columns: Columns
+        columns, numbers = rows.consistently(partial(self._all, rows))
+        return (
+            self._batch({name: column[k : k + 1] for name, column in columns.items()}, number)
+            for k, number in enumerate(numbers[:, np.newaxis])
+        )
 
-    def _all(self, rows: ReplayBuffer) -> tuple[Array, Any]:
-        """All slots and one batch of all transitions; called by ``consistently``."""
+    def _all(self, rows: ReplayBuffer) -> tuple[Array, tuple[Columns, Array]]:
+        """All slots; the columns and numbers of all transitions; called by ``consistently``."""
         written = rows.ring.written
         slots = np.arange(max(0, written - self._capacity), written) % self._capacity
-        return slots, self._batch(rows[slots], self._number(slots, written))
+        return slots, (rows[slots], self._number(slots, written))
 
 
 class SimpleReplayBuffer(_Buffer):
