@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 _Floats: TypeAlias = NDArray[np.float64]
 
 def groups_nbytes(capacity: int) -> int: ...
+def rank_all(keys: _Floats, alpha: float, grid: _Floats) -> tuple[NDArray[Any], ...]: ...
 
 @final
 class Ranks:

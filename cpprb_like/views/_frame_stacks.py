@@ -16,7 +16,7 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like._machine.aligned import empty
 from cpprb_like.views._layer import Fields, Layer
-from cpprb_like.views._stacking import read_stacks
+from cpprb_like.views._stacking import read_stacks, take_stacks
 from cpprb_like.views._windows import Windows
 
 __all__ = ["FrameStacks"]
@@ -117,6 +117,13 @@ class _Stacks(Layer):
         self._places: dict[str, tuple[str, int, int]] = {}
         for name, depth in layer.depths.items():
             self._places.update(self._places_of(name, depth, layer))
+        self._axes, self._read = {}, {}
+        for name, (source, _, axis) in self._places.items():
+            column = self._columns[source]
+            others = range(1, 2 + len(column.shape))
+            # Of a batch of stacks: the axis of the frames comes behind that of the items.
+            self._axes[name] = 0, 1 + axis, *(k for k in others if k != 1 + axis)
+            self._read[name] = take_stacks if column in ring.stored_columns else read_stacks
 
     def _places_of(
         self, name: str, depth: int, layer: FrameStacks
@@ -162,20 +169,19 @@ class _Stacks(Layer):
         found = {}
         for name in wanted:
             source, depth, axis = self._places[name]
-            column, out = self._columns[source], windows.out.get(name)
+            column, read, out = self._columns[source], self._read[name], windows.out.get(name)
             last = name in windows.last_fields
             if source == name:
                 rows = windows.up_to(depth, last=last, repeat=self._repeat)
-                found[name] = read_stacks(self._ring, column, rows, axis, out)
+                found[name] = read(self._ring, column, rows, axis, out)
                 continue
             stacks = out
             if stacks is None:
                 stacks = empty((len(windows.slots), *wanted[name].shape), column.dtype)
-            others = (k for k in range(1, stacks.ndim) if k != 1 + axis)
-            along = stacks.transpose(0, 1 + axis, *others)  # shares its memory
+            along = stacks.transpose(self._axes[name])  # shares its memory
             along[:, depth - 1] = windows.values[name]
             if depth > 1:
                 rows = windows.up_to(depth - 1, last=last, repeat=self._repeat)
-                along[:, : depth - 1] = read_stacks(self._ring, column, rows, 0)
+                along[:, : depth - 1] = read(self._ring, column, rows, 0, None)
             found[name] = stacks
         return found

@@ -306,7 +306,7 @@ cdef class Sequences:
         places = self.places
         if chain.name in self.asides:  # the next values that do not stand in the column
             aside = self.asides[chain.name]
-            numbers = np.flatnonzero(aside if places is None else aside[places])
+            numbers = (aside if places is None else aside[places]).ravel().nonzero()[0]
             if len(numbers) == 0:
                 return 0
             if places is not None:

@@ -15,6 +15,7 @@ from optional import need
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, checkpoint
 from cpprb_like._arguments.narrow_dtypes import descr_of, name_of, named
+from cpprb_like._fields.json_codec import _parsed
 from cpprb_like.processes import SharedReplay
 
 ml_dtypes: Any = need("ml_dtypes", "pip install ml_dtypes")
@@ -271,6 +272,7 @@ def test_a_checkpoint_of_them_needs_ml_dtypes(
     """Without it the error names the dtype, and how to get it."""
     filled("bfloat16").save(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
+    _parsed.cache_clear()  # as in a new process
     with pytest.raises(ImportError, match=r"bfloat16 need ml_dtypes \(pip install ml_dtypes\)"):
         ReplayBuffer.load(tmp_path)
 
