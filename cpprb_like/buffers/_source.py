@@ -301,9 +301,10 @@ class Source(Checkpointed):
 
         Notes
         -----
-        Cost: that of the batches. The first one of a shuffled epoch takes memory for all, 8 bytes a
-        row, in 0.1 ms for a million rows; of a view whose layers need rows around the drawn one, it
-        also looks at all rows, some 20 ns each. A part of k costs the random order of all.
+        Cost: that of the batches. The first one takes memory for all, 8 bytes a row, 16 if it
+        is shuffled, in under 1 ms for a million rows; of a view whose layers need rows around the
+        drawn one, it also looks at all rows, some 20 ns each. A part of k costs the random order of
+        all.
 
         Examples
         --------
