@@ -286,13 +286,15 @@ class Files:
             latest.append(values[1 if tags[1] == tag else 0].copy())
         limit = LOG_GROWTH * self._first_nbytes + LOG_NBYTES
         is_whole = self._log_nbytes > limit  # the log is written again, as one record
-        kept = {}
+        side_values = {}
         for queue in self._queues():
             newest = -1 if is_whole else self._flushed.newest.get(queue.name, -1)
             first = max(base, tag - queue.reach, newest + 1)
             rows, values = self._overflows[queue.name].part(first - base, tag - queue.lag - base)
-            kept[queue.name] = rows + base, values
-        record = self._flushed.note(self.arena, self._edited, latest, kept, is_whole=is_whole)
+            side_values[queue.name] = rows + base, values
+        record = self._flushed.note(
+            self.arena, self._edited, latest, side_values, is_whole=is_whole
+        )
         if is_whole:
             self._log_nbytes = 0
         return pack(*record)
@@ -626,7 +628,7 @@ class Files:
             )
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
-        self._flushed.kept.clear()
+        self._flushed.side_values.clear()
         edits = self.layout.state(self.arena)[WORD_EDITS]
         is_known = self._is_of_this_start and not len(torn)
         if not is_known or edits != self._flushed.state[WORD_EDITS]:  # which rows is unknown now

@@ -29,9 +29,9 @@ from cpprb_like._fields.schema import Layout
 from cpprb_like._files.recovery import Aside, derive, end_before, hide
 from cpprb_like._machine.crc32 import crc32
 
-__all__ = ["Flushed", "Kept", "Record", "pack", "unpack"]
+__all__ = ["Flushed", "Record", "SideValues", "pack", "unpack"]
 
-Kept = tuple[Array, Array]  # of a side file, oldest first: keys, and a row of bytes for each
+SideValues = tuple[Array, Array]  # of a side file, oldest first: keys, and a row of bytes for each
 Record = tuple[dict[str, Any], dict[str, Array]]
 
 MAGIC = b"cpprb_f2"
@@ -89,7 +89,7 @@ class Flushed:
         }
         self.latest: list[Array] = []
         self.newest: dict[str, int] = {}  # key of the newest logged value of each side file
-        self.kept: dict[str, list[Kept]] = {}  # values of side files, of records that were read
+        self.side_values: dict[str, list[SideValues]] = {}  # of records that were read
 
     def _small(self) -> list[str]:
         """Names of the parts with one byte for each row, which the log has unchanged."""
@@ -106,13 +106,14 @@ class Flushed:
         arena: Bytes,
         edited: NDArray[np.intp],
         latest: list[Array],
-        kept: Mapping[str, Kept],
+        side_values: Mapping[str, SideValues],
         *,
         is_whole: bool,
     ) -> Record:
         """Take in the present state; return a record of the changes, or of all if ``is_whole``.
 
-        ``kept`` has the values of side files that the log lacks. Cost: proportional to the changes.
+        ``side_values`` has the values of side files that the log lacks. Cost: proportional to the
+        changes.
         """
         layout, before = self.layout, self.state
         state = layout.state(arena).copy()
@@ -140,11 +141,11 @@ class Flushed:
         for name, sums in self.frame_sums.items():
             arrays[f"places {name}"], arrays[f"sums {name}"] = places[name], sums[places[name]]
         arrays |= {f"latest {number}": values for number, values in enumerate(latest)}
-        for name, (keys, values) in kept.items():
+        for name, (keys, values) in side_values.items():
             arrays[f"keys {name}"], arrays[f"values {name}"] = keys, values
             if len(keys):
                 self.newest[name] = int(keys[-1])
-        return {"state": state.tolist(), "kept": list(kept)}, arrays
+        return {"state": state.tolist(), "side_values": list(side_values)}, arrays
 
     def _sums(self, arena: Bytes, slots: NDArray[np.int64]) -> list[int]:
         """Checksums of the bytes of rows, without those parts that the log has unchanged."""
@@ -175,20 +176,20 @@ class Flushed:
         ]
         reach = max([self.layout.capacity, *map(len, self.frame_sums.values())])
         oldest = int(self.state[WORD_HANDLE_BASE]) + int(self.state[WORD_WRITTEN]) - reach
-        for name in numbers["kept"]:
+        for name in numbers["side_values"]:
             keys, values = arrays[f"keys {name}"], arrays[f"values {name}"]
-            kept = self.kept.setdefault(name, [])
+            side_values = self.side_values.setdefault(name, [])
             if len(keys):
-                kept.append((keys, values))
+                side_values.append((keys, values))
                 self.newest[name] = int(keys[-1])
-            while kept and kept[0][0][-1] < oldest:
-                kept.pop(0)
+            while side_values and side_values[0][0][-1] < oldest:
+                side_values.pop(0)
 
     # ------------------------------------------------------------------ after a crash
 
     def restore(
         self, arena: Bytes, asides: Sequence[Sequence[Aside]]
-    ) -> tuple[int, dict[str, Kept]]:
+    ) -> tuple[int, dict[str, SideValues]]:
         """Restore an arena to the last flush; rows with other bytes than then become absent.
 
         ``asides`` are the side files of each chained field. Returns the number of rows that are
@@ -206,13 +207,13 @@ class Flushed:
         slots = ids % capacity
         torn = np.zeros(capacity, np.bool_)
         torn[slots] = np.array(self._sums(arena, slots), np.uint32) != self.sums[slots]
-        kept, rows_apart = {}, {}
+        side_values, rows_apart = {}, {}
         for aside in (aside for asides_of in asides for aside in asides_of if aside.nbytes):
-            keys, values = self._kept(aside)
+            keys, values = self._side_values(aside)
             is_kept = keys >= base + max(0, written - aside.reach)
             is_kept &= keys < base + written - aside.lag
-            kept[aside.name] = keys[is_kept], values[is_kept]
-            rows_apart[aside.name] = kept[aside.name][0] - base
+            side_values[aside.name] = keys[is_kept], values[is_kept]
+            rows_apart[aside.name] = side_values[aside.name][0] - base
         bad = torn[slots]
         bad_stacks: dict[str, NDArray[np.bool_]] = {}
         for number, stack in enumerate(layout.schema.stacks):
@@ -238,17 +239,17 @@ class Flushed:
             marks[slots[bad | (ids + n_envs >= written)]] = FOLLOWS
         for asides_of in asides[len(layout.schema.stacks) :]:
             for aside in (aside for aside in asides_of if aside.nbytes):
-                keys, values = kept[aside.name]
+                keys, values = side_values[aside.name]
                 is_kept = ~np.isin(keys, ids[bad] + base)
-                kept[aside.name] = keys[is_kept], values[is_kept]
+                side_values[aside.name] = keys[is_kept], values[is_kept]
         derive(layout, arena)
-        return len(lost), kept
+        return len(lost), side_values
 
-    def _kept(self, aside: Aside) -> Kept:
+    def _side_values(self, aside: Aside) -> SideValues:
         """Values of a side file, with those that its file had dropped by the last flush."""
-        kept = self.kept.get(aside.name, [])
-        keys = [np.empty(0, np.int64), *(keys for keys, _ in kept)]
-        values = [np.empty((0, aside.nbytes), np.uint8), *(values for _, values in kept)]
+        side_values = self.side_values.get(aside.name, [])
+        keys = [np.empty(0, np.int64), *(keys for keys, _ in side_values)]
+        values = [np.empty((0, aside.nbytes), np.uint8), *(values for _, values in side_values)]
         return np.concatenate(keys), np.concatenate(values)
 
     def _bad_stacks(
@@ -256,7 +257,7 @@ class Flushed:
     ) -> NDArray[np.bool_]:
         """True for each row with a frame that differs from the last flush.
 
-        ``entries`` are the row ids whose older frames are kept aside.
+        ``entries`` are the row ids whose older frames stand aside.
         """
         n_envs, sums = self.layout.n_envs, self.frame_sums[name]
         torn = np.zeros(len(sums), np.bool_)
