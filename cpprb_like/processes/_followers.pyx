@@ -633,5 +633,7 @@ def consistently(Followers group not None, shards, attempt):
                 raise RuntimeError(TOO_FAST)
             if passes:
                 shards.widen(margins)
+                if wanted is None:
+                    shards.leave_out_lost()  # a function may choose its rows by their place
     finally:
         group.limits, group.drawn = limits, drawn

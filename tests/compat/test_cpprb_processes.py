@@ -26,6 +26,7 @@ from cpprb_like import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
+from cpprb_like._core import WORD_RESERVED
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._newest import NewestLearner
 from cpprb_like.processes._shards import TIMES
@@ -588,6 +589,22 @@ def test_encode_sample_reads_rows_by_index(kind: Any, steps: int) -> None:
         rb.add(**rows(200, 20), rew=np.ones(20))
         with pytest.raises(IndexError, match="still there"):
             rb._encode_sample(batch["indexes"])
+    rb.close()
+
+
+@BOTH
+def test_a_row_that_is_half_replaced_has_no_place(kind: Any) -> None:
+    """An explorer that was killed in ``add`` leaves one; the others are read by their places.
+
+    Its place was counted, and no try at the rows held: RuntimeError after ten seconds.
+    """
+    rb = kind(20, FIELDS, explorers=1)
+    rb.add(**rows(0, 20))
+    state = rb._actor._layout.state(rb._actor._arena)
+    state[WORD_RESERVED] += 1
+    assert rb._encode_sample([0])["id"].tolist() == [1]
+    assert rb.get_all_transitions()["id"].tolist() == [*range(1, 20)]
+    state[WORD_RESERVED] -= 1
     rb.close()
 
 
