@@ -1,6 +1,6 @@
-"""Replay buffers under the names of other libraries, for programs that were written for those.
+"""Replay buffers under the names of other libraries, for programs written for these libraries.
 
-``cpprb`` has what only cpprb has; ``coax``, ``dqn``, ``keras_gym`` and ``reagent``
-stand for one older system each, with its words and its documented quirks.
+``cpprb`` has the classes that only cpprb has. ``coax``, ``dqn``, ``keras_gym`` and ``reagent`` each
+have the names and the documented quirks of one older system.
 May import: public names of the other rooms, and the checks of arguments.
 """

@@ -380,7 +380,7 @@ def test_the_newest_rows_do_not_depend_on_who_looks_when(size: int, steps: int) 
             new = pickle.loads(pickle.dumps(rb))
             expected = sorted(complete)[-size:]
             assert ids_of(rb) == ids_of(rare) == ids_of(new) == expected
-            new._reader().close()
+            new._own_learner().close()
     rb.close()
 
 
@@ -637,7 +637,7 @@ def exploring(rb: Any, first: int) -> Callable[[Child], None]:
 
 def assert_newest(rb: Any, size: int) -> None:
     """While no explorer adds: the rows are the newest of all that are in memory, by their times."""
-    newest, every = rb._reader(), rb._replay.learner()
+    newest, every = rb._own_learner(), rb._replay.learner()
 
     def choose() -> Any:
         """Rows of each try, as the one that an explorer was writing over is left out after one."""

@@ -1,4 +1,4 @@
-"""coax's ``SimpleReplayBuffer`` and ``PrioritizedReplayBuffer``, over the public buffers."""
+"""coax's ``SimpleReplayBuffer`` and ``PrioritizedReplayBuffer``, adapters of public buffers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_IDX = int(np.iinfo(np.int64).max)
 
 
 class _Buffer(Checkpointed):
-    """Transitions in a ``ReplayBuffer``, whose fields are known from the first batch."""
+    """Transitions in a ``ReplayBuffer``, whose fields come from the first batch."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = as_int("capacity", capacity, 1)
@@ -48,7 +48,7 @@ class _Buffer(Checkpointed):
         raise NotImplementedError
 
     def _put(self, batch: Any, parts: list[Any], leaves: Columns, **more: Any) -> None:
-        """Add the transitions that ``read`` found; ``more`` are further arguments of ``add``."""
+        """Add the transitions of a batch; ``parts`` and ``leaves`` are the result of ``read``."""
         if len(leaves["Rn"]) == 0:
             return
         rows = self._rows
@@ -67,7 +67,7 @@ class _Buffer(Checkpointed):
         rows.add(**leaves, **more)
         if self._rows is None:
             self._parts, self._kind = parts, type(batch)
-            self._rows = rows  # last: other threads read the two others once rows are there
+            self._rows = rows  # set last: threads that find rows read the two others
 
     def _batch(self, columns: Columns, idx: Array) -> Any:
         parts = {
@@ -76,7 +76,7 @@ class _Buffer(Checkpointed):
         return self._kind(**parts, idx=idx)
 
     def _number(self, slots: Array, written: int) -> Array:
-        """The ``idx`` of the transitions in ``slots``, after ``written`` transitions."""
+        """The ``idx`` of the transitions in ``slots``, when ``written`` of them were added."""
         raise NotImplementedError
 
     def clear(self) -> None:
@@ -336,7 +336,7 @@ class PrioritizedReplayBuffer(_Buffer):
         except IndexError:
             raise unknown from None
 
-    def _number(self, slots: Array, written: int) -> Array:  # noqa: ARG002 (handles count on)
+    def _number(self, slots: Array, written: int) -> Array:  # noqa: ARG002 (handles number rows)
         handles = self._opened()[1].rows.indexes(slots, True)
         return handles.astype(np.int64) - self.capacity
 

@@ -1,7 +1,6 @@
-"""Batches of transitions by coax's names, and trees of arrays: how they become fields and back.
+"""coax's ``TransitionBatch``, and conversion of its trees of arrays to fields and back.
 
-A tree is an array, or trees in dicts, lists and tuples, or None where there is nothing: jax's
-pytrees.
+A tree is a pytree of jax: an array, None, or a dict, list or tuple of trees.
 """
 
 from __future__ import annotations
@@ -178,9 +177,9 @@ class TransitionBatch:
 
 
 def read(batch: Any) -> tuple[list[Any], Columns]:
-    """What is stored of a batch: its parts with names in place of arrays, and the arrays by name.
+    """The parts of a batch with names in place of arrays, and the arrays by name.
 
-    Rewards and their like are floating-point, also where those of this batch are whole numbers.
+    Rewards, probabilities and weights become floats, also where they are integers in this batch.
     Raises ``TypeError`` or ``ValueError`` if parts are missing or arrays are not of one length.
     """
     missing = [name for name in STORED if not hasattr(batch, name)]

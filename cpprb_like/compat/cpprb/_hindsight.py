@@ -1,7 +1,7 @@
 """cpprb's ``HindsightReplayBuffer``: each step stored several times, with different goals.
 
-For programs that know that class and its sizes. Not here: goals that are put in when a batch is
-drawn, from steps that are stored once (``views._hindsight``).
+For programs written for that class and its sizes. Not here: steps that are stored once and get
+other goals when a batch is drawn (``views._hindsight``).
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class HindsightReplayBuffer(Checkpointed):
         self._episode.clear()
 
     def _others(self, states: Array) -> Iterator[Array]:
-        """Yield the states that become the goals of each copy of the episode."""
+        """Yield, for each copy of the episode, the states from which its goals are made."""
         n, rng = len(states), self._rows.rng
         step = np.arange(n)
         if self.strategy == "final":

@@ -1,7 +1,7 @@
-"""cpprb's buffers that several processes share: any number of them add, and one learns.
+"""cpprb's buffers that several processes share: any number of processes add, and one learns.
 
-One object is handed to all processes. Each that adds has an actor of a shared replay, and each that
-reads a learner, when it first needs them. Not here: both ends (``processes``).
+One object is handed to all processes. A process makes an actor of a shared replay at its first
+``add``, and a learner when it first reads. Not here: actors and learners (``processes``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["MPPrioritizedReplayBuffer", "MPReplayBuffer"]
 
 BACKENDS = ("sharedctypes", "SharedMemory")
-FEW_EXPLORERS = 16
+LEAST_EXPLORERS = 16
 PRIORITY = "_priority"  # field of the priorities given to ``add``; NaN for the default priority
 
 
@@ -97,7 +97,7 @@ class MPReplayBuffer:
     """
 
     _sampler: Sampler = Uniform()
-    _said_in: str | None = None
+    _priority_field: str | None = None
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class MPReplayBuffer:
         self._is_nstep = rows.nstep is not None
         self._is_divided = explorers is not None
         if explorers is None:
-            writers = max(FEW_EXPLORERS, 2 * (os.cpu_count() or 1))
+            writers = max(LEAST_EXPLORERS, 2 * (os.cpu_count() or 1))
             each = self.capacity
         else:
             writers = as_int("explorers", explorers, 1)
@@ -146,17 +146,17 @@ class MPReplayBuffer:
         self._start()
 
     def _stored_fields(self, fields: Any) -> Any:
-        """The fields of the shared replay: those of ``env_dict`` and of the class."""
+        """The fields of the shared replay: ``env_dict``, and fields that the class adds."""
         return fields
 
     def _start(self) -> None:
-        """Forget the actor and the learner; this process makes its own at the first use of each."""
+        """Drop the actor and the learner. The first use of each makes a new one in this process."""
         self._lock = threading.Lock()
         self._actor: Actor | None = None
         self._learner: NewestLearner | None = None
         self._process = os.getpid()  # last: other threads of a forked child wait for this number
 
-    def _here(self) -> Actor:
+    def _own_actor(self) -> Actor:
         """The actor of this process."""
         if self._process != os.getpid():
             self._start()
@@ -166,7 +166,7 @@ class MPReplayBuffer:
                     self._actor = self._make_actor()
         return self._actor
 
-    def _reader(self) -> NewestLearner:
+    def _own_learner(self) -> NewestLearner:
         """The learner of this process; a new one after ``clear`` in any process."""
         if self._process != os.getpid():
             self._start()
@@ -184,8 +184,9 @@ class MPReplayBuffer:
     def _make_actor(self) -> Actor:
         """An actor that takes over the shard of an ended explorer, or opens a new shard.
 
-        The ended explorer with the oldest rows is taken. Divided memory is first used up. If
-        another process takes the same shard first, all explorers are looked at again.
+        Of ended explorers, the one with the oldest newest row is taken. If memory is divided among
+        ``explorers=``, new shards come first. If another process takes the shard, the search is
+        repeated.
         """
         actor: Actor | None = None
         while actor is None:
@@ -202,7 +203,7 @@ class MPReplayBuffer:
 
     def _make_learner(self, seed: Seed) -> NewestLearner:
         learner = self._replay._learner_of(NewestLearner, copy.deepcopy(self._sampler), seed)
-        learner.keep(None if self._is_divided else self.capacity, self._said_in)
+        learner.keep(None if self._is_divided else self.capacity, self._priority_field)
         return learner
 
     def __getstate__(self) -> dict[str, Any]:
@@ -222,7 +223,7 @@ class MPReplayBuffer:
         if as many processes as there may be add already, and ``MemoryError`` if shared memory has
         no room for the rows of this process. Whatever is raised, nothing was added.
         """
-        return self._here().add(**fields)
+        return self._own_actor().add(**fields)
 
     def on_episode_end(self, env: int | None = None) -> None:
         """End the open episodes of this process, or that of one environment, as truncated."""
@@ -240,38 +241,38 @@ class MPReplayBuffer:
         fields: str | Iterable[str] | None = None,
     ) -> Batch:
         """Draw rows of all explorers: see ``ReplayBuffer.sample``."""
-        return self._reader().sample(
+        return self._own_learner().sample(
             batch_size, replace=replace, out=out, fields=self._visible(fields)
         )
 
     def _visible(self, fields: str | Iterable[str] | None) -> str | Iterable[str] | None:
-        """``fields``; by default those of ``env_dict``, without the priorities of explorers."""
-        if fields is None and self._said_in is not None:
-            return tuple(name for name in self.schema.names if name != self._said_in)
+        """``fields``, or by default the fields of ``env_dict``."""
+        if fields is None and self._priority_field is not None:
+            return tuple(name for name in self.schema.names if name != self._priority_field)
         return fields
 
     def get_all_transitions(self, shuffle: bool = False) -> Batch:
         """All rows, explorer by explorer, or shuffled: see ``ReplayBuffer``."""
-        learner = self._reader()
+        learner = self._own_learner()
         return learner.all_rows(shuffle, learner._read_batch_size(0, self._visible(None))[1])
 
     def clear(self) -> None:
         """Forget all rows, of all explorers, and the greatest priority; those that add go on."""
-        self._reader().clear_all()
+        self._own_learner().clear_all()
 
     def _encode_sample(self, idx: ArrayLike) -> Batch:
         """The rows that ``idx`` names: ``batch["indexes"]``, or places in ``get_all_transitions``.
 
         Raises ``IndexError`` for a row that was never stored, or was overwritten.
         """
-        learner = self._reader()
+        learner = self._own_learner()
         return learner.rows_at(idx, learner._read_batch_size(0, self._visible(None))[1])
 
     # ------------------------------------------------------------------ sizes
 
     def get_stored_size(self) -> int:
         """Rows that can be drawn."""
-        return len(self._reader())
+        return len(self._own_learner())
 
     def get_buffer_size(self) -> int:
         """Rows that can be drawn at most."""
@@ -282,7 +283,7 @@ class MPReplayBuffer:
 
         With ``Nstep``, steps count when they can be drawn.
         """
-        return self._reader().next_index() % self.capacity
+        return self._own_learner().next_index() % self.capacity
 
     def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
         """Whether rows are read as transitions of several steps."""
@@ -328,7 +329,7 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
     3.0
     """
 
-    _said_in = PRIORITY
+    _priority_field = PRIORITY
 
     def __init__(
         self,
@@ -374,14 +375,14 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
         fields: str | Iterable[str] | None = None,
     ) -> Batch:
         """Draw rows by priority: see ``PrioritizedReplayBuffer``."""
-        return self._reader().sample(
+        return self._own_learner().sample(
             batch_size, beta, replace=replace, out=out, fields=self._visible(fields)
         )
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows: see ``PrioritizedReplayBuffer.update_priorities``."""
-        self._reader().update_priorities(indexes, priorities)
+        self._own_learner().update_priorities(indexes, priorities)
 
     def get_max_priority(self) -> float:
         """The priority of new rows: the greatest that this process knows, 1.0 at first."""
-        return self._reader().get_max_priority()
+        return self._own_learner().get_max_priority()

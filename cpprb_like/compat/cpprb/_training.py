@@ -1,7 +1,7 @@
-"""The loop of training: an environment, a policy and a buffer, step by step.
+"""cpprb's training loop: steps of an environment are stored, and batches are handed to a policy.
 
-It speaks Gymnasium's ``step`` of five values, and that of four of OpenAI's gym before 0.26, by the
-shape of what they return; neither package is imported. Not here: anything that learns.
+``env.step`` may return the five values of Gymnasium, or the four of OpenAI's gym before 0.26. The
+number of values decides, and neither package is imported. Not here: anything that learns.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ KNOWN = ("obs", "act", "rew", "next_obs", "terminated", "truncated", "done")
 
 
 class Outcome:
-    """Result of a step: as its transition says, else as ``env.step`` returned it.
+    """Result of a step: values of its transition, or else values that ``env.step`` returned.
 
-    So the observation that is acted on is the one that is stored, and an episode ends for the agent
-    where it ends in the buffer.
+    So the agent acts on the observation that is stored, and its episode ends where the episode in
+    the buffer ends.
     """
 
     def __init__(self, result: Any, transition: Transition, schema: Schema) -> None:
@@ -39,8 +39,8 @@ class Outcome:
     def returned(self) -> tuple[Any, Any, bool, bool]:
         """Observation, reward, terminated and truncated of ``env.step``.
 
-        Of four values, ``info["TimeLimit.truncated"]`` says whether the end was a truncation.
-        Raises ``ValueError`` if they are neither four nor five.
+        An end among four values is a truncation if ``info["TimeLimit.truncated"]`` is true. Raises
+        ``ValueError`` unless there are four or five values.
         """
         result = self._result
         if not isinstance(result, tuple) or len(result) not in (4, 5):
@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def obs(self) -> Any:
-        """The observation behind the step."""
+        """The observation after the step."""
         return self._transition["next_obs"] if "next_obs" in self._transition else self.returned[0]
 
     @property
@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def is_over(self) -> bool:
-        """Whether the episode is over; also by a truncation that no field of the transition has."""
+        """Whether the episode is over, also if no field of the transition tells a truncation."""
         schema, transition = self._schema, self._transition
         names = {schema.names[number] for number, *_ in schema.end_fields()} & transition.keys()
         if not names:

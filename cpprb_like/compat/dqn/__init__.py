@@ -1,8 +1,7 @@
 """The replay buffer of Berkeley's DQN course code, and its schedules.
 
-``ReplayBuffer`` stores single frames and joins the newest of them to the agent's view when it is
-drawn; ``sample_n_unique``, ``LinearSchedule`` and ``PiecewiseSchedule`` are the helpers beside it.
-The rows are those of a ``cpprb_like.ReplayBuffer``.
+``ReplayBuffer`` stores single frames in a ``cpprb_like.ReplayBuffer``, and stacks them when a batch
+is drawn. ``sample_n_unique``, ``LinearSchedule`` and ``PiecewiseSchedule`` are helpers beside it.
 """
 
 from cpprb_like.compat.dqn._replay import (

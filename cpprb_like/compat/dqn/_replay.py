@@ -1,4 +1,4 @@
-"""Berkeley's ``ReplayBuffer``: single frames, joined to the agent's view when they are drawn."""
+"""Berkeley's ``ReplayBuffer``: single frames are stored, and stacked when a batch is drawn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NotEnoughFramesError(NotEnoughDataError, AssertionError):
 
 
 class Batch(NamedTuple):
-    """What ``ReplayBuffer.sample`` returns: a plain tuple of five arrays, with names."""
+    """A batch of ``ReplayBuffer.sample``: a named tuple of five arrays."""
 
     obs: Array  #: views at the time of the action
     action: NDArray[np.int32]
@@ -43,17 +43,17 @@ class Batch(NamedTuple):
     done_mask: NDArray[np.float32]  #: 1 where the episode ended by the action, else 0
 
 
-# The effect of a frame, which is stored in the row of the next frame: action, reward, done, whether
-# the next frame begins an episode, and whether a transition starts at the frame.
+# Fields of the effect of a frame: action, reward, done, whether the next frame begins an episode,
+# and whether a transition starts at the frame. The row of the next frame stores them.
 EFFECT = ("last_action", "last_reward", "last_done", "is_first", "is_known")
 NOT_KNOWN: dict[str, Any] = dict(zip(EFFECT, (0, 0.0, False, False, False), strict=True))
 
 
 class StoredField:
-    """What a ``ReplayBuffer`` holds of one field, read when it is indexed.
+    """A field of a ``ReplayBuffer``, read when it is indexed.
 
-    Its first axis are the slots, of which one index chooses some as it would of an array; slots
-    that were never used are 0. What comes is a copy; ``numpy.asarray`` copies all of it.
+    The first axis is that of the slots. One index chooses slots, as of an array, and gives a copy.
+    Slots that were never used are 0. ``numpy.asarray`` copies all slots.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class StoredField:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        is_plain = isinstance(index, (int, np.integer, slice))  # no array of all slots
+        is_plain = isinstance(index, (int, np.integer, slice))  # makes no array of all slots
         slots = np.asarray((range if is_plain else np.arange)(len(self))[index], np.intp)
         values = self._read(slots.reshape(-1))
         return values.reshape((*slots.shape, *self.shape[1:]))[()]
@@ -146,7 +146,7 @@ class ReplayBuffer(Checkpointed):
         self._rng = None if seed is None else generator(seed)
         self._rows: cpprb_like.ReplayBuffer | None = None
         self._frame_shape: tuple[int, ...] = ()
-        # Number and effect of the frame of the last ``store_effect``, until the next row has them.
+        # Number and effect of the newest frame, which the row of the next frame will store.
         self._pending: tuple[int, dict[str, Any]] = (-1, NOT_KNOWN)
 
     # ------------------------------------------------------------------ storing
@@ -177,7 +177,7 @@ class ReplayBuffer(Checkpointed):
             raise
         if number == 0:
             self._frame_shape = value.shape
-            self._rows = rows  # last: other threads read the shape once rows are there
+            self._rows = rows  # set last: threads that find rows read the shape
         return slot  # type: ignore[return-value]  # a row was added
 
     def _wrong_shape(self, frame: Array) -> ValueError:
@@ -256,7 +256,7 @@ class ReplayBuffer(Checkpointed):
         return view
 
     def _newest_view(self, rows: cpprb_like.ReplayBuffer) -> tuple[Ints, Array]:
-        """The slots of the newest view, and the view as a copy."""
+        """The slots of the view of the newest frame, and a copy of the view."""
         windows = self._windows(rows, np.array([rows.ring.written - 1]))
         return windows[windows >= 0], self._views(rows, windows)[0]
 
@@ -320,7 +320,7 @@ class ReplayBuffer(Checkpointed):
         return windows[windows >= 0], batch
 
     def _windows(self, rows: cpprb_like.ReplayBuffer, numbers: Ints) -> Ints:
-        """The slots of the views whose newest frames are ``numbers``; -1 for padding."""
+        """The slots of the views whose newest frames have these numbers; -1 for padding."""
         depth = self.frame_history_len if len(self._frame_shape) > 1 else 1
         windows, _, _ = rows.ring.windows(
             numbers % self.size, depth - 1, 0, starts="is_first", repeat=False
@@ -399,8 +399,9 @@ class ReplayBuffer(Checkpointed):
     def _effects_at(
         self, rows: cpprb_like.ReplayBuffer, name: str, slots: Ints
     ) -> tuple[Ints, Array]:
-        """Slots of rows, and the field ``name`` of the effects of the frames in ``slots``."""
-        # Read before ``written``: another thread may store a frame and its effect in between.
+        """Slots of the rows that are read; the values of ``name`` for the frames in ``slots``."""
+        # ``_pending`` is read before ``written``: between the two, another thread may store a frame
+        # and its effect.
         of, effect = self._pending
         number = rows.ring.written
         newest = (number - 1) % self.size
@@ -419,7 +420,7 @@ class ReplayBuffer(Checkpointed):
 
 
 def _starts(rows: cpprb_like.ReplayBuffer) -> Where:
-    """The frames at which a transition starts: the row of the next frame has their effect."""
+    """The frames at which a transition starts. The flag is in the row of the next frame."""
     ring = rows.ring
 
     def holds(slots: Ints) -> NDArray[np.bool_]:
@@ -462,7 +463,7 @@ def sample_n_unique(sampling_f: Callable[[], Result], n: int) -> list[Result]:
 
 def _flag(name: str, value: object) -> bool:
     """``value`` as a bool; ``ValueError`` unless it is True, False, 0 or 1."""
-    if type(value) is bool:  # in a tenth of the time
+    if type(value) is bool:  # ten times as fast as the next line
         return value
     if np.ndim(value) or value not in (0, 1):  # type: ignore[arg-type]
         raise ValueError(f"{name}: expected True or False, got {value!r}")

@@ -1,8 +1,7 @@
 """keras-gym's caches: ``ExperienceReplayBuffer``, ``NStepCache``, ``MonteCarloCache``, its errors.
 
-Steps are stored once, in a ``ReplayBuffer``; stacks of frames and sums of rewards are made when a
-batch is drawn. The buffers of coax, which came after keras-gym, are in ``coax``; their names are
-here as well.
+Steps are stored once, in a ``ReplayBuffer``. Frame stacks and n-step returns are computed when a
+batch is drawn. The names of ``coax``, keras-gym's successor, are importable from here as well.
 """
 
 from cpprb_like.compat.coax import (

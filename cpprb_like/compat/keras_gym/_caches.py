@@ -1,4 +1,4 @@
-"""keras-gym's caches of an episode that is going on: steps in, transitions or returns out."""
+"""keras-gym's caches of an open episode, which make n-step transitions or returns of its steps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Cache(ForEnv):
         self._done = done
 
     def pop(self) -> tuple[Array, ...]:
-        """What the cache makes of a step that is taken out."""
+        """Remove a step, and return its transition or its return."""
         raise NotImplementedError
 
     def flush(self) -> tuple[Array, ...]:

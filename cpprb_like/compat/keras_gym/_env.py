@@ -12,11 +12,11 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import Field
 from cpprb_like.checkpoint import Checkpointed
 
-MOST_IN_TABLE = 64  # one-hot actions
+MOST_IN_TABLE = 64  # one-hot actions that are computed once
 
 
 class KerasGymError(Exception):
-    """What keras-gym's errors have in common."""
+    """Base class of keras-gym's errors."""
 
 
 class InsufficientCacheError(KerasGymError, NotEnoughDataError):
@@ -24,15 +24,15 @@ class InsufficientCacheError(KerasGymError, NotEnoughDataError):
 
 
 class EpisodeDoneError(KerasGymError):
-    """A step was added behind the end of an episode that is still in the cache."""
+    """A step was added after the end of an episode that is still in the cache."""
 
 
 class InconsistentCacheInputError(KerasGymError):
-    """Nothing raises it; it is here for ``except`` clauses."""
+    """Never raised; the name is for ``except`` clauses of programs."""
 
 
 class NumpyArrayCheckError(KerasGymError):
-    """An array has not the axes that it should have."""
+    """An array has the wrong axes."""
 
 
 class SpaceError(KerasGymError):
@@ -44,10 +44,10 @@ class ActionSpaceError(SpaceError):
 
 
 class ForEnv(Checkpointed):
-    """What is known of an environment's actions: its space is Discrete or a Box.
+    """Base class with the actions of an environment, whose action space is Discrete or a Box.
 
-    Spaces of Gymnasium and gym go by the name of their class, others by their attributes: ``n``, or
-    ``shape`` and ``dtype``.
+    Spaces of Gymnasium and gym are recognized by the name of their class. Other spaces are
+    recognized by their attributes: ``n``, or ``shape`` and ``dtype``.
     """
 
     NOT_SAVED = ("env",)
@@ -83,9 +83,9 @@ class ForEnv(Checkpointed):
         return len(self.action_field.shape) or 1
 
     def read_action(self, a: Any) -> Array:
-        """An action as it is stored, in a batch of one: one-hot if the space is Discrete.
+        """An action as a row to store, with a leading axis of 1: one-hot if the space is Discrete.
 
-        To be read only.
+        The array may be shared, so callers do not write to it.
         """
         if self.action_space_is_discrete:
             if isinstance(a, (int, np.integer)):
@@ -110,7 +110,7 @@ class ForEnv(Checkpointed):
         n, place = self.num_actions, a - self._first
         if not 0 <= place < n:
             raise ValueError(f"a: expected {self._first} to {self._first + n - 1}, got {a}")
-        if place < MOST_IN_TABLE:  # a third less time of ``add``
+        if place < MOST_IN_TABLE:  # saves a third of the time of ``add``
             return self._one_hots[place]  # type: ignore[no-any-return]
         return np.eye(1, n, place)
 

@@ -1,4 +1,4 @@
-"""keras-gym's ``ExperienceReplayBuffer``: each frame is stored once."""
+"""keras-gym's ``ExperienceReplayBuffer``, which stores each frame once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from cpprb_like.typing import FieldSpec
 
 __all__ = ["ExperienceReplayBuffer"]
 
-MOST_REJECTED = 10  # rejected rows for each row of a batch, before all rows are looked at
+MOST_REJECTED = 10  # rejected rows for each row of a batch, before all transitions are listed
 
 
 class Found(NamedTuple):
-    """Transitions: see ``_look``."""
+    """Transitions that start at given slots."""
 
-    rows: Slots
-    last: Slots
-    ended: NDArray[np.bool_]
+    rows: Slots  # windows of slots, shape (n, num_frames + bootstrap_n)
+    last: Slots  # place in the window of the row after the steps, or of the row that is done
+    ended: NDArray[np.bool_]  # whether a row of the steps is done
 
 
 class ExperienceReplayBuffer(ForEnv):
@@ -271,7 +271,7 @@ class ExperienceReplayBuffer(ForEnv):
         return batch
 
     def _sample(self, steps: ReplayBuffer, batch_size: int) -> tuple[Slots, Transitions] | None:
-        """The oldest slots that a batch reads, and the batch; called by ``consistently``."""
+        """The oldest slots of a random batch, and the batch; called by ``consistently``."""
         written = steps.ring.written
         held = self._held(written)
         if held < batch_size:
@@ -299,40 +299,36 @@ class ExperienceReplayBuffer(ForEnv):
         )
 
     def _draw(self, steps: ReplayBuffer, written: int, n: int) -> Found:
-        """Draw n transitions by rejection, as keras-gym does: see ``_look``."""
+        """Draw n transitions by rejection, as keras-gym does."""
         found: list[Found] = []
         missing, rejected = n, 0
         while missing and rejected < MOST_REJECTED * n:
             # One number for each missing row: the same numbers as of single draws.
             drawn = self.random.randint(min(written, self._slots), size=missing)
-            there, _ = self._look(steps, written, drawn.astype(np.intp))
+            there, _ = self._find(steps, written, drawn.astype(np.intp))
             found.append(there)
             rejected += missing - len(there.rows)
             missing -= len(there.rows)
         if missing:
-            found.append(self._choose(steps, written, missing))
+            found.append(self._draw_listed(steps, written, missing))
         return (
             found[0] if len(found) == 1 else Found(*map(np.concatenate, zip(*found, strict=True)))
         )
 
-    def _choose(self, steps: ReplayBuffer, written: int, n: int) -> Found:
-        """Draw n transitions, as ``_draw``, from a list of all transitions."""
-        there = Where(steps.ring, lambda slots: self._look(steps, written, slots)[1]).slots()
+    def _draw_listed(self, steps: ReplayBuffer, written: int, n: int) -> Found:
+        """Draw n transitions from a list of all, for ``_draw`` after too many rejections."""
+        there = Where(steps.ring, lambda slots: self._find(steps, written, slots)[1]).slots()
         if len(there) == 0:
             raise InsufficientCacheError(
                 f"cannot sample: no step has {self.bootstrap_n} more of its episode behind it, or "
                 "its end by done"
             )
-        return self._look(steps, written, there[self.random.randint(len(there), size=n)])[0]
+        return self._find(steps, written, there[self.random.randint(len(there), size=n)])[0]
 
-    def _look(
+    def _find(
         self, steps: ReplayBuffer, written: int, slots: Slots
     ) -> tuple[Found, NDArray[np.bool_]]:
-        """The transitions that start at ``slots``, and a flag for each slot: whether one starts.
-
-        ``rows`` of a transition is its window, ``last`` the place in the window of the row after
-        the steps, or of the row that is done, and ``ended`` whether there is a row that is done.
-        """
+        """The transitions that start at ``slots``, and a flag for each slot: whether one starts."""
         n, here = self.bootstrap_n, self.num_frames - 1
         rows, counts, _ = steps.ring.windows(slots, here, n, starts="is_first")
         following = counts[:, 1]

@@ -1,7 +1,7 @@
-"""ReAgent's ``ReplayBuffer``: transitions of several steps, with stacks, out of single steps.
+"""ReAgent's ``ReplayBuffer``: n-step transitions with frame stacks, made from single steps.
 
-Not here: the rows, which of them can be drawn, and the transitions that they make (``_rows``); the
-arguments of the constructors (``_settings``); and files that ReAgent wrote (``_files``).
+Not here: rows and transitions (``_rows``), arguments of the constructors (``_settings``), and files
+that ReAgent wrote (``_files``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]
 CHECKPOINT_DURATION = 4  # iterations after which a save is removed
 
 Tensor = Any  # of PyTorch, which type checkers need not have
-Element = Any  # InferredElement or ReplayElement: which one, depends on the constructor
+Element = Any  # ReplayElement if fields are declared, else InferredElement
 
 
 class ReplayBuffer(Savable):
@@ -132,9 +132,9 @@ class ReplayBuffer(Savable):
         self._open(settings, elements)
 
     def _open(self, settings: Settings, elements: dict[str, ElementMetadata] | None) -> None:
-        """Be an empty buffer; ``elements`` are the fields if they are known."""
+        """Set the attributes of an empty buffer. ``elements`` are the fields if they are known."""
         self._settings = settings
-        self._earlier = 0  # rows that ReAgent wrote and that had been overwritten in its files
+        self._earlier = 0  # rows that ReAgent had overwritten before it saved the files read here
         self._rows = None if elements is None else self._new_rows(elements)
 
     @classmethod
@@ -166,7 +166,7 @@ class ReplayBuffer(Savable):
         return cls(**fields, stack_size=stack_size, **sizes, **options)
 
     def _new_rows(self, elements: dict[str, ElementMetadata]) -> Rows:
-        """Rows for these fields, or ``InputError``."""
+        """New rows of these fields. Raises ``InputError`` if they are refused."""
         check_elements(elements, self._settings.stack_size)
         seed = int(need("torch").randint(1 << 62, ()))
         return Rows.empty(elements, self._settings, seed, self._BY_WEIGHT)
@@ -205,7 +205,7 @@ class ReplayBuffer(Savable):
         self._write(self._by_name(args, fields), None)
 
     def _by_name(self, args: Sequence[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by position as values by name."""
+        """The values of ``add`` by name, those by position included."""
         if not args:
             return dict(fields)
         names = self._add_names()
@@ -217,7 +217,7 @@ class ReplayBuffer(Savable):
         return {**taken, **fields}
 
     def _write(self, fields: dict[str, Any], priority: float | None) -> None:
-        """Add a step."""
+        """Add a step to the rows. ``priority`` is None in a uniform buffer."""
         truncated, final = fields.pop("truncated", False), fields.pop("final_observation", None)
         if not isinstance(truncated, (bool, np.bool_, int)):
             raise InputError(f"truncated: expected a bool, got {truncated!r}")
@@ -256,23 +256,24 @@ class ReplayBuffer(Savable):
 
     @property
     def _flags(self) -> NDArray[np.bool_]:
-        """Whether each slot can be drawn, to be read only."""
+        """A flag for each slot: whether it can be drawn. Not a copy."""
         if self._rows is None:
             return np.zeros(self._settings.replay_capacity, np.bool_)
-        return self._rows.follow()
+        return self._rows.update_flags()
 
     @property
     def size(self) -> int:
         """Steps that can be drawn: not the rows stored."""
         if self._rows is None:
             return 0
-        self._rows.follow()
+        self._rows.update_flags()
         return self._rows.size()
 
     def _slots(self, indices: Any) -> Slots:
-        """Numbers of slots as an array.
+        """Slots as an array.
 
-        Raises ``IndexError`` if there is no such slot, ``InputError`` if it is no number of one.
+        Raises ``IndexError`` if there is no such slot, and ``InputError`` if ``indices`` are no
+        integers.
         """
         given, capacity = np.asarray(indices), self._settings.replay_capacity
         with np.errstate(invalid="ignore"):
@@ -309,7 +310,7 @@ class ReplayBuffer(Savable):
         if is_valid and not is_there:
             raise IndexError(f"idx: expected a slot that was written, got {idx}")
         if self._rows is not None and is_there:
-            self._rows.say(slot, bool(is_valid))
+            self._rows.override(slot, bool(is_valid))
 
     def get_storage_signature(self) -> list[Element]:
         """The fields that are stored: their names and kinds, or as they were declared.
@@ -334,7 +335,7 @@ class ReplayBuffer(Savable):
         elements = {} if self._rows is None else self._rows.elements
         return list(transition_names(elements, self._BY_WEIGHT, self._settings.is_declared))
 
-    # Names that users of ReAgent read although they are private.
+    # Private names of ReAgent that programs read.
 
     _replay_capacity = property(attrgetter("_settings.replay_capacity"))
     _batch_size = property(attrgetter("_settings.batch_size"))
@@ -378,11 +379,7 @@ class ReplayBuffer(Savable):
         Cost: proportional to ``batch_size``, and with priorities to the logarithm of the capacity.
         """
         n = as_int("batch_size", batch_size, 0)
-
-        def read(rows: Rows, slots: Slots) -> tuple[Slots, Slots]:  # noqa: ARG001
-            return slots, slots
-
-        slots = self._consistently(lambda rows: rows.draw(n), read)
+        slots = self._consistently(lambda rows: rows.draw(n), lambda _, slots: (slots, slots))
         return need("torch").from_numpy(slots.astype(np.int64, copy=False))
 
     def sample_all_valid_transitions(self) -> Any:
@@ -451,13 +448,16 @@ class ReplayBuffer(Savable):
         choose: Callable[[Rows], Slots],
         read: Callable[[Rows, Slots], tuple[Slots, Any]],
     ) -> Any:
-        """What ``read`` finds at the slots that are chosen, all of one moment."""
+        """The result of ``read`` at the slots of ``choose``, all read from one state of the rows.
+
+        ``read`` returns the oldest slots that it looks at, and the result.
+        """
         rows = self._rows
         if rows is None:
             raise NotEnoughDataError("cannot sample: nothing was ever added")
 
         def attempt() -> tuple[Slots, Any] | None:
-            rows.follow()
+            rows.update_flags()
             seen = rows.seen
             slots = choose(rows)
             return read(rows, slots) if rows.ring.written == seen else None
@@ -527,7 +527,7 @@ class ReplayBuffer(Savable):
         self.__dict__.update({**vars(other), "_settings": self._settings})
 
     def _fill(self, found: Contents) -> None:
-        """Take the rows that ReAgent wrote; of an empty buffer."""
+        """Add the rows of ReAgent's files to an empty buffer."""
         assert self._rows is not None
         priorities = None if found.priorities is None else found.priorities[0]
         self._rows.fill(found.columns, found.add_count, priorities)
@@ -549,7 +549,7 @@ class ReplayBuffer(Savable):
             self._rows = Rows(state["rows"], described(state["elements"]), self._settings)
 
     def __copy__(self) -> ReplayBuffer:
-        """A buffer is copied whole: nothing of it can be shared."""
+        """A deep copy: two buffers cannot share their rows."""
         return copy.deepcopy(self)
 
     def __repr__(self) -> str:
@@ -561,12 +561,12 @@ class ReplayBuffer(Savable):
 
 
 def _folder(directory: Path, iteration: object) -> Path:
-    """Where a buffer is saved."""
+    """The folder of a save."""
     return directory / f"replay_buffer_ckpt.{iteration}"
 
 
 def _picture(rb: ReplayBuffer) -> tuple[Any, ...]:
-    """What two buffers must have in common to have each other's rows."""
+    """Class and sizes, which must be equal for one buffer to load the rows of another."""
     settings = getattr(rb, "_settings", None)
     names = "replay_capacity", "stack_size", "update_horizon"
     return type(rb).__name__, *(getattr(settings, name, None) for name in names)

@@ -1,7 +1,7 @@
-"""Elements of ReAgent's buffer: values under a name, inferred from an example, stored, returned.
+"""Fields of ReAgent's buffers: dense arrays, id lists and id-score lists; errors of their values.
 
-Three kinds: dense arrays, id lists and id-score lists; and the errors that refuse values. Not here:
-the rows (``_rows``).
+A kind of field infers itself from an example, checks values, and makes tensors. Not here: the rows
+(``_rows``).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ NUMBERS = "biufc"  # kinds of dtypes
 
 
 class InputError(ValueError, AssertionError):
-    """An argument is refused. ReAgent says most of this by ``assert``."""
+    """An argument is refused. ReAgent raises ``AssertionError`` in most of these cases."""
 
 
 class NamesError(InputError, KeyError):
     """Fields are missing, or there are fields that the buffer does not have."""
 
-    __str__ = Exception.__str__  # that of KeyError puts quotes round the sentence
+    __str__ = Exception.__str__  # KeyError's puts quotes around the message
 
 
 @cache
 def need(package: str) -> Any:
-    """The optional package, or ``ImportError`` with a sentence that says who needs it."""
+    """Import an optional package. Raises ``ImportError`` that names this module and the package."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -48,7 +48,7 @@ def need(package: str) -> Any:
 
 
 class ReplayElement(NamedTuple):
-    """A declared field: what ``extra_storage_types`` is a list of."""
+    """A declared field. ``extra_storage_types`` is a list of these."""
 
     name: str
     shape: tuple[int, ...]
@@ -56,34 +56,34 @@ class ReplayElement(NamedTuple):
 
 
 class InferredElement(NamedTuple):
-    """A field that was inferred from the first step: ReAgent's present ``ReplayElement``."""
+    """A field inferred from the first step. ReAgent's class ``ReplayElement`` since July 2020."""
 
     name: str
     metadata: ElementMetadata
 
 
 class ElementMetadata:
-    """A kind of value, and how it goes into a buffer and out of it."""
+    """A kind of field: how its values are inferred, stored and returned."""
 
     @classmethod
     def like(cls, name: str, example: Any) -> ElementMetadata:
-        """The kind of this value; ``InputError`` if it is of another kind."""
+        """The field of an example value. Raises ``InputError`` if the value is of another kind."""
         raise NotImplementedError
 
     def declaration(self) -> FieldSpec:
-        """The declaration of the field in the rows."""
+        """The declaration of the field in ``env_dict``."""
         return {"shape": (), "dtype": object}
 
     def read(self, name: str, value: Any) -> Any:
-        """The value of one step as the rows take it, or ``InputError``."""
+        """The value of one step, to be stored. Raises ``InputError`` if it does not fit."""
         raise NotImplementedError
 
     def output(self, stacks: Array) -> Any:
-        """Values of shape ``(n, stack, *shape)`` as callers get them: of two axes or more."""
+        """Tensors, of two axes or more, from values of shape ``(n, stack, *shape)``."""
         raise NotImplementedError
 
     def output_lists(self, stacks: Array, lengths: NDArray[np.int64]) -> list[Any]:
-        """Values of several lists, one behind another, each list by itself."""
+        """The tensors of consecutive parts of ``stacks``, of these lengths."""
         parts = np.split(stacks, np.cumsum(lengths)[:-1]) if len(lengths) else []
         return [self.output(part) for part in parts]
 
@@ -112,7 +112,7 @@ class DenseMetadata(ElementMetadata):
     def read(self, name: str, value: Any) -> Any:
         if isinstance(value, (np.ndarray, np.generic)):
             shape = value.shape
-        else:  # the look at numbers first takes a third of the time
+        else:  # the check for numbers takes a third of the time of an array
             is_number = isinstance(value, (int, float, complex))
             shape = () if is_number else _as_array(name, value).shape
         if shape != self.shape:
@@ -129,13 +129,13 @@ class DenseMetadata(ElementMetadata):
 
 
 def _frames_last(stacks: Array) -> Array:
-    """The frames along the last axis; without that axis for one of them."""
+    """Move the axis of frames to the end. A stack of one frame loses the axis."""
     return stacks[:, 0] if stacks.shape[1] == 1 else np.moveaxis(stacks, 1, -1)
 
 
 @dataclass(frozen=True)
 class _ListsMetadata(ElementMetadata):
-    """Lists of varying length under fixed keys, each of one column or two."""
+    """A dict with fixed keys of lists of any length. Each list has one column or two."""
 
     keys: tuple[str, ...]
 
@@ -150,7 +150,7 @@ class _ListsMetadata(ElementMetadata):
         return kind
 
     def read(self, name: str, value: Any) -> dict[str, list[list[Any]]]:
-        """The columns of each list, which JSON can hold."""
+        """The columns of each list, in types of JSON."""
         if not isinstance(value, Mapping):
             raise InputError(f"{name}: expected a dict of lists, got {type(value).__name__}")
         if set(value) != set(self.keys):
@@ -158,7 +158,7 @@ class _ListsMetadata(ElementMetadata):
         return {key: self._columns(f"{name}[{key!r}]", value[key]) for key in self.keys}
 
     def _columns(self, name: str, value: Any) -> list[list[Any]]:
-        """The columns of the list under one key, copied, or ``InputError``."""
+        """A copy of the columns of the list of one key. Raises ``InputError`` if it is no list."""
         return [_ids(name, value)]
 
     def output(self, stacks: Array) -> Any:
@@ -206,12 +206,12 @@ KINDS = (DenseMetadata, IDListMetadata, IDScoreListMetadata)
 
 
 def column(values: Array) -> Any:
-    """A tensor of at least two axes, a value to a row."""
+    """A tensor of at least two axes, with one value in each row."""
     return need("torch").from_numpy(values[:, np.newaxis] if values.ndim == 1 else values)
 
 
 def _infer(name: str, example: Any) -> ElementMetadata:
-    """The first kind that the value of a field can be of; ``InputError`` if there is none."""
+    """The field of an example value, of the first kind that takes it; else ``InputError``."""
     reasons = []
     for kind in KINDS:
         try:
@@ -222,13 +222,13 @@ def _infer(name: str, example: Any) -> ElementMetadata:
 
 
 def infer_step(fields: Mapping[str, Any]) -> dict[str, ElementMetadata]:
-    """The kinds of the fields of a first step: those that are required first."""
+    """The fields of a first step, required fields first."""
     names = dict.fromkeys([*(name for name in REQUIRED_KEYS if name in fields), *fields])
     return {name: _infer(name, fields[name]) for name in names}
 
 
 def check_elements(elements: Mapping[str, ElementMetadata], stack_size: int) -> None:
-    """Refuse fields that no buffer with such stacks can have, by an ``InputError``."""
+    """Raise ``InputError`` if a buffer with stacks of this size cannot have these fields."""
     if not elements.keys() >= set(REQUIRED_KEYS):
         raise NamesError(f"Add expects {REQUIRED_KEYS} at least, got {list(elements)}")
     for name, kind in elements.items():
@@ -251,7 +251,7 @@ def check_elements(elements: Mapping[str, ElementMetadata], stack_size: int) -> 
 
 
 def describe(elements: Mapping[str, ElementMetadata]) -> list[list[Any]]:
-    """Fields in words that a checkpoint has."""
+    """Fields as lists of JSON values, for checkpoints."""
     return [
         [name, type(kind).__name__, kind.shape, kind.dtype.str]
         if isinstance(kind, DenseMetadata)
@@ -260,12 +260,12 @@ def describe(elements: Mapping[str, ElementMetadata]) -> list[list[Any]]:
     ]
 
 
-def described(words: Iterable[list[Any]]) -> dict[str, ElementMetadata]:
-    """The fields that ``describe`` gave these words for."""
+def described(items: Iterable[list[Any]]) -> dict[str, ElementMetadata]:
+    """The inverse of ``describe``."""
     kinds: dict[str, Any] = {kind.__name__: kind for kind in KINDS}
     return {
         name: kinds[kind](tuple(first), *map(np.dtype, dtype))
-        for name, kind, first, *dtype in words
+        for name, kind, first, *dtype in items
     }
 
 
@@ -279,7 +279,7 @@ def _as_array(name: str, value: Any) -> Array:
 
 
 def _ids(name: str, value: Any) -> list[int]:
-    """A list of ids, copied."""
+    """A copy of a list of ids. Raises ``InputError`` if it is none."""
     ids = _as_array(name, value)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise InputError(f"{name}: expected a list of ids, got {value!r}")

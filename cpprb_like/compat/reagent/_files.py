@@ -1,8 +1,8 @@
-"""Files that ReAgent's own ``save`` wrote: read, never written.
+"""Reader of the files that ReAgent's own ``save`` wrote.
 
-ReAgent writes a gzip file for each attribute: arrays as ``np.save`` does, and a pickle of the sum
-tree. It does not write which slots are valid. Not here, but in the room ``checkpoint``: the files
-that this package writes, and the reader of pickles, which runs no code of theirs.
+ReAgent writes a gzip file for each attribute: arrays in the format of ``np.save``, and a pickle of
+the sum tree. Its files lack the flags of valid slots. Not here: files that this package writes, and
+the reader of pickles, which runs no code (``checkpoint``).
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from cpprb_like.compat.reagent._elements import (
 Found = TypeVar("Found")
 
 STORE_FILENAME_PREFIX = "$store$_"
-MOST_BESIDE = 1 << 20  # bytes of the pickle of a tree besides its sums
-# What a file raises that was cut, changed, or written by another program.
+MOST_BESIDE = 1 << 20  # bytes of the pickle of a tree, without its sums
+# Errors of reading a file that is truncated, changed, or of another program.
 DAMAGE = (EOFError, OSError, zlib.error, ValueError, LookupError, TypeError, OverflowError)
 
 
 class Contents(NamedTuple):
-    """What the files of one suffix hold."""
+    """Contents of the files of one suffix."""
 
-    columns: dict[str, Array]  #: each field, by slot
+    columns: dict[str, Array]  #: values of each field, by slot
     add_count: int
-    priorities: tuple[NDArray[np.float64], float] | None  #: by slot, and the greatest so far
+    priorities: tuple[NDArray[np.float64], float] | None  #: priorities by slot; the greatest so far
 
     @property
     def elements(self) -> dict[str, ElementMetadata]:
-        """The kinds of the fields."""
+        """Shape and dtype of each field."""
         return {
             name: DenseMetadata(values.shape[1:], values.dtype.newbyteorder("="))
             for name, values in self.columns.items()
@@ -57,9 +57,9 @@ def read_files(
 ) -> Contents:
     """Read the files of a suffix, whose arrays have ``capacity`` slots.
 
-    ``known`` are names of the fields; by default those that there are files of. Raises
-    ``FileNotFoundError`` before the first file is read, and ``InputError`` if a file is damaged or
-    was written by a buffer of another capacity.
+    ``known`` are names of the fields, by default those of the files. Raises ``FileNotFoundError``
+    before the first file is read. Raises ``InputError`` if a file is damaged or its buffer has
+    another capacity.
     """
     end = f"_ckpt.{suffix}.gz"
 
@@ -75,16 +75,16 @@ def read_files(
         return found
 
     paths = [path.name for path in folder.glob("*") if path.name.endswith(end)]
-    there = {name[: -len(end)] for name in paths}
+    present = {name[: -len(end)] for name in paths}
     fields = list(known or REQUIRED_KEYS)
     if not known:
-        # ReAgent's buffer by priority writes a field of priorities, which it never fills.
-        left_out = {*REQUIRED_KEYS, *["priority"] * ("sum_tree" in there)}
-        stored = {name.removeprefix(STORE_FILENAME_PREFIX) for name in there}
-        fields += sorted(x for x in stored - left_out if STORE_FILENAME_PREFIX + x in there)
+        # ReAgent's prioritized buffer writes a field of priorities, which it never fills.
+        left_out = {*REQUIRED_KEYS, *["priority"] * ("sum_tree" in present)}
+        stored = {name.removeprefix(STORE_FILENAME_PREFIX) for name in present}
+        fields += sorted(x for x in stored - left_out if STORE_FILENAME_PREFIX + x in present)
     names = [STORE_FILENAME_PREFIX + field for field in fields]
     for name in [*names, "add_count", *["sum_tree"] * has_tree]:
-        if name not in there:
+        if name not in present:
             raise FileNotFoundError(f"Missing file: {folder / name}{end}")
     count = int(read("add_count", lambda file: _read_array(file, "iu", ())))
     if count < 0:

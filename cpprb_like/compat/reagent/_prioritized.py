@@ -1,6 +1,6 @@
 """ReAgent's ``PrioritizedReplayBuffer``: transitions drawn by priority.
 
-Not here: transitions (``_rows``), and the weights of rows, which the sampler ``Prioritized`` has.
+Not here: transitions (``_rows``). Priorities are the weights of the sampler ``Prioritized``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from cpprb_like.samplers import PrioritySampler
 
 __all__ = ["PrioritizedReplayBuffer"]
 
-read_priorities = PrioritySampler().read_priorities  # as all priorities are read
+read_priorities = PrioritySampler().read_priorities  # the rule of all samplers
 
 
 class Priorities(SumTree):
-    """The priorities of the rows of a buffer, under the names of ``SumTree``."""
+    """A ``SumTree`` whose values are the priorities of the rows of a buffer."""
 
     def __init__(self, rows: Rows) -> None:
         self._sampler = rows.sampler
@@ -44,9 +44,9 @@ class Priorities(SumTree):
         return self._sampler.rows.tree
 
     def set_many(self, node_indices: Slots, values: Floats) -> None:
-        """Set the priorities of slots; those that hold no row yet have none."""
-        there = node_indices < self._ring.stored
-        self._sampler.update_priorities(node_indices[there], values[there])
+        """Set the priorities of slots. Slots without a row are ignored."""
+        stored = node_indices < self._ring.stored
+        self._sampler.update_priorities(node_indices[stored], values[stored])
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -152,7 +152,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         leaves, greatest = found.priorities
         values = _read_priorities([*leaves, greatest], len(leaves) + 1)
         super()._fill(found._replace(priorities=(values[:-1], greatest)))
-        if found.add_count:  # the greatest so far may be of no row
+        if found.add_count:  # the row with the greatest priority so far may be overwritten
             for priority in (greatest, values[0]):
                 self.sum_tree.set(0, priority)
 

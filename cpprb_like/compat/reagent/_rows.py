@@ -1,4 +1,4 @@
-"""The rows of a buffer: which can be drawn, and the transitions that they make.
+"""Rows of ReAgent's buffers: which slots can be drawn, and the transitions read from them.
 
 Rows of zeros, steps and final observations are rows of one ``cpprb_like.ReplayBuffer``, so slots
 are ReAgent's slots. Not here: arguments of calls, and tensors of single fields (``_elements``).
@@ -27,23 +27,23 @@ from cpprb_like.compat.reagent._settings import Settings
 from cpprb_like.samplers import Prioritized, Where
 from cpprb_like.views._stacking import take_stacks
 
-CHUNK = 1 << 16  # rows whose windows are in memory at once
+CHUNK = 1 << 16  # rows whose windows are computed at once
 PRIORITY = "priority"
 PRIORITY_KIND = DenseMetadata((), np.dtype(np.float32))
-# Fields beside those of the user, whose names are names of Python.
+# Fields of this module. Names of users' fields are Python identifiers, so none of them has a "$".
 STEP = "$step"  # 1 in a step; 0 in a row of zeros and in a final observation
-SAID = "$said"  # what ``set_index_valid_status`` said of the row: 1, -1, or 0 for nothing
-TERMINAL = "$terminal"  # 1 in the last row of an episode that was terminated
-TRUNCATED = "$truncated"  # the same, of other episodes
-# By the flags of the last row of a window, see ``Ring.windows``.
+OVERRIDE = "$said"  # set by ``set_index_valid_status``: 1 valid, -1 invalid, 0 never set
+TERMINAL = "$terminal"  # 1 in the last row of a terminated episode
+TRUNCATED = "$truncated"  # 1 in the last row of a truncated episode
+# Tables: the flags that ``Ring.windows`` returns for the last row of a window, to a bool.
 IS_END, IS_TERMINAL = (np.arange(16) & bit != 0 for bit in (1, 2))
 
 
 class Rows:
-    """Rows of named elements, and flags of the slots that can be drawn.
+    """Rows with named fields, and a flag for each slot: whether it can be drawn.
 
-    A slot is valid if its row is a step whose stack is there, and so is what follows for
-    ``update_horizon`` steps, or the end of the episode. ``flags`` are those of the last ``follow``.
+    A slot is valid if its row is a step, all frames of its stack are stored, and
+    ``update_horizon`` steps or the end of the episode follow. ``update_flags`` computes ``flags``.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Rows:
         self.horizon = settings.update_horizon
         self.flags: NDArray[np.bool_] = np.zeros(settings.replay_capacity, np.bool_)
         self.valid = Where(rows.ring, self.flags.take)
-        self.seen = 0  # rows written at the last ``follow``
-        self.unsure: int | None = None  # a slot whose flag does not follow ``SAID`` yet
-        self.count: int | None = 0  # of the flags that are set; None while they change
+        self.seen = 0  # rows written at the last ``update_flags``
+        self.stale: int | None = None  # slot whose ``OVERRIDE`` changed after its flag was computed
+        self.count: int | None = 0  # number of flags that are set; None while flags change
         self._columns = {x.name: x for x in rows.ring.columns if x.objects is None}
         self._fields = {field.name: field for field in rows.schema.fields}
         self._outputs = dict(elements)
@@ -72,10 +72,10 @@ class Rows:
     def empty(
         cls, elements: Mapping[str, ElementMetadata], settings: Settings, seed: int, by_weight: bool
     ) -> Rows:
-        """No rows yet, of these fields; ``InputError`` if there can be no such rows."""
+        """Rows of these fields, none written yet. ``InputError`` if the engine refuses them."""
         declared: dict[str, Any] = {name: kind.declaration() for name, kind in elements.items()}
         declared |= {name: {"shape": (), "dtype": bool} for name in (STEP, TERMINAL, TRUNCATED)}
-        declared[SAID] = {"shape": (), "dtype": np.int8}
+        declared[OVERRIDE] = {"shape": (), "dtype": np.int8}
         options: dict[str, Any] = {"terminated": TERMINAL, "truncated": TRUNCATED, "seed": seed}
         make: Any = ReplayBuffer
         if by_weight:
@@ -97,16 +97,16 @@ class Rows:
         final: Any,
         priority: float | None,
     ) -> None:
-        """Add a step, in one call together with rows of zeros before it and a final observation.
+        """Add a step, with rows of zeros before it and a final observation, in one call.
 
-        ``InputError`` names the field that has no faithful value of its dtype.
+        Raises ``InputError``, which names the field, if a value is not representable in its dtype.
         """
         place = 0 if self.ring.episode_len(0) else self.padding
         n = place + 1 + (final is not None)
         columns = {
             **step,
             STEP: True,
-            SAID: 0,
+            OVERRIDE: 0,
             TERMINAL: is_terminal,
             TRUNCATED: is_end and not is_terminal,
         }
@@ -121,7 +121,7 @@ class Rows:
                     blank = None if field.dtype.kind == "O" else field.dtype.type()
                     columns[name] = np.full((n, *field.shape), blank, field.dtype)
                     columns[name][place] = field.convert(value, 1)[0]
-                if final is not None:  # the last row instead of the step
+                if final is not None:  # the last row ends the episode, and not the step
                     columns["observation"][-1] = self._fields["observation"].convert(final, 1)[0]
                     for name in (TERMINAL, TRUNCATED):
                         columns[name][-2:] = columns[name][[-1, -2]]
@@ -130,10 +130,11 @@ class Rows:
             raise InputError(str(error)) from error
 
     def fill(self, columns: Mapping[str, Array], count: int, priorities: Array | None) -> None:
-        """Add rows that ReAgent stored by slot, after ``count`` rows: each goes to its slot.
+        """Add columns that ReAgent stored by slot, of which ``count`` rows were ever written.
 
-        Rows of zeros follow terminal steps. Of the oldest episode of a full ring they are not
-        known, but so many of its rows have broken stacks.
+        Each row keeps its slot. Rows of zeros are those after a terminal step. In a full ring, the
+        rows of zeros of the oldest episode are not known. So many of its rows are never valid, as
+        frames of their stacks are overwritten.
         """
         capacity = self.ring.capacity
         stored = min(count, capacity)
@@ -146,11 +147,11 @@ class Rows:
         is_step = np.zeros(capacity, np.bool_)
         is_step[slots] = ~is_padding
         found = {**columns, STEP: is_step, TERMINAL: is_end, TRUNCATED: is_end & False}
-        found[SAID] = np.zeros(capacity, np.int8)
+        found[OVERRIDE] = np.zeros(capacity, np.int8)
         if priorities is not None:
             found["priorities"] = priorities
         try:
-            # Slots before the cursor a second time, so that the next row goes behind them.
+            # Slots before the cursor are written twice, so the next row goes to the cursor.
             for stop in (stored, count % capacity if count > capacity else 0):
                 self.rows.add(**{name: values[:stop] for name, values in found.items()})
         except ValueError as error:
@@ -158,35 +159,36 @@ class Rows:
 
     # ------------------------------------------------------------------ which can be drawn
 
-    def follow(self) -> NDArray[np.bool_]:
-        """The flags, up to date. An interrupted call is repeated by the next one."""
-        if self.ring.written != self.seen or self.unsure is not None:
-            self.rows._hold(False, self._take_in)
+    def update_flags(self) -> NDArray[np.bool_]:
+        """The flags, up to date. The next call completes an interrupted one."""
+        if self.ring.written != self.seen or self.stale is not None:
+            self.rows._hold(False, self._update_flags)
         return self.flags
 
-    def _take_in(self) -> None:
-        """``follow``, while other threads that write wait."""
+    def _update_flags(self) -> None:
+        """``update_flags`` under the lock of the buffer."""
         written, capacity = self.ring.written, self.ring.capacity
         if written != self.seen:
             oldest = max(0, written - capacity)
-            # Steps before the new rows lacked what follows.
+            # The last ``horizon`` old rows too: what follows them is among the new rows.
             for start in range(max(oldest, self.seen - self.horizon), written, CHUNK):
                 self._look(np.arange(start, min(start + CHUNK, written)) % capacity)
-            if oldest:  # the oldest stacks have lost frames, whatever was said of their rows
+            if oldest:  # frames of the oldest stacks are overwritten: no override makes them valid
                 self._set(np.arange(oldest, oldest + self.padding) % capacity, False)
             self.seen = written
-        if self.unsure is not None:
-            self._look(np.array([self.unsure]))
-            self.unsure = None
+        if self.stale is not None:
+            self._look(np.array([self.stale]))
+            self.stale = None
 
     def _look(self, slots: Slots) -> None:
-        """Set the flags of slots, each of which is there once, by the rule of the class."""
+        """Compute the flags of different slots, by the rule of the class."""
         window, counts, flags = self.ring.windows(slots, self.padding, self.horizon)
         is_step = self.read(STEP, window.take([self.padding, -1], axis=1))
         has_end = IS_TERMINAL[flags] | (IS_END[flags] & ~is_step[:, 1])
         valid = is_step[:, 0] & (has_end | (counts[:, 1] == self.horizon))
-        said = self.read(SAID, slots[:, np.newaxis])[:, 0]
-        self._set(slots, valid & (counts[:, 0] == self.padding) & (said >= 0) | (said > 0))
+        override = self.read(OVERRIDE, slots[:, np.newaxis])[:, 0]
+        valid &= (counts[:, 0] == self.padding) & (override >= 0)
+        self._set(slots, valid | (override > 0))
 
     def _set(self, slots: Slots, flags: NDArray[np.bool_] | bool) -> None:
         before, self.count = self.size(), None  # an interrupted call leaves no wrong count
@@ -195,27 +197,27 @@ class Rows:
         self.count = before + int(np.count_nonzero(self.flags[slots]))
 
     def size(self) -> int:
-        """How many flags are set."""
+        """Number of flags that are set."""
         return int(np.count_nonzero(self.flags)) if self.count is None else self.count
 
-    def say(self, slot: int, is_valid: bool) -> None:
-        """Declare a row that is stored valid or not."""
-        self.rows._hold(False, self._say, slot, is_valid)
+    def override(self, slot: int, is_valid: bool) -> None:
+        """Declare a stored row valid or invalid."""
+        self.rows._hold(False, self._override, slot, is_valid)
 
-    def _say(self, slot: int, is_valid: bool) -> None:
-        """``say``, while other threads that write wait; ``follow`` ends an interrupted call."""
-        self._take_in()
-        self.unsure = slot
-        self.rows.update([slot], **{SAID: [1 if is_valid else -1]})
-        self._take_in()
+    def _override(self, slot: int, is_valid: bool) -> None:
+        """``override`` under the lock. ``update_flags`` completes an interrupted call."""
+        self._update_flags()
+        self.stale = slot
+        self.rows.update([slot], **{OVERRIDE: [1 if is_valid else -1]})
+        self._update_flags()
 
     def draw(self, n: int) -> Slots:
-        """Slots of valid rows, drawn as the sampler of the rows draws them."""
+        """Draw slots of valid rows with the sampler of the rows."""
         sampler: Any = self.rows.sampler
         if not sampler.has_priorities:
             return self._draw_valid(n)
-        # Most draws hit none but valid rows: a third of the time. The others keep their valid rows,
-        # as a stratified draw with none but valid rows would prefer those beside the invalid ones.
+        # Most draws hit valid rows only, and take a third of the time. Other draws keep their valid
+        # rows: repeated stratified draws would prefer the rows beside invalid ones.
         slots: Slots = sampler.draw(self.ring, n, self.rows.rng, replace=True)[0]
         wrong = np.flatnonzero(~self.flags[slots])
         if len(wrong):
@@ -231,13 +233,13 @@ class Rows:
 
     @property
     def sampler(self) -> Prioritized:
-        """The priorities, where there are some."""
+        """The sampler of a prioritized buffer."""
         return cast("Prioritized", self.rows.sampler)
 
     def read(self, name: str, slots: Slots) -> Array:
-        """A field at slots in two dimensions, shape ``(*slots.shape, *shape)``.
+        """The values of a field at a 2-d array of slots, shape ``(*slots.shape, *shape)``.
 
-        The slot -1 stands for zeros, or ``None`` where the field holds lists.
+        At slot -1 the value is zeros, or ``None`` in a field of lists.
         """
         found = self._columns.get(name)
         if found is not None and slots.size * found.nbytes < CHECKED_NBYTES:
@@ -250,15 +252,16 @@ class Rows:
         return priorities
 
     def column(self, name: str) -> Array:
-        """A field at all slots."""
+        """The values of a field at all slots."""
         slots = np.arange(self.ring.capacity, dtype=np.intp)
         return self.read(name, np.where(slots < self.ring.stored, slots, -1)[:, np.newaxis])[:, 0]
 
     def transitions(self, slots: Slots) -> tuple[Slots, Any]:
-        """The oldest slots that are read, and the batch of the transitions from ``slots`` on."""
+        """The oldest slot read for each transition, and the batch of the transitions."""
         window, counts, flags = self.ring.windows(slots, self.padding, self.horizon, repeat=False)
         ahead, is_end = counts[:, 1], IS_END[flags]
-        # Places in the flat window: of the first frame of each transition, and of a stack from it.
+        # Indexes into the flat windows: the oldest frame of each transition, and the frames of a
+        # stack relative to it.
         firsts = np.arange(len(slots)) * window.shape[1]
         frames = np.arange(self.padding + 1)
         last = window.take(firsts + (self.padding + ahead))
@@ -272,7 +275,7 @@ class Rows:
             is_within = np.arange(self.horizon) < steps[:, np.newaxis]
             following = (firsts[:, np.newaxis] + np.arange(1, self.horizon + 1))[is_within]
         picked = window.take(np.concatenate([firsts, following])[:, np.newaxis] + frames)
-        picked[picked[:, -1] < 0] = -1  # behind the end of the episode
+        picked[picked[:, -1] < 0] = -1  # states after the end of an episode are zeros
         batch: dict[str, Any] = {}
         for name, kind in self._outputs.items():
             if name == "terminal":
@@ -288,7 +291,7 @@ class Rows:
             rewards = self.read("reward", window.take((following - 1)[:, np.newaxis] + frames))
             batch["reward"] = self._outputs["reward"].output_lists(rewards, steps)
         elif not self.settings.return_everything_as_stack:
-            # Rows behind the last step, and final observations, have rewards of 0.
+            # Rewards after the last step, and of final observations, are 0.
             rewards = self.read("reward", window[:, self.padding : -1]).astype(np.float64)
             factors = self.settings.gamma ** np.arange(float(self.horizon))
             total = np.moveaxis(rewards, 1, -1) @ factors if rewards.ndim > 2 else rewards @ factors
@@ -302,7 +305,7 @@ class Rows:
         return oldest, self._batch_type(**batch)
 
     def _add_probabilities(self, batch: dict[str, Any], slots: Slots) -> None:
-        """Add the priorities under ReAgent's name for them, and what they make probable."""
+        """Add the columns ``sampling_probabilities`` (priorities) and ``probabilities``."""
         weights = self.sampler.rows
         priorities = weights.get(slots)
         batch["sampling_probabilities"] = column(priorities.astype(np.float32))
@@ -316,9 +319,9 @@ class Rows:
 def transition_names(
     elements: Iterable[str], has_priorities: bool, is_declared: bool
 ) -> tuple[str, ...]:
-    """The names of what a batch consists of, for a buffer of these fields.
+    """The names of the columns of a batch, for a buffer of these fields.
 
-    ReAgent gave out fewer of the priorities until July 2020, where fields are declared.
+    Batches of ReAgent until July 2020, where fields are declared, have fewer columns of priorities.
     """
     extras = [name for name in elements if name not in REQUIRED_KEYS]
     more: tuple[str, ...] = ()
@@ -335,7 +338,7 @@ def transition_names(
 
 def _batch_type(names: tuple[str, ...]) -> Any:
     try:
-        return namedtuple("batch_type", names)  # noqa: PYI024 (the names are known when it runs)
+        return namedtuple("batch_type", names)  # noqa: PYI024 (names at run time)
     except ValueError as error:
         raise InputError(f"names of fields: {error}, in {list(names)}") from None
 

@@ -1,7 +1,6 @@
-"""Arguments of the constructors: fields that the first step shows, or fields that are declared.
+"""Arguments of the constructors, with declared fields or with fields of the first step.
 
-ReAgent had the second kind until July 2020; which one a call means is seen from
-``observation_shape``. Not here: the buffers that are made of them (``_buffer``).
+ReAgent had declared fields until July 2020. Not here: the buffers (``_buffer``).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LEAST = {"stack_size": 1, "replay_capacity": 1, "batch_size": 0, "update_horizon
 
 @dataclass
 class Settings:
-    """Parameters of ``ReplayBuffer``, checked."""
+    """Checked parameters of ``ReplayBuffer``."""
 
     stack_size: int = 1
     replay_capacity: int = 10000
@@ -37,7 +36,7 @@ class Settings:
     return_as_timeline_format: bool | None = False
     update_horizon: int = 1
     gamma: float = 0.99
-    is_declared: bool = field(default=False, kw_only=True)  # fields, before the first step
+    is_declared: bool = field(default=False, kw_only=True)  # whether fields are declared
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -61,10 +60,10 @@ def prioritized(
     batch_size: int,
     update_horizon: int = 1,
     gamma: float = 0.99,
-    max_sample_attempts: int = 1000,  # noqa: ARG001 (without rejection there are none)
+    max_sample_attempts: int = 1000,  # noqa: ARG001 (no draw is rejected)
     **flags: bool | None,
 ) -> Settings:
-    """Parameters of ``PrioritizedReplayBuffer``."""
+    """Parameters of ``PrioritizedReplayBuffer``, in its order."""
     sizes = stack_size, replay_capacity, batch_size
     return Settings(*sizes, update_horizon=update_horizon, gamma=gamma, **flags)  # type: ignore[arg-type]
 
@@ -78,7 +77,7 @@ def declared(
     return_as_timeline_format: bool | None = False,
     update_horizon: int = 1,
     gamma: float = 0.99,
-    max_sample_attempts: int = 1000,  # noqa: ARG001 (without rejection there are none)
+    max_sample_attempts: int = 1000,  # noqa: ARG001 (no draw is rejected)
     extra_storage_types: Iterable[tuple[str, tuple[int, ...], DTypeLike]] | None = None,
     observation_dtype: DTypeLike = np.uint8,
     action_shape: tuple[int, ...] = (),
@@ -87,7 +86,7 @@ def declared(
     reward_dtype: DTypeLike = np.float32,
     terminal_dtype: DTypeLike = np.uint8,
 ) -> tuple[Settings, dict[str, ElementMetadata]]:
-    """Parameters of both classes until July 2020, and the fields that they declare."""
+    """Parameters of both classes until July 2020, and the declared fields."""
     settings = Settings(
         stack_size,
         replay_capacity,
@@ -119,11 +118,10 @@ def declared(
 
 
 def declare_spaces(env: Any, *, store_log_prob: bool) -> dict[str, Any]:
-    """The arguments of ``declared`` that follow from the spaces of an environment.
+    """The arguments of ``declared`` for the spaces of an environment of gym or Gymnasium.
 
-    Spaces are known by the names of their classes, so that those of gym and Gymnasium will do.
-
-    Raises ``NotImplementedError`` for spaces that ReAgent has no fields for.
+    Spaces are recognized by the names of their classes. Raises ``NotImplementedError`` for spaces
+    that ReAgent has no fields for.
     """
     space, action = env.observation_space, env.action_space
     extras: list[ReplayElement] = []
@@ -153,7 +151,7 @@ def _is(space: Any, *names: str) -> bool:
 
 
 def _recommendation_fields(spaces: Mapping[str, Any]) -> Iterator[ReplayElement]:
-    """The documents and the answers of a user, each with an axis for all of them."""
+    """Yield fields of RecSim's documents and responses. Their first axis counts the documents."""
     for name, kind in (("doc", "Dict"), ("augmentation", "Dict"), ("response", "Tuple")):
         if name not in spaces:
             continue
@@ -161,7 +159,7 @@ def _recommendation_fields(spaces: Mapping[str, Any]) -> Iterator[ReplayElement]
             raise NotImplementedError(f"{name}: expected a {kind} of spaces, got {spaces[name]}")
         found = spaces[name].spaces
         parts = list(found.values() if kind == "Dict" else found)
-        first = parts[0]  # ReAgent takes all to be alike
+        first = parts[0]  # ReAgent assumes that all are alike
         named = {name: first}
         if _is(first, "Dict"):
             named = {f"{name}_{key}": part for key, part in first.spaces.items()}

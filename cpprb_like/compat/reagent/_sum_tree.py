@@ -1,4 +1,4 @@
-"""ReAgent's ``SumTree`` over the compiled tree of the engine.
+"""ReAgent's ``SumTree``, an adapter of the compiled tree of the engine.
 
 Not here: which slots of a buffer can be drawn (``_rows``).
 """
@@ -114,7 +114,7 @@ class SumTree:
         ``ValueError`` if ``batch_size`` is negative.
         """
         n, total = as_int("batch_size", batch_size, 0), self._weight()
-        bits = np.frombuffer(random.randbytes(8 * n), "<u8") >> 11  # of as many doubles below 1
+        bits = np.frombuffer(random.randbytes(8 * n), "<u8") >> 11  # 53 bits for each double
         targets = (np.arange(n) + bits * 2.0**-53) * (total / max(n, 1))
         found: list[int] = self._tree.find(targets).tolist()
         return found
@@ -138,7 +138,7 @@ class SumTree:
         return self._tree.total
 
     def _weight(self) -> float:
-        """The sum of all priorities, which is not 0."""
+        """The sum of all priorities. Raises ``NotEnoughDataError`` if it is 0."""
         total = self._tree.total
         if total == 0.0:
             raise NotEnoughDataError("cannot sample: all priorities are 0")
@@ -156,7 +156,7 @@ class SumTree:
 
 
 def _tree_of(leaves: Floats, greatest: float) -> SumTree:
-    """The tree that was pickled or copied."""
+    """Rebuild a tree that was pickled or copied."""
     tree = SumTree(len(leaves))
     tree.set_many(np.arange(len(leaves)), leaves)
     tree.max_recorded_priority = greatest

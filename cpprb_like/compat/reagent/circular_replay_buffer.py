@@ -1,7 +1,7 @@
 """ReAgent's module ``circular_replay_buffer``: its names for ``ReplayBuffer``.
 
-The classes are made elsewhere, so that they are the same ones under whatever name this module is
-imported.
+The classes are defined in other modules, so a program that imports this module under ReAgent's name
+gets the same classes.
 """
 
 from cpprb_like.compat.reagent._buffer import CHECKPOINT_DURATION, ReplayBuffer

@@ -68,7 +68,7 @@ def replay_buffer_to_pre_timeline_df(
         raise InputError("replay_buffer: expected one without return_as_timeline_format")
 
     def rows(name: str, width: int | None = None) -> Any:
-        """A field as an array of vectors, or of one number for each step."""
+        """The values of a field: a vector for each step, or with ``width`` 1 a number."""
         values = getattr(batch, name).numpy()
         if values.ndim != 2 or width not in (None, values.shape[1]):
             kind = "vector" if width is None else "number"
