@@ -1,9 +1,10 @@
-"""Data sets of other libraries: what is in a buffer, written as theirs, and theirs as a buffer.
+"""Data sets of other libraries: buffers are exported to their files, and made from their files.
 
-``ReplayBuffer.export`` and ``ReplayBuffer.from_dataset`` are the doors; ``describe`` looks without
-reading rows. A step passes through ``_from_buffer`` to the writer of a format, and from its reader
-through ``_open``; ``_model`` is what they agree on. Each format has a file of its own.
-May import: public names of the other rooms, and of what is private the operations on files, the
+Users call ``ReplayBuffer.export``, ``ReplayBuffer.from_dataset`` and ``describe``. An export reads
+the rows of a buffer (``_from_buffer``) and hands them to the writer of a format. An import hands
+the rows of a format's reader to a new buffer (``_open``). Both use the classes of ``_model``. Each
+format has a module of its own.
+May import: public names of the other rooms, and of private ones the operations on files, the
 progress of a save, and fields.
 """
 

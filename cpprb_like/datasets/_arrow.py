@@ -1,4 +1,4 @@
-"""Common parts of the formats of Arrow: fields as columns, rows of Parquet files in any order.
+"""Arrow and Parquet: conversion of fields to columns and back, writer and reader of Parquet files.
 
 A value of shape ``(2, 3)`` is a fixed-size list of fixed-size lists.
 """
@@ -17,7 +17,7 @@ from cpprb_like.datasets._files import is_native, need, reading
 from cpprb_like.datasets._model import Array, Field, Place, Rows
 
 MOST_AXES = 32
-EXTENSION = b"ARROW:extension:name"  # metadata of a column of a type that is not registered
+EXTENSION = b"ARROW:extension:name"  # metadata key of columns whose type is not registered
 
 
 def column(values: Array, *, is_flat: bool = False) -> Any:
@@ -38,7 +38,7 @@ def column(values: Array, *, is_flat: bool = False) -> Any:
 
 
 def flat(found: Any, name: str) -> tuple[Array, tuple[int, ...]]:
-    """The numbers of an array of Arrow, one after the other, and the shape of each value."""
+    """The numbers of an array of Arrow as a flat array, and the shape of each value."""
     pa = need("pyarrow", "arrow")
     shape: list[int] = []
     n = len(found)
@@ -67,7 +67,7 @@ def flat(found: Any, name: str) -> tuple[Array, tuple[int, ...]]:
 
 
 def values_of(found: Any, name: str, field: Field, *, is_flat: bool = False) -> Array:
-    """The values of a field, as ``column`` wrote them; ``ValueError`` if they are others."""
+    """The values of a field, written by ``column``; ``ValueError`` if dtype or shape differ."""
     values, shape = flat(found, name)
     dtype, expected = field.dtype, field.shape
     size = int(np.prod(expected, dtype=np.int64))
@@ -79,7 +79,7 @@ def values_of(found: Any, name: str, field: Field, *, is_flat: bool = False) -> 
 
 
 def field_of(found: Any, name: str) -> Field | None:
-    """The field that values make; None if they are no plain numbers."""
+    """The field of values; None if they are no plain numbers."""
     try:
         values, shape = flat(found, name)
     except ValueError:
@@ -88,9 +88,9 @@ def field_of(found: Any, name: str) -> Field | None:
 
 
 class ParquetWriter:
-    """A Parquet file, to which rows are written in groups of ``most``, which wait in memory.
+    """Writer of a Parquet file. Rows are collected in memory and written in groups of ``most``.
 
-    ``metadata`` is that of the schema; ``options`` are pyarrow's.
+    ``metadata`` is stored in the schema. ``options`` are those of ``pyarrow.parquet``.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ParquetWriter:
         self._writer: Any = None
 
     def add(self, columns: Mapping[str, Any]) -> None:
-        """Write rows behind those before: an array of Arrow for each column."""
+        """Append rows: an array of Arrow for each column."""
         table = need("pyarrow", "arrow").table(dict(columns))
         self._waiting.append(table.replace_schema_metadata(self._metadata))
         self._n += len(table)
@@ -129,7 +129,7 @@ class ParquetWriter:
 
 
 class ParquetFiles:
-    """The rows of Parquet files, one file after the other, by number.
+    """The rows of several Parquet files, numbered through all files.
 
     One file is open at a time, and one of its groups of rows is in memory.
     """
@@ -138,7 +138,7 @@ class ParquetFiles:
         self.paths = list(paths)
         self._number = -1
         self._file: Any = None
-        self._key: tuple[Any, ...] = ()  # of the group in memory
+        self._key: tuple[Any, ...] = ()  # number and columns of the group in memory
 
     def open(self, number: int) -> Any:
         """Open a file, as a ``pyarrow.parquet.ParquetFile``."""
@@ -155,7 +155,7 @@ class ParquetFiles:
 
     @cached_property
     def starts(self) -> Array:
-        """Number of the first row of each file, and of all rows."""
+        """Number of the first row of each file; last, the number of all rows."""
         counts = [self.open(number).metadata.num_rows for number in range(len(self.paths))]
         return np.cumsum([0, *counts], dtype=np.int64)
 
@@ -176,7 +176,7 @@ class ParquetFiles:
                     start += len(found)
 
     def _group(self, row: int, columns: list[str]) -> tuple[int, Any]:
-        """The group of rows that has a row of the open file, and the number of its first row."""
+        """The number of the first row of the group that has a row, and the group as a table."""
         starts = self._groups
         group = int(np.searchsorted(starts, row, side="right")) - 1
         if group >= len(starts) - 1:
@@ -199,9 +199,9 @@ def struct(
     parts: Mapping[Place, Any],
     shapes: Mapping[Place, tuple[int, ...]] = MappingProxyType({}),
 ) -> Any:
-    """Arrays by path as an array of structs; that of path () as it is.
+    """An array of structs, made of arrays by path. A lone array of path () is returned unchanged.
 
-    ``shapes`` are those of values that are flat lists: metadata of their fields, as Minari has it.
+    ``shapes`` are shapes of values in flat lists. They become metadata of the fields, as in Minari.
     """
     pa = need("pyarrow", "arrow")
     if () in parts:
@@ -226,7 +226,7 @@ def part(found: Any, path: Place, name: str) -> Any:
             raise ValueError(f"{name}: expected a struct with {key!r}, got {found.type}")
         if found.null_count:
             raise ValueError(f"{name}: expected values only, got {found.null_count} nulls")
-        found = found.flatten()[found.type.get_field_index(key)]  # which heeds a slice
+        found = found.flatten()[found.type.get_field_index(key)]  # field() ignores slices
     return found
 
 

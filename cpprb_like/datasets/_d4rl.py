@@ -1,9 +1,9 @@
-"""D4RL: one HDF5 file with an array for each field, the episodes one after another.
+"""D4RL: one HDF5 file with a data set for each field, in which episodes follow one another.
 
-``observations``, ``actions``, ``rewards``, ``terminals``, ``timeouts`` and ``next_observations`` as
-D4RL names them. A field ``info.x`` is ``infos/x``, and any other field a data set of its own name:
-D4RL's ``sequence_dataset`` takes a value for each row of every data set. Of files that lack
-``next_observations`` the next one is that of the row after, where that is of the same episode.
+D4RL's names are ``observations``, ``actions``, ``rewards``, ``terminals``, ``timeouts`` and
+``next_observations``. A field ``info.x`` is the data set ``infos/x``. Any other field is a data set
+of its own name, as D4RL's ``sequence_dataset`` requires a value of each data set for each row. If a
+file lacks ``next_observations``, they are taken from the rows after, within an episode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROLES = {
 
 
 def _place(path: Place) -> Place:
-    """The path of a column, where fields of ``info`` are in their group."""
+    """The path of a column. Fields ``info.x`` are in the group ``infos``."""
     is_info = path[0].startswith(INFO) and path[0] != INFO
     return (INFOS, path[0].removeprefix(INFO)) if is_info else path
 
@@ -103,7 +103,7 @@ class D4rlReader(Reader):
         return builder
 
     def read_episodes(self) -> Iterator[tuple[EpisodeRecord, int]]:
-        """Where the end flags say that episodes end; what comes after the last end is open."""
+        """Episodes, which end where the end flags are set. Rows after the last end are open."""
         ends, start = self.header.ends, 0
         if ends.truncated is None:
             warn(

@@ -1,12 +1,13 @@
-"""DreamerV3: chunks of a stream as ``.npz`` files, each of which names the one that follows it.
+"""DreamerV3: chunks of a stream as ``.npz`` files, each of which names its successor.
 
 ``{time}-{uuid}-{succ}-{length}.npz`` has an array for each key: the parts of the observation by
 name, ``action``, ``reward``, ``is_first``, ``is_last`` and ``is_terminal``. A step has the
-observation, the reward that came with it and the action that was taken then, so an episode of n
-rows is n + 1 steps, of which the last has an action without meaning, zeros. An extra field is
-``log_`` and its name, which DreamerV3 passes over. Parts of an action are ``action.NAME``.
+observation, the reward that came with it and the action that was taken then. So an episode of n
+rows is n + 1 steps, and the action of the last step is zeros. An extra field has the key
+``log_NAME``, which DreamerV3 ignores. Parts of an action are ``action.NAME``.
 
-NumPy alone is needed. Files are read as ``checkpoint`` reads those of cpprb: nothing is unpickled.
+NumPy alone is needed. Files are read by the reader of cpprb's files (``checkpoint``), which
+unpickles nothing.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from cpprb_like.datasets._model import (
 
 NAME = "dreamerv3"
 FILE = re.compile(r"([0-9TF]+)-([0-9A-Za-z]+)-([0-9A-Za-z]+)-([0-9]{1,9})\.npz")
-NO_CHUNK = "0" * 22  # follows the newest chunk of a stream
+NO_CHUNK = "0" * 22  # the successor that the newest chunk of a stream names
 CHUNK_STEPS = 1024
 FLAGS = ("is_first", "is_last", "is_terminal")
 LOG = "log_"
 OBS, ACTION, REWARD = "obs", "action", "reward"
 ROLES = {OBS: "obs", ACTION: "act", REWARD: "rew"}
-IDS = ("id", "stepid")  # with which its replay buffers of all versions name a step
+IDS = ("id", "stepid")  # keys of a step's identity in DreamerV3's buffers of all versions
 
 
 def _places(header: Header) -> dict[str, Place]:
@@ -70,9 +71,10 @@ def _places(header: Header) -> dict[str, Place]:
 
 
 def _key(name: str, path: Place) -> str:
-    """The key of an observation, which DreamerV3 finds by the name of the part alone.
+    """The key of an observation: its name, or with ``obs.`` before it if the name is ambiguous.
 
-    A name that would be taken for something else, such as that of a number, begins with ``obs.``.
+    DreamerV3 names an observation by its part alone. Ambiguous are names of other keys and names
+    that begin with a digit.
     """
     key = key_of(".".join(path) if path else name)
     is_other = key in {ACTION, REWARD, *FLAGS, *IDS} or key.startswith((LOG, f"{ACTION}."))
@@ -82,10 +84,7 @@ def _key(name: str, path: Place) -> str:
 
 
 def _path(key: str, keys: Iterable[str]) -> Place:
-    """Path of a key: it begins with a key of ``ROLES``.
-
-    The path of a logged value or of an id has one part, the key.
-    """
+    """Path of a key, whose first part is a key of ``ROLES``, or the key of another value."""
     if key == REWARD or key in IDS or key.startswith(LOG):
         return (key,)
     first, *rest = key.split(".")
@@ -99,7 +98,7 @@ def _path(key: str, keys: Iterable[str]) -> Place:
 
 
 class DreamerWriter(Writer):
-    """Writes a folder of DreamerV3's chunks."""
+    """Writes a folder of chunks, one stream for each environment."""
 
     flags = (("is_terminal",), ("is_last",))
 
@@ -157,7 +156,7 @@ class DreamerWriter(Writer):
 
 
 class _Stream:
-    """The steps of a chunk that is not full yet."""
+    """The steps of a chunk that is not written yet."""
 
     def __init__(self) -> None:
         self.begin(_uuid())
@@ -168,7 +167,7 @@ class _Stream:
 
 
 def _uuid() -> str:
-    """A new name of 22 letters, of which DreamerV3 makes a number of 128 bits."""
+    """A new name of 22 characters, which DreamerV3 parses as a number of 128 bits."""
     return f"0{uuid4().hex[:21]}"
 
 
@@ -176,7 +175,7 @@ def _uuid() -> str:
 
 
 class _Chunk(NamedTuple):
-    """A file, by its name."""
+    """A file, and the parts of its name."""
 
     time: str
     uuid: str
@@ -186,7 +185,7 @@ class _Chunk(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """Where an episode begins: its stream, and its first step there."""
+    """Position of an episode: the number of its stream, and its first step in the stream."""
 
     stream: int
     start: int
@@ -194,7 +193,7 @@ class _Span(NamedTuple):
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Archive]:
-    """The arrays of a file; ``ValueError`` that names it if they are damaged."""
+    """Yield the arrays of a file. A damaged file raises ``ValueError`` that names the file."""
     with Disk(path.parent).open(path.name) as file, reading(path):
         yield Archive(file)
 
@@ -210,7 +209,7 @@ def _array(archive: Archive, key: str, length: int) -> Array:
 
 
 class DreamerReader(Reader):
-    """Reads a folder of DreamerV3's chunks."""
+    """Reads a folder of chunks."""
 
     has_final = True
 
@@ -251,11 +250,11 @@ class DreamerReader(Reader):
                         found.append(_array(archive, key, chunk.length).reshape(chunk.length) != 0)
             is_first, is_last = (np.concatenate(found) for found in flags)
             begins = is_first.copy()
-            begins[1:] |= is_last[:-1]  # with or without is_first
+            begins[1:] |= is_last[:-1]  # also without is_first
             begins[:1] = True
             starts = np.flatnonzero(begins).tolist()
             for start, stop in zip(starts, [*starts[1:], len(is_first)], strict=True):
-                # One observation alone has no row.
+                # A single step has an observation and makes no row.
                 if stop - start > 1:
                     is_cut = start == 0 and not is_first[0]
                     is_open = not is_last[stop - 1]
@@ -265,7 +264,7 @@ class DreamerReader(Reader):
     # ------------------------------------------------------------------ rows
 
     def _load(self, chunk: _Chunk) -> Rows:
-        """The arrays of a chunk; the last one stays in memory."""
+        """The arrays of a chunk. The chunk that was read last stays in memory."""
         if self._cached is None or self._cached[0] != chunk.path:
             with _opened(chunk.path) as archive:
                 keys = [*self._keys.values(), *FLAGS]
@@ -274,7 +273,7 @@ class DreamerReader(Reader):
         return self._cached[1]
 
     def _steps(self, stream: int, start: int, stop: int) -> Rows:
-        """Some steps of a stream."""
+        """The steps ``start`` to ``stop`` of a stream, by key."""
         pieces: dict[str, list[Array]] = {}
         starts = self._starts[stream]
         k = int(np.searchsorted(starts, start, side="right")) - 1
@@ -310,7 +309,7 @@ class DreamerReader(Reader):
 
 
 def _chains(folder: Path) -> Iterator[list[_Chunk]]:
-    """The chunks of each stream, by who follows whom, oldest stream first."""
+    """The chunks of each stream, linked by the names of their successors; oldest stream first."""
     chunks = {}
     for path in sorted(folder.iterdir()):
         found = FILE.fullmatch(path.name)

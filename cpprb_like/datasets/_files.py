@@ -1,4 +1,4 @@
-"""Files of a data set: packages that read them, their errors, and new files, complete at once."""
+"""Files of data sets: optional packages, errors of damaged files, atomic creation, dtypes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cpprb_like._arguments.checks import as_path
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array, Field
 
-# What h5py, pyarrow and the parsers here raise of damaged files, beside ValueError.
+# Errors of h5py, pyarrow and the parsers here for damaged files, in addition to ValueError.
 DAMAGES = ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError
 
 
 def need(package: str, format: str) -> Any:  # noqa: A002 (the argument of the user)
-    """An optional package, or a sentence that says how to install it."""
+    """Import an optional package. Raises ``ImportError`` that says how to install it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -37,7 +37,7 @@ def need(package: str, format: str) -> Any:  # noqa: A002 (the argument of the u
 def warn(text: str, category: type[Warning]) -> None:
     """Warn the caller of this package."""
     level, frame = 1, sys._getframe()
-    ours = "cpprb_like", "contextlib"  # whose frames are between those of ours
+    ours = "cpprb_like", "contextlib"  # context managers add frames of contextlib
     while frame.f_back is not None and frame.f_globals["__name__"].startswith(ours):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
@@ -45,7 +45,7 @@ def warn(text: str, category: type[Warning]) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Errors of a library about damaged files become a ``ValueError`` that names them."""
+    """Turn a library's errors about a damaged file into a ``ValueError`` that names the file."""
     try:
         yield
     except (FileNotFoundError, FileExistsError, IsADirectoryError, PermissionError):
@@ -60,9 +60,9 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def new_place(path: str | os.PathLike[str], *, is_file: bool) -> Iterator[Path]:
-    """Where to write a new file or folder, which gets its name when it is complete, on the disk.
+    """Yield a temporary path, whose file or folder is renamed to ``path`` once it is synchronized.
 
-    ``FileExistsError`` if there is something of this name. Whatever is raised, nothing is left.
+    Raises ``FileExistsError`` if the name is taken. After any error, nothing is left.
     """
     target = as_path("path", path).absolute()
     if target.exists():
@@ -99,20 +99,20 @@ def _sync(path: Path) -> None:
 
 
 def is_plain(field: Field) -> bool:
-    """Whether the values are numbers that every format has, and there is at least one in a row."""
+    """Whether values are numbers that every format has, with at least one number in a row."""
     return is_native(field.dtype) and field.nbytes > 0
 
 
 def is_native(dtype: np.dtype[Any]) -> bool:
-    """Whether every format has numbers of this kind, in the byte order of the machine."""
+    """Whether every format has this dtype, and its byte order is that of the machine."""
     return dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.isnative
 
 
 def converted(values: Array, dtype: np.dtype[Any], name: str) -> Array:
-    """Numbers in another dtype; ``ValueError`` if it cannot hold one of them as it is."""
+    """Numbers cast to another dtype; ``ValueError`` if the cast changes a value."""
     with np.errstate(invalid="ignore", over="ignore"):
         numbers: Array = values.astype(dtype)
-        back = numbers.astype(values.dtype)  # as 2 ** 53 + 1 is equal to its float64
+        back = numbers.astype(values.dtype)  # 2 ** 53 + 1 compares equal to its float64
     are_nan = (numbers != numbers) & (values != values)
     changed = ((numbers != values) | (back != values)) & ~are_nan
     if changed.any():

@@ -1,8 +1,8 @@
-"""``Format``: how the files of a kind of data sets are recognised, written and read.
+"""Base classes ``Format``, ``Writer`` and ``Reader``: how files are recognised, written and read.
 
-Each format has a module with a ``Writer``, a ``Reader`` and a ``Format``, its ``FORMAT``. The base
-classes do what is the same for all: flags of ends, final observations, the list of episodes. Not
-here: which formats there are (``_open``), and what a data set is (``_model``).
+The module of each format derives from them, and has the instance ``FORMAT``. The base classes
+handle flags of ends, final observations and the list of episodes. Not here: the list of formats
+(``_open``), and the model of a data set (``_model``).
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Writer:
 
     def episode(self, number: int, record: EpisodeRecord, chunks: Iterator[Rows]) -> None:
         """Write an episode, whose rows come in chunks."""
-        self.number, self.record = number, record  # of the episode that is being written
+        self.number, self.record = number, record  # the methods of subclasses read these
         header, at, last = self.header, 0, {}
         self.begin()
         for rows in chunks:
             n = len(next(iter(rows.values())))
             terminated, truncated = header.ends.flags(rows, n)
             if at + n == record.length and not record.is_open and not terminated[-1]:
-                truncated = np.append(truncated[:-1], True)  # also if it was ended from outside
+                truncated = np.append(truncated[:-1], True)  # on_episode_end() sets no flag
             steps = {path: self._column(rows[name], path) for name, path in self.places.items()}
             self.steps(at, steps | dict(zip(self.flags, (terminated, truncated), strict=True)))
             at, last = at + n, {name: values[-1:] for name, values in rows.items()}
@@ -106,9 +106,9 @@ class Reader:
 
     def __init__(self, path: Path, split: str | None = None) -> None:
         self.path, self.split = path, split
-        self.left_out: list[str] = []  # what is in the files and cannot be in a buffer
+        self.left_out: list[str] = []  # descriptions of contents that a buffer cannot hold
         self.places: dict[str, Place] = {}  # path of the column of each field that has one
-        self.spans: list[Any] = []  # where each episode is, as ``read_episodes`` has it
+        self.spans: list[Any] = []  # position of each episode, from ``read_episodes``
 
     def load(self) -> None:
         """Read everything but the rows."""
@@ -126,14 +126,14 @@ class Reader:
         raise NotImplementedError
 
     def read_episodes(self) -> Iterable[tuple[EpisodeRecord, Any]]:
-        """Each episode, and where it is. ``header`` has the fields."""
+        """Each episode, and its position in the files. ``header`` has the fields."""
         raise NotImplementedError
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """Fields of next values that the files lack at the last step of an episode.
 
-        There the rows repeat the value of the step itself.
+        The rows of these steps repeat the value of the step.
         """
         return () if self.has_final else tuple(self.header.chained.values())
 
@@ -143,7 +143,7 @@ class Reader:
         return pieces if self.has_final else with_next(pieces, self.header.chained)
 
     def read(self, number: int, most: int) -> Iterator[Rows]:
-        """The same, without derived next observations unless the format has final ones."""
+        """Pieces of ``rows``; without derived next observations if ``has_final`` is false."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -153,18 +153,19 @@ class Reader:
 class Format:
     """A format of data sets.
 
-    A reader that has final observations needs them, actions and rewards in a buffer.
+    If ``has_final`` of the reader is true, an exported buffer needs next observations, actions and
+    rewards.
     """
 
     name: ClassVar[str]  # one of ``FORMATS``
-    is_file: ClassVar[bool] = False  # and not a folder
-    magic: ClassVar[bytes] = b""  # with which such a file begins
-    suffixes: ClassVar[tuple[str, ...]] = ()  # of paths that choose the format of a new file
+    is_file: ClassVar[bool] = False  # whether a data set is a file; else it is a folder
+    magic: ClassVar[bytes] = b""  # first bytes of a file
+    suffixes: ClassVar[tuple[str, ...]] = ()  # a path with one of these chooses the format
     has_splits: ClassVar[bool] = False
     reader: ClassVar[type[Reader]]
     writer: ClassVar[type[Any]]
-    keys: ClassVar[tuple[str, ...] | None] = None  # what ``about`` may have; None for any
-    lacks: ClassVar[tuple[str, ...]] = ()  # what no file says of a buffer, beside ``LACKS``
+    keys: ClassVar[tuple[str, ...] | None] = None  # keys that ``about`` may have; None for any
+    lacks: ClassVar[tuple[str, ...]] = ()  # contents that the files lose, with ``LACKS``
 
     def holds(self, field: Field) -> bool:
         """Whether the values of a field can be written."""
@@ -198,7 +199,7 @@ class Format:
         return dict(about)
 
     def open_reader(self, path: Path, split: str | None) -> Reader:
-        """A reader of all that there is, or of a split."""
+        """A reader of the whole data set, or of a split."""
         if split is not None and not self.has_splits:
             raise ValueError(
                 f"split: expected none, as data sets of format {self.name!r} have no splits; "
@@ -230,7 +231,7 @@ class Format:
             )
 
     def check_rows(self, header: Header) -> None:
-        """Raise ``ValueError`` if next observations are others than the format can hold."""
+        """Raise ``ValueError`` if the format cannot hold the next observations."""
         if self.reader.has_final and header.chained.keys() != header.observations.keys():
             raise ValueError(
                 f"{self.name}: expected next observations that are the observations of the rows "

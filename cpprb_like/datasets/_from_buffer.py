@@ -1,7 +1,7 @@
-"""A buffer as a data set: what its fields mean, its episodes, and their rows in chunks.
+"""``Source``: a buffer as a data set, with the roles of its fields, its episodes and their rows.
 
-The rows are those that were added, single steps: n-step returns are summed when rows are drawn.
-Absent rows, and those of deleted episodes, are left out.
+The rows are single steps, as they were added; n-step returns are computed only in draws. Absent
+rows, and rows of deleted episodes, are left out.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Names = str | Iterable[str] | None
 
 
 def rows_in_chunk(row_nbytes: int, share: int = 1) -> int:
-    """How many rows are read at a time, if ``share`` chunks are in memory together."""
+    """Number of rows that are read at a time, if ``share`` chunks are in memory together."""
     return max(1, min(MOST_ROWS, CHUNK_NBYTES // max(1, row_nbytes * share)))
 
 
 class Source:
     """The rows of a buffer, to which no other thread writes, as a data set.
 
-    ``holds`` says if the format can hold a field. Without ``observation``, ``action`` and
-    ``reward`` names of fields say what they are: ``obs``, ``act``, ``rew`` and the like, parts as
-    ``obs.position``. If none is called so, each ``x`` with a ``next_x`` is an observation.
+    ``holds`` returns whether the format can hold a field. Without ``observation``, ``action`` and
+    ``reward`` the names of fields decide: ``obs``, ``act``, ``rew`` and the like, or parts such as
+    ``obs.position``. If no name is one of these, each ``x`` with a ``next_x`` is an observation.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Source:
         schema = buffer.schema
         fields = tuple(field for field in schema.fields if holds(field))
         names = [field.name for field in fields]
-        self.has_both = False  # ends in one step, as far as `look` has read
+        self.has_both = False  # whether ``look`` found a step both terminated and truncated
         self.left_out = [field for field in schema.fields if not holds(field)]
         if not fields:
             raise ValueError(f"expected fields of numbers, got {list(schema.names)}")
@@ -84,9 +84,9 @@ class Source:
             yield self._buffer.episodes.read(number, fields=names, start=start, stop=stop)
 
     def look(self, on_read: Callable[[int], None]) -> Header:
-        """The header, with what only the rows say: whether next values are those of the row after.
+        """The header, with ``chained``: whether next values are the values of the row after.
 
-        Reads observations and end flags once; ``on_read`` is called with their bytes.
+        Reads observations and end flags once. ``on_read`` is called with their bytes.
         """
         header = self.header
         found = {name: header.following(name) for name in header.observations}
@@ -105,12 +105,15 @@ class Source:
                 terminated, truncated = header.ends.flags(rows, n)
                 self.has_both = self.has_both or bool((terminated & truncated).any())
                 on_read(sum(values.nbytes for values in rows.values()))
-        # A format that makes one next observation of the row after makes all of them so.
+        # Formats derive all next observations from the row after, or none.
         return replace(header, chained=chained if len(chained) == len(pairs) else {})
 
 
 def _follows(values: Any, following: Any, promised: Any) -> bool:
-    """Whether the next values of rows are those of the rows after, byte for byte."""
+    """Whether next values equal the values of the rows after, byte for byte.
+
+    ``promised`` is the next value of the row before these rows, if there is such a row.
+    """
     if promised is not None and promised.tobytes() != values[:1].tobytes():
         return False
     return bool(np.array_equal(_bytes_of(following[:-1]), _bytes_of(values[1:])))
@@ -121,7 +124,7 @@ def _bytes_of(values: Any) -> Any:
 
 
 def ends_of(schema: Any, names: list[str]) -> Ends:
-    """The fields of a buffer that end episodes, as far as they are among these names."""
+    """The fields of a buffer that end episodes, of the fields ``names``."""
     known = {field.name for field in schema.fields if field.can_end} & set(names)
     terminated, truncated = schema.terminated, schema.truncated
     if terminated is None:
@@ -132,7 +135,7 @@ def ends_of(schema: Any, names: list[str]) -> Ends:
 
 
 def _chosen(role: str, given: Names, names: list[str]) -> dict[str, Place]:
-    """The fields that the caller names."""
+    """The fields that the caller names, with their paths."""
     chosen = [given] if isinstance(given, str) else list(given or ())
     unknown = [name for name in chosen if name not in names]
     if unknown:
@@ -141,7 +144,7 @@ def _chosen(role: str, given: Names, names: list[str]) -> dict[str, Place]:
 
 
 def _by_name(names: list[str], roots: Iterable[str]) -> dict[str, Place]:
-    """The field of this name, or those that are parts of it: ``obs.a``, ``obs/a``, ``obs0``."""
+    """The field with the first of these names, or its parts: ``obs.a``, ``obs/a``, ``obs0``."""
     for root in roots:
         if root in names:
             return {root: ()}
@@ -165,7 +168,7 @@ def _split(rest: str) -> Place:
 
 
 def _episodes_of(buffer: Any) -> Iterator[EpisodeRecord]:
-    """What is known of each episode; that the oldest are cut, and the newest open."""
+    """Yield a record of each episode. The oldest ones may be cut, and the newest ones open."""
     listed = buffer.episodes.list()
     newest = {episode.env: k for k, episode in enumerate(listed)}
     seen: set[int] = set()

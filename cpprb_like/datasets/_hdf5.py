@@ -1,7 +1,7 @@
-"""Common parts of the formats in HDF5: data sets of known size, files from unknown sources.
+"""Checked reading of HDF5 files, for the formats that use them.
 
-A file is not trusted. Links to other files, data stored in other files, and sizes that the
-file has no bytes for are refused before anything is read; and nothing is read but numbers.
+A file is not trusted. Links to other files, data stored in other files, and sizes that the file has
+no bytes for are refused before data is read. Only numbers are read.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from cpprb_like.datasets._files import need, reading
 from cpprb_like.datasets._model import Array, Field, Place
 
 HDF5 = "hdf5"
-MOST_RATIO = 1100  # of what zlib unpacks to, and some
+MOST_RATIO = 1100  # unpacked bytes for each stored byte; zlib's limit is about 1032
 
 
 def opened(path: Path, format: str, mode: str) -> Any:  # noqa: A002 (the argument of the user)
-    """A file of HDF5."""
+    """Open an HDF5 file."""
     h5py = need("h5py", format)
     with reading(path):
         return h5py.File(path, mode)
 
 
 def is_group(found: Any) -> bool:
-    """Whether this is a group, and no data set and not None."""
+    """Whether the object is a group of HDF5."""
     return isinstance(found, need("h5py", HDF5).Group)
 
 
 def member(group: Any, name: str) -> Any:
-    """What a group has of this name, or None; ``ValueError`` if that is elsewhere."""
+    """The member of a group with this name, or None. ``ValueError`` if its data is elsewhere."""
     h5py = need("h5py", HDF5)
 
     if name not in group.keys():  # noqa: SIM118 (the operator follows paths and links)
@@ -45,12 +45,12 @@ def member(group: Any, name: str) -> Any:
 
 
 def members(group: Any) -> Iterator[tuple[Place, Any]]:
-    """All data sets below a group, with their paths; ``ValueError`` if a group is there twice."""
+    """All data sets below a group, with their paths; ``ValueError`` if a group has two links."""
     yield from _members(group, (), {_address(group)})
 
 
 def _address(group: Any) -> int:
-    """Where a group is in its file, whatever the link that led to it."""
+    """The address of a group in its file, which is the same for all links to the group."""
     return int(need("h5py", HDF5).h5o.get_info(group.id).addr)
 
 
@@ -72,7 +72,7 @@ def _members(group: Any, path: Place, seen: set[int]) -> Iterator[tuple[Place, A
 
 
 def check_dataset(found: Any, name: str) -> None:
-    """Raise ``ValueError`` unless this is a data set that the file has bytes for."""
+    """Raise ``ValueError`` unless the object is a data set, all bytes of which are in the file."""
     h5py = need("h5py", HDF5)
 
     if not isinstance(found, h5py.Dataset):
@@ -100,7 +100,7 @@ def check(found: Any, name: str, n: int, field: Field) -> None:
 
 
 def field_of(found: Any, name: str, field: str) -> Field | str:
-    """The field that a data set makes, or what it is if it holds no plain numbers."""
+    """The field of a data set, or a description of a data set that holds no plain numbers."""
     if found.dtype.kind not in "biuf" or found.dtype.itemsize > 8 or found.ndim < 1:
         return f"{found.dtype} of shape {found.shape}"
     check_dataset(found, name)

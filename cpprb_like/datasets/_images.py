@@ -1,7 +1,7 @@
 """Images as PNG, and back from PNG or JPEG, by Pillow.
 
-An image has shape (height, width, channels) and one byte a channel. Files may come from anybody, so
-the size is compared with what was said before there are pixels.
+An image has shape (height, width, channels) and one byte for each channel. Files are not trusted:
+the size of an image is checked before its pixels are decoded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COLORS = {1: "L", 3: "RGB", 4: "RGBA"}
 PNG_LEVEL = 3
 
 
-def encoded(image: Array, format: str) -> bytes:  # noqa: A002 (of the data set, as users say it)
+def encoded(image: Array, format: str) -> bytes:  # noqa: A002 (the argument of users)
     """An image as PNG."""
     module = need("PIL.Image", format)
     out = io.BytesIO()
@@ -36,7 +36,7 @@ def decoded(
     format: str,  # noqa: A002
     kinds: tuple[str, ...] = ("PNG", "JPEG"),
 ) -> Array:
-    """Images of this shape, each of one of these kinds of files."""
+    """The images of encoded files, all of this shape. ``kinds`` are the accepted file formats."""
     made = np.empty((len(files), *shape), np.uint8)
     for image, data in zip(made, files, strict=True):
         image[...] = _decoded(data, shape, name, format, kinds)
@@ -52,7 +52,7 @@ def _decoded(
 ) -> Array:
     module = need("PIL.Image", format)
     try:
-        with module.open(io.BytesIO(data or b""), formats=kinds) as image:  # without its pixels
+        with module.open(io.BytesIO(data or b""), formats=kinds) as image:  # reads the header alone
             size = image.size[1], image.size[0]
             if size != shape[:2]:
                 raise ValueError(f"size {shape[:2]}, got {size}")

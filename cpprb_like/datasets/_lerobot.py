@@ -1,9 +1,9 @@
 """LeRobot 3.0: a folder of Parquet files with a row for each frame, and ``meta/``.
 
-``observation.*``, ``action``, ``next.reward``, ``next.done``, ``next.terminated``,
-``next.truncated``; every other field is a feature of its name: numbers in lists, or images as PNG.
-Videos are read, and not written. LeRobot has no place for the observation after the last step of an
-episode. Not here: PNG (``_images``).
+The features are ``observation.*``, ``action``, ``next.reward``, ``next.done``, ``next.terminated``
+and ``next.truncated``. Any other field is a feature of its name: numbers in lists, or images as
+PNG. Videos are read, and not written. LeRobot does not store the observation after the last step of
+an episode. Not here: PNG (``_images``).
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ ROLES = {
     TRUNCATED: "truncated",
 }
 TAKEN = {*DEFAULTS, "task"}
-MOST_AXES = 5  # of LeRobot's arrays
-AT_ONCE = 1 << 18  # numbers that are float64 at a time
+MOST_AXES = 5  # limit of LeRobot's arrays
+AT_ONCE = 1 << 18  # numbers converted to float64 at a time
 VERSION = "v3.0"
 INFO, STATS = "meta/info.json", "meta/stats.json"
 TASKS, EPISODES = "meta/tasks.parquet", "meta/episodes"
 PIECE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 DATA_PATH = f"data/{PIECE}.parquet"
 VIDEO_PATH = f"videos/{{column}}/{PIECE}.mp4"
-MOST_DELAYED = 16  # frames of a video that are decoded before a frame of an earlier time
+MOST_DELAYED = 16  # frames that may be decoded before a frame with an earlier time
 NO_VIDEO = "video, for which three channels and av are needed: pip install 'cpprb_like[video]'"
-FILES_IN_CHUNK, DATA_FILE_MB, VIDEO_FILE_MB = 1000, 100, 200  # as LeRobot says
-TASK = "from_replay_buffer"  # as LeRobot's own replay buffer says
+FILES_IN_CHUNK, DATA_FILE_MB, VIDEO_FILE_MB = 1000, 100, 200  # LeRobot's defaults
+TASK = "from_replay_buffer"  # the task of LeRobot's own replay buffer
 FPS = 1
-BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
-MOST_EPISODES = 256  # whose metadata wait to be written
+BYTES_AS_PARQUET = 8  # bytes for each byte of a row while Parquet is written, at most
+MOST_EPISODES = 256  # episodes whose metadata are written together
 ALONE = ("observation", "observation.state", "observation.image")
 
 
 class Feature(NamedTuple):
-    """A column of LeRobot, and the field that it is in a buffer."""
+    """A column of LeRobot, and its field in a buffer."""
 
     column: str
     field: Field
@@ -90,7 +90,7 @@ class Feature(NamedTuple):
 
     @property
     def numbers(self) -> Field:
-        """What the lists hold: a single number is a list of one."""
+        """Dtype and shape of the lists; a single number is a list of length 1."""
         return Field(self.column, self.field.dtype, self.field.shape or (1,))
 
     def to_json(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Feature(NamedTuple):
         return made
 
     def from_arrow(self, found: Any) -> Array:
-        """The values of an array of Arrow; ``ValueError`` if they are others."""
+        """The values of an array of Arrow; ``ValueError`` if dtype or shape do not fit."""
         pa = need("pyarrow", NAME)
         if isinstance(found, pa.ExtensionArray):
             found = found.storage
@@ -149,7 +149,7 @@ class Feature(NamedTuple):
         return decoded(data.to_pylist(), self.image_shape, self.column, NAME)
 
     def samples(self, values: Array) -> Array:
-        """What statistics are of: numbers, or the channels of each pixel."""
+        """The samples of statistics: values, or for images the channels of each pixel."""
         if self.is_image:
             return self._images(values).reshape(-1, self.image_shape[2])
         return values.reshape(len(values), *self.numbers.shape)
@@ -159,13 +159,13 @@ class Feature(NamedTuple):
 
 
 def _is_image(field: Field) -> bool:
-    """Whether values are images: uint8 of shape (height, width), or with 1 or 3 channels."""
+    """Whether values are written as images: uint8 of shape (height, width[, 1 or 3])."""
     is_colors = len(field.shape) == 2 or (len(field.shape) == 3 and field.shape[2] in (1, 3))
     return field.dtype == np.uint8 and is_colors and all(field.shape)
 
 
 def features_of(header: Header) -> dict[str, Feature]:
-    """The feature of each field, but for next observations of the row after, and flags of ends."""
+    """The feature of each field, without derived next observations and flags of ends."""
     made: dict[str, Feature] = {}
     taken: set[str] = set()
     for name, path in header.places(ROLES, TAKEN).items():
@@ -182,7 +182,7 @@ def features_of(header: Header) -> dict[str, Feature]:
 
 
 def _observation(path: Place, *, is_image: bool) -> Place:
-    """How LeRobot names an observation: ``state``, ``image``, or ``images.top``."""
+    """The path of an observation in LeRobot: ``state``, ``image``, or such as ``images.top``."""
     parts = path
     if not parts:
         return ("image",) if is_image else ("state",)
@@ -193,7 +193,7 @@ def _observation(path: Place, *, is_image: bool) -> Place:
 
 
 def feature_of(column: str, name: str, found: Any) -> Feature | None:
-    """A feature as ``info.json`` tells it; None if a buffer cannot hold such values."""
+    """A feature from its entry in ``info.json``; None if a buffer cannot hold its values."""
     if not isinstance(found, dict):
         raise ValueError(f"{column}: expected features as JSON objects, got {found!r}")
     kind, shape = found.get("dtype"), found.get("shape")
@@ -227,7 +227,7 @@ def feature_of(column: str, name: str, found: Any) -> Feature | None:
 
 
 class Statistics:
-    """Least, greatest, mean and deviation of samples that come in pieces (Chan et al., 1979)."""
+    """Minimum, maximum, mean and standard deviation, computed in pieces (Chan et al., 1979)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -237,7 +237,7 @@ class Statistics:
         self._squares: Any = 0.0
 
     def add(self, samples: Array) -> None:
-        """Samples of shape (n, ...)."""
+        """Add samples of shape (n, ...)."""
         step = max(1, AT_ONCE // max(1, samples[:1].size))
         for start in range(0, len(samples), step):
             piece = samples[start : start + step].astype(np.float64)
@@ -255,7 +255,7 @@ class Statistics:
         self.count = n
 
     def to_json(self, feature: Feature) -> dict[str, list[Any]]:
-        """As LeRobot has them: of images by channel, of values from 0 to 1."""
+        """The entry of ``stats.json``. Statistics of images are by channel, scaled to 0 to 1."""
         count, scale, shape = self.count, 1.0, np.shape(self._mean) or (1,)
         if feature.is_image:
             height, width, channels = feature.image_shape
@@ -275,7 +275,7 @@ class Statistics:
 
 
 class LerobotWriter(Writer):
-    """Writes a folder of LeRobot's."""
+    """Writes a LeRobot data set."""
 
     flags = ((TERMINATED,), (TRUNCATED,))
 
@@ -301,7 +301,7 @@ class LerobotWriter(Writer):
         self._file = self._new_file(path / DATA_PATH.format(**where), most)
         place = path / EPISODES / f"{PIECE.format(**where)}.parquet"
         self._episodes = self._new_file(place, MOST_EPISODES)
-        self._row = 0  # of all rows
+        self._row = 0  # number of rows of all episodes written
         self._statistics = {column: Statistics() for column in self._features}
 
     def _new_file(self, path: Path, most: int) -> _arrow.ParquetWriter:
@@ -371,7 +371,7 @@ class LerobotWriter(Writer):
         self._write_tasks()
 
     def _write_tasks(self) -> None:
-        """The table of tasks, in which the text is the index of a frame of pandas."""
+        """Write the table of tasks, whose texts are the index of a pandas DataFrame."""
         pa, parquet = need("pyarrow", NAME), need("pyarrow.parquet", NAME)
         index = "__index_level_0__"
         table = pa.table({"task_index": pa.array([0], pa.int64()), index: pa.array([self._task])})
@@ -392,7 +392,7 @@ class LerobotWriter(Writer):
 
 
 class LerobotReader(Reader):
-    """Reads a folder of LeRobot's."""
+    """Reads a LeRobot data set."""
 
     def __init__(self, path: Path, split: str | None = None) -> None:
         super().__init__(path, split)
@@ -400,9 +400,10 @@ class LerobotReader(Reader):
         self._files = _arrow.ParquetFiles(sorted((path / "data").glob("*/*.parquet")))
 
     def load(self) -> None:
-        """Read all but the rows, and a row, before memory is taken for sizes that files claim.
+        """Read everything but the rows; and the first row, as sizes in the files may be wrong.
 
-        Read the last one too: the newest episode is open if the files mark ends, and none there.
+        The last row is read too. The newest episode is open if the files have flags of ends, and
+        its last row has none.
         """
         super().load()
         for _ in self.rows(0, 1):
@@ -436,7 +437,7 @@ class LerobotReader(Reader):
         if self._info.get("total_tasks") != 1:
             passed.discard("task_index")
         if {TERMINATED, TRUNCATED} <= found.keys():
-            passed.add(DONE)  # says the same as both
+            passed.add(DONE)  # follows from both
         parts = [column for column in found if _is_part(column, OBSERVATION)]
         is_alone = len(parts) == 1 and parts[0] in ALONE
         columns = {_path_of(column, is_alone=is_alone): column for column in found}
@@ -468,7 +469,7 @@ class LerobotReader(Reader):
         return builder
 
     def read_episodes(self) -> Iterator[tuple[EpisodeRecord, tuple[int, int, list[Any]]]]:
-        """The episodes of all files; number of its rows, its first row, and places in videos."""
+        """Episodes, each with its ``episode_index``, its first row, and its places in videos."""
         columns = ["episode_index", "dataset_from_index", "dataset_to_index"]
         for one in self._videos.values():
             keys = "chunk_index", "file_index", "from_timestamp"
@@ -492,11 +493,11 @@ class LerobotReader(Reader):
                     yield EpisodeRecord(stop - start), (number, start, places)
 
     def read(self, number: int, most: int, skip: int = 0) -> Iterator[Rows]:
-        """The rows of an episode from one on, as far as they have columns."""
+        """The rows of an episode, without the first ``skip`` rows and derived fields."""
         (index, start, places), length = self.spans[number], self.header.episodes[number].length
         columns = ["episode_index", *(one.column for one in self._features.values())]
         columns += ["timestamp"] if self._videos else []
-        times: list[list[float]] = [[] for _ in self._videos]  # of each video, as rows are read
+        times: list[list[float]] = [[] for _ in self._videos]  # times of frames, by video
         with contextlib.ExitStack() as stack:
             videos = []
             for k, one in enumerate(self._videos.values()):
@@ -529,17 +530,17 @@ class LerobotReader(Reader):
 def _frames(
     path: Path, shape: tuple[int, ...], times: list[float], fps: float
 ) -> Generator[Array, None, None]:
-    """The frame of a video at each time, in rising order. ``times`` may grow between frames."""
+    """Yield the frame of a video at each of ascending times. ``times`` may grow meanwhile."""
     av = need("av", NAME)
     with Disk(path.parent).open(path.name) as file, reading(path):
         try:
-            with av.open(file, format="mp4") as container:  # no list of other files
+            with av.open(file, format="mp4") as container:  # a format without links to files
                 stream, frame = container.streams.video[0], None
                 for time in times:
                     first = time - 0.5 / fps
                     if frame is None:
                         start = max(0, int((first - MOST_DELAYED / fps) / stream.time_base))
-                        container.seek(start, stream=stream)  # by the order of decoding
+                        container.seek(start, stream=stream)  # by times of decoding
                         frames = container.decode(stream)
                     while frame is None or frame.time < first:
                         frame = next(frames, None)
@@ -547,7 +548,7 @@ def _frames(
                             raise ValueError(f"expected a frame at {time:.4f} s, got the end")
                         if (frame.height, frame.width, 3) != shape:
                             raise ValueError(f"expected images of {shape[:2]}, got {frame}")
-                    if not abs(frame.time - time) <= 0.5 / fps:  # also of a time that is NaN
+                    if not abs(frame.time - time) <= 0.5 / fps:  # also if a time is NaN
                         raise ValueError(f"expected a frame at {time:.4f} s, got {frame.time} s")
                     yield frame.to_ndarray(format="rgb24")
         except av.FFmpegError as error:
@@ -559,7 +560,7 @@ def _is_part(column: str, role: str) -> bool:
 
 
 def _path_of(column: str, *, is_alone: bool) -> Place:
-    """The path of a column, whose first part is one of ``ROLES`` or the whole column."""
+    """The path of a column. Its first part is a key of ``ROLES``, or else the whole name."""
     for role in (OBSERVATION, "action"):
         if _is_part(column, role):
             is_whole = is_alone and role == OBSERVATION

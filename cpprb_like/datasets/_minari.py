@@ -1,6 +1,6 @@
 """Minari: episodes with one observation more than steps, in HDF5, Arrow or Parquet.
 
-An extra field is one of ``infos``. Not here: the storages (``_minari_hdf5``, ``_minari_arrow``),
+Extra fields are entries of ``infos``. Not here: the storages (``_minari_hdf5``, ``_minari_arrow``),
 and ``metadata.json`` (``_minari_metadata``).
 """
 
@@ -44,7 +44,7 @@ ROLES = {
 
 
 def _places(header: Header) -> dict[str, Place]:
-    """The path of each field."""
+    """The path of each field's column; extra fields are below ``infos``."""
     places = header.places(ROLES)
     extras = [name for name, path in places.items() if path[0] not in ROLES]
     infos: dict[str, Place] = {}
@@ -53,13 +53,13 @@ def _places(header: Header) -> dict[str, Place]:
         infos[name] = parts if all(parts) else (key_of(name),)
     try:
         nest((path, name) for name, path in infos.items())
-    except ValueError:  # one is a part of another
+    except ValueError:  # one path is the beginning of another
         infos = {name: (key_of(name),) for name in infos}
     return places | {name: (INFOS, *path) for name, path in infos.items()}
 
 
 class MinariWriter(Writer):
-    """Writes a data set of Minari's."""
+    """Writes a Minari data set with HDF5."""
 
     flags = ENDS
     output: ClassVar[type[Hdf5Output | ArrowOutput]] = Hdf5Output
@@ -79,12 +79,12 @@ class MinariWriter(Writer):
     def begin(self) -> None:
         self._files.begin(self.number, self.record.length)
         for place, field in self.columns.items():
-            if place[0] == INFOS:  # NaN, or 0, stands for the info of the reset
+            if place[0] == INFOS:  # the info of the reset, which no buffer has, is NaN or 0
                 value = math.nan if field.dtype.kind == "f" else 0
                 self._files.put(place, 0, np.full((1, *field.shape), value, field.dtype))
 
     def steps(self, at: int, steps: Steps) -> None:
-        """Write rows. Infos stand behind those of the reset."""
+        """Write rows. Infos are one row later, after the info of the reset."""
         for place, values in steps.items():
             self._files.put(place, at + (place[0] == INFOS), values)
 
@@ -103,13 +103,13 @@ class MinariWriter(Writer):
 
 
 class ArrowWriter(MinariWriter):
-    """Writes a data set of Minari's with Arrow."""
+    """Writes a Minari data set with Arrow."""
 
     output = ArrowOutput
 
 
 class MinariReader(Reader):
-    """Reads a data set of Minari's, whatever its storage."""
+    """Reads a Minari data set, of any storage."""
 
     has_final = True
 
@@ -135,8 +135,8 @@ class MinariReader(Reader):
                 f"{total!r}"
             )
         self._found: list[tuple[EpisodeRecord, int]] = []
-        paths, said = Counter[Place](), Counter[str]()
-        of_resets: set[Place] = set()  # infos
+        paths, of_reset = Counter[Place](), Counter[str]()  # number of episodes with each
+        reset_infos: set[Place] = set()  # infos with values in a reset
         first: StoredEpisode | None = None
         for number in range(total):
             one = self._storage.episode(number)
@@ -145,9 +145,9 @@ class MinariReader(Reader):
                 is_open = not any(_is_set(one, path, one.length - 1) for path in ENDS)
                 self._found.append((EpisodeRecord(one.length, is_open=is_open), number))
                 paths.update(one.columns.keys())
-                said.update(one.said)
-                infos = (path for path in one.columns.keys() - of_resets if path[0] == INFOS)
-                of_resets.update(
+                of_reset.update(one.of_reset)
+                infos = (path for path in one.columns.keys() - reset_infos if path[0] == INFOS)
+                reset_infos.update(
                     path for path in infos if one.columns[path].extra and _is_set(one, path, 0)
                 )
         builder = HeaderBuilder(ROLES, self.left_out, makes_next=True)
@@ -157,9 +157,9 @@ class MinariReader(Reader):
         later = {path: n for path, n in paths.items() if path not in builder.seen}
         self.left_out += [f"{'/'.join(path)} of {n} episodes" for path, n in later.items()]
         self.left_out += [
-            f"{'/'.join(path)} of resets" for path in sorted(of_resets & builder.seen)
+            f"{'/'.join(path)} of resets" for path in sorted(reset_infos & builder.seen)
         ]
-        self.left_out += [f"{name} of {n} resets" for name, n in sorted(said.items())]
+        self.left_out += [f"{name} of {n} resets" for name, n in sorted(of_reset.items())]
         return builder
 
     def read_episodes(self) -> list[tuple[EpisodeRecord, int]]:
@@ -196,7 +196,7 @@ class MinariReader(Reader):
     def _values(
         self, one: StoredEpisode, field: Field, path: Place, start: int, stop: int
     ) -> Array:
-        """Rows of a column: one more if it is an observation."""
+        """Rows of a column. An observation has one row more, the next observation of the last."""
         if path not in one.columns:
             raise ValueError(f"{'/'.join(path)}: expected a column of this name, got none")
         column = one.columns[path]
@@ -210,7 +210,7 @@ class MinariReader(Reader):
 
 
 def _is_set(one: StoredEpisode, path: Place, row: int) -> bool:
-    """Whether a row of a column has a number other than 0 and NaN; no without such a column."""
+    """Whether a row has a number other than 0 and NaN; false if there is no such column."""
     column = one.columns.get(path)
     field = None if column is None else column.field("", None)
     if column is None or not isinstance(field, Field):

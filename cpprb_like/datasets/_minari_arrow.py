@@ -1,8 +1,8 @@
-"""Minari with Arrow: a folder for each episode, with one batch of its steps.
+"""Storage of Minari with Arrow: a folder for each episode, with one record batch.
 
-One row more than there are steps: the last has the final observation, and zeros in every other
-column. Minari's loader takes each batch for an episode, so an episode is written at once and takes
-its memory; it is read in pieces. Folders with Parquet are read too.
+A batch has one row more than there are steps. The last row has the final observation, and zeros in
+every other column. Minari's loader reads each batch as an episode, so a whole episode is in memory
+when it is written. Reading takes pieces. Folders with Parquet are read too.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from cpprb_like.datasets._model import Array, Field, Place, load_json
 
 NAME = "minari-arrow"
 FILE = "part-0.arrow"
-LISTS = ("observations", "actions")  # of which Minari reads a list of each value
+LISTS = ("observations", "actions")  # columns in which Minari expects each value as a list
 
 
 class ArrowOutput:
-    """Writes the folders."""
+    """Writes the folders of a data set."""
 
     kind = "arrow"
 
     def __init__(self, folder: Path, columns: Mapping[Place, Field], numbers: set[Place]) -> None:
         need("pyarrow", NAME)
         self._folder, self._columns = folder, columns
-        self._numbers = numbers  # columns that Minari reads as numbers, and not as lists
+        self._numbers = numbers  # columns of ``LISTS`` in which Minari expects numbers
         self._nbytes = 0
 
     def begin(self, number: int, n: int) -> None:
@@ -83,7 +83,7 @@ class ArrowOutput:
 
 
 class ArrowStorage:
-    """Reads the folders, with files of Arrow or of Parquet."""
+    """Reads the folders of a data set, with files of Arrow or of Parquet."""
 
     def __init__(self, folder: Path, metadata: Mapping[str, Any]) -> None:
         need("pyarrow", NAME)
@@ -91,7 +91,7 @@ class ArrowStorage:
         self.count = sum(path.is_dir() for path in folder.iterdir())
 
     def episode(self, number: int) -> StoredEpisode:
-        """The folder of an episode, whose steps are in memory that belongs to the file."""
+        """The columns of an episode. Those of Arrow files are mapped from the file."""
         pa = need("pyarrow", NAME)
         folder = self.place / str(number)
         paths = sorted(folder.glob(f"*.{self._kind}"))
@@ -110,17 +110,17 @@ class ArrowStorage:
             for rest in _arrow.parts(column)
         }
         file = folder / METADATA
-        said = load_json(file.read_bytes(), str(file)) if file.is_file() else {}
-        return StoredEpisode(table.num_rows - 1, columns, OF_RESET.intersection(said))
+        entries = load_json(file.read_bytes(), str(file)) if file.is_file() else {}
+        return StoredEpisode(table.num_rows - 1, columns, OF_RESET.intersection(entries))
 
     def close(self) -> None:
         return
 
 
 class ArrowColumn:
-    """A column of an episode, or a part of one."""
+    """A column of an episode, or a part of a nested column."""
 
-    extra = 1  # row beyond one for each step
+    extra = 1  # rows in addition to the steps
 
     def __init__(self, table: Any, path: Place) -> None:
         self._table, self._path = table, path
@@ -134,7 +134,7 @@ class ArrowColumn:
     def field(self, name: str, leaf: Leaf | None) -> Field | str:
         """The field of the column, or the reason why it makes none.
 
-        Shapes of lists are those of the space, or of the metadata.
+        The shape of a list comes from the space (``leaf``), or from metadata of the column.
         """
         found = self._values(0, min(2, self._table.num_rows))
         if leaf is not None and leaf.is_image and self._is_packed(found):
@@ -162,7 +162,7 @@ class ArrowColumn:
 
 
 def _shape(field: Any, path: Place) -> tuple[int, ...] | None:
-    """The shape of each value, where Minari says it of a field of infos."""
+    """The shape of each value of a part of infos, from its metadata; None if it is not there."""
     for key in path[1:]:
         field = field.type.field(key)
     text = (field.metadata or {}).get(b"shape")

@@ -1,7 +1,8 @@
-"""Minari with HDF5: one file with a group for each episode.
+"""Storage of Minari with HDF5: one file, with a group for each episode.
 
-Written as Minari 0.5 does, never as JPEG, which would change images. Numbered parts of a nest are
-``_index_0``. Observations and infos have one row more than there are steps.
+The layout is that of Minari 0.5. Images are not written as JPEG, which would change them. Numbered
+parts of a nest are called ``_index_0`` and so on. Observations and infos have one row more than
+there are steps.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from cpprb_like.datasets._model import Array, Field, Place, nest
 NAME = "minari"
 FILE = "main_data.hdf5"
 NUMBERED = "_index_"
-EXTRA = {"observations": (1,), INFOS: (0, 1)}  # rows beyond one for each step
+EXTRA = {"observations": (1,), INFOS: (0, 1)}  # possible numbers of rows in addition to the steps
 
 
 def _walk(node: Any, path: Place) -> Iterator[tuple[Place, str]]:
-    """Each path in a nest, and its name: the parts of a tuple are ``_index_0`` and so on."""
+    """Yield each path in a nest, and its name in the file. Parts of a tuple are ``_index_<k>``."""
     if isinstance(node, tuple):
         yield node, "/".join(path)
         return
@@ -34,7 +35,7 @@ def _walk(node: Any, path: Place) -> Iterator[tuple[Place, str]]:
 
 
 class Hdf5Output:
-    """Writes the file."""
+    """Writes the file of a data set."""
 
     kind = "hdf5"
 
@@ -66,7 +67,7 @@ class Hdf5Output:
 
 
 class Hdf5Storage:
-    """Reads the file. ``count`` is a limit of the number of episodes."""
+    """Reads the file of a data set. ``count`` is an upper bound of the number of episodes."""
 
     def __init__(self, folder: Path, metadata: Mapping[str, Any]) -> None:
         self.place = folder / FILE
@@ -86,15 +87,15 @@ class Hdf5Storage:
             )
             for place, data in _hdf5.members(group)
         }
-        said = OF_RESET.intersection(key.partition("/")[0] for key in group.attrs)
-        return StoredEpisode(len(rewards), columns, said)
+        of_reset = OF_RESET.intersection(key.partition("/")[0] for key in group.attrs)
+        return StoredEpisode(len(rewards), columns, of_reset)
 
     def close(self) -> None:
         self._file.close()
 
 
 class Hdf5Column:
-    """A data set of an episode of n steps. ``extra`` are rows beyond one for each step."""
+    """A data set of an episode of n steps. ``extra`` is its number of rows minus n."""
 
     def __init__(self, data: Any, place: Place, n: int, *, has_jpeg: bool) -> None:
         self._data, self._has_jpeg = data, has_jpeg
@@ -113,7 +114,7 @@ class Hdf5Column:
         return _hdf5.field_of(data, data.name, name)
 
     def read(self, start: int, stop: int, field: Field) -> Array:
-        """Rows of the data set; images that are JPEG have fewer axes."""
+        """Rows of the data set. Images stored as JPEG have fewer axes in the file."""
         data = self._data
         if self._has_jpeg and data.ndim in (1, 2) and len(field.shape) + 1 > data.ndim:
             if len(data) != self._rows:

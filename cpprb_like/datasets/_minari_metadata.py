@@ -2,7 +2,7 @@
 
 A buffer knows dtypes and shapes, not bounds: spaces are as wide as the dtype unless the caller
 gives them. They are written as ``minari.serialization`` reads them. Not here: the rows
-(``_minari_storage``).
+(``_minari_hdf5``, ``_minari_arrow``).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from cpprb_like.datasets._model import Field, Header, Place, load_json, nest
 
 METADATA = "metadata.json"
 INFOS = "infos"
-OF_RESET = frozenset({"seed", "options"})  # arguments of a reset, which no buffer has
+OF_RESET = frozenset({"seed", "options"})  # arguments of a reset; a buffer cannot hold them
 ENDS = (("terminations",), ("truncations",))
 STORAGES = "hdf5", "arrow", "parquet"
-VERSION = "0.5.4"  # of Minari, whose layout this is
+VERSION = "0.5.4"  # version of Minari that defines this layout
 ROOT = "MINARI_DATASETS_PATH"
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v[0-9]+")
-IMAGE_LEAST = 32  # less is no image to Minari
+IMAGE_LEAST = 32  # Minari stores smaller arrays as numbers
 SPACES = "observation_space", "action_space"
 ENVIRONMENTS = ("env_spec", "eval_env_spec")
-OWN = {  # keys of which export knows the values
+OWN = {  # entries that an export writes itself
     "minari_version",
     "total_episodes",
     "total_steps",
@@ -42,17 +42,17 @@ OWN = {  # keys of which export knows the values
 
 
 class StoredEpisode(NamedTuple):
-    """An episode in a storage: its steps, its columns by path, and names of ``OF_RESET``."""
+    """An episode in a storage."""
 
-    length: int
+    length: int  # number of steps
     columns: Mapping[Place, Any]
-    said: frozenset[str]
+    of_reset: frozenset[str]  # entries of ``OF_RESET`` in its metadata
 
 
 def load(path: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The folder that has the file, this one or ``data`` in it, and the entries of the file.
+    """The folder with the file, which is ``path`` or ``path/data``, and the entries of the file.
 
-    None if there is no data set of Minari's, or in a storage that is not known.
+    None if there is no file, or its storage is unknown.
     """
     for folder in (path, path / "data"):
         file = folder / METADATA
@@ -64,17 +64,17 @@ def load(path: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def storage_of(found: Mapping[str, Any]) -> str:
-    """One of ``STORAGES``, if the entries of the file name one."""
+    """The storage that the entries of the file name; one of ``STORAGES`` if it is known."""
     return str(found.get("data_format", "hdf5"))
 
 
 def _root() -> Path:
-    """Where Minari keeps local data sets."""
+    """The folder of Minari's local data sets."""
     return Path(os.environ.get(ROOT) or Path("~/.minari/datasets").expanduser())
 
 
 def find(name: str) -> Path | None:
-    """Where Minari keeps a local data set of this name, if it does."""
+    """The path of the local data set of this name; None if there is none."""
     path = _root() / name
     return path if load(path) else None
 
@@ -83,10 +83,10 @@ def find(name: str) -> Path | None:
 
 
 def of_new(path: Path, header: Header, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries for a data set at a path, but for those of ``OWN``.
+    """The entries of a new data set at a path, without those of ``OWN``.
 
-    Warns of what neither the buffer nor the caller knows. Raises ``ValueError`` or ``TypeError`` if
-    ``about`` has an entry of ``OWN``, or one that does not fit the fields.
+    Warns if ``about`` lacks a space. Raises ``ValueError`` or ``TypeError`` if ``about`` has an
+    entry of ``OWN``, or an entry that does not fit the fields.
     """
     own = sorted(OWN & about.keys())
     if own:
@@ -107,10 +107,10 @@ def of_new(path: Path, header: Header, about: Mapping[str, Any]) -> dict[str, An
             found[key] = _spec(found[key], key)
     unknown = [key for key in SPACES if about.get(key) is None]
     if unknown:
-        said = ", ".join(f"{key!r}: env.{key}" for key in unknown)
+        example = ", ".join(f"{key!r}: env.{key}" for key in unknown)
         warn(
             f"{path}: the buffer does not know the {' and the '.join(unknown)}: a Box as wide as "
-            f"the dtype stands for each field; about={{{said}}} says them, and 'env_spec': "
+            f"the dtype stands for each field; about={{{example}}} says them, and 'env_spec': "
             "env.spec the environment",
             UserWarning,
         )
@@ -118,12 +118,12 @@ def of_new(path: Path, header: Header, about: Mapping[str, Any]) -> dict[str, An
 
 
 def about_of(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a data set that another one may have too."""
+    """The entries that are not specific to one data set: those that ``export`` takes."""
     return {key: value for key, value in found.items() if key not in {*OWN, "dataset_id"}}
 
 
 def _id_of(path: Path) -> str:
-    """The name of a data set at a path: Minari expects it to be the path in its own folder."""
+    """The name of a data set. In Minari's own folder, it must be the path within the folder."""
     place, root = path.absolute(), _root().resolve()
     place = place.parent.resolve() / place.name
     if place.is_relative_to(root):
@@ -141,7 +141,7 @@ def _id_of(path: Path) -> str:
 
 
 def _spec(spec: Any, key: str) -> str:
-    """An environment's specification as Minari reads it."""
+    """The JSON of an environment's ``EnvSpec``."""
     kind = need("gymnasium.envs.registration", "minari").EnvSpec
     if not isinstance(spec, kind):
         raise TypeError(f"about: {key}: expected an EnvSpec or its JSON, got {spec!r}")
@@ -151,7 +151,7 @@ def _spec(spec: Any, key: str) -> str:
 def write(
     folder: Path, header: Header, storage: str, nbytes: int, about: Mapping[str, Any]
 ) -> None:
-    """Write the file."""
+    """Write the file of a new data set."""
     found = {
         "minari_version": VERSION,
         "total_episodes": len(header.episodes),
@@ -165,7 +165,7 @@ def write(
 
 
 def _space(header: Header, parts: Mapping[str, Place], given: Any, key: str) -> dict[str, Any]:
-    """The space of some fields: of each the part that is given, if any is."""
+    """The JSON of the space of some fields: parts of the given space, or Boxes without one."""
     if given is None:
         return _nested(nest((path, _leaf(header[name])) for name, path in parts.items()))
     text = given if isinstance(given, str) else json.dumps(_node(given, key))
@@ -182,7 +182,7 @@ def _space(header: Header, parts: Mapping[str, Place], given: Any, key: str) -> 
 
 
 def _node(space: Any, key: str) -> dict[str, Any]:
-    """A space of Gymnasium's as Minari writes it."""
+    """The JSON of a space of Gymnasium, in Minari's form."""
     spaces = need("gymnasium.spaces", "minari")
     kind, dtype = type(space).__name__, {"dtype": str(getattr(space, "dtype", ""))}
     if isinstance(space, spaces.Dict):
@@ -213,7 +213,7 @@ def _nested(node: Any) -> dict[str, Any]:
 
 
 def is_tuple(node: Mapping[str, Any]) -> bool:
-    """Whether the parts of a nest are numbered."""
+    """Whether the keys of a nest are numbers from 0 on."""
     return set(node) == {str(k) for k in range(len(node))}
 
 
@@ -237,7 +237,7 @@ def _leaf(field: Field) -> dict[str, Any]:
 
 
 class Leaf:
-    """A space that has no parts, and ``node``, which is how Minari writes it."""
+    """A space without parts, from its JSON in Minari's form, ``node``."""
 
     def __init__(self, found: Mapping[str, Any]) -> None:
         self.node = dict(found)
@@ -264,7 +264,7 @@ class Leaf:
 
 
 def leaves(text: Any, name: str) -> dict[Place, Leaf]:
-    """The leaves of a space in the metadata, by path; none if it is not there."""
+    """The leaves of a space in the metadata, by path; none if ``text`` is no string."""
     if not isinstance(text, str):
         return {}
     try:

@@ -20,10 +20,10 @@ from cpprb_like._fields.schema import Field as Field  # noqa: PLC0414 (exported)
 Rows = dict[str, Array]
 Place = tuple[str, ...]  # path of a value in a nest: () for all of it
 FLAG = np.dtype(np.bool_)
-ENDS = ("terminated", "truncated")  # fields of readers that make both
+ENDS = ("terminated", "truncated")  # fields that readers make from flags of steps
 
 OBS, ACT, REW = "obs", "act", "rew"
-MOST_JSON_NBYTES = 1 << 28  # of one document
+MOST_JSON_NBYTES = 1 << 28  # largest JSON document that is parsed
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,15 @@ class Ends:
 
 @dataclass(frozen=True)
 class Header:
-    """A data set, but for its rows.
+    """A data set without its rows.
 
-    ``chained`` has observations, and the fields of their next values, where these are the
-    observations of the row after, byte for byte: all of them, or none.
+    ``chained`` maps an observation to the field of its next value, if that value is the observation
+    of the row after, byte for byte. It has all observations, or none.
     """
 
     fields: tuple[Field, ...]
-    episodes: tuple[EpisodeRecord, ...]  # in the order in which they were begun
-    observations: Mapping[str, Place] = field(default_factory=dict)  # and the path of each part
+    episodes: tuple[EpisodeRecord, ...]  # by time of the first step
+    observations: Mapping[str, Place] = field(default_factory=dict)  # path of each part
     actions: Mapping[str, Place] = field(default_factory=dict)
     reward: str | None = None
     chained: Mapping[str, str] = field(default_factory=dict)
@@ -115,9 +115,9 @@ class Header:
     def places(self, roles: Mapping[str, str], taken: Iterable[str] = ()) -> dict[str, Place]:
         """Path of the column of each field, without the fields that end episodes.
 
-        ``roles`` are those of ``HeaderBuilder``. Next observations have columns if one of these is
-        ``next_obs``, or if they are not those of the rows after. No extra field is called as one
-        of ``taken``.
+        ``roles`` are those of ``HeaderBuilder``. Next observations have columns if ``next_obs`` is
+        a role, or if they are not the observations of the rows after. No column of an extra field
+        has one of the names ``taken``.
         """
         columns = {role: column for column, role in roles.items()}
         made: dict[str, Place] = {}
@@ -149,7 +149,7 @@ class Header:
         return following if (one.dtype, one.shape) == (other.dtype, other.shape) else None
 
     def stored(self, name: str) -> Field:
-        """A field as formats have it: rewards are one number, of shape ()."""
+        """A field as formats store it: rewards are single numbers, of shape ()."""
         found = self[name]
         return Field(name, found.dtype, ()) if name == self.reward else found
 
@@ -162,10 +162,10 @@ class Header:
 
 
 class HeaderBuilder:
-    """Fields of a data set, collected column by column.
+    """Builder of the ``Header`` of a data set that is read, from its columns.
 
-    ``roles`` has the field of each first part of a column's path. ``left_out`` receives each column
-    that makes no field, with the reason. ``mark`` stands between parts of a path there.
+    ``roles`` maps the first part of a column's path to the name of a field. ``left_out`` receives
+    each column that makes no field, with the reason; ``mark`` joins the parts of its path.
     """
 
     def __init__(
@@ -173,23 +173,23 @@ class HeaderBuilder:
         roles: Mapping[str, str],
         left_out: list[str],
         *,
-        makes_next: bool,  # next observations are those of the row after, without columns
-        takes_next: bool = False,  # a column called as a next observation is one nevertheless
-        made: Collection[str] = (),  # fields that the reader makes without a column
+        makes_next: bool,  # next observations have no columns: the reader derives them
+        takes_next: bool = False,  # a column with the name of a next observation replaces it
+        made: Collection[str] = (),  # fields that the reader makes without columns
         mark: str = "/",
     ) -> None:
         self.fields: dict[str, Field] = {}
-        self.places: dict[str, Place] = {}  # of the column of each field
-        self.seen: set[Place] = set()  # places of all columns
+        self.places: dict[str, Place] = {}  # path of the column of each field
+        self.seen: set[Place] = set()  # paths of all columns
         self._parts: dict[str, dict[str, Place]] = {OBS: {}, ACT: {}}
         self._roles, self._left_out = roles, left_out
         self._makes_next, self._takes_next = makes_next, takes_next
         self._made, self._mark = made, mark
 
     def add(self, paths: Iterable[Place], field_of: Callable[[Place, str], Field | str]) -> None:
-        """Add columns; those of the format's own names come first.
+        """Add columns. Columns whose first part is a role come first.
 
-        ``field_of`` makes the field of a path and a name, or returns why there is none.
+        ``field_of`` makes the field of a path and a name, or returns the reason why it cannot.
         """
         for path in sorted(paths, key=lambda path: path[0] not in self._roles):
             self.seen.add(path)
@@ -207,7 +207,7 @@ class HeaderBuilder:
                 self._parts[role][name] = path[1:]
 
     def _is_taken(self, name: str) -> bool:
-        """Whether a field has this name, or a next observation will."""
+        """Whether a field has this name, or a derived next observation will have it."""
         is_next = self._makes_next and not self._takes_next
         is_next = is_next and name.removeprefix("next_") in self._parts[OBS]
         return name in self.fields or name in self._made or is_next
@@ -242,7 +242,7 @@ class HeaderBuilder:
 
 
 def load_json(data: bytes | str, name: str) -> Any:
-    """A document of JSON; ``ValueError`` if it is none, or too large."""
+    """Parse a JSON document; ``ValueError`` if it is invalid or too large."""
     if len(data) > MOST_JSON_NBYTES:
         raise ValueError(f"{name}: expected at most {MOST_JSON_NBYTES} bytes, got {len(data)}")
     try:
@@ -255,7 +255,7 @@ def load_json(data: bytes | str, name: str) -> Any:
 
 
 def key_of(name: str) -> str:
-    """The name of a field as that of a file, a group or a column: no slash, no dots alone."""
+    """The name of a field as a valid name of a file, group or column: no slash, not only dots."""
     text = quote(name, safe=" .,:;!$()[]{}=@^~#+'&")
     return text.replace(".", "%2E") if set(text) <= {"."} else text
 
@@ -283,12 +283,12 @@ def nest(parts: Iterable[tuple[Place, Any]]) -> Any:
 
 
 def with_next(pieces: Iterable[Rows], chained: Mapping[str, str]) -> Iterator[Rows]:
-    """The rows of an episode, which come in pieces, with next values of the row after.
+    """The rows of an episode, given in pieces, with next values taken from the row after.
 
-    ``chained`` has the field of the next value of each source. The last value is repeated, as no
-    row is behind it: see ``Reader.unknown``.
+    ``chained`` maps a field to the field of its next value. The last row repeats its own value, as
+    no row follows: see ``Reader.unknown``.
     """
-    held: Rows | None = None  # until the row after the last one is known
+    held: Rows | None = None  # the piece before, whose last next value is in this piece
     for rows in pieces:
         if held is not None:
             yield _with_next(held, rows, chained)
@@ -308,9 +308,9 @@ def _with_next(
 
 
 def between_steps(steps: Rows, chained: Mapping[str, str], late: Container[str] = ()) -> Rows:
-    """The rows between steps, of which there is one more.
+    """The rows of an episode from its steps, of which there is one more.
 
-    A field of ``late``, such as the reward, has its value in the step after.
+    The value of a field of ``late``, such as the reward, is in the step after.
     """
     rows = {name: values[1:] if name in late else values[:-1] for name, values in steps.items()}
     return rows | {following: steps[name][1:] for name, following in chained.items()}
@@ -319,9 +319,9 @@ def between_steps(steps: Rows, chained: Mapping[str, str], late: Container[str] 
 def as_one_stream(
     episodes: Sequence[EpisodeRecord], left_out: list[str]
 ) -> tuple[EpisodeRecord, ...]:
-    """Episodes as a buffer of one environment has them: the oldest may be cut, the newest open.
+    """Episodes that a buffer of one environment can hold: only the oldest cut, the newest open.
 
-    How many others are cut or open is appended to ``left_out``.
+    The numbers of other cut and open episodes are appended to ``left_out``.
     """
     cut = sum(episode.is_cut for episode in episodes[1:])
     if cut:

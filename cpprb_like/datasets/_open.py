@@ -20,7 +20,7 @@ from cpprb_like.datasets._from_buffer import Names, Source, ends_of, rows_in_chu
 from cpprb_like.datasets._model import EpisodeRecord, Header, Rows
 from cpprb_like.errors import DataLossWarning
 
-# Modules and their objects, in the order in which a path is tried.
+# Module and object of each format, in the order in which formats are tried for a path.
 MODULES = {
     "minari": ("_minari", "HDF5"),
     "minari-arrow": ("_minari", "ARROW"),
@@ -76,7 +76,7 @@ def _format(name: str) -> Format:
 
 
 def _place(path: str | os.PathLike[str], format: str) -> Path:  # noqa: A002 (users' word)
-    """A path, or where the library of a format keeps a local data set of this name."""
+    """The path, or the path of the local data set of this name in the library of a format."""
     place = as_path("path", path)
     return place if place.exists() else _format(format).find(os.fsdecode(path)) or place
 
@@ -116,7 +116,7 @@ def _reading(
     format: str | None,  # noqa: A002 (the word that users know)
     split: str | None,
 ) -> Iterator[tuple[str, Path, Reader]]:
-    """The format of a data set, where it is, and a reader of it or of a split of it."""
+    """Yield the format, the path and a loaded reader of a data set, or of one of its splits."""
     place = _place(path, format or "minari")
     if format is None and not place.exists():
         raise FileNotFoundError(f"{place}: there is no such file or folder")
@@ -254,7 +254,7 @@ def _refuse(name: str, lost: Sequence[str], *, strict: bool) -> None:
 
 
 def _losses(format: Format, source: Source, header: Header | None = None) -> list[str]:  # noqa: A002
-    """What a buffer has and a format does not hold; some is known when its rows were looked at."""
+    """Messages of what an export loses. Some losses are known after ``look``, from ``header``."""
     lost = []
     fields = ", ".join(f"{field.name!r} ({field.dtype})" for field in source.left_out)
     if fields:
@@ -351,7 +351,7 @@ def from_dataset(
 def _fields(
     header: Header, env_dict: Mapping[str, Any] | None, path: str
 ) -> dict[str, dict[str, Any]]:
-    """The fields of the buffer."""
+    """The fields of the buffer: those of the data set, chosen and changed by ``env_dict``."""
     found = {field.name: {"shape": field.shape, "dtype": field.dtype} for field in header.fields}
     if env_dict is None:
         return found
@@ -364,8 +364,8 @@ def _fields(
 def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None]) -> int:
     """Add the rows of a data set to an empty buffer that has some of its fields.
 
-    ``on_read`` is called with the bytes of the rows. Returns how many steps were left out, as the
-    buffer has fields for their next values and these are not known.
+    ``on_read`` is called with the bytes of the rows. Returns the number of steps left out: the
+    buffer has fields for their next values, and the files do not have these values.
     """
     header, names = reader.header, buffer.schema.names
     is_lacking = any(name in names for name in reader.unknown)
@@ -391,7 +391,7 @@ def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None]) -> int:
 
 
 def _counted(reader: Reader, number: int) -> Iterator[Rows]:
-    """The rows of an episode; ``ValueError`` unless they are as many as the header says."""
+    """The rows of an episode; ``ValueError`` unless their number is that of the header."""
     header, came = reader.header, 0
     expected = header.episodes[number].length
     with reading(reader.path):
@@ -408,7 +408,7 @@ def _counted(reader: Reader, number: int) -> Iterator[Rows]:
 
 
 def _add_absent(buffer: Any, n_steps: int) -> None:
-    """Add time steps without a step of the environment, which are before a cut episode."""
+    """Add time steps without a step of the environment, before a cut episode."""
     fields: Any = buffer.schema.fields
     step = rows_in_chunk(sum(field.nbytes for field in fields))
     for start in range(0, n_steps, step):

@@ -1,11 +1,10 @@
-"""RLDS: an episode is a record of TFRecord, in a folder that TensorFlow Datasets reads.
+"""RLDS: a folder that TensorFlow Datasets reads, with a TFRecord record for each episode.
 
 ``steps`` has ``observation``, ``action``, ``reward``, ``is_first``, ``is_last``, ``is_terminal``
-and ``discount``; the last step of an episode has its final observation, and zeros in the place of
-the rest. Values are written as their bytes (``encoding: bytes``), which changes none. An extra
-field is a feature of its name. An episode is one record, so it takes its memory. Images as PNG or
-JPEG are read, and not written. Not here: records and messages (``_tfrecord``), and images
-(``_images``).
+and ``discount``. The last step of an episode has the final observation, and zeros in other columns.
+Values are written as bytes (``encoding: bytes``), which changes no value. An extra field is a
+feature of its name. A whole episode is in memory when it is written or read. Images as PNG or JPEG
+are read, and not written. Not here: records and messages (``_tfrecord``), and images (``_images``).
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ FLAGS = ("is_first", "is_last", "is_terminal")
 SHARD = re.compile(r"(?:.*-)?(\w+)\.tfrecord-[0-9]+(?:-of-[0-9]+)?")
 ROLES = {"observation": "obs", "action": "act", "reward": "rew"}
 DISCOUNT = "discount"
-IMAGE = "image"  # the encoding of what Pillow reads
+IMAGE = "image"  # encoding of features that Pillow decodes
 FLOAT = np.dtype(np.float32)
 
 
 def _places(header: Header) -> dict[str, Place]:
-    """Path of each field in a step; a single number called ``discount`` is the discount."""
+    """Path of each field in a step. A field ``discount`` of one number is RLDS's discount."""
     has_discount = DISCOUNT in header.names and header[DISCOUNT].is_single
     return header.places(ROLES, FLAGS if has_discount else (*FLAGS, DISCOUNT))
 
@@ -78,7 +77,7 @@ def _dict(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _features(columns: Mapping[Place, Field]) -> dict[str, Any]:
-    """What ``features.json`` says of the columns."""
+    """The contents of ``features.json`` for these columns."""
     flags: dict[Place, Field] = {(name,): Field("", FLAG, ()) for name in FLAGS}
     made = {(DISCOUNT,): Field("", FLOAT, ()), **columns, **flags}
     steps = {
@@ -155,7 +154,7 @@ class RldsWriter(Writer):
 
 
 class _Leaf(NamedTuple):
-    """A feature of a step."""
+    """A feature of a step: its dtype and shape, and how it is encoded."""
 
     field: Field
     encoding: str
@@ -248,7 +247,7 @@ def _walk(node: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
 
 
 def _leaf(node: Any) -> _Leaf | None:
-    """What a feature is, if it is an image or a tensor of numbers, of a known shape."""
+    """The feature of a node of ``features.json``; None unless it has images or numbers."""
     found = node.get("tensor", node.get("image"))
     if found is None:
         return None
@@ -267,13 +266,13 @@ def _leaf(node: Any) -> _Leaf | None:
 
 
 def _is_image(field: Field) -> bool:
-    """Whether Pillow reads images of this dtype and shape: of others numbers would be changed."""
+    """Whether Pillow decodes images of this dtype and shape without changing a value."""
     is_colors = len(field.shape) == 3 and field.shape[2] in COLORS
     return field.dtype == np.uint8 and is_colors
 
 
 def _files(path: Path, split: str | None) -> list[Path]:
-    """The files of a split; of all there are, if no split is named and there is only one."""
+    """The files of a split, or all files if no split is named and there is at most one split."""
     files = sorted(path.glob("*.tfrecord*"))
     named = [match[1] if (match := SHARD.fullmatch(found.name)) else "" for found in files]
     splits = sorted({name for name in named if name})

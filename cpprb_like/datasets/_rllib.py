@@ -1,11 +1,11 @@
 """RLlib: Parquet with a row for each step, in the columns that ``OfflineData`` reads.
 
-``eps_id``, ``t``, ``obs``, ``actions``, ``rewards``, ``new_obs``, ``terminateds``, ``truncateds``;
-parts of an observation or action are the fields of a struct. An extra field is a column of its
-name, which RLlib takes for an output of the model. A folder of such files is read too, as RLlib
-records them. A row has the name of its episode, and at best ``t``, which counts its steps. RLlib's
-own recorder leaves ``t`` out and spreads rows over files, in each of which several episodes go on
-by turns: there the next observation of a row links it to the row after.
+The columns are ``eps_id``, ``t``, ``obs``, ``actions``, ``rewards``, ``new_obs``, ``terminateds``
+and ``truncateds``. Parts of an observation or action are the fields of a struct. An extra field is
+a column of its name, which RLlib takes for an output of the model. A folder of such files, as RLlib
+records them, is read too. The column ``t`` counts the steps of an episode. RLlib's own recorder
+omits ``t``, and each of its files has rows of several episodes in turns. Then the next observation
+of a row is compared with observations to find the row that follows.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from cpprb_like.datasets._model import (
 
 NAME = "rllib"
 EPISODE, TIME, AGENT = "eps_id", "t", "agent_id"
-UNIQUE = re.compile("[0-9a-f]{32}")  # names that RLlib makes, each once
-PATTERNS = ("*.parquet", "run-*/*.parquet", "*/run-*/*.parquet")  # of a folder, and of recorders
-WHOLE = "item"  # the column in which RLlib packs episodes
+UNIQUE = re.compile("[0-9a-f]{32}")  # unique episode names that RLlib generates
+PATTERNS = ("*.parquet", "run-*/*.parquet", "*/run-*/*.parquet")  # the last two: RLlib's recorders
+WHOLE = "item"  # the column of RLlib's files of whole, pickled episodes
 COLUMNS = {
     "obs": "obs",
     "actions": "act",
@@ -50,16 +50,16 @@ COLUMNS = {
     "terminateds": "terminated",
     "truncateds": "truncated",
 }
-Key = tuple[Any, ...]  # name of the episode and of the agent of a row; () if no column says it
-GROUPS = ("obs", "actions", "new_obs")  # which may have parts
+Key = tuple[Any, ...]  # names of the episode and the agent of a row; () without such columns
+GROUPS = ("obs", "actions", "new_obs")  # columns that may have parts
 RESERVED = (EPISODE, TIME, AGENT, "module_id", "infos", "dones", "unroll_id")
 OF_RAY = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 METADATA = b"ARROW:extension:metadata"
-BYTES_AS_PARQUET = 8  # bytes that an integer of one byte takes while it is written, with its levels
+BYTES_AS_PARQUET = 8  # bytes for each byte of a row while Parquet is written, at most
 
 
 class RllibWriter(Writer):
-    """Writes a Parquet file, a group of rows whenever there are enough."""
+    """Writes a Parquet file, in groups of rows."""
 
     flags = (("terminateds",), ("truncateds",))
 
@@ -116,7 +116,7 @@ class RllibReader(Reader):
             (column, *path)
             for column in first.schema.names
             for path in _arrow.parts(first.schema.field(column))
-            if column != TIME  # where a row stands in its episode
+            if column != TIME  # the step number within the episode is no field
             and str(first.schema.field(column).type) != "null"
         ]
 
@@ -141,22 +141,22 @@ class RllibReader(Reader):
         return builder
 
     def read_episodes(self) -> Iterator[tuple[EpisodeRecord, Array]]:
-        """Where the rows say that episodes begin, and the numbers of the rows of each."""
+        """Episodes, each with the numbers of its rows."""
         keys, of_key, ended, times = self._read_marks()
-        order = np.argsort(of_key, kind="stable")  # rows of a key in a row, in the order of files
+        order = np.argsort(of_key, kind="stable")  # by key, then in the order of files
         begins = np.ones(len(order), np.bool_)
         begins[1:] = self._begin(keys, of_key, ended, times, order[:-1], order[1:])
         pieces = np.split(order, np.flatnonzero(begins)[1:])
         pieces.sort(key=lambda rows: int(rows[0]))
         names = [keys[of_key[rows[0]]] for rows in pieces]
         if all(name[:1] == (str(number),) for number, name in enumerate(names)):
-            # Names that only count the episodes say nothing that a buffer lacks.
+            # Names that only count the episodes are no loss.
             self.left_out = [text for text in self.left_out if not text.startswith(f"{EPISODE} (")]
         for rows in pieces:
             yield EpisodeRecord(len(rows), is_open=not ended[rows[-1]]), rows
 
     def _read_marks(self) -> tuple[list[Key], Array, Array, Array | None]:
-        """What tells episodes: all keys, and of each row the number of its key, end and ``t``."""
+        """All keys; and for each row the number of its key, whether it is an end, and ``t``."""
         ends, numbers = self.header.ends, dict[Key, int]()
         of_key: list[int] = []
         ended: list[Array] = []
@@ -194,9 +194,9 @@ class RllibReader(Reader):
         before: Array,
         after: Array,
     ) -> Array:
-        """Whether rows begin an episode, and do not go on that of the rows before them.
+        """For each pair of rows: whether ``after`` begins an episode, or else continues ``before``.
 
-        Raises ``ValueError`` if rows of one key are in no order.
+        Raises ``ValueError`` if the rows of a key are not in order.
         """
         files = np.repeat(np.arange(len(self._files.paths)), np.diff(self._files.starts))
         is_same, is_other = of_key[before] == of_key[after], files[before] != files[after]
@@ -229,14 +229,14 @@ class RllibReader(Reader):
         return begins
 
     def _is_linked(self) -> bool:
-        """Whether observations and next observations tell which rows follow one another."""
+        """Whether the files have names of episodes, and a next observation of each observation."""
         nexts = [name for name, path in self.places.items() if path[0] == "new_obs"]
         names = [f"next_{name}" for name in self.header.observations]
         has_names = EPISODE in self._files.open(0).schema_arrow.names
         return has_names and sorted(nexts) == sorted(names) != []
 
     def _are_linked(self, before: Array, after: Array) -> Array:
-        """Whether the next observations of rows are the observations of others."""
+        """For each pair of rows: whether ``before`` ends with the observation of ``after``."""
         names = list(self.header.observations)
         nexts = self._digests(before, [f"next_{name}" for name in names])
         here = self._digests(after, names)
@@ -256,7 +256,7 @@ class RllibReader(Reader):
         return self._read_rows(self.spans[number], list(self.places), most)
 
     def _read_rows(self, rows: Array, names: list[str], most: int) -> Iterator[Rows]:
-        """Some fields of rows, whose numbers rise."""
+        """Some fields of rows. The numbers of the rows are ascending."""
         columns = list(dict.fromkeys(self.places[name][0] for name in names))
         while len(rows):
             near, at = rows[: np.searchsorted(rows, rows[0] + most)], int(rows[0])
@@ -271,7 +271,7 @@ class RllibReader(Reader):
                 at = stop
 
     def _values(self, batch: Any, names: Iterable[str]) -> Rows:
-        """The values of fields."""
+        """The values of fields in a batch of Arrow."""
         rows = {}
         for name in names:
             column, *path = self.places[name]
@@ -289,12 +289,12 @@ class RllibReader(Reader):
 
 
 def _files_of(path: Path) -> Iterator[Path]:
-    """The files of a folder."""
+    """The Parquet files of a folder."""
     return itertools.chain.from_iterable(map(path.glob, PATTERNS))
 
 
 def _check_recorded(batch: Any) -> None:
-    """Raise ``ValueError`` if these are no steps, but whole episodes as RLlib packs them."""
+    """Raise ``ValueError`` if the rows are whole, pickled episodes."""
     if batch.schema.names == [WHOLE]:
         raise ValueError(
             f"{WHOLE}: expected a column for each of {list(COLUMNS)}, got whole episodes: record "
@@ -304,19 +304,19 @@ def _check_recorded(batch: Any) -> None:
 
 # ---------------------------------------------------------------------- tensors of Ray
 #
-# Ray has columns of tensors as types of extensions of Arrow: a flat list for each row, with the
-# shape beside it. Ray takes nested lists for arrays of Python objects, so what it is to read is
-# written as a type of its own. What pyarrow makes of that depends on what the process has imported:
-# once Ray is there it is Ray's type, and else a plain list without its shape.
+# A column of tensors has an extension type of Arrow: a flat list for each row, and the shape in the
+# metadata of the type. Ray reads nested lists as arrays of Python objects, so tensors are written
+# with Ray's type. pyarrow reads such a column as Ray's type if the process has imported Ray, and
+# else as plain lists without a shape.
 
 
 @cache
 def _type_of_ray() -> Any:
-    """A type of the name and the parts of Ray's, which is not imported."""
+    """An extension type with the name and the storage of Ray's. Ray is not imported."""
     pa = need("pyarrow", "arrow")
 
     class Tensor(pa.ExtensionType):  # type: ignore[misc, name-defined]
-        """Flat lists, and the shape of each as JSON."""
+        """Flat lists, with the shape of the tensors as JSON."""
 
         def __init__(self, values: Any, shape: tuple[int, ...]) -> None:
             self._shape = shape
@@ -327,7 +327,7 @@ def _type_of_ray() -> Any:
 
         @classmethod
         def __arrow_ext_deserialize__(cls, storage: Any, serialized: bytes) -> Any:
-            """The same again, as pyarrow lets go of instances whose columns are in use."""
+            """An equal type. pyarrow rebuilds types whose instances were collected."""
             return cls(storage.value_type, json.loads(serialized))
 
     return Tensor
@@ -348,7 +348,7 @@ def _tensor_column(values: Array) -> Any:
 def _tensor_part(field: Any, found: Any, path: Place) -> Any:
     """The values at a path of a column, tensors as lists of a fixed size.
 
-    The name of the extension, if it is another one, as its values are not known.
+    If the column has another extension type, the name of the type is returned.
     """
     name = ".".join((field.name, *path))
     for key in path:
@@ -372,7 +372,7 @@ def _plain(field: Any, found: Any, name: str) -> Any:
 
 
 def _shape(text: bytes, name: str) -> list[int]:
-    """The shape that Ray leaves beside a column, as JSON."""
+    """The shape of Ray's tensors, from the JSON in the metadata of the type."""
     shape: Any = load_json(text, name)
     is_shape = isinstance(shape, list) and len(shape) <= _arrow.MOST_AXES
     if not is_shape or any(type(n) is not int or n < 0 for n in shape):
@@ -381,7 +381,7 @@ def _shape(text: bytes, name: str) -> list[int]:
 
 
 def _shaped(storage: Any, shape: list[int], name: str) -> Any:
-    """A flat list for each row as nested lists of a fixed size."""
+    """Nested lists of a fixed size, made of a flat list for each row."""
     values, lengths = _arrow.flat(storage, name)
     size = math.prod(shape)
     if lengths != (size,) and len(storage):

@@ -1,8 +1,8 @@
 """Files of TFRecord, and the ``tf.train.Example`` messages in them, without TensorFlow.
 
-A record is its length, a checksum of that, its bytes, and a checksum of these; checksums are
-CRC-32C, rotated and shifted ("masked"). An ``Example`` is a map of names to lists of bytes, floats
-or integers; of protocol buffers no more is known here than that takes.
+A record is its length, a checksum of the length, its bytes, and a checksum of the bytes. Checksums
+are CRC-32C, rotated and shifted ("masked"). An ``Example`` maps names to lists of bytes, floats or
+integers. Only the parts of protocol buffers that this needs are implemented.
 Formats: ``tensorflow/core/lib/io/record_writer.h`` and ``tensorflow/core/example/feature.proto``.
 """
 
@@ -24,7 +24,7 @@ from cpprb_like.datasets._model import Array
 MASK = 0xA282EAD8
 LENGTH = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
-BYTES, FLOATS, INTEGERS = 1, 2, 3  # kinds of lists, by their numbers in feature.proto
+BYTES, FLOATS, INTEGERS = 1, 2, 3  # field numbers of the kinds of lists in feature.proto
 
 Feature = tuple[int, Any]  # a kind, and a list of bytes or an array
 
@@ -38,10 +38,10 @@ def _masked(data: bytes | memoryview) -> int:
 
 
 class Record(NamedTuple):
-    """Where a record is."""
+    """Position of a record's bytes."""
 
     path: Path
-    start: int  # of its bytes
+    start: int
     length: int
 
 
@@ -54,7 +54,7 @@ def write(file: IO[bytes], data: bytes) -> None:
 
 
 def records(path: Path) -> Iterator[Record]:
-    """The records of a file; ``ValueError`` if a length is wrong."""
+    """Positions of the records of a file; ``ValueError`` if a length is wrong."""
     size = path.stat().st_size
     at = 0
     with Disk(path.parent).open(path.name) as file:
@@ -114,7 +114,7 @@ def dump_example(features: Mapping[str, Array]) -> bytes:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields of a message whose values are bytes; ``ValueError`` if there are others."""
+    """The fields of a message; ``ValueError`` unless all values are bytes or messages."""
     at, n = 0, len(data)
     while at < n:
         tag, at = _read_varint(data, at)
@@ -138,9 +138,9 @@ def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def load_example(data: bytes) -> dict[str, Feature]:
-    """The lists of an ``Example``, by name: of bytes, or an array of float32 or int64.
+    """The lists of an ``Example`` by name: a list of bytes, or an array of float32 or int64.
 
-    Raises ``ValueError`` if it is none.
+    Raises ``ValueError`` if ``data`` is no ``Example``.
     """
     found: dict[str, Feature] = {}
     for _, features in _fields(memoryview(data)):
@@ -167,7 +167,7 @@ def _list_of(kind: int, values: memoryview) -> Any:
 
 
 def _integers(data: Array) -> NDArray[np.int64]:
-    """Integers of 7 bits a byte, the lowest first, all but the last byte of each marked."""
+    """Decode varints: 7 bits in each byte, lowest first; bit 8 marks all bytes but the last."""
     stops = np.flatnonzero(data < 128) + 1
     if not len(data):
         return np.zeros(0, np.int64)

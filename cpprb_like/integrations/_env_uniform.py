@@ -1,7 +1,7 @@
 """``EnvUniform``: the draws of Stable-Baselines3's replay buffer.
 
-Not here: what a batch is made of (``stable_baselines3``). Apart from that module, so that a
-checkpoint is read where Stable-Baselines3 is not installed.
+A module of its own, so that a checkpoint can be read where Stable-Baselines3 is not installed. Not
+here: batches (``stable_baselines3``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What adapters of other libraries share: errors of missing packages, and resets without an end."""
+"""Shared parts of adapters: errors of missing packages, and detection of resets without an end."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from cpprb_like.buffers import ReplayBuffer
 
 
 def missing(module: str, package: str, extra: str, error: ImportError) -> ImportError:
-    """The error of a module that needs a package, and the extra that installs it."""
+    """The error of a module whose package is missing. It names the extra that installs it."""
     return ImportError(f"{module} needs {package} (pip install 'cpprb_like[{extra}]'): {error}")
 
 
 class Resets:
     """Finds environments that were reset although no step ended their episode.
 
-    There a step does not begin with the observation that the step before led to, byte for byte.
+    After such a reset, the observation of a step is not the next observation of the step before.
+    Observations are compared byte for byte.
     """
 
     def __init__(self, n_envs: int) -> None:
         self._n_envs = n_envs
-        self._last: dict[str, Array] = {}  # bytes of each environment, by field
+        self._last: dict[str, Array] = {}  # expected bytes of each environment, by field
 
     def remember(self, following: Mapping[str, Array]) -> None:
-        """Keep the values that the next step should begin with, by the fields of that step."""
+        """Store copies of the values that the next step should begin with, by its fields."""
         self._last = {name: self._bytes_of(value).copy() for name, value in following.items()}
 
     def find(self, step: Mapping[str, Array]) -> list[int]:
@@ -46,7 +47,7 @@ class Resets:
 
 
 def refuse_bad(buffer: ReplayBuffer, step: Mapping[str, Any]) -> None:
-    """Raise the error with which ``add`` will refuse a step: such a step should end no episode."""
+    """Raise the error that ``add`` would raise for a step, before its reset ends an episode."""
     for field in buffer.schema.fields:
         if field.name in step:
             field.convert(step[field.name], buffer.n_envs)

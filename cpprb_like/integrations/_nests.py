@@ -1,7 +1,7 @@
-"""Nests of values as flat fields: the way there and back.
+"""Nests of values: conversion to fields and back.
 
-Dicts, lists, tuples and named tuples are the branches of a nest; whatever else is declared is a
-leaf, which becomes one field. Not here: what declares a nest (``_spaces``, ``dm_env``).
+Dicts, lists, tuples and named tuples are the branches of a nest. Any other part is a leaf, which is
+one field. Not here: nests of spaces (``_spaces``) and of specs (``dm_env``).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Leaf:
     ) -> Iterator[Array]:
         """Yield copies of a value's parts as arrays, leaf by leaf.
 
-        ``n_rows`` is the length of the leading axis, None for a single value; rows that are
-        ``unset`` become 0. Raises ``ValueError`` for what does not fit the nest.
+        ``n_rows`` is the length of the leading axis, None for a single value. Rows in the mask
+        ``unset`` become 0. Raises ``ValueError`` if the value does not fit the nest.
         """
         try:
             if self.dtype.hasobject and not self.shape:
@@ -50,7 +50,7 @@ class Leaf:
                 items: Any = value if is_many else [value]
                 array = np.fromiter(items, object).reshape(() if n_rows is None else -1)
             elif type(value) is np.ndarray:
-                array = value  # as below, in less time
+                array = value  # faster than ``as_array``, which returns it too
             else:
                 array = as_array(value, self.dtype, one_item=self.shape == (1,))
             array = copy.deepcopy(array) if array.dtype.hasobject else array.copy()
@@ -68,7 +68,7 @@ class Leaf:
         yield array
 
     def restore(self, columns: Mapping[str, Array], root: str) -> Any:
-        """Return columns in the nesting of the nest."""
+        """Return columns, nested like the nest."""
         return columns[field_name(root, self.path)]
 
 
@@ -83,7 +83,7 @@ class Branch:
     ) -> None:
         self.path = path
         self.children = children
-        self.made_of = made_of  # the list or tuple; None for a dict
+        self.made_of = made_of  # makes the list or tuple; None for a dict
 
     def leaves(self) -> Iterator[Leaf]:
         """See ``Leaf``."""
@@ -100,7 +100,7 @@ class Branch:
             expected = f"a dict with the keys {list(keys)}"
         else:
             fits = isinstance(value, (list, tuple)) and len(value) == len(keys)
-            # Named tuples of other fields are other things, whatever their length.
+            # A named tuple with other fields does not fit, whatever its length.
             fits = fits and getattr(value, "_fields", keys) == keys
             expected = f"a list or tuple of length {len(keys)}"
             if keys and isinstance(keys[0], str):
@@ -122,26 +122,26 @@ Tree: TypeAlias = Leaf | Branch
 
 
 def field_name(root: str, path: Path) -> str:
-    """Name of a part of a nest: its path behind the name of the root, as ``obs.camera.0``."""
+    """Name of a part of a nest: the root and the path, as ``obs.camera.0``."""
     return ".".join(map(str, (root, *path) if root else path))
 
 
 def names_of(tree: Tree, root: str, nest: str) -> tuple[str, ...]:
-    """The field name of each leaf; ``ValueError`` if two leaves would share one."""
+    """The field name of each leaf; ``ValueError`` if two leaves would have the same name."""
     names = tuple(field_name(root, leaf.path) for leaf in tree.leaves())
     refuse_repeated(names, nest)
     return names
 
 
 def refuse_repeated(names: tuple[str, ...], nest: str) -> None:
-    """Raise ``ValueError`` if two parts of a nest would be the same field."""
+    """Raise ``ValueError`` if a name occurs twice."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(f"several parts of the {nest} would be the fields {repeated}")
 
 
 def _outline(value: object) -> str:
-    """What a value is that does not fit, in few words."""
+    """Short description of a value that does not fit, for a message."""
     if isinstance(value, Mapping):
         return f"a dict with the keys {list(value)}"
     shape = f"shape {value.shape}" if isinstance(value, np.ndarray) else ""

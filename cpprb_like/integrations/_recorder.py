@@ -1,7 +1,7 @@
-"""``Recorder``: what the recorders of Gymnasium and of dm_env share.
+"""``Recorder``: base class of the recorders of Gymnasium and of dm_env.
 
-Fields, the buffer, and the state between two steps. Not here: what a step and an end are, which
-each recorder says for its environments.
+It has the fields, the buffer, and the state between two steps. Not here: the form of steps and
+ends, which each recorder reads for its environments.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Recorder:
     """Base class of recorders: see ``GymnasiumRecorder`` and ``DmEnvRecorder``."""
 
     n_envs: int
-    _nest: ClassVar[str]  # what nests are made of, in messages
+    _nest: ClassVar[str]  # "spaces" or "specs", for messages
     _own_floats: ClassVar[str]  # the value of ``float_type`` that keeps dtypes
     _restored: ClassVar[tuple[str, ...]]  # roots that ``restore`` nests
     _optional: ClassVar[tuple[str, ...]] = ()  # fields that a buffer may lack
-    _how_to_begin: ClassVar[str]
-    _how_to_go_on: ClassVar[str]
+    _how_to_begin: ClassVar[str]  # message before the first reset
+    _how_to_go_on: ClassVar[str]  # end of the message after an end without a reset
 
     def _set_up(
         self,
@@ -42,9 +42,10 @@ class Recorder:
         mode: str,
         parts: tuple[Parts | None, Parts | None, Parts | None] = (None, None, None),
     ) -> None:
-        """Begin without a buffer. ``trees`` has the nest of each root, in the order of fields.
+        """Set the attributes. ``trees`` has the nest of each root, in the order of fields.
 
-        ``n_rows`` is the length of the leading axis, None without one. The rest is for ``Steps``.
+        ``n_rows`` is the length of the leading axis, None without one. ``mode`` and ``parts`` are
+        arguments of ``Steps``.
         """
         self._float_type = self._read_float_type(float_type)
         self._trees, self._n_rows = trees, n_rows
@@ -54,7 +55,7 @@ class Recorder:
         self._steps = Steps(self._names, *parts, n_rows, mode)
 
     def _read_float_type(self, float_type: FloatType) -> np.dtype[Any] | None:
-        """The dtype that floating-point values are stored as; None for that of each nest."""
+        """The dtype of floating-point fields; None to keep the dtype of each leaf."""
         keep = self._own_floats
         if isinstance(float_type, str) and float_type == keep:
             return None
@@ -151,14 +152,14 @@ class Recorder:
         return self._steps.buffer
 
     def _collect(self, root: str, value: object, unset: Flags | None = None) -> list[Array]:
-        """Copies of a value's parts, in the order of its fields; ``unset`` rows become 0."""
+        """Copies of a value's parts, in the order of fields. Rows in ``unset`` become 0."""
         return list(self._trees[root].collect(value, root, self._n_rows, unset))
 
     def _begin(self, arrived: list[Array], chosen: Flags) -> None:
         """Begin new episodes of the chosen environments with observations of all."""
         buffer, steps = self._attached(), self._steps
         named = dict(zip(self._names, arrived, strict=False))  # observations come first
-        for field in buffer.schema.fields:  # the next step must not find that it cannot be stored
+        for field in buffer.schema.fields:  # refused now, and not by the next step
             if field.name in named:
                 field.convert(named[field.name], self.n_envs)
         for env in np.flatnonzero(chosen).tolist():
@@ -167,7 +168,10 @@ class Recorder:
         steps.wait_for(steps.waiting & ~chosen)
 
     def _before_step(self, stuck: Flags) -> list[Array]:
-        """The observations before a step, if one may come now; ``stuck`` have ended before."""
+        """The observations before a step; ``RuntimeError`` before a reset, or if any are ``stuck``.
+
+        ``stuck`` are environments whose episode has ended and that were not reset.
+        """
         if self._steps.obs is None:
             raise RuntimeError(self._how_to_begin)
         if np.count_nonzero(stuck):
@@ -177,7 +181,7 @@ class Recorder:
     def _store(
         self, values: Iterable[object], extra: dict[str, Any], absent: Flags | None
     ) -> int | None:
-        """Add a step, in the order of fields, but for ``absent`` environments."""
+        """Add a step, values in the order of fields. ``absent`` environments have no step."""
         buffer = self._attached()
         fields: dict[str, Any] = dict(zip(self._names, values, strict=True))
         for name in self._lacking:

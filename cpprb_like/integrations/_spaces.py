@@ -1,7 +1,7 @@
 """Gymnasium spaces as nests of fields, and cpprb's two helpers for environments.
 
-Dict and Tuple spaces are branches, the others leaves. New programs use ``GymnasiumRecorder``, which
-needs no helpers and handles autoresets.
+Dict and Tuple spaces are branches, other spaces are leaves. cpprb's helpers are for old programs:
+``GymnasiumRecorder`` needs none and handles autoresets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tree_of(space: spaces.Space[Any], path: Path = ()) -> Tree:
 
 
 def parts_of(tree: Tree, n_rows: int | None) -> Parts | None:
-    """What the compiled path looks for in a value; None if it is left to Python, as text is."""
+    """The structure of a tree for the compiled path; None if a leaf is text or an object."""
     if isinstance(tree, Leaf):
         shape = tree.shape if n_rows is None else (n_rows, *tree.shape)
         return None if tree.dtype.kind in "OU" else Parts(None, None, shape)
@@ -178,7 +178,7 @@ def _name(leaf: Leaf, space: spaces.Space[Any], root: str) -> str:
 
 
 def _declaration(leaf: Leaf, int_type: Any, float_type: Any) -> FieldSpec:
-    """Return the entry of one field, with cpprb's shape: 1 for single values other than Box."""
+    """Return the entry of a field, with cpprb's shape: 1 for a single value, unless it is a Box."""
     match leaf.space:
         case spaces.Box():
             return {"shape": leaf.shape, "dtype": float_type}

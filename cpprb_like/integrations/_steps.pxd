@@ -6,33 +6,33 @@ ctypedef cnp.npy_intp intp_t
 ctypedef unsigned char uint8_t
 
 cdef enum:
-    MOST_DIMS = 32  # of an array with a leading axis, in NumPy 1.26
+    MOST_DIMS = 32  # axes of an array in NumPy 1.26
 
 
 cdef class Parts:
-    cdef tuple keys                  # of a dict, in the order of the space; None otherwise
-    cdef tuple children              # of a dict or a tuple; None for an array
-    cdef intp_t ndim
-    cdef intp_t dims[MOST_DIMS]      # of an array
+    cdef tuple keys                  # keys of a dict, in the order of the space; else None
+    cdef tuple children              # parts of a dict or a tuple; None for an array
+    cdef intp_t ndim                 # number of axes of an array
+    cdef intp_t dims[MOST_DIMS]      # shape of an array
 
     cdef bint c_collect(self, value, list into) except -1
     cdef bint c_fits(self, value) except -1
 
 
 cdef class Steps:
-    cdef readonly object buffer      # that steps are added to, None before there is one
-    cdef public list obs             # before the next step, leaf by leaf; None before a reset
-    cdef readonly object none        # False for each environment; an array, or a scalar for one
-    cdef public object waiting       # bool: whose episode has ended and that are not reset yet
-    cdef public intp_t n_waiting     # how many these are
-    cdef bint is_vector              # there is a leading axis of environments
-    cdef intp_t n_envs
+    cdef readonly object buffer      # target of steps, None before ``attach``
+    cdef public list obs             # observations before a step, by leaf; None before a reset
+    cdef readonly object none        # False for each environment: an array, or a scalar for one
+    cdef public object waiting       # like ``none``: ended, and not reset yet
+    cdef public intp_t n_waiting     # number of waiting environments
+    cdef bint is_vector              # whether arrays have a leading axis of environments
+    cdef intp_t n_envs               # number of environments
     cdef bint resets_at_once         # SAME_STEP
     cdef bint resets_next            # NEXT_STEP
-    cdef tuple names                 # of the fields, in the order of the values of a step
-    cdef Parts obs_parts             # of all environments; None if not all leaves are numbers
-    cdef Parts one_obs_parts         # of one environment
-    cdef Parts act_parts
+    cdef tuple names                 # names of fields, in the order of the values of a step
+    cdef Parts obs_parts             # observations of all environments; None if a leaf is no number
+    cdef Parts one_obs_parts         # an observation of one environment, or None
+    cdef Parts act_parts             # actions of all environments, or None
 
     cdef object c_add_one(
         self, list values, intp_t first, terminated, truncated, info, dict extra

@@ -1,10 +1,10 @@
 """State of a recorder between two steps, and a compiled path for the usual steps.
 
-``Steps`` is the state of a recorder: the observations before the next step, and which episodes have
-ended. A valid step whose observations and actions are arrays of numbers, or dicts and tuples of
-them, goes from here to ``add`` of the buffer; so do the resets of such environments. Compiled
-because the checks in Python took longer than ``add``. Every other step, and every error message, is
-left to ``gymnasium.py``. Not here: spaces (``_spaces``).
+``Steps`` holds the observations before the next step, and which episodes have ended. It hands valid
+steps to ``add`` of the buffer, if observations and actions are arrays of numbers, or dicts and
+tuples of them. It begins episodes of such environments too. For other steps, and for all errors, it
+returns NotImplemented, and ``gymnasium.py`` handles them. Compiled because the checks in Python
+took longer than ``add``. Not here: spaces (``_spaces``).
 """
 
 cimport cython
@@ -24,7 +24,7 @@ cdef extern from "Python.h":
     PyObject* c_look_up "PyDict_GetItemWithError"(PyObject* items, PyObject* key) except? NULL
 
 cdef str ADD = "add", ADD_WHERE = "add_where", FINAL_OBS = "final_obs"
-# Numbers that never change, so that no copy is needed. Their classes, for a subclass may differ.
+# Classes of immutable numbers, which need no copy. Instances of subclasses may be mutable.
 cdef frozenset NUMBERS = frozenset(
     {bool, int, float, *(np.dtype(code).type for code in "?bBhHiIlLqQefdg")}
 )
@@ -35,7 +35,7 @@ cdef object NUMPY_BOOL = np.bool_
 cdef class Parts:
     """Structure of a value of a space: an array of numbers, or parts in a dict or a tuple.
 
-    ``shape`` is that of an array, with the leading axis of environments, if there is one.
+    ``shape`` is the shape of an array, including a leading axis of environments.
     """
 
     def __init__(self, tuple keys, tuple children, tuple shape not None):
@@ -49,9 +49,9 @@ cdef class Parts:
             self.dims[axis] = shape[axis]
 
     cdef bint c_collect(self, value, list into) except -1:
-        """Append the arrays and numbers of a value, leaf by leaf; false if it is not such a value.
+        """Append the arrays and numbers of a value, leaf by leaf. False if the value does not fit.
 
-        They are those of the caller, not copies.
+        The arrays are not copied.
         """
         cdef intp_t k
         cdef PyObject* found
@@ -78,7 +78,7 @@ cdef class Parts:
         return True
 
     cdef bint c_fits(self, value) except -1:
-        """Whether it is an array of numbers of this shape, or a number if the shape is ()."""
+        """Whether the value is an array of numbers of this shape, or a number for shape ()."""
         cdef cnp.ndarray array
         if not cnp.PyArray_CheckExact(value):
             return self.ndim == 0 and type(value) in NUMBERS
@@ -94,9 +94,9 @@ cdef class Parts:
 cdef class Steps:
     """State of a recorder between two steps, and the compiled path of a step to the buffer.
 
-    ``names`` are fields: observation, action, reward, next observation, terminated, truncated; one
-    for each leaf. Parts are None where not all leaves are arrays of numbers. ``n_rows`` is the
-    number of environments, if arrays have a leading axis for them.
+    ``names`` are the fields of the leaves, in this order: observation, action, reward, next
+    observation, terminated, truncated. A ``Parts`` is None if a leaf is no array of numbers.
+    ``n_rows`` is the number of environments, None without a leading axis.
     """
 
     def __init__(
@@ -126,12 +126,15 @@ cdef class Steps:
         self.wait_for(self.none)
 
     def wait_for(self, envs):
-        """Note which episodes have ended: an array or a scalar that is not changed later."""
+        """Set which episodes have ended: an array or a scalar, which no caller changes later."""
         self.n_waiting = np.count_nonzero(envs)
         self.waiting = envs
 
     def begin(self, obs, mask, /):
-        """Begin new episodes, of all or of those in ``mask``; NotImplemented for odd values."""
+        """Begin new episodes, of all environments or of those in ``mask``.
+
+        Returns NotImplemented, and does nothing, for values that the compiled path does not take.
+        """
         cdef list first = []
         cdef cnp.ndarray waiting
         cdef const uint8_t* chosen
@@ -152,7 +155,7 @@ cdef class Steps:
         chosen = c_flags(mask, self.n_envs)
         if chosen == NULL:
             return NotImplemented
-        mask = cnp.PyArray_NewCopy(<cnp.ndarray> mask, cnp.NPY_CORDER)  # calls may change the other
+        mask = cnp.PyArray_NewCopy(<cnp.ndarray> mask, cnp.NPY_CORDER)  # calls may change it
         chosen = c_bytes(<cnp.ndarray> mask)
         if not self.c_keep(first, chosen):
             return NotImplemented
@@ -168,7 +171,7 @@ cdef class Steps:
         return None
 
     cdef bint c_keep(self, list first, const uint8_t* chosen) except -1:
-        """Copy the last observations of the environments that were not chosen into ``first``."""
+        """Copy the old observations of environments that were not chosen into ``first``."""
         cdef intp_t k, env, nbytes
         cdef cnp.ndarray now, before
         for k in range(len(first)):
@@ -190,9 +193,11 @@ cdef class Steps:
         return True
 
     def add(self, action, obs, reward, terminated, truncated, info, dict extra not None, /):
-        """What ``add`` of the buffer returned; NotImplemented, and nothing done, for odd steps."""
-        # Two places for the buffer and the mask of ``add_where``, then the order of the names. The
-        # observations before the step are the same arrays until the next one.
+        """Add a step, and return the result of ``add`` of the buffer.
+
+        Returns NotImplemented, and does nothing, for steps that the compiled path does not take.
+        """
+        # Two places for the buffer and the mask of ``add_where``, then values in order of names.
         cdef list values = [None, None]
         cdef intp_t first
         if self.obs is None or self.buffer is None:
@@ -250,7 +255,7 @@ cdef class Steps:
         final = (<dict> info).get(FINAL_OBS)
         if (final is not None) != (self.resets_at_once and n_ended > 0):
             return NotImplemented
-        # Calls that may fail come before the step is written, and the new state after it.
+        # Calls that may fail come before the step is written, and the new state is set after it.
         cdef list copies = c_copies(values, first)
         if final is not None and not self.c_put_final(values, first, final, c_bytes(ended)):
             return NotImplemented
@@ -267,7 +272,7 @@ cdef class Steps:
         return slot
 
     cdef cnp.ndarray c_present(self, const uint8_t* ended):
-        """Which environments step and do not reset; None if one of the latter has ended."""
+        """Which environments step and do not reset; None if one that resets has ended."""
         cdef intp_t env
         cdef const uint8_t* waiting = c_bytes(<cnp.ndarray> self.waiting)
         cdef cnp.ndarray present = cnp.PyArray_EMPTY(1, &self.n_envs, cnp.NPY_BOOL, 0)
@@ -297,8 +302,9 @@ cdef class Steps:
     cdef bint c_put_final(
         self, list values, intp_t first, final, const uint8_t* ended
     ) except -1:
-        """Put final observations in the place of those that follow them; false if they are not just
-        of the environments that ended.
+        """Replace the first observations of new episodes by the final ones of the old episodes.
+
+        False unless the environments with final observations are those that ended.
         """
         cdef intp_t k, env, nbytes, n_envs = self.n_envs
         cdef PyObject** items
@@ -341,7 +347,7 @@ cdef class Steps:
 
 
 cdef list c_copies(list leaves, intp_t first):
-    """Copies of the arrays, and the numbers, from one place of a list on."""
+    """Copies of the arrays of a list from index ``first`` on. Numbers are not copied."""
     cdef intp_t k
     cdef list copies = []
     for k in range(first, len(leaves)):
@@ -351,7 +357,7 @@ cdef list c_copies(list leaves, intp_t first):
 
 
 cdef cnp.ndarray c_copy(cnp.ndarray array):
-    """A copy; of the usual numbers, side by side, in half the time that NumPy takes."""
+    """A copy of an array. For contiguous arrays in native order it takes half of NumPy's time."""
     cdef cnp.ndarray copied
     if not (cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_ISNOTSWAPPED(array)):
         return <cnp.ndarray> cnp.PyArray_NewCopy(array, cnp.NPY_CORDER)
@@ -363,7 +369,7 @@ cdef cnp.ndarray c_copy(cnp.ndarray array):
 
 
 cdef inline bint c_is_bool(value) noexcept:
-    """Whether it is a bool of Python or NumPy."""
+    """Whether the value is a bool of Python or NumPy."""
     return type(value) is bool or type(value) is NUMPY_BOOL
 
 
@@ -373,7 +379,7 @@ cdef inline uint8_t* c_bytes(cnp.ndarray array) noexcept:
 
 
 cdef const uint8_t* c_flags(value, intp_t n) except? NULL:
-    """The bytes of n bools in an array, NULL if it is none."""
+    """The bytes of an array of n bools; NULL for any other value."""
     if not cnp.PyArray_CheckExact(value):
         return NULL
     cdef cnp.ndarray array = <cnp.ndarray> value
@@ -388,5 +394,5 @@ cdef const uint8_t* c_flags(value, intp_t n) except? NULL:
 
 
 cdef bint has_final(info) except -1:
-    """Whether there may be a final observation."""
+    """Whether ``info`` may have a final observation."""
     return type(info) is not dict or (<dict> info).get(FINAL_OBS) is not None

@@ -1,8 +1,8 @@
 """``DmEnvRecorder`` adds the steps of a dm_env or TF-Agents environment to a buffer.
 
-Single or batched, with any nests of specs; ``SpecNest`` makes fields of these. A spec is whatever
-has a shape and a dtype. Only attributes of environments, specs and time steps are read: neither
-dm_env nor TF-Agents is imported. Not here: nests as such (``_nests``).
+Environments may be single or batched, with any nests of specs; ``SpecNest`` makes fields of nests.
+A spec is any object with a shape and a dtype. Only attributes of environments, specs and time steps
+are read: neither dm_env nor TF-Agents is imported. Not here: nests of values (``_nests``).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _leaf_of(spec: Any, root: str, path: Path) -> Leaf:
     if not name:
         raise ValueError(f"{spec!r} is no nest, so its field needs a name")
     try:
-        # TensorFlow's dtypes name NumPy's.
+        # A dtype of TensorFlow has NumPy's dtype as an attribute.
         dtype = np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype))
         shape = tuple(length.__index__() for length in spec.shape)
         if min(shape, default=0) < 0:
@@ -323,7 +323,7 @@ class DmEnvRecorder(Recorder):
         step_type, reward, discount, observation = self._parts(time_step)
         first, last = step_type == FIRST, step_type == LAST
         before = self._before_step(steps.waiting & ~first)
-        n_first = np.count_nonzero(first)  # a scalar of a single environment: faster than np.any
+        n_first = np.count_nonzero(first)  # faster than np.any for a scalar
         if n_first == self.n_envs:
             self._begin(self._collect("obs", observation), first)
             return None
@@ -380,8 +380,8 @@ def _specs_of(env: Any) -> tuple[Any, Any, Any, Any]:
     try:
         if not hasattr(env, "time_step_spec"):
             return env.observation_spec(), env.action_spec(), env.reward_spec(), env.discount_spec()
-        # Batched environments of TF-Agents have the default reward_spec, whatever those in them
-        # have; time_step_spec is right. Environments of TensorFlow have no discount_spec.
+        # reward_spec of TF-Agents' batched environments ignores the environments inside;
+        # time_step_spec is right. Environments of TensorFlow have no discount_spec.
         steps = env.time_step_spec()
         discount = env.discount_spec() if hasattr(env, "discount_spec") else steps.discount
         return env.observation_spec(), env.action_spec(), steps.reward, discount

@@ -1,9 +1,8 @@
 """``GymnasiumRecorder`` adds the steps of a Gymnasium environment, single or vector, to a buffer.
 
-In all autoreset modes: after an episode end the environment resets in the following step
+All autoreset modes work: after an episode end the environment resets in the following step
 (NEXT_STEP), in the same step (SAME_STEP), or only by a call of ``reset`` (DISABLED). Not here: the
-compiled path of the usual steps (``_steps``), spaces as fields, and cpprb's helpers, which are
-public here too (``_spaces``).
+compiled path of most steps (``_steps``), and fields of spaces and cpprb's helpers (``_spaces``).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     AnyEnv: TypeAlias = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
     class _Wrappable(gymnasium.Env[Any, Any], VectorEnv[Any, Any, Any]):  # type: ignore[misc]
-        """Either class, by the environment: see ``GymnasiumRecorder.__new__``."""
+        """One of the two classes, by the environment: see ``GymnasiumRecorder.__new__``."""
 
 else:
     _Wrappable = object
@@ -150,7 +149,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     )
 
     def __new__(cls, env: Any = None, **options: Any) -> GymnasiumRecorder:  # noqa: ARG004, PYI034
-        """A recorder that Gymnasium's wrappers take: of the class of its environment."""
+        """A recorder that is an ``Env`` or a ``VectorEnv`` too, so that wrappers accept it."""
         made: type[GymnasiumRecorder] = cls
         if cls is GymnasiumRecorder and isinstance(env, gymnasium.Env):
             made = _EnvRecorder
@@ -177,7 +176,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         self.observation_space: gymnasium.Space[Any] = env.observation_space
         self.action_space: gymnasium.Space[Any] = env.action_space
         self.autoreset_mode = _mode_of(env, autoreset_mode)
-        self._first: tuple[Any, Any, dict[str, Any]] | None = None  # of a reset that ``step`` made
+        self._first: tuple[Any, Any, dict[str, Any]] | None = None  # result of a reset by ``step``
         obs, act = tree_of(self.single_observation_space), tree_of(self.single_action_space)
         rew = Leaf((), (), np.dtype(np.float32))
         trees = {"obs": obs, "act": act, "rew": rew, "next_obs": obs}
@@ -327,8 +326,8 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     def _next_episodes(
         self, obs: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """What ``step`` returns after an end: the environments that ended are reset."""
-        final = {"final_obs": copy.deepcopy(obs), "final_info": info}  # the reset may overwrite it
+        """Reset the environments that ended, and return the result of ``step``."""
+        final = {"final_obs": copy.deepcopy(obs), "final_info": info}  # a reset may overwrite obs
         if self._n_rows is None:
             obs, first_info = self.reset()
             self._first = self._steps.obs, obs, first_info
@@ -350,8 +349,8 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
             if steps.obs is None:
                 raise RuntimeError("the first reset is of all environments: reset(obs), no mask")
             for number, one in enumerate(steps.obs):
-                before = np.asarray(one)  # it may be a number
-                # Columns have the dtypes of their values: a narrower one would cut those before.
+                before = np.asarray(one)  # ``one`` may be a number
+                # Dtypes are those of values, so the dtype of the new values may be narrower.
                 dtype = np.result_type(arrived[number], before)
                 arrived[number] = arrived[number].astype(dtype)
                 arrived[number][~chosen] = before[~chosen]
@@ -416,7 +415,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         return self.autoreset_mode is AutoresetMode.SAME_STEP
 
     def _observed(self) -> list[Array]:
-        """The observations before a step, if one may come now."""
+        """The observations before a step: see ``_before_step``."""
         disabled = self.autoreset_mode is AutoresetMode.DISABLED
         return self._before_step(self._steps.waiting if disabled else self._steps.none)
 
@@ -433,7 +432,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         return flags
 
     def _final(self, arrived: list[Array], ended: Flags, info: object) -> list[Array]:
-        """Return the observations that this step led to, before any reset that it contains."""
+        """Return the next observations of a step: final observations where episodes ended."""
         twice = ended & self._steps.waiting
         if self._steps.n_waiting and np.any(twice):
             raise ValueError(
@@ -453,7 +452,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         return final[0] if self._n_rows is None else _with_final(arrived, final)
 
 
-# For type checkers a recorder is of both kinds, so each of these is of one kind too many.
+# Type checkers see a recorder as Env and VectorEnv, which conflicts with each of these classes.
 class _EnvRecorder(  # type: ignore[misc, override]
     GymnasiumRecorder, gymnasium.Wrapper[Any, Any, Any, Any]
 ):
@@ -485,8 +484,8 @@ class _VectorRecorder(  # type: ignore[misc]
         mode = AutoresetMode.SAME_STEP if disabled else self.autoreset_mode
         return {**self.env.metadata, "autoreset_mode": mode}
 
-    # Older versions of VectorEnv close the environment when they are dropped, but the program may
-    # still use it. This function is one of C, so no signal handler runs in it.
+    # VectorEnv.__del__ of older versions closes the environment, which the program may still use.
+    # ``object.__hash__`` is a C function without effect, so no signal handler runs in it.
     __del__ = object.__hash__
 
 
@@ -503,8 +502,8 @@ def _mode_of(env: object, given: AutoresetMode | str | None) -> AutoresetMode:
     mode = metadata.get("autoreset_mode")
     base = getattr(env, "unwrapped", env)
     if getattr(base, "metadata", None) is metadata:
-        # Vector environments of Gymnasium 1.1 share the metadata of their environments' class,
-        # where the last one built leaves its mode. Their own attribute stays right.
+        # Vector environments of Gymnasium 1.1 write their mode to metadata that all instances of
+        # the environment's class share. Their attribute ``autoreset_mode`` is right.
         mode = getattr(base, "autoreset_mode", mode)
     if mode is None:
         raise ValueError(
@@ -545,7 +544,7 @@ def _final_observations(
 
 
 def _with_final(columns: list[Array], final: dict[int, list[Array]]) -> list[Array]:
-    """Return batched observations, those of some environments replaced by their final ones."""
+    """Return batched observations, with the final observations of some environments."""
     replaced = []
     for number, column in enumerate(columns):
         parts = {env: leaves[number] for env, leaves in final.items()}

@@ -1,10 +1,10 @@
 """Replay buffers for Stable-Baselines3: ``DQN(..., replay_buffer_class=ReplayBuffer)``.
 
-``ReplayBuffer`` for observations of any space, ``HerReplayBuffer`` for goal environments, and
-``PrioritizedDQN``, whose loss takes importance-sampling weights. Here a step of Stable-Baselines3
-becomes a step of ``cpprb_like``, and a batch its tensors. Not here: rows, samplers and views, which
-are those of every buffer. They are subclasses of Stable-Baselines3's classes, as its algorithms ask
-for them by these, but have none of the arrays of those.
+``ReplayBuffer`` is for observations of any space, ``HerReplayBuffer`` for goal environments. The
+loss of ``PrioritizedDQN`` uses importance-sampling weights. The buffers convert steps of
+Stable-Baselines3 to steps of ``cpprb_like``, and batches to tensors. They derive from classes of
+Stable-Baselines3, which its algorithms check, and allocate none of the arrays of these. Not here:
+rows, samplers and views, which are those of every buffer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
 
 Nested = Any  # an array, or a dict of arrays where observations are dicts
 INFOS = "infos"
-UNPRIORITIZED = ("stable_baselines3", "sb3_contrib", "sbx")  # no train() of theirs uses priorities
+UNPRIORITIZED = ("stable_baselines3", "sb3_contrib", "sbx")  # no train() of these uses priorities
 
 
 class PrioritizedReplayBufferSamples(NamedTuple):
@@ -76,14 +76,14 @@ class PrioritizedReplayBufferSamples(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """An observation, or one entry of a dict of them, and its field."""
+    """An observation, or one entry of a dict observation, and its fields."""
 
-    key: str | None  # in the dict
+    key: str | None  # key in the dict
     field: str
     next_field: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    is_number: bool  # comes without an axis
+    is_number: bool  # Stable-Baselines3 omits the last axis of a Discrete observation
 
 
 class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
@@ -186,7 +186,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         mmap_prefix: str | Path | None = None,
         mmap_mode: Any = "x",
     ) -> None:
-        # Theirs would allocate arrays of their own, so these are the attributes that it sets.
+        # TheirReplayBuffer.__init__ would allocate arrays. Its other attributes are set here.
         self.observation_space, self.action_space = observation_space, action_space
         self.obs_shape = get_obs_shape(observation_space)
         self.action_dim = get_action_dim(action_space)
@@ -221,7 +221,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
             next_of=names if self.optimize_memory_usage else None,
             stack_compress=stacks or None,
             Nstep=nstep if self.n_steps > 1 else None,
-            sampler=copy.deepcopy(sampler),  # of the arguments of a model, which it saves
+            sampler=copy.deepcopy(sampler),  # the model saves its arguments
             seed=seed,
             mmap_prefix=mmap_prefix,
             mmap_mode=mmap_mode,
@@ -231,10 +231,10 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         self._resets = Resets(self.n_envs)
         self.source = self._open_source()
 
-    _is_hindsight = False  # batches have goals of other steps
+    _is_hindsight = False  # whether goals of batches are relabelled
 
     def _fields(self) -> dict[str, FieldSpec]:
-        """What a step is made of."""
+        """The fields of a step."""
         fields: dict[str, FieldSpec] = {
             part.field: {"shape": part.shape, "dtype": part.dtype} for part in self._parts
         }
@@ -250,10 +250,10 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         }
 
     def _open_source(self) -> buffers.Source:
-        """What batches are drawn from."""
+        """The source of batches."""
         return self.buffer
 
-    # ------------------------------------------------------------------ what their code reads
+    # ------------------------------------------------------------------ names of Stable-Baselines3
 
     @property
     def pos(self) -> int:
@@ -375,9 +375,9 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         return ReplayBufferSamples(**columns)
 
     def _check_algorithm(self, sampler: Sampler) -> bool:
-        """Whether an algorithm makes this call; raises if it does not suit the buffer.
+        """Whether an algorithm makes this call. Raises if the algorithm does not suit the buffer.
 
-        A buffer gets no reference to its algorithm, so the frames of the call show which it is.
+        A buffer gets no reference to its algorithm, so the algorithm is found in the call stack.
         """
         model = _calling_algorithm()
         if model is None:
@@ -403,13 +403,13 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         return True
 
     def _nest(self, batch: Mapping[str, Array], prefix: str) -> Nested:
-        """The observations of a batch as their space has them."""
+        """The observations of a batch: an array, or a dict of arrays."""
         if self._parts[0].key is None:
             return batch[f"{prefix}obs"]
         return {part.key: batch[prefix + part.field] for part in self._parts}
 
     def _tensors(self, values: Nested) -> Any:
-        """Tensors on the device; on the CPU over the memory of the batch."""
+        """Tensors on the device. On the CPU they share the memory of the batch."""
         if isinstance(values, dict):
             return {key: self._tensors(value) for key, value in values.items()}
         return torch.as_tensor(values, device=self.device)
@@ -417,7 +417,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     def _normalize_returns(
         self, rewards: Array, discounts: Array | None, env: VecNormalize
     ) -> Array:
-        """Rewards divided and clipped as single ones are; a sum of n has n times the bounds."""
+        """Normalized rewards. An n-step return is clipped to the discounted sum of n bounds."""
         if discounts is None or not env.norm_reward:
             return np.asarray(env.normalize_reward(rewards), np.float32)
         bound = env.clip_reward * sum(self.gamma**k for k in range(self.n_steps))
@@ -649,7 +649,7 @@ class PrioritizedDQN(DQN):  # type: ignore[misc]
 
 
 class _LastStep:
-    """Takes ``dones[pos] = True``: the episodes of the last step end."""
+    """Makes ``dones[pos] = True`` end the open episodes."""
 
     def __init__(self, buffer: buffers.ReplayBuffer) -> None:
         self._buffer = buffer
@@ -659,7 +659,7 @@ class _LastStep:
 
 
 def _calling_algorithm() -> OffPolicyAlgorithm | None:
-    """The algorithm whose method is being run, if there is one; of several the innermost."""
+    """The algorithm with the innermost method in the call stack; None if there is none."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_varnames[:1] == ("self",):

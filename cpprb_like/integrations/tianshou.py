@@ -1,8 +1,8 @@
-"""``VectorReplayBuffer`` and ``PrioritizedVectorReplayBuffer``: Tianshou's, with less memory.
+"""``VectorReplayBuffer`` and ``PrioritizedVectorReplayBuffer`` of Tianshou, with less memory.
 
-Indices, rewards, episodes and priorities are Tianshou's own; observations, which are nearly all of
-the bytes, lie once each in buffers of this package, one for each environment, whose slots are
-Tianshou's indices. Not here: n-step returns, which Tianshou computes.
+Tianshou's own arrays hold indices, rewards, episodes and priorities. Buffers of this package, one
+for each environment, hold each observation once. Their slots are Tianshou's indices. Not here:
+n-step returns, which Tianshou computes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OBSERVED = ("obs", "obs_next")
 
 
 class _Given(Sampler):
-    """Draws the rows that it was given, which Tianshou has drawn."""
+    """Sampler that returns ``slots``, which Tianshou has drawn."""
 
     slots = np.zeros(0, np.intp)
 
@@ -48,10 +48,10 @@ def _refuse(*_args: Any, **_options: Any) -> Any:
 
 
 class _Observations(ReplayBufferManager):  # type: ignore[misc]
-    """A buffer of Tianshou's whose observations lie in a buffer of ours for each environment."""
+    """Tianshou's buffer, with observations in a ``ReplayBuffer`` for each environment."""
 
-    _rings: list[buffers.ReplayBuffer]  # none before the first step
-    _columns: Mapping[str, buffers.ColumnSpec]  # theirs, from the first step on
+    _rings: list[buffers.ReplayBuffer]  # empty before the first step
+    _columns: Mapping[str, buffers.ColumnSpec]  # columns of the rings, set by the first step
     _stack_compress: bool
 
     # ------------------------------------------------------------------ steps
@@ -68,9 +68,9 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
         rings = self._rings or self._open(before)
         before, after = (_read(values, rings[0]) for values in (before, after))
         ids = range(self.buffer_num) if buffer_ids is None else buffer_ids
-        light = Batch()  # entries as they are: its constructor would look into each
+        light = Batch()  # entries are set directly, as the constructor would check each of them
         light.__dict__.update((key, batch[key]) for key in batch.get_keys() if key not in OBSERVED)
-        light.__dict__["obs"] = np.full(len(ids), np.nan, np.float16)  # as Tianshou asks for it
+        light.__dict__["obs"] = np.full(len(ids), np.nan, np.float16)  # Tianshou requires the key
         found: tuple[Array, Array, Array, Array] = super().add(light, buffer_ids)
         if not isinstance(self._meta.obs, _Elsewhere):
             self._meta.__dict__["obs"] = self._meta.obs.view(_Elsewhere)
@@ -111,7 +111,7 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
     # ------------------------------------------------------------------ rows
 
     def _of_mask(self, index: Any) -> Any:
-        """The indices that a mask stands for; anything else as it is."""
+        """The indices of a mask. Other indexes are returned unchanged."""
         if isinstance(index, slice) or np.asarray(index).dtype != bool:
             return index
         if np.shape(index) != (self.maxsize,):
@@ -119,20 +119,20 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
         return np.flatnonzero(index)
 
     def _numbers(self, index: Any) -> Any:
-        """The indices that a slice stands for; others as they are."""
+        """The indices of a slice. Other indexes are returned unchanged."""
         if not isinstance(index, slice):
             return index
         return self.sample_indices(0) if index == slice(None) else self._indices[: len(self)][index]
 
     def _rows(self, index: Any) -> dict[str, Array]:
-        """Observations and next ones of some indices, of any shape."""
+        """Observations and next observations at an array of indices of any shape."""
         indices = np.asarray(index, np.intp)
         flat, order = indices.ravel(), None
         numbers = flat // self._part
         if (numbers[1:] < numbers[:-1]).any():
             order = np.argsort(numbers, kind="stable")
             flat, numbers = flat[order], numbers[order]
-        if flat.size and -self.buffer_num <= numbers[0] < 0:  # they count from the end
+        if flat.size and -self.buffer_num <= numbers[0] < 0:  # negative indices count from the end
             return self._rows(np.where(indices < 0, indices + self.maxsize, indices))
         rows = self._gather(flat)
         if order is not None:
@@ -145,12 +145,12 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
 
     @property
     def _part(self) -> int:
-        """Indices of each environment."""
+        """Number of indices of each environment."""
         part: int = self.buffers[0].maxsize
         return part
 
     def _gather(self, indices: Array) -> dict[str, Array]:
-        """The rows of indices in the order of environments: each reads its own into its place."""
+        """The rows of indices that are sorted by environment."""
         n = len(indices)
         stops: Array = indices.searchsorted(np.asarray(self._extend_offset))
         if stops[0] != 0 or stops[-1] != n:
@@ -203,7 +203,7 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
         for key, values in self._meta.items():
             if key not in found:
                 found[key] = values[index]
-        batch = Batch()  # its constructor would look into each
+        batch = Batch()  # entries are set directly, as the constructor would check each of them
         batch.__dict__.update(found)
         return batch
 
@@ -217,7 +217,7 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
         """All next observations, a copy."""
         return self[:].obs_next
 
-    # ------------------------------------------------------------------ what it does not have
+    # ------------------------------------------------------------------ refused methods
 
     save_hdf5 = load_hdf5 = from_data = set_batch = staticmethod(_refuse)
 
@@ -376,13 +376,15 @@ class PrioritizedVectorReplayBuffer(
         """Draw indices by priority: those of Tianshou's buffer."""
         found: Array = super().sample_indices(batch_size)
         while batch_size and (wrong := np.flatnonzero(self.weight[found] == 0)).size:
-            found[wrong] = super().sample_indices(wrong.size)  # a sum that was rounded led past all
+            found[wrong] = super().sample_indices(
+                wrong.size
+            )  # sums are rounded
         return found
 
     def set_beta(self, beta: float) -> None:
         """Set the importance-sampling exponent of the batches from now on."""
         super().set_beta(beta)
-        self._beta = beta  # Tianshou sets that of its parts alone, which weigh nothing
+        self._beta = beta  # Tianshou sets only that of its parts, which has no effect
 
     def __getitem__(self, index: Any) -> Any:
         """A batch of the rows of some indices, or of a slice, with their weights: see Tianshou."""
@@ -394,10 +396,10 @@ class PrioritizedVectorReplayBuffer(
 
 
 class _Elsewhere(np.ndarray):
-    """Stand-in for the observations in Tianshou's arrays: a read raises and says where they are."""
+    """Placeholder of the observations in Tianshou's arrays. A read raises, with advice."""
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):  # as Tianshou shares an array among parts of a buffer
+        if isinstance(index, slice):  # Tianshou slices arrays for the parts of a buffer
             return super().__getitem__(index)
         return self._refuse()
 
@@ -425,7 +427,7 @@ def _parts(values: Any, name: str) -> dict[str, Array]:
 
 
 def _nest(rows: Mapping[str, Array], key: str) -> Any:
-    """What ``_parts`` took apart."""
+    """The inverse of ``_parts``: an observation from its fields in ``rows``."""
     start = "obs" if key == "obs" else "next_obs"
     if start in rows:
         return rows[start]
@@ -438,7 +440,7 @@ def _nest(rows: Mapping[str, Array], key: str) -> Any:
 
 
 def _read(parts: Mapping[str, Array], ring: buffers.ReplayBuffer) -> dict[str, Array]:
-    """Arrays that a ring takes without fail, so that it stays in step with Tianshou's indices."""
+    """The observations of a step, converted to the fields of a ring. Raises before any is added."""
     fields = {field.name: field for field in ring.schema.fields}
     for name, values in parts.items():
         if name not in fields:

@@ -1,7 +1,7 @@
 """``EpochDataset``: batches of a source for a ``DataLoader`` of PyTorch.
 
-Not here: batches as tensors, which ``batches(to="torch")`` and ``epoch(to="torch")`` of every
-source give without a ``DataLoader``, and mostly faster.
+Not here: ``batches(to="torch")`` and ``epoch(to="torch")`` of every source, which return batches of
+tensors without a ``DataLoader``, mostly faster.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
         self.fields = fields if fields is None or isinstance(fields, str) else tuple(fields)
         self.seed = as_int("seed", seed, 0)
         self.shard = shard
-        # Workers that outlive an epoch see it too.
+        # Shared memory: workers that outlive an epoch see the next number.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
-        self._batches(0, 1).close()  # which checks the arguments
+        self._batches(0, 1).close()  # checks the arguments
 
     def set_epoch(self, epoch: int) -> None:
         """Number the next epoch, at least 0: each has another random order. It begins with 0.
@@ -118,9 +118,9 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of this worker, or of all where there are none."""
+        """The batches of this worker, or all batches without workers."""
         info = get_worker_info()
-        if info is not None:  # a copy of the parent's generator, which no epoch of workers moves on
+        if info is not None:  # else every worker would draw as its parent, in every epoch
             numbers = [self.seed, int(self._epoch), *self.shard, info.id]
             self.source.reseed(np.random.SeedSequence(numbers))
         batches: Iterator[Any] = self._batches(

@@ -1,8 +1,8 @@
 """``TensorDictReplayBuffer``: a replay buffer for TorchRL, tensordicts in and tensordicts out.
 
-It has the calls that TorchRL's collectors, losses and training loops make of one, and rows as every
-buffer of this package. Not here: TorchRL's storages, samplers and writers, which would gather a
-batch field by field in Python; and its transforms, which are applied as they are.
+The class has the methods that TorchRL's collectors, losses and training loops call. Its rows are
+those of a ``ReplayBuffer``. Not here: TorchRL's storages, samplers and writers, which would gather
+a batch field by field in Python; and its transforms, which are called unchanged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["TensorDictReplayBuffer"]
 Call = Callable[[Any], Any]
 Path = tuple[str, ...]
 NEXT = "next"
-FLAGS = ("done", "terminated", "truncated")  # these end episodes, and so are stored as they are
+FLAGS = ("done", "terminated", "truncated")  # stored for both steps, as they may end episodes
 ENDS = ("next_terminated", "next_truncated")
 TRAJECTORY = "collector.traj_ids"
 WEIGHTS, INDEXES, PRIORITY = "priority_weight", "index", "td_error"
 STEPS, ORIGINAL_REWARD = "steps_to_next_obs", "original_reward"
-# What n-step batches add, and the fields behind it: the number of each step, and a copy of rewards.
+# Entries that n-step batches add, and fields for them: numbers of steps, and a copy of rewards.
 OF_NSTEP = frozenset(
     {"gamma", "discount", "nonterminal", STEPS, f"next_{STEPS}", f"next_{ORIGINAL_REWARD}"}
 )
@@ -142,16 +142,15 @@ class TensorDictReplayBuffer:
         self.device = torch.device(device)
         self.buffer: buffers.ReplayBuffer | None = None
         self._sampler, self._seed = sampler, seed
-        self._added = (
-            OF_NSTEP if self.n_steps > 1 else frozenset()
-        )  # names that entries cannot have
+        # Names that entries of steps cannot have.
+        self._added = OF_NSTEP if self.n_steps > 1 else frozenset()
         if isinstance(sampler, PrioritySampler):
             self._added |= OF_PRIORITIES
         self._paths: dict[str, Path] = {}
-        self._chained: list[str] = []  # fields whose next value is that of the following step
+        self._chained: list[str] = []  # fields with a next field of the same shape and dtype
         self._resets = Resets(self.n_envs)
-        self._of_draws: list[Call] = []  # transforms in the order of their calls
-        self._of_steps: list[Call] = []
+        self._of_draws: list[Call] = []  # transforms of batches, in the order of their calls
+        self._of_steps: list[Call] = []  # transforms of steps
 
     # ------------------------------------------------------------------ steps
 
@@ -189,7 +188,7 @@ class TensorDictReplayBuffer:
             self.buffer.add(**values)
             return
         resets = self._find_resets(values)
-        if resets:  # the call is refused as a whole, or not at all
+        if resets:  # all steps are checked before the first one is added
             self.buffer.schema.check_names(values)
             refuse_bad(self.buffer, values)
         start = 0
@@ -208,10 +207,10 @@ class TensorDictReplayBuffer:
         self.extend(data.unsqueeze(-1))
 
     def _followed(self, values: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
-        """Fields that a call should begin with, and those that say what the one before ended with.
+        """Yield pairs of fields: the second, of a step, equals the first of the step after.
 
-        Not rewards and flags; and of entries as ``_ou_prev_noise``, which belong to modules of
-        TorchRL, the next values need not be those that follow.
+        Rewards and flags are left out. So are entries such as ``_ou_prev_noise`` of TorchRL's
+        modules, whose next values may differ from the values of the step after.
         """
         for name in self._chained:
             last = name.rpartition(".")[2]
@@ -221,7 +220,7 @@ class TensorDictReplayBuffer:
             yield TRAJECTORY, TRAJECTORY
 
     def _find_resets(self, values: Mapping[str, Array]) -> dict[int, list[int]]:
-        """Environments whose episodes end before a step, by the number of the step."""
+        """Environments that were reset before a step, by the number of the step in the call."""
         first = self._resets.find({name: value[0] for name, value in values.items()})
         found = {0: [env for env in first if self._rows().get_current_episode_len(env)]}
         if TRAJECTORY in values:
@@ -235,7 +234,7 @@ class TensorDictReplayBuffer:
         return {time: envs for time, envs in found.items() if envs}
 
     def _check_names(self, values: Mapping[str, Array]) -> None:
-        """Raise ``ValueError`` for an entry in the place of one that ``sample`` adds."""
+        """Raise ``ValueError`` if an entry has the name of an entry that ``sample`` adds."""
         taken = sorted(self._added & values.keys())
         if taken:
             raise ValueError(
@@ -244,7 +243,7 @@ class TensorDictReplayBuffer:
             )
 
     def _add_nstep_fields(self, values: dict[str, Array], ndim: int) -> None:
-        """Add the number of each step in time and the one after it, and a copy of the rewards."""
+        """Add fields to ``values``: numbers of steps, numbers of next steps, and rewards."""
         rewards = values.get("next_reward")
         if rewards is None:
             raise ValueError('extend: n_steps: expected rewards, ("next", "reward"); got none')
@@ -256,7 +255,7 @@ class TensorDictReplayBuffer:
         values[f"next_{ORIGINAL_REWARD}"] = rewards
 
     def _make(self, values: dict[str, Array], ndim: int) -> buffers.ReplayBuffer:
-        """The buffer for steps such as these."""
+        """A new buffer with the fields of these steps."""
         specs: dict[str, FieldSpec] = {
             name: {"shape": value.shape[ndim:], "dtype": value.dtype}
             for name, value in values.items()
@@ -385,7 +384,7 @@ class TensorDictReplayBuffer:
 
     @property
     def _storage(self) -> Any:
-        """None: TorchRL's collectors of several processes ask for it, to share its memory."""
+        """Raises ``AttributeError``: collectors of several processes would share its memory."""
         raise AttributeError(
             "the rows of this buffer are those of one process, and in no storage of TorchRL: leave "
             "replay_buffer= of a collector of several away, and hand what it gives to extend()"
@@ -426,13 +425,14 @@ def _no_array(path: Path, got: str) -> TypeError:
 
 
 def _read(data: TensorDictBase) -> tuple[dict[str, Path], dict[str, Array]]:
-    """The paths of the entries, and their values, by field; with the flags that are missing.
+    """The paths and the values of the entries, by field. Missing flags follow from ``done``.
 
-    Raises ``ValueError`` if two entries would be one field, and ``TypeError`` for one that is none.
+    Raises ``ValueError`` if two entries would be one field, and ``TypeError`` for an entry that is
+    no tensor or has a dtype that NumPy lacks.
     """
     paths: dict[str, Path] = {}
     values: dict[str, Array] = {}
-    for key in data.keys(include_nested=True):  # leaves alone would be without those of no tensor
+    for key in data.keys(include_nested=True):  # leaves_only omits non-tensors
         entry = data.get(key)
         path = (key,) if isinstance(key, str) else key
         if is_non_tensor(entry):
