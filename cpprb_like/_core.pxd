@@ -16,8 +16,8 @@ cdef enum:  # words of the header
     ABSENT_ROWS = 1  # rows in the ring that hold no step
     CLEARS = 2     # clears so far
     HANDLE_BASE = 3  # base of handles: rows before the last clear, rounded up at each clear
-    EDITS = 4      # twice the number of edits (values replaced, rows hidden, episodes ended); odd during one
-    RESERVED = 5   # rows whose bytes may have been written: those before WRITTEN, and those that are being added
+    EDITS = 4      # change counter of stored rows: +1 when an edit begins and when it ends, odd in between
+    RESERVED = 5   # rows whose bytes may have been written: WRITTEN, and the rows of an ``add`` in progress
     EPISODE_LENS = 6  # one word for each stream
 
 
@@ -26,7 +26,7 @@ cdef enum:  # bits of the flag byte of a row
     TERMINATED = 2
     TRUNCATED = 4
     ABSENT = 8
-    LEFT_OUT = 32    # absent in a ring that follows another process; its episode goes on all the same
+    LEFT_OUT = 32    # absent in a follower of another process; the episode continues behind the row
 
 
 cdef enum:  # columns of Ring.table
@@ -38,53 +38,53 @@ cdef enum:  # columns of Ring.table
 cdef class Moment:
     cdef readonly int64_t written    # rows written since the last clear
     cdef readonly int64_t clears     # clears so far
-    cdef readonly int64_t edits      # twice as often as values were replaced, rows hidden, episodes ended
+    cdef readonly int64_t edits      # the word EDITS of the header
 
 
 cdef class Ring:
     cdef readonly intp_t capacity    # slots in memory
     cdef readonly intp_t size        # rows that can be drawn, at most
-    cdef readonly intp_t span        # public slots: a row's is its id modulo this
+    cdef readonly intp_t span        # number of public slots: row id modulo ``span`` is the public slot
     cdef readonly intp_t n_envs
     cdef readonly tuple columns      # Column of each field, in declared order
-    cdef readonly tuple stored_columns  # those that are stored as they are
-    cdef readonly tuple chains       # Chain of each of the others
+    cdef readonly tuple stored_columns  # columns whose values are stored as they are
+    cdef readonly tuple chains       # Chain of each other column
     cdef readonly intp_t lookahead   # n - 1 for n-step returns, else 0
     cdef uint8_t[::1] arena
     cdef int64_t[::1] state          # words of the header, see above
     cdef intp_t[:, ::1] table        # offset, stride, nbytes of each column that lies in the arena
-    cdef intp_t[:, ::1] ends         # place, byte of the sign, bits set, bits cleared, of each end field
+    cdef intp_t[:, ::1] ends         # of each end field: place, byte of the sign, bits set, bits cleared
     cdef tuple object_columns                 # the columns that hold Python objects
-    cdef intp_t in_record            # so many rows of the table lie in the record
+    cdef intp_t in_record            # leading rows of ``table`` whose columns lie in the record
     cdef intp_t record_offset
     cdef intp_t record_stride
-    cdef intp_t flag_byte            # of a record: the flags of its row
-    cdef uint8_t* flag_data          # flag byte of slot 0, ...
-    cdef intp_t flag_stride          # ... and from slot to slot
-    cdef ndarray own_flags           # where these are if not in the records: of a ring that follows another
+    cdef intp_t flag_byte            # offset of the flags in a record
+    cdef uint8_t* flag_data          # flag byte of slot 0
+    cdef intp_t flag_stride          # bytes from the flag byte of a slot to that of the next
+    cdef ndarray own_flags           # memory of the flags of a follower; None: flags lie in the records
     cdef const volatile int64_t* live  # header of the process that writes the rows, or NULL
-    cdef ndarray live_state          # the same
-    cdef int64_t live_edits          # its edits that this ring has followed
-    cdef const volatile int64_t* changes  # word beside the header: see ``processes._follower``
-    cdef int64_t seen                # of these changes
-    cdef readonly intp_t row_nbytes  # of one drawn row, all columns
+    cdef ndarray live_state          # owner of the memory of ``live``
+    cdef int64_t live_edits          # EDITS of ``live`` when this ring was last followed
+    cdef const volatile int64_t* changes  # change counter: see ``tell_followers``
+    cdef int64_t seen                # value of ``changes`` when this ring was last followed
+    cdef readonly intp_t row_nbytes  # bytes of one drawn row, all columns
     cdef Pool pool                   # memory for large batches
-    cdef Undo undo                   # log of what a killed process leaves half-done, or None on the heap
-    cdef int64_t* lens_before        # of the same, or NULL
-    cdef str frozen                  # why nothing may be written, or None
+    cdef Undo undo                   # undo log of an arena in a file; None on the heap
+    cdef int64_t* lens_before        # ``undo.lens``; NULL on the heap
+    cdef str frozen                  # reason why the ring is read-only, or None
     cdef bint grows                  # whether the overflow lies in files that grow
     cdef SlotSet out                 # slots in use whose rows cannot be drawn
-    cdef AbsentRuns runs             # of absent rows
+    cdef AbsentRuns runs             # runs of absent rows
     cdef tuple trackers              # objects that record which rows are edited
-    cdef int64_t[:, ::1] hidden      # log of rows that became absent, in a circle: first, last, step
-    cdef int64_t n_hidden            # entries of this log so far
-    # Below: only with lookahead.
+    cdef int64_t[:, ::1] hidden      # circular log of rows that became absent: first, last, step
+    cdef int64_t n_hidden            # entries ever written to ``hidden``
+    # Only with lookahead:
     cdef int64_t kept_from           # id of the oldest row that is not left out
     cdef int64_t[::1] open_rows      # ids of incomplete rows: a queue of ``lookahead`` for each stream
-    cdef intp_t[::1] heads           # where the oldest of each queue is
-    cdef intp_t[::1] counts          # how many there are
-    cdef intp_t n_open               # in all queues
-    cdef int64_t first_complete      # the oldest row that this call completed, or -1
+    cdef intp_t[::1] heads           # place of the oldest row in each queue
+    cdef intp_t[::1] counts          # rows in each queue
+    cdef intp_t n_open               # rows in all queues
+    cdef int64_t first_complete      # the oldest row that the call in progress completed, or -1
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
@@ -150,10 +150,10 @@ cdef class Ring:
 
 cdef class DerivedState:
     cdef readonly Ring ring
-    # What the state was brought up to date for:
+    # The ring at the last ``c_mark_current``:
     cdef int64_t clears              # clears of the ring
-    cdef int64_t seen                # rows before this one were taken in
-    cdef int64_t oldest              # the oldest row that was not left out
+    cdef int64_t seen                # rows written
+    cdef int64_t oldest              # the oldest row that is not left out
     cdef int64_t edits               # edits of the ring
 
 
@@ -176,8 +176,8 @@ cdef inline void c_mark_current(DerivedState state) noexcept nogil:
 
 
 cdef class Beside:
-    cdef readonly Ring ring          # that the rows have to be added to, or None
-    cdef readonly intp_t n           # rows
+    cdef readonly Ring ring          # the only ring that may add the rows; None: any ring
+    cdef readonly intp_t n           # number of rows
     cdef object publish
 
     cdef int c_publish(self, int64_t first, int64_t clears, const uint8_t* present) except -1
@@ -192,26 +192,26 @@ cdef inline intp_t c_stored(Ring ring) noexcept nogil:
     return <intp_t> written if written < ring.capacity else ring.capacity
 
 
-cdef struct Walk:                # what a step along a stream reads, as it was at one time
-    const uint8_t* flags         # of slot 0
-    intp_t stride                # of the flags
+cdef struct Walk:                # state of a ring at one time, for steps along its streams
+    const uint8_t* flags         # flag byte of slot 0
+    intp_t stride                # bytes from the flags of a slot to those of the next
     intp_t capacity
     intp_t n_envs
     int64_t first                # oldest row in the ring
-    int64_t stop                 # behind the newest one
+    int64_t stop                 # id behind the newest row
     intp_t head                  # slot of ``stop``
     bint any_absent
-    const int32_t* onward        # of an absent row: rows of its run from it on; NULL without runs
-    const int32_t* back          # of an absent row: rows of its run up to it; NULL without runs
+    const int32_t* onward        # ``AbsentRuns.onward``
+    const int32_t* back          # ``AbsentRuns.back``
 
 
 cdef struct Cursor:              # a row on a walk
-    int64_t row                  # id
+    int64_t row                  # row id
     intp_t slot
 
 
 cdef struct Firsts:              # a column that marks first rows of episodes, in place of end flags
-    const uint8_t* values        # of slot 0; NULL: end flags are read
+    const uint8_t* values        # value of slot 0; NULL: end flags are read
     intp_t stride
 
 
@@ -282,7 +282,7 @@ cdef inline bint c_forward_in_episode(const Walk* walk, Cursor* at, Firsts first
 cdef inline intp_t c_rows_before(
     const Walk* walk, Cursor at, intp_t most, Firsts firsts, intp_t* out
 ) noexcept nogil:
-    """Walk back within the episode; ``out[-k]`` is the slot of the k-th row before. Returns the count.
+    """Walk back within the episode; ``out[-k]`` gets the slot of the k-th row before. Returns the count.
     """
     cdef intp_t count = 0
     while count < most:
@@ -300,7 +300,7 @@ cdef inline intp_t c_rows_before(
 cdef inline intp_t c_rows_after(
     const Walk* walk, Cursor at, intp_t most, Firsts firsts, intp_t* out
 ) noexcept nogil:
-    """Walk on within the episode; ``out[k]`` is the slot of the k-th row behind. Returns the count."""
+    """Walk on within the episode; ``out[k]`` gets the slot of the k-th row behind. Returns the count."""
     cdef intp_t count = 0
     while count < most and c_forward_in_episode(walk, &at, firsts):
         count += 1
@@ -316,16 +316,16 @@ cdef inline void c_repeat(intp_t* out, intp_t first, intp_t stop, intp_t slot) n
 
 
 cdef enum:
-    FETCHED_STEPS = 16           # of a window, at most: the machine fetches what follows by itself
+    FETCHED_STEPS = 16           # most rows prefetched of a window: the processor fetches the rest
 
 
 cdef inline intp_t c_window_rows(Ring ring) noexcept nogil:
-    """How many rows are fetched for each that is drawn: those that are read with it."""
+    """Rows to prefetch for each drawn row: the row and those of its n-step window."""
     return 1 + min(ring.lookahead, FETCHED_STEPS - 1)
 
 
 cdef inline void c_fetch(Ring ring, const intp_t* slots, intp_t n) noexcept nogil:
-    """Ask for the records of the rows at n slots, and of those that are read with them."""
+    """Prefetch the records at n slots, and those of the n-step windows from there on."""
     cdef intp_t i, size = ring.record_stride, rows = c_window_rows(ring)
     cdef const char* records = <const char*> ring.c_record(0)
     if ring.n_envs == 1:

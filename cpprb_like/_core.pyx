@@ -1,10 +1,10 @@
 """``Ring``: the rows of a buffer in caller-owned memory, their streams, episodes and end flags.
 
-It writes rows into memory that it is given, and knows which row follows which in its stream, where
-episodes end, and which rows can be drawn. Compiled because moving a small row costs less than any
-Python statement. Not here: the memory (``_files.arenas``), the fields (``_fields.schema``), reading
-rows (``_rows.gather``), which rows are drawn (``samplers``), and the methods that users call
-(``buffers._entry``, ``buffers._replay``).
+A ring writes rows into memory of its caller. It knows the order of the rows of each stream, the
+ends of episodes, and the rows that can be drawn. Compiled because copying a small row takes less
+time than a Python statement. Not here: the memory (``_files.arenas``), the fields
+(``_fields.schema``), reading rows (``_rows.gather``), which rows are drawn (``samplers``), and the
+methods that users call (``buffers._entry``, ``buffers._replay``).
 """
 
 cimport cython
@@ -40,9 +40,9 @@ cdef enum:  # columns of Ring.ends
 cdef enum:
     WRITE_CHUNK = 32              # rows written at a time: their records stay in the first cache
     HIDDEN = 64                   # entries in the log of hidden rows
-    LONGEST = 1 << 30             # rows of a window on each side, so that sums of two do not overflow
+    LONGEST = 1 << 30             # most rows of a window on each side: sums of two do not overflow
 
-# The same numbers for Python.
+# Numbers of ``_core.pxd`` for Python.
 N_STATE_WORDS = EPISODE_LENS
 WORD_WRITTEN = WRITTEN
 WORD_ABSENT_ROWS = ABSENT_ROWS
@@ -72,16 +72,16 @@ cdef class Moment:
 cdef class Ring:
     """Ring buffer over memory that the caller allocated; read-only for Python.
 
-    ``columns`` are the fields in declared order; ``chains`` those that are not stored as they are.
-    ``arena`` is all memory of the buffer but Python objects, ``state`` the words of its header.
-    ``record`` is offset and stride of the records, and the byte with the flags. ``ends`` are those
-    of ``Schema.end_fields``. Row i belongs to stream ``i % n_envs``. ``lookahead`` is n - 1 for
-    n-step returns: a row can be drawn when so many rows of its episode follow it, or the episode has
-    ended. ``capacity`` has ``lookahead * n_envs`` slots for incomplete rows; complete rows beyond the
-    other slots are left out. ``undo`` is the log of an arena in a file, with which the process may
-    be killed at any time. ``frozen`` says why nothing may be written. ``flags`` is memory for the
-    flags of a ring that follows one in another process: what that process writes next must not
-    change what this one has derived; then ``state`` is memory of its own as well.
+    ``columns`` are the fields in declared order; ``chains`` are the chained ones. ``arena`` is all
+    memory of the buffer but Python objects, ``state`` the words of its header. ``record`` is offset
+    and stride of the records, and the byte of the flags. ``ends`` is ``Schema.end_fields``. Row i
+    belongs to stream ``i % n_envs``. ``lookahead`` is n - 1 for n-step returns: a row can be drawn
+    when ``lookahead`` rows of its episode follow it, or the episode has ended. ``lookahead *
+    n_envs`` slots of ``capacity`` are for incomplete rows; complete rows beyond the other slots are
+    left out. ``undo`` is the log of an arena in a file, which restores the rows of a killed
+    process. ``frozen`` is the reason why nothing may be written, or None. ``flags`` is memory for
+    the flags of a follower: a ring over the rows of another process. A follower has ``state`` of
+    its own too, so derived state does not change with the next write of that process.
     """
 
     def __cinit__(
@@ -165,7 +165,7 @@ cdef class Ring:
 
     @property
     def handle_base(self):
-        """What handles count from: see ``row_handles``."""
+        """Base of the handles: see ``row_handles``."""
         return self.state[HANDLE_BASE]
 
     @property
@@ -180,21 +180,19 @@ cdef class Ring:
 
     @property
     def stop(self):
-        """The id behind that of the newest row that can be drawn; with more than one environment,
-        of the newest.
-        """
+        """The id behind the newest row that can be drawn; with several environments, the newest row."""
         return self.c_stop()
 
     @property
     def index_nbytes(self):
-        """Bytes of the index of the rows that can be drawn: 0 as long as all can."""
+        """Bytes of the index of the rows that can be drawn: 0 while all rows can be drawn."""
         return self.out.nbytes + self.runs.nbytes
 
     def __len__(self):
         return self.c_drawable()
 
     cdef intp_t c_drawable(self) noexcept nogil:
-        """How many rows can be drawn."""
+        """Number of rows that can be drawn."""
         return self.c_stored() - self.out.count
 
     cdef int64_t c_first(self) noexcept nogil:
@@ -217,7 +215,7 @@ cdef class Ring:
         return row >= self.open_rows[stream * self.lookahead + self.heads[stream]]
 
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil:
-        """The next row of the stream that holds a step, -1 if there is none among ``written``."""
+        """The next row that holds a step in the stream, before row ``written``; -1 without one."""
         cdef Walk walk = c_walk_of(self)
         cdef Cursor at = Cursor(row, <intp_t> (row % self.capacity))
         walk.stop = written
@@ -242,7 +240,7 @@ cdef class Ring:
         return <intp_t> (self.c_row_at(slot) % self.span)
 
     cdef int64_t c_row_of_public(self, intp_t slot) noexcept nogil:
-        """The row id of the row in a public slot; below ``c_first`` if there is none."""
+        """The row id of the row in a public slot; below ``c_first`` for an empty slot."""
         cdef int64_t last = self.c_stop() - 1
         return last - (last - slot) % self.span if slot <= last else -1
 
@@ -275,7 +273,7 @@ cdef class Ring:
         """Write n rows and make them visible; no Python code runs. Returns the slot of the first.
 
         ``rows`` are the values of each column, dense. Values of Python objects are exchanged with
-        those in the ring, so that the old ones die with the caller's array, after the rows are
+        those in the ring: the old objects die with the caller's array, after the rows are
         published.
         """
         cdef int64_t written = self.state[WRITTEN]
@@ -330,11 +328,11 @@ cdef class Ring:
         return first
 
     cdef void c_reserve(self, int64_t written, intp_t n) noexcept nogil:
-        """Announce in a file which rows will be written; the rows that they overwrite are not alive."""
+        """Announce rows in a file before they are written; the rows in their slots are dead now."""
         memcpy(self.lens_before, &self.state[EPISODE_LENS], self.n_envs * sizeof(int64_t))
         c_fence()
         self.state[RESERVED] = written + min(n, self.capacity)
-        if n > self.capacity:  # then two words change at the end
+        if n > self.capacity:  # WRITTEN and RESERVED change at the end
             self.c_save_state()
             self.undo.c_begin()
         if self.undo.added_at != NULL:
@@ -372,8 +370,8 @@ cdef class Ring:
             chain.c_write(&given)
 
     cdef object c_publish_ahead(self, char** rows, intp_t n, const uint8_t* present):
-        """As ``c_publish``, for a ring with ``lookahead``: returns the public slot of the first row
-        that it completed, or None.
+        """``c_publish`` for a ring with ``lookahead``: returns the public slot of the first row that
+        became complete, or None.
         """
         self.first_complete = -1
         self.c_publish(rows, n, present)
@@ -411,7 +409,7 @@ cdef class Ring:
         """Update which rows are complete, and which are left out, for a row that was added."""
         cdef intp_t stream = <intp_t> (row % self.n_envs) if self.n_envs > 1 else 0
         cdef intp_t place
-        if self.kept_from <= row - self.capacity:  # its slot is that of this row
+        if self.kept_from <= row - self.capacity:  # the oldest row is in the slot of the new one
             self.c_drop_oldest()
         if flags & END:
             while self.counts[stream]:
@@ -434,7 +432,7 @@ cdef class Ring:
         self.c_drop(row + 1)
 
     cdef void c_complete(self, intp_t stream) noexcept nogil:
-        """The oldest incomplete row of a stream is complete."""
+        """Mark the oldest incomplete row of a stream as complete."""
         cdef int64_t row = self.open_rows[stream * self.lookahead + self.heads[stream]]
         self.heads[stream] = self.heads[stream] + 1 if self.heads[stream] + 1 < self.lookahead else 0
         self.counts[stream] -= 1
@@ -444,13 +442,13 @@ cdef class Ring:
             self.first_complete = row
 
     cdef void c_drop(self, int64_t written) noexcept nogil:
-        """Leave out all rows but the newest ``size`` ones that are complete."""
+        """Leave out old rows until at most ``size`` rows are complete."""
         while self.kept_from + self.size + self.n_open < written:
             self.c_drop_oldest()
 
     cdef void c_drop_oldest(self) noexcept nogil:
         cdef intp_t slot = <intp_t> (self.kept_from % self.capacity), stream
-        if self.n_open and not self.c_can_draw(slot):  # a stream without a step for long
+        if self.n_open and not self.c_can_draw(slot):  # it may be incomplete
             stream = <intp_t> (self.kept_from % self.n_envs)
             if self.counts[stream] and self.kept_from == (
                 self.open_rows[stream * self.lookahead + self.heads[stream]]
@@ -480,7 +478,7 @@ cdef class Ring:
     cdef int c_rebuild(self) except -1:
         """Derive all state from the rows in memory, as if they had been added one by one.
 
-        The log of hidden rows skips more entries than it has, so what follows it looks at all rows.
+        The log of hidden rows skips more entries than it holds, so derived state reads all rows.
         """
         cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
         cdef intp_t slot
@@ -508,7 +506,7 @@ cdef class Ring:
         return 0
 
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil:
-        """As ``c_write_records`` for the commonest call: one step of one environment, none absent."""
+        """``c_write_records`` for the commonest call: one step of one environment, none absent."""
         cdef intp_t number
         cdef const intp_t* row
         cdef char* base = <char*> &self.arena[0]
@@ -522,7 +520,7 @@ cdef class Ring:
     cdef void c_write_records(
         self, char** rows, intp_t n, intp_t skip, intp_t slot, const uint8_t* present
     ) noexcept nogil:
-        """Write the records of rows ``skip`` to ``n``, and count on the episodes over all n.
+        """Write the records of rows ``skip`` to ``n``, and update episode lengths for all n rows.
 
         Chunk by chunk, so that records stay in the first cache while their columns are written: with
         chunks of 128 rows instead of 32, 1024 steps took 6.8 us and not 6.0.
@@ -564,7 +562,7 @@ cdef class Ring:
     cdef void c_count_steps(
         self, const uint8_t* flags, intp_t start, intp_t n, uint8_t any_flag
     ) noexcept nogil:
-        """Carry the lengths of the streams' episodes on over the rows of a chunk."""
+        """Update the length of each open episode for the rows of a chunk."""
         cdef intp_t row, stream
         if self.n_envs == 1 and not any_flag & ABSENT:
             row = n
@@ -583,7 +581,7 @@ cdef class Ring:
     cdef void c_count_absent(
         self, const uint8_t* flags, intp_t slot, intp_t n, intp_t stored
     ) noexcept nogil:
-        """Count the absent rows that go from n slots, and those that come."""
+        """Update the count of absent rows for n slots that get new rows."""
         cdef intp_t row
         for row in range(n):
             if slot + row < stored and self.c_flags(slot + row)[0] & ABSENT:
@@ -598,9 +596,9 @@ cdef class Ring:
     cdef uint8_t c_find_flags(
         self, char** rows, intp_t start, intp_t n, const uint8_t* present, uint8_t* flags
     ) noexcept nogil:
-        """The flags of n rows from their end fields: any set bit but the sign of a zero counts.
+        """Write the flags of n rows by their end fields: any set bit counts but the sign of a zero.
 
-        Rows that are not present are absent whatever these say. Returns the flags that some row may have.
+        Rows that are not ``present`` are ABSENT and nothing else. Returns all flags that may occur.
         """
         cdef uint8_t bits, sets, keeps, any_flag = 0
         cdef intp_t end, row, byte, nbytes
@@ -651,8 +649,7 @@ cdef class Ring:
         return 0
 
     cdef int c_hide(self, cnp.ndarray slots, Moment moment) except -1:
-        """Make the rows of one stream in the given slots, which are in use, absent; ends of episodes
-        stay.
+        """Make rows of one stream absent, by their slots, which are in use. Flags of ends stay.
 
         Returns 0, and changes nothing, if what was read at ``moment`` no longer holds, else 1.
         """
@@ -690,7 +687,7 @@ cdef class Ring:
         self.n_hidden += 1
 
     cdef void c_tell(self, intp_t slot) noexcept:
-        """The row in a slot was edited."""
+        """Tell the trackers that the row in a slot was edited."""
         cdef Tracker tracker
         for tracker in self.trackers:
             tracker.c_mark(slot)
@@ -704,7 +701,7 @@ cdef class Ring:
         return self.state[EPISODE_LENS + stream]
 
     cdef int c_clear(self) except -1:
-        """Forget all rows."""
+        """Remove all rows."""
         cdef intp_t used = -1
         self.c_check_writable()
         while used < self.c_stored():  # other threads may add rows during the allocation
@@ -743,7 +740,7 @@ cdef class Ring:
     # ------------------------------------------------------------------ moments
 
     def now(self):
-        """The present moment, to be taken before rows are chosen: see ``holds``."""
+        """The present ``Moment``: call this before rows are chosen, see ``holds``."""
         return self.c_now()
 
     cdef Moment c_now(self):
@@ -754,7 +751,7 @@ cdef class Ring:
         return moment
 
     def is_now(self, Moment moment not None):
-        """Whether nothing at all has changed since."""
+        """Whether no row was added, edited or cleared since that moment."""
         return self.c_is_now(moment)
 
     cdef bint c_is_now(self, Moment moment) noexcept:
@@ -763,7 +760,7 @@ cdef class Ring:
         )
 
     def holds(self, Moment moment not None, cnp.ndarray slots not None):
-        """Whether what was chosen and read of these slots since is as it was at that moment.
+        """Whether everything read of these slots since a moment is valid for that moment.
 
         That is so if none of them has another row by now, the ring was not cleared, and nothing
         was edited: values replaced, rows hidden, episodes ended. Rows that follow those in the
@@ -781,13 +778,13 @@ cdef class Ring:
         )
 
     cdef int64_t c_bound(self) noexcept nogil:
-        """The oldest row whose bytes another process has not begun to write over."""
+        """The oldest row whose bytes the writing process has not begun to overwrite."""
         c_read_fence()
         cdef int64_t reserved = self.live[RESERVED], written = self.live[WRITTEN]
         return max(reserved, written) - self.capacity
 
     cdef bint c_still_lives(self, cnp.ndarray slots) noexcept:
-        """Whether what was read of these slots is as it was when another process was followed."""
+        """Whether values that a follower read of these slots are those of its last update."""
         cdef int64_t bound = self.c_bound()
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef Chain chain
@@ -932,7 +929,7 @@ cdef class Ring:
         return self.out.c_list(n, True) if self.out.count else np.arange(n, dtype=np.intp)
 
     def ordered_slots(self):
-        """As ``present_slots``, in the order of public slots."""
+        """``present_slots`` in the order of public slots."""
         slots = self.present_slots()
         if self.span == self.capacity or len(slots) == 0:
             return slots
@@ -1026,7 +1023,7 @@ cdef class Ring:
         return last - (last - slots.astype(np.int64, copy=False)) % self.capacity
 
     cdef Column c_column(self, str name):
-        """The column of this name; there must be one."""
+        """The column of this name, which must exist."""
         cdef Column column
         for column in self.columns:
             if column.name == name:
@@ -1066,7 +1063,7 @@ cdef class DerivedState:
 
 
 cdef class Beside:
-    """Values that a call of ``add`` has for its rows beside those of the fields, such as priorities.
+    """Values that a call of ``add`` has for its rows beside its fields, such as priorities.
 
     A compiled subclass overrides ``c_publish``, and needs no ``publish``. Otherwise
     ``publish(first, clears)`` is called when n rows have been written, from row id ``first`` on. It
@@ -1078,9 +1075,9 @@ cdef class Beside:
         self.publish = publish
 
     cdef int c_publish(self, int64_t first, int64_t clears, const uint8_t* present) except -1:
-        """Take over the values of rows that have just been written.
+        """Take over the values of rows that were just written.
 
-        ``clears`` are those of the ring at that time. ``present`` is NULL if all rows hold a step.
+        ``clears`` is the ring's number of clears. ``present`` is NULL if all rows hold a step.
         """
         try:
             self.publish(first, clears)
@@ -1093,8 +1090,8 @@ cdef class Beside:
 def rebuild(Ring ring not None):
     """Derive the state of a fresh ring from rows that were loaded into its memory.
 
-    A function and not a method, as users have ``rb.ring`` and no method of it changes anything:
-    whatever changes rows has to hold the buffer's lock.
+    A function and not a method: users have ``rb.ring``, whose methods change nothing. A caller that
+    changes rows must hold the lock of the buffer.
     """
     ring.state[RESERVED] = ring.state[WRITTEN]
     ring.c_rebuild()
@@ -1103,7 +1100,7 @@ def rebuild(Ring ring not None):
 def tell_followers(Ring ring not None, cnp.ndarray changes not None):
     """Register the change counter of a ring: +2 when it hides rows; see ``processes._followers``.
 
-    The word lies in the memory of the ring's rows, which keeps it.
+    The word lies in the memory of the rows, which the ring keeps alive.
     """
     c_check_array(changes, "changes", cnp.NPY_INT64, 1)
     ring.changes = <const volatile int64_t*> cnp.PyArray_DATA(changes)
@@ -1113,7 +1110,7 @@ def stop_at(place, int signal):
     """Make this process send itself a signal at its next visit to a place; for tests.
 
     ``place`` is a key of ``STOPS``, or None for nowhere. The first three are passed by rows that
-    are added to a file or to shared memory, ``"editing"`` by what changes rows that are there.
+    are added to a file or to shared memory, ``"editing"`` by edits of stored rows.
     """
     c_stop_at(NOWHERE if place is None else STOPS[place], signal)
 
@@ -1131,7 +1128,7 @@ def track(Ring ring not None, tuple trackers not None):
 
 
 cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil:
-    """The row of the stream before that holds a step, -1 if there is none in the ring."""
+    """The previous row of the stream that holds a step; -1 if the ring has none."""
     cdef Walk walk = c_walk_of(ring)
     cdef Cursor at = Cursor(row, <intp_t> (row % ring.capacity))
     return at.row if c_backward(&walk, &at) else -1

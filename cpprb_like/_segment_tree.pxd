@@ -13,14 +13,14 @@ from cpprb_like._c.tree_node cimport Shape
 from cpprb_like._c.typedefs cimport float64_t, intp_t
 
 
-cdef enum Manner:            # of drawing
+cdef enum Manner:            # kinds of draws
     STRATIFIED
     INDEPENDENT
     DISTINCT
 
 
 cdef inline bitgen_t* c_bit_generator(bit_generator) except NULL:
-    """The generator as C calls it; its lock has to be held."""
+    """The C interface of a bit generator, whose lock the caller holds."""
     return <bitgen_t*> PyCapsule_GetPointer(bit_generator.capsule, "BitGenerator")
 
 
@@ -28,15 +28,15 @@ cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1
 
 
 cdef class MinTree:
-    cdef float64_t[::1] nodes    # from the level SIDE_LEVEL on
-    cdef float64_t[::1] leaves   # nodes of the sum tree
+    cdef float64_t[::1] nodes    # bounds, from the level SIDE_LEVEL on
+    cdef float64_t[::1] leaves   # ``nodes`` of the sum tree
     cdef Shape shape
 
     cdef float64_t c_min(self) noexcept nogil
 
 
 cdef class SumTree:
-    cdef readonly intp_t capacity    # leaves
+    cdef readonly intp_t capacity    # number of leaves
     cdef readonly float64_t largest  # upper bound of a leaf
     cdef float64_t[::1] nodes
     cdef Shape shape

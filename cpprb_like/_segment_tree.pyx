@@ -27,7 +27,7 @@ from cpprb_like.errors import NotEnoughDataError
 cnp.import_array()
 
 cdef enum:
-    LEAST_ROUND = 64             # draws that a further round of ``draw_distinct`` may have
+    LEAST_ROUND = 64             # least limit of draws in a further round of ``draw_distinct``
 
 
 def tree_size(capacity):
@@ -57,13 +57,13 @@ cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1:
 
 @cython.final
 cdef class MinTree:
-    """The least weight of a ``SumTree`` that is not zero.
+    """The least weight above zero of a ``SumTree``.
 
-    It has no leaves of its own; the sum tree keeps it up to date. Each of the lowest nodes is above
-    64 leaves. A node holds a bound: no leaf below it is less, and one had this value at some time.
-    Bounds are made exact only where that decides what the least of all is. So setting a leaf rarely
-    costs more than a comparison; with exact nodes it cost a cache miss and a look at eight children.
-    ``nodes`` is memory as that of a ``SumTree``, of ``min_tree_size(tree.capacity)`` numbers.
+    The leaves are those of the sum tree, which updates both trees. Each of the lowest nodes is above
+    64 leaves. A node holds a lower bound of its leaves, which one leaf had at some time. Bounds are
+    made exact only where the least of all depends on it. So setting a leaf rarely costs more than a
+    comparison; with exact nodes it cost a cache miss and a look at eight children. ``nodes`` is memory
+    for ``min_tree_size(tree.capacity)`` numbers, with the rules of ``SumTree``.
     """
 
     def __cinit__(self, float64_t[::1] nodes not None, SumTree tree not None):
@@ -78,7 +78,7 @@ cdef class MinTree:
         tree.minima = self
 
     cdef float64_t c_min(self) noexcept nogil:
-        """As ``min``."""
+        """``min`` in C."""
         cdef float64_t least = c_least_of_all(&self.nodes[0], &self.shape, &self.leaves[0])
         return least if least > 0.0 else INFINITY
 
@@ -183,7 +183,7 @@ cdef class SumTree:
             nodes = (nodes + (1 << SHIFT) - 1) >> SHIFT
 
     def rebuild(self):
-        """Compute all nodes from the leaves, as after loading nothing but these.
+        """Compute all nodes from the leaves, such as after loading the leaves alone.
 
         Raises ``ValueError`` if a leaf is no weight.
         """
@@ -198,7 +198,7 @@ cdef class SumTree:
         self.c_sum_above(0, self.capacity - 1)
 
     cdef intp_t c_check_indexes(self, indexes) except -1:
-        """Raise unless these are slots; their number."""
+        """Raise unless these are slots; return their number."""
         c_check_array(indexes, "indexes", cnp.NPY_INTP, -1)
         cdef const intp_t* leaves = <const intp_t*> cnp.PyArray_DATA(indexes)
         cdef intp_t k, capacity = self.capacity, n = cnp.PyArray_DIM(indexes, 0)
@@ -240,7 +240,7 @@ cdef class SumTree:
         for k in range(1, n):
             low = leaves[k] if leaves[k] < low else low
             high = leaves[k] if leaves[k] > high else high
-        # Where every second node above the leaves would be computed, all of them take less time.
+        # If half of the nodes above the leaves change, computing all of them takes less time.
         cdef bint scattered = (high >> SHIFT) - (low >> SHIFT) >= 2 * n
         while start < n:
             count = min(n - start, FETCHED)
@@ -396,9 +396,9 @@ cdef class SumTree:
     cdef intp_t c_draw(
         self, bitgen_t* bitgen, Manner manner, intp_t* leaves, float64_t* values, intp_t n
     ) noexcept nogil:
-        """Draw, and return how many slots have a weight, as far as was counted.
+        """Draw; return how many slots have a weight, counted up to the number that is needed.
 
-        Nothing is drawn if these are too few: none, or less than n for distinct slots.
+        Nothing is drawn if too few slots have one: none, or less than n for distinct slots.
         """
         cdef float64_t total = self.c_total()
         cdef intp_t k
@@ -428,7 +428,7 @@ cdef class SumTree:
     cdef intp_t c_draw_distinct(
         self, bitgen_t* bitgen, intp_t* leaves, float64_t* values, intp_t n
     ) noexcept nogil:
-        """How many slots were drawn, or have a weight if these are fewer than n."""
+        """Draw distinct slots; return n, or how many slots have a weight if fewer than n."""
         cdef float64_t* weights = self.c_level(0)
         cdef intp_t k, count, accepted, found = 0, summed = 0, max_draws = n
         count = c_count(&self.nodes[0], &self.shape, n)
@@ -439,12 +439,12 @@ cdef class SumTree:
             self.c_draw_independent(bitgen, leaves + found, values + found, count)
             accepted = found
             for k in range(found, found + count):
-                if weights[leaves[k]] > 0.0:  # a leaf of zero was drawn before
+                if weights[leaves[k]] > 0.0:  # a leaf of 0.0 was drawn before
                     leaves[accepted] = leaves[k]
                     values[accepted] = values[k]
                     weights[leaves[k]] = 0.0
                     accepted += 1
-            if accepted == found:  # only where the nodes are not the sums of the leaves
+            if accepted == found:  # only in a damaged tree, whose nodes are no sums of its leaves
                 break
             max_draws = max(2 * (accepted - found), LEAST_ROUND)
             if accepted < n:

@@ -52,18 +52,18 @@ cdef extern from *:
 
 cdef enum:
     CACHE_LINE = 64
-    FETCHED = 64              # rows, or nodes, whose cache lines are fetched before the first is read
+    FETCHED = 64              # rows, or nodes, whose cache lines are prefetched at a time
     UNLOCKED_NBYTES = 32768   # smaller copies keep the interpreter lock: taking it back costs more
-    INTERLEAVE_NBYTES = 4096  # that stay in the first cache while parts are put between parts
-    PIECE = 512               # bytes copied while as many of the next row are fetched
-    LONGEST = 65536           # rows in pieces: in longer ones the processor sees what comes next
-    CACHED_NBYTES = 1 << 23   # of a batch: what is written of a larger one is not read from caches
+    INTERLEAVE_NBYTES = 4096  # bytes that stay in the first cache while parts are interleaved
+    PIECE = 512               # bytes copied while as many bytes of the next row are prefetched
+    LONGEST = 65536           # most bytes of rows in pieces: the processor prefetches longer rows itself
+    CACHED_NBYTES = 1 << 23   # bytes of a batch that a cache holds until the batch is read
 
 
 cdef inline void c_prefetch_rows(
     const char* rows, intp_t stride, intp_t size, const intp_t* slots, intp_t n
 ) noexcept nogil:
-    """Ask for the cache lines of the rows at n slots."""
+    """Prefetch the cache lines of the rows at n slots."""
     cdef intp_t k
     cdef const char* line
     cdef const char* last
@@ -147,7 +147,7 @@ cdef inline void c_gather_at(
 cdef inline void c_gather_pieces(
     char* out, const char* column, intp_t stride, intp_t size, const intp_t* slots, intp_t n
 ) noexcept nogil:
-    """As ``c_gather``, of rows of a piece or more; the next row is fetched while one is copied.
+    """``c_gather`` of rows of a PIECE or more; the next row is prefetched while one is copied.
 
     The processor foresees the lines of a row but not where the next one is: 1024 rows of 1 kB take
     0.22 ms and not 0.37, 128 of 7 kB 63 us and not 101, 256 of 28 kB 0.41 ms and not 0.50.
@@ -163,7 +163,7 @@ cdef inline void c_gather_pieces(
 cdef inline void c_copy_ahead(
     char* to, const char* row, const char* following, intp_t size
 ) noexcept nogil:
-    """Copy a row of a piece or more while as much of the following one is fetched."""
+    """Copy a row of a PIECE or more while as many bytes of the following row are prefetched."""
     cdef intp_t line, o = 0
     while o + PIECE <= size:
         for line in range(PIECE // CACHE_LINE):
@@ -178,7 +178,7 @@ cdef inline void c_copy_ahead(
 cdef inline void c_stream_ahead(
     char* to, const char* row, const char* following, intp_t size
 ) noexcept nogil:
-    """As ``c_copy_ahead``, past the caches, where there is ``STREAMS``; call ``c_end_stream``.
+    """``c_copy_ahead`` past the caches, if ``STREAMS``; the caller calls ``c_end_stream``.
 
     For batches that no cache keeps: 1024 pairs of rows of 28 kB take 2.8 ms and not 5.4, and with one
     pass over them 5.9 and not 8.6. Of 7 MB, where other programs use the cache too (32 MB, shared by

@@ -1,9 +1,9 @@
 """Memory fences: stores before a fence reach memory before stores after it.
-A full fence also keeps what is read after it behind what is written before it.
+A full fence also keeps loads after it behind stores before it.
 
-A process that is killed stops between two stores, and another one may read the same memory at any
-time. Neither may find the second of two stores without the first: the one who reads has a fence between its loads,
-too. On x86 such a fence only binds the compiler.
+A killed process stops between two stores, and another process may read the same memory at any time.
+The second of two stores must never be found without the first. So a reader has a fence between its
+loads, too. On x86 such a fence only binds the compiler.
 """
 
 cdef extern from *:

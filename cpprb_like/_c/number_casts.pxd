@@ -5,7 +5,7 @@ from cpython.object cimport PyObject
 from cpprb_like._c.typedefs cimport intp_t
 
 
-cdef enum:  # kinds: native numbers of up to 8 bytes
+cdef enum:  # kinds of numbers: native, of up to 8 bytes
     NO_NUMBER = 0
     BOOL = 1
     INT8 = 2

@@ -24,7 +24,7 @@ cdef extern from *:
     """
     PyObject* c_type "CPPRB_TYPE_OF"(PyObject* value)
 
-# Bools are called ``char``, which is neither of the integers of a byte.
+# Bools are ``char``, a type of its own beside the signed and unsigned integers of a byte.
 ctypedef fused given_t:
     char
     int8_t
@@ -63,7 +63,7 @@ ctypedef fused unsigned_t:
 cdef str NUMBERS = "fd?lqihbLQIHB"
 cdef tuple SCALAR_TYPES = tuple([np.dtype(char).type for char in NUMBERS])
 cdef intp_t[13] SCALAR_KINDS
-cdef intp_t[25] KINDS                # by the number of NumPy's type
+cdef intp_t[25] KINDS                # kind, by number of NumPy's type
 cdef dict KINDS_BY_NAME = {
     "bool": BOOL, "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "uint8": UINT8,
     "uint16": UINT16, "uint32": UINT32, "uint64": UINT64, "float32": FLOAT32, "float64": FLOAT64,
@@ -78,12 +78,12 @@ for place in range(13):
 
 
 cdef intp_t c_kind_of(int typenum) noexcept nogil:
-    """The kind of number that a NumPy type is."""
+    """Kind of a NumPy type, by its number."""
     return KINDS[typenum] if 0 <= typenum < 25 else NO_NUMBER
 
 
 cdef intp_t c_kind_of_scalar(PyObject* value) noexcept:
-    """Kind of a NumPy scalar; NO_NUMBER for instances of subclasses, which may be anything."""
+    """Kind of a NumPy scalar; NO_NUMBER for other objects and for instances of subclasses."""
     cdef intp_t k
     for k in range(13):
         if c_type(value) == <PyObject*> SCALAR_TYPES[k]:
@@ -92,7 +92,7 @@ cdef intp_t c_kind_of_scalar(PyObject* value) noexcept:
 
 
 cdef intp_t c_size_of(intp_t kind) noexcept nogil:
-    """Bytes of a number."""
+    """Bytes of a number of a kind."""
     if kind == BOOL or kind == INT8 or kind == UINT8:
         return 1
     if kind == INT16 or kind == UINT16:
@@ -101,7 +101,7 @@ cdef intp_t c_size_of(intp_t kind) noexcept nogil:
 
 
 cdef inline bint c_cast_one(given_t value, wanted_t* to) noexcept nogil:
-    """Store a number; false if it means another one then."""
+    """Store a number as another type; false if the value changes more than by rounding."""
     cdef float64_t most
     cdef bint inside
     if wanted_t is char:
@@ -115,12 +115,12 @@ cdef inline bint c_cast_one(given_t value, wanted_t* to) noexcept nogil:
         return True
     elif wanted_t is float32_t:
         to[0] = <wanted_t> value
-        if given_t is float64_t:  # a difference to itself is 0 unless it is infinite or NaN
+        if given_t is float64_t:  # x - x is 0 unless x is infinite or NaN
             return not ((to[0] - to[0] != 0) & (value - value == 0))
         else:
             return True
     elif given_t is float64_t or given_t is float32_t:
-        # 2 ** bits: the type's own limits are no floats where it is wide.
+        # 2 ** bits: limits of wide integers are no exact floats.
         most = 2.0 * <float64_t> (<uint64_t> 1 << (8 * sizeof(wanted_t) - 2))
         if wanted_t in unsigned_t:
             inside = 0.0 <= value < 2.0 * most
@@ -136,7 +136,7 @@ cdef inline bint c_cast_one(given_t value, wanted_t* to) noexcept nogil:
 cdef inline bint c_cast_all(
     given_t of, wanted_t as_, const char* values, intp_t stride, char* to, intp_t n
 ) noexcept nogil:
-    """As ``c_cast_run``; the kinds are those of the first two arguments."""
+    """``c_cast_run`` for two C types."""
     cdef given_t value
     cdef wanted_t* out = <wanted_t*> to
     cdef bint sound = True
@@ -155,7 +155,7 @@ cdef inline bint c_cast_all(
 cdef bint c_cast_to(
     given_t of, intp_t wanted, const char* values, intp_t stride, char* to, intp_t n
 ) noexcept nogil:
-    """As ``c_cast_run``; the kind that is given is that of the first argument."""
+    """``c_cast_run`` for one C type of the values."""
     if wanted == FLOAT32:
         return c_cast_all[given_t, float32_t](of, 0, values, stride, to, n)
     if wanted == FLOAT64:
@@ -216,11 +216,11 @@ cdef bint c_cast_block(
     intp_t given, intp_t wanted, const char* values, intp_t ndim, const intp_t* dims,
     const intp_t* strides, char* to,
 ) noexcept nogil:
-    """As ``c_cast_run``, for an array of any strides, whose numbers are stored in its order."""
+    """``c_cast_run`` for an array of any strides; numbers are stored in the order of its axes."""
     cdef intp_t k, axis, size = 1
     while ndim and dims[ndim - 1] == 1:
         ndim -= 1
-    # Axes that lie dense behind one another are one.
+    # Dense neighbouring axes are one.
     cdef intp_t run = 1, inner = ndim
     while inner and (inner == ndim or strides[inner - 1] == dims[inner] * strides[inner]):
         inner -= 1

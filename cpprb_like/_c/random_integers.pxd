@@ -7,8 +7,8 @@ from cpprb_like._c.typedefs cimport intp_t, uint32_t, uint64_t
 
 cdef struct Bits:
     bitgen_t* source
-    uint64_t word            # its high half is still to be used ...
-    bint half_left           # ... if this says so
+    uint64_t word            # the last random word
+    bint half_left           # whether the high half of ``word`` is unused
 
 
 cdef inline Bits c_bits_of(bitgen_t* source) noexcept nogil:
@@ -22,7 +22,7 @@ cdef inline Bits c_bits_of(bitgen_t* source) noexcept nogil:
 cdef inline uint64_t c_half(Bits* bits) noexcept nogil:
     """32 random bits: the low half of a number of 64, then its high half.
 
-    One call of the generator for two numbers; that was a third of the time of a draw.
+    One call of the generator gives two numbers; calls were a third of the time of a draw.
     """
     bits.half_left = not bits.half_left
     if bits.half_left:
@@ -66,9 +66,9 @@ cdef inline uint64_t c_bounded(Bits* bits, uint64_t n) noexcept nogil:
 
 
 cdef inline void c_bounded_each(Bits* bits, uint64_t n, intp_t* numbers, intp_t count) noexcept nogil:
-    """``count`` uniform integers in [0, n): those that ``c_bounded`` gives one by one.
+    """``count`` uniform integers in [0, n), equal to those of ``count`` calls of ``c_bounded``.
 
-    Two of one word without a branch, which takes half as many instructions.
+    Two numbers of a word are made without a branch, in half as many instructions.
     """
     cdef uint64_t word, product
     cdef uint32_t threshold

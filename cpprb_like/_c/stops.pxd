@@ -1,8 +1,8 @@
 """Stop places: points between two stores at which tests stop or kill a process that writes.
 
-A signal that comes from outside comes at a random moment, and most moments are harmless. So the few
-that matter have names, and ``_core.stop_at`` says at which of them the process signals itself. One
-load and a branch at each; only writers of files pass one when they add.
+A signal from outside arrives at a random moment, and most moments are harmless. So the few critical
+places have names, and ``_core.stop_at`` sets the place at which the process signals itself. A place
+costs a load and a branch; ``add`` passes one only if the rows lie in a file.
 """
 
 cdef extern from *:
@@ -28,7 +28,7 @@ cdef extern from *:
 
 cdef enum:
     NOWHERE = 0
-    STOP_RESERVED = 1   # rows were reserved, and no byte of them is written
-    STOP_AMID = 2       # the records are written, large and chained fields are not
-    STOP_WRITTEN = 3    # all is written, but not published
-    STOP_EDITING = 4    # an edit of rows that are there was announced
+    STOP_RESERVED = 1   # rows are reserved, none of their bytes is written
+    STOP_AMID = 2       # records are written, large and chained fields are not
+    STOP_WRITTEN = 3    # all bytes are written, the rows are not published
+    STOP_EDITING = 4    # an edit of stored rows is announced

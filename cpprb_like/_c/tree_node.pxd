@@ -1,11 +1,11 @@
 """Tree nodes with eight children: memory layout, sums, bounds and the search for a target.
 
-An array holds the levels of a tree one after another, leaves first, each filled up with zeros to a
-multiple of eight nodes; so the children of a node are one cache line, if the array begins with one.
-Zeros everywhere are a tree of zero weights. A sum is always added up from its children, in an
-order that is written out, so the sums depend on the leaves alone: no rounding piles up, and
-every platform has the same bits. Eight, because 16 to a node took 1.8 times as long to set and 1.4
-times as long to search, though there are fewer levels.
+An array holds the levels of a tree one after another, leaves first. Zeros fill each level up to a
+multiple of eight nodes. So the children of a node are one cache line, if the array begins with one.
+Zeros everywhere are a tree of zero weights. A sum is always added up from its children, in a fixed
+order. So sums depend on the leaves alone, rounding errors do not accumulate, and every platform has
+the same bits. With 16 children to a node there are fewer levels, but setting took 1.8 times as long,
+and searching 1.4 times.
 """
 
 from libc.math cimport INFINITY
@@ -20,16 +20,16 @@ cdef enum:
     SHIFT = 3                # log2 of it
     MAX_LEVELS = 21          # more than the largest capacity needs
     MAX_CAPACITY_BITS = 56
-    SHARED = 8               # searches to a node, from which on neighbours are likely to share it
+    SHARED = 8               # searches for each node, from which on neighbours probably share nodes
     SIDE_LEVEL = 2           # where trees of bounds begin: their lowest nodes stand over 64 leaves
-    SIDE_SHIFT = 6           # log2 of these
+    SIDE_SHIFT = 6           # log2 of these 64
 
 
 cdef struct Shape:
-    intp_t levels               # with the leaves and the root
-    intp_t count[MAX_LEVELS]    # nodes of each level that stand for leaves; leaves are level 0
-    intp_t offset[MAX_LEVELS]   # where each level begins
-    intp_t size                 # of the array
+    intp_t levels               # number of levels, leaves and root included
+    intp_t count[MAX_LEVELS]    # nodes of each level without padding; leaves are level 0
+    intp_t offset[MAX_LEVELS]   # place of the first node of each level
+    intp_t size                 # length of the array
 
 
 cdef inline int c_measure(intp_t capacity, Shape* shape) except -1:
@@ -50,14 +50,14 @@ cdef inline int c_measure(intp_t capacity, Shape* shape) except -1:
 
 
 cdef inline float64_t c_sum(const float64_t* c) noexcept nogil:
-    """The sum of a node's children: the last of the running sums that ``c_descend`` goes by."""
+    """The sum of a node's children, equal to the last running sum of ``c_descend``."""
     return (((c[0] + c[1]) + (c[2] + c[3])) + (c[4] + c[5])) + (c[6] + c[7])
 
 
 cdef inline void c_run(const float64_t* c, float64_t* before) noexcept nogil:
-    """The running sums of a node's children: of each, the sum of those before it.
+    """The running sums of a node's children: for each child the sum of the children before it.
 
-    They never fall, however they are rounded.
+    The sums never decrease, however they are rounded.
     """
     cdef float64_t two = c[0] + c[1]
     cdef float64_t four = two + (c[2] + c[3])
@@ -73,9 +73,9 @@ cdef inline void c_run(const float64_t* c, float64_t* before) noexcept nogil:
 
 
 cdef inline intp_t c_choose(const float64_t* before, float64_t* target) noexcept nogil:
-    """Which child holds the target; what comes before that child is taken off the target.
+    """The child that holds the target; the sum before that child is subtracted from the target.
 
-    A child other than the last is chosen only if it made the sum rise above the target, and a child
+    A child other than the last is chosen only if it raises the sum above the target, and a child
     of zero only if it is the last.
     """
     cdef intp_t child = 0, k
@@ -119,7 +119,7 @@ cdef inline uint64_t c_rank(float64_t weight) noexcept nogil:
 
 
 cdef inline float64_t c_least(const float64_t* weights, intp_t n) noexcept nogil:
-    """The least of n weights that is not zero; zero if all are."""
+    """The least of n weights that is not zero; zero if all are zero."""
     cdef uint64_t rank, lowest = c_rank(0.0)
     cdef float64_t weight
     cdef intp_t k
@@ -134,10 +134,10 @@ cdef inline float64_t c_least(const float64_t* weights, intp_t n) noexcept nogil
 cdef inline void c_admit(
     float64_t* nodes, const Shape* shape, const intp_t* leaves, const float64_t* weights, intp_t n
 ) noexcept nogil:
-    """Leaves have got new weights: lower the bounds that are above these.
+    """Lower the bounds above leaves that have new weights.
 
-    ``nodes`` is the level SIDE_LEVEL. Few weights are below the bound of 64 leaves, so as a rule
-    this is one comparison for each.
+    ``nodes`` is the level SIDE_LEVEL. Few weights are below the bound of 64 leaves, so mostly
+    the cost is one comparison for each leaf.
     """
     cdef intp_t k, node, level
     cdef uint64_t rank
@@ -162,7 +162,7 @@ cdef inline void c_settle(
     """Compute the nodes ``first`` to ``last`` of the level SIDE_LEVEL from their leaves, and those
     above them from their children.
     """
-    cdef intp_t node, level = SIDE_LEVEL, filled = shape.offset[1]  # whole nodes of the sums
+    cdef intp_t node, level = SIDE_LEVEL, filled = shape.offset[1]  # leaves, padding included
     cdef const float64_t* below
     for node in range(first, last + 1):
         nodes[node] = c_least(
@@ -181,7 +181,7 @@ cdef inline void c_settle(
 cdef inline float64_t c_least_of_all(
     float64_t* nodes, const Shape* shape, const float64_t* leaves
 ) noexcept nogil:
-    """The least of all weights that is not zero; zero if all are.
+    """The least of all weights that is not zero; zero if all are zero.
 
     The root is a bound. Going down by the child that has its parent's bound leads to 64 leaves; if
     one of them has that weight, it is the result. Otherwise the bounds are those of earlier
@@ -209,9 +209,9 @@ cdef inline float64_t c_least_of_all(
 
 
 cdef inline intp_t c_count(const float64_t* tree, const Shape* shape, intp_t most) noexcept nogil:
-    """How many leaves have a weight, counted up to ``most``.
+    """Number of leaves that have a weight, counted up to ``most``.
 
-    A node of zero is passed over with all below it, so the cost is a few nodes for each leaf found.
+    A node of zero is skipped with all nodes below, so the cost is a few nodes for each leaf found.
     """
     cdef intp_t node = 0, level = shape.levels - 1, found = 0
     while node < shape.count[level] and found < most:
@@ -230,7 +230,7 @@ cdef inline intp_t c_count(const float64_t* tree, const Shape* shape, intp_t mos
 cdef inline intp_t c_find_guarded(
     const float64_t* tree, const Shape* shape, float64_t target
 ) noexcept nogil:
-    """Search for one target; where it lies beyond all children, the last with a weight counts.
+    """Search for one target; for one beyond all children, the last child with a weight is taken.
 
     The same leaf as without a guard, where that one has a weight.
     """
@@ -247,7 +247,7 @@ cdef inline intp_t c_find_guarded(
 
 
 cdef inline intp_t c_within(intp_t node, intp_t last, float64_t* target) noexcept nogil:
-    """The node, or for one beyond all weights the last, of which the target is the end."""
+    """The node, or for a node beyond all weights the last one, with the target at its end."""
     if node > last:
         target[0] = INFINITY
         return last
@@ -258,7 +258,7 @@ cdef inline void c_find(
     const float64_t* tree, const Shape* shape,
     const float64_t* targets, intp_t* leaves, float64_t* values, intp_t n,
 ) noexcept nogil:
-    """Search for targets from 0 to the total, which is not zero.
+    """Search for targets from 0 to the total of all weights, which is not zero.
 
     Many descents go down side by side, so that their cache misses overlap. Near the root, where
     targets that ascend share nodes, a descent uses the running sums of the one before: draws of
@@ -297,7 +297,7 @@ cdef inline void c_find(
         line = tree
         for k in range(count):
             node = nodes[k]
-            if not line[node] > 0.0:  # the sums rounded to below the target
+            if not line[node] > 0.0:  # rounding made the sums less than the target
                 node = c_find_guarded(tree, shape, targets[start + k])
             leaves[start + k] = node
             if values != NULL:

@@ -1,4 +1,4 @@
-"""Attributes and C signatures of the fields that are chained."""
+"""Attributes and C signatures of ``Chain``, ``FrameStack`` and ``NextOf``."""
 
 from numpy cimport ndarray
 
@@ -8,35 +8,35 @@ from cpprb_like._machine.blocks cimport Values
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
-cdef struct NewRows:         # that are being written
-    char** values            # of each column, by its place; dense
+cdef struct NewRows:         # rows of an ``add`` in progress
+    char** values            # dense values of each column, by ``place``
     intp_t n
-    int64_t first            # row id
-    int64_t oldest           # row id of the oldest row that is in the ring afterwards
-    const uint8_t* flags     # of the slots, after the rows were written
+    int64_t first            # id of the first row
+    int64_t oldest           # id of the oldest row in the ring after the call
+    const uint8_t* flags     # flag byte of slot 0; flags of these rows are written
     intp_t flag_stride
-    uint8_t absent           # the flag of a row without a step
+    uint8_t absent           # the flag ABSENT
     int64_t base             # rows before the last clear
 
 
 cdef class Chain:
-    cdef readonly str name           # of the field
-    cdef intp_t place                # of the field among the addresses of a call
+    cdef readonly str name           # name of the field
+    cdef intp_t place                # place of its address among those of a call
     cdef intp_t capacity
     cdef intp_t n_envs
-    cdef readonly intp_t nbytes      # of a value
-    cdef ndarray latest              # memory for the value of the newest row of each stream
-    cdef char* latest_data           # where these are
-    cdef char* spare_data            # where the next ones go, in a file; NULL on the heap
-    cdef int64_t* tags               # in a file: ``base`` + rows written, for the values in each of the two places
-    cdef intp_t which                # of the two places has these
-    cdef ndarray seen                # whether there is one
-    cdef ndarray choices             # for each row of a call: where ``c_write`` writes a value; see ``c_reserve``
-    cdef int64_t promise             # of a ring that follows another: the tag of the values in ``latest_data``
-    cdef bint is_promise_read        # ... and whether one of them was read since
-    cdef readonly tuple asides       # its ``Overflow``, one or two
-    cdef readonly int64_t compared   # values that were compared with a neighbouring row's so far ...
-    cdef readonly int64_t apart      # ... and of them those that went to the overflow as a whole
+    cdef readonly intp_t nbytes      # bytes of a value
+    cdef ndarray latest              # value of the newest row of each stream
+    cdef char* latest_data           # address of these values
+    cdef char* spare_data            # in a file: address of the next ones; NULL on the heap
+    cdef int64_t* tags               # in a file: tag of each of the two places, ``base`` + rows written
+    cdef intp_t which                # which of the two places has the newest values
+    cdef ndarray seen                # whether a stream has a newest row
+    cdef ndarray choices             # by row of a call: where ``c_write`` writes the value
+    cdef int64_t promise             # of a follower: tag of the values in ``latest_data``
+    cdef bint is_promise_read        # of a follower: whether such a value was read
+    cdef readonly tuple asides       # the overflow: one or two ``Overflow``
+    cdef readonly int64_t compared   # count of values compared with those of neighbouring rows
+    cdef readonly int64_t apart      # of these, values that went to the overflow as a whole
 
     cdef int c_reserve(self, NewRows* rows) except -1
     cdef void c_write(self, NewRows* rows) noexcept nogil
@@ -55,17 +55,17 @@ cdef class Chain:
 
 
 cdef class FrameStack(Chain):
-    cdef readonly intp_t depth       # frames of a value
-    cdef intp_t outer                # runs of bytes of a frame ...
-    cdef intp_t inner                # ... and the length of one
+    cdef readonly intp_t depth       # number of frames of a value
+    cdef intp_t outer                # number of runs of bytes of a frame
+    cdef intp_t inner                # length of such a run
     cdef intp_t frame_nbytes
-    cdef intp_t n_frames             # in the circle
+    cdef intp_t n_frames             # slots of ``frames``, a circular queue
     cdef uint8_t[::1] frames         # the newest frame of each row
-    cdef char* frame_data            # of ``frames``
-    cdef Overflow older                 # all frames but the newest of stacks that did not slide
-    cdef uint8_t[::1] runs           # of each slot: rows before it whose frames are part of its value
-    cdef readonly tuple shape        # of a value
-    cdef readonly intp_t axis        # of the frames
+    cdef char* frame_data            # address of ``frames``
+    cdef Overflow older                 # all frames but the newest of stacks that are no shift
+    cdef uint8_t[::1] runs           # by slot: number of rows before it whose frames its value has
+    cdef readonly tuple shape        # shape of a value
+    cdef readonly intp_t axis        # axis of the frames
 
     cdef const char* c_frame(self, int64_t row) noexcept nogil
     cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil
@@ -75,12 +75,12 @@ cdef class FrameStack(Chain):
 
 
 cdef class NextOf(Chain):
-    cdef Column column               # the field whose next value this is, ...
-    cdef FrameStack stack            # ... or this one
+    cdef Column column               # the field whose next value this is, or None
+    cdef FrameStack stack            # the same if that field is a ``FrameStack``, else None
     cdef uint8_t[::1] arena
-    cdef uint8_t[::1] marks          # of each slot: where the next value is
-    cdef Overflow whole                 # next values
-    cdef Overflow newest                # newest frames of next values
+    cdef uint8_t[::1] marks          # by slot: where the next value is, see the enum in the module
+    cdef Overflow whole                 # next values that are stored whole
+    cdef Overflow newest                # next values of which the newest frame is stored
 
     cdef intp_t c_source(self) noexcept nogil
     cdef bint c_is_own(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil

@@ -29,12 +29,12 @@ from cpprb_like._machine.aligned import aligned
 cnp.import_array()
 
 cdef enum:
-    DEEPEST = 256            # frames of a stack: ``runs`` are bytes
+    DEEPEST = 256            # most frames of a stack, as ``runs`` are bytes
 
 cdef enum:  # where the next value of a row is
-    FOLLOWS = 0              # in the next row
+    FOLLOWS = 0              # value of the next row
     KEPT_WHOLE = 1
-    KEPT_FRAME = 2           # the row's own stack, shifted by a frame that is stored apart
+    KEPT_FRAME = 2           # stack of the row itself, shifted by a frame in the overflow
 
 
 cdef class Chain:
@@ -51,7 +51,7 @@ cdef class Chain:
         self.choices = np.zeros(1, np.uint8)
 
     cdef int c_reserve(self, NewRows* rows) except -1:
-        """Compare the values of new rows with their neighbours', once.
+        """Compare the values of new rows with those of neighbouring rows, once.
 
         The outcomes are the ``choices`` that ``c_write`` follows, and the overflow gets room for the
         values that it will take. Nothing else is written.
@@ -64,10 +64,10 @@ cdef class Chain:
     cdef int c_gather(
         self, const int64_t* rows, intp_t n, int64_t written, char* to
     ) except -1:
-        """Copy the values of rows in the ring, of which ``written`` were written so far.
+        """Copy the values of rows of a ring that had ``written`` rows when they were chosen.
 
         Called with the interpreter lock, and copies without it; the caller has to check whether the
-        rows were overwritten meanwhile.
+        rows were overwritten during the call.
         """
         cdef Values values
         self.c_open(&values, to, n)
@@ -80,23 +80,23 @@ cdef class Chain:
         return 0
 
     cdef int c_open(self, Values* values, char* to, intp_t n) except -1:
-        """Make room to note where n values lie, which are copied to ``to``: see ``c_close``."""
+        """Allocate the addresses of n values that will be copied to ``to``; ``c_close`` frees them."""
         return 0
 
     cdef tuple c_held(self):
-        """The memory of the overflow: it stays allocated while this reference exists."""
+        """Reference to the memory of the overflow, which stays allocated as long."""
         return ()
 
     cdef void c_aim(
         self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
     ) noexcept:
-        """Note where the values of rows lie, of each for its place among ``values``, or in their order.
+        """Note the addresses of the values of rows, at their ``places`` in ``values``, or in order.
 
         A value that the next row will overwrite is copied at once.
         """
 
     cdef bint c_lacks_room(self) noexcept:
-        """Whether a file has not the room that ``c_reserve`` asked for."""
+        """Whether a file has too little room for the values that ``c_reserve`` counted."""
         cdef Overflow aside
         for aside in self.asides:
             if aside.c_lacks_room():
@@ -104,7 +104,7 @@ cdef class Chain:
         return False
 
     cdef bint c_find_promises(self, int64_t tag) noexcept:
-        """Read the newest values where the process that writes had them at ``tag``; false if they are gone."""
+        """Use the newest values that the writing process stored with ``tag``; false if they are gone."""
         cdef char* data = <char*> self.tags + 2 * sizeof(int64_t)
         cdef intp_t size = (self.n_envs * self.nbytes + 7) // 8 * 8
         self.which = 1 if self.tags[1] == tag else 0
@@ -126,20 +126,20 @@ cdef class Chain:
         return complete
 
     cdef bint c_promises_hold(self) noexcept:
-        """Whether the newest values that were read were there; of a ring that follows another."""
+        """Whether the newest values that a follower has read were intact."""
         return not self.is_promise_read or self.tags[self.which] == self.promise
 
     cdef void c_clear(self, int64_t base) noexcept nogil:
-        """Forget all rows; ``base`` rows and more have been written so far."""
+        """Forget all rows. ``base`` is at least the number of rows written so far."""
         cdef intp_t stream
         for stream in range(self.n_envs):
             (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = False
 
     cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil:
-        """Keep the newest value of each stream."""
+        """Store the newest value of each stream."""
         cdef intp_t k, stream
         cdef char* to = self.latest_data
-        if self.spare_data != NULL:  # the old values stay until the rows are published
+        if self.spare_data != NULL:  # readers use the old values until the rows are published
             to = self.spare_data
             self.which = 1 - self.which
             self.tags[self.which] = -1
@@ -159,13 +159,13 @@ cdef class Chain:
         return sum([aside.total_nbytes for aside in self.asides])
 
     def newest(self):
-        """The value of the newest row of each stream, and whether there is one: fresh arrays."""
+        """The value of the newest row of each stream, and whether a row exists: fresh arrays."""
         cdef cnp.ndarray latest = np.empty((self.n_envs, self.nbytes), np.uint8)
         memcpy(cnp.PyArray_DATA(latest), self.latest_data, self.n_envs * self.nbytes)
         return latest, self.seen.copy()
 
     def save(self):
-        """The state besides the memory that was passed to the constructor."""
+        """State, without the memory that was passed to the constructor."""
         return *self.newest(), [aside.save() for aside in self.asides]
 
 
@@ -183,19 +183,19 @@ cdef inline const char* c_before(
 
 
 cdef inline uint8_t* c_choices_of(Chain chain, intp_t n) except NULL:
-    """Memory for a choice about each of n rows."""
+    """Memory for the choices of n rows: see ``c_reserve``."""
     if cnp.PyArray_DIM(chain.choices, 0) < n:
         chain.choices = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_UINT8)
     return <uint8_t*> cnp.PyArray_DATA(chain.choices)
 
 
 cdef void c_close(Values* values) noexcept:
-    """Give back what ``Chain.c_open`` took."""
+    """Free the memory that ``Chain.c_open`` allocated."""
     free(values.frames if values.wholes == NULL else values.wholes)
 
 
 def follow_file(Chain chain not None, cnp.ndarray memory not None):
-    """Read the value of the newest row of each stream from memory that another process keeps them in.
+    """Read the value of the newest row of each stream from a file that another process writes.
 
     See ``use_file`` for ``memory``. A follower of the rows calls ``c_find_promises`` to find the newest.
     """
@@ -204,7 +204,7 @@ def follow_file(Chain chain not None, cnp.ndarray memory not None):
 
 
 def use_file(Chain chain not None, cnp.ndarray memory not None, int64_t tag, cnp.ndarray seen not None, bint is_new):
-    """Keep the value of the newest row of each stream in a file from now on.
+    """Store the value of the newest row of each stream in a file from now on.
 
     ``memory`` has two words, and room for these values twice, each padded to words. Which of its two
     places has the values says ``tag``, the number of rows written so far, those before the last clear
@@ -216,7 +216,7 @@ def use_file(Chain chain not None, cnp.ndarray memory not None, int64_t tag, cnp
     cdef int64_t* tags = <int64_t*> data
     cdef intp_t which = 1 if tags[1] == tag else 0
     data += 2 * sizeof(int64_t)
-    if tags[which] != tag or is_new:  # what is on the heap goes into the file
+    if tags[which] != tag or is_new:  # move the values from the heap into the file
         memcpy(data + which * size, chain.latest_data, chain.n_envs * chain.nbytes)
         tags[which] = tag
     chain.latest, chain.tags, chain.which = memory, tags, which
@@ -265,13 +265,13 @@ cdef class FrameStack(Chain):
         self.older = Overflow(nbytes - self.frame_nbytes)
         self.asides = (self.older,)
         self.frames = frames
-        self.frame_data = <char*> cnp.PyArray_DATA(np.asarray(frames))  # there may be no bytes
+        self.frame_data = <char*> cnp.PyArray_DATA(np.asarray(frames))  # a frame may have no bytes
         self.runs = runs
 
     cdef int c_reserve(self, NewRows* rows) except -1:
         cdef const char* values = rows.values[self.place]
         cdef const char* before
-        cdef uint8_t* choices = c_choices_of(self, rows.n)  # of each stack: whether it slid
+        cdef uint8_t* choices = c_choices_of(self, rows.n)  # by row: whether its stack is the previous one shifted
         cdef intp_t k, count = 0
         for k in range(rows.n):
             before = c_before(self, rows, k, values)
@@ -314,16 +314,16 @@ cdef class FrameStack(Chain):
         self.c_keep_latest(rows, values)
 
     cdef const char* c_frame(self, int64_t row) noexcept nogil:
-        """Where the newest frame of a row is."""
+        """Address of the newest frame of a row."""
         return self.frame_data + row % self.n_frames * self.frame_nbytes
 
     cdef bint c_is_slide(self, const char* before, const char* value) noexcept nogil:
-        """Whether the older frames of a value are the newer frames of the one before."""
+        """Whether a value is the stack ``before`` shifted by one frame."""
         cdef intp_t o, size = self.depth * self.inner, overlap = size - self.inner
         cdef uint8_t differs = 0
         cdef const uint8_t* b = <const uint8_t*> before
         cdef const uint8_t* v = <const uint8_t*> value
-        if size == 4 and self.inner == 1:  # four frames of bytes, frames last
+        if size == 4 and self.inner == 1:  # four frames of one byte each
             for o in range(0, 4 * self.outer, 4):
                 differs |= (b[o + 1] ^ v[o]) | (b[o + 2] ^ v[o + 1]) | (b[o + 3] ^ v[o + 2])
             return differs == 0
@@ -333,7 +333,7 @@ cdef class FrameStack(Chain):
         return True
 
     cdef bint c_is_moved_on(self, const char** frames, const char* value) noexcept nogil:
-        """As ``c_is_slide``, for a previous value whose frames are apart in memory."""
+        """``c_is_slide`` for a previous value given by the addresses of its frames."""
         cdef intp_t frame, o, inner = self.inner, size = self.depth * inner
         cdef const char* a
         cdef const char* b
@@ -361,12 +361,12 @@ cdef class FrameStack(Chain):
                 memcpy(to + o * inner, value + o * size, inner)
 
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
-        """Find the frames of the value of a row, oldest first."""
+        """Addresses of the frames of the value of a row, oldest first."""
         cdef intp_t run = self.runs[row % self.capacity], age
         cdef const char* found = NULL
         if run < self.depth - 1:
             found = self.older.c_find(row - run * self.n_envs)
-        # Memory that was damaged (a mapped file, say) gives wrong frames, but only those there are.
+        # Damaged memory, such as a mapped file, gives wrong frames, but no wrong addresses.
         if run * self.n_envs > row:
             run = <intp_t> (row // self.n_envs)
         for age in range(self.depth):
@@ -424,7 +424,7 @@ cdef class NextOf(Chain):
         return self.stack.place if self.column is None else self.column.place
 
     cdef bint c_is_own(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil:
-        """Whether the next value of the row before row k is its own stack shifted by a frame."""
+        """Whether the next value of the row before row k is the stack of that row, shifted."""
         cdef const char* frames[DEEPEST]
         if self.stack is None:
             return False
@@ -475,7 +475,7 @@ cdef class NextOf(Chain):
         self.c_keep_latest(rows, rows.values[self.place])
 
     cdef void c_keep(self, NewRows* rows, intp_t k, uint8_t choice) noexcept nogil:
-        """Put the next value of the row before row k into the overflow: after all stacks."""
+        """Put the next value of the row before row k into the overflow, after all stacks."""
         cdef int64_t row = rows.first + k - self.n_envs
         cdef const char* promised = c_before(self, rows, k, rows.values[self.place])
         self.marks[row % self.capacity] = choice
@@ -486,7 +486,7 @@ cdef class NextOf(Chain):
             memcpy(self.whole.c_push(row), promised, self.nbytes)
 
     cdef const char* c_whole(self, int64_t row) noexcept nogil:
-        """Where the next value of a row is as a whole, or NULL: then ``c_point`` finds its frames."""
+        """Address of a next value that is stored whole; NULL: ``c_point`` finds its frames."""
         cdef const char* found = NULL
         if self.marks[row % self.capacity] == KEPT_WHOLE:
             found = self.whole.c_find(row)
@@ -497,7 +497,7 @@ cdef class NextOf(Chain):
         )
 
     cdef void c_point(self, int64_t row, const char** frames) noexcept nogil:
-        """Find the frames of the next value of a row, oldest first."""
+        """Addresses of the frames of the next value of a row, oldest first."""
         cdef intp_t frame
         cdef const char* found = NULL
         if self.marks[row % self.capacity] == KEPT_FRAME:

@@ -9,20 +9,20 @@ from cpprb_like._c.typedefs cimport intp_t
 cdef class Column:
     cdef readonly str name
     cdef readonly dtype dtype
-    cdef readonly tuple shape        # of one row
+    cdef readonly tuple shape        # shape of one row
     cdef readonly ndarray objects    # (capacity, *shape) for Python objects, read-only; else None
-    cdef readonly intp_t offset      # of row 0 in the arena
+    cdef readonly intp_t offset      # place of row 0 in the arena
     cdef readonly intp_t stride      # bytes from row to row
-    cdef readonly intp_t nbytes      # of one row
-    cdef intp_t kind                 # of number that it holds, if its dtype is one, else NO_NUMBER
-    cdef intp_t number               # the same for a field of one number, else NO_NUMBER
+    cdef readonly intp_t nbytes      # bytes of one row
+    cdef intp_t kind                 # kind of number of the dtype; NO_NUMBER for other dtypes
+    cdef intp_t number               # ``kind`` if a row has one number, else NO_NUMBER
     cdef object scalar_type          # type of the NumPy scalars of this dtype
-    cdef bint is_structured          # has fields of its own
-    cdef bint is_boxed               # holds Python objects
-    cdef bint takes_scalars          # shape is (1,): takes () for one row, and (N,) for N rows
-    cdef intp_t ndim                 # of one row
-    cdef intp_t[NPY_MAXDIMS] dims    # of one row
-    cdef intp_t place                # its number among the addresses of a call: arena columns first
+    cdef bint is_structured          # whether the dtype is structured
+    cdef bint is_object              # whether values are Python objects
+    cdef bint takes_scalars          # whether ``shape`` is (1,), which takes () and (N,) too
+    cdef intp_t ndim                 # length of ``shape``
+    cdef intp_t[NPY_MAXDIMS] dims    # ``shape`` for C
+    cdef intp_t place                # place of its address among those of a call; arena columns first
 
     cdef intp_t c_rows(self, const intp_t* dims, intp_t ndim, intp_t n_envs) noexcept
     cdef intp_t c_locate(

@@ -22,7 +22,7 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    MOST_AXES = 34           # of a value: those of a row, and two
+    MOST_AXES = 34           # most axes of a value: those of a row, and two
 
 cdef extern from "numpy/arrayobject.h":
     int PyArray_EquivTypes(cnp.dtype left, cnp.dtype right)
@@ -30,7 +30,7 @@ cdef extern from "numpy/arrayobject.h":
 
 cdef extern from "numpy/arrayscalars.h":
     """
-    /* Borrowed views of arguments: values of a call are looked at without counting a reference. */
+    /* Borrowed views of arguments: no reference is counted. */
     #define CPPRB_DTYPE(value) ((PyObject *)PyArray_DESCR((PyArrayObject *)(value)))
     #define CPPRB_TYPENUM(value) (PyArray_TYPE((PyArrayObject *)(value)))
     #define CPPRB_ITEMSIZE(value) ((npy_intp)PyArray_ITEMSIZE((PyArrayObject *)(value)))
@@ -56,7 +56,7 @@ cdef extern from "numpy/arrayscalars.h":
     bint c_is_native "CPPRB_IS_NATIVE"(PyObject* value)
     void* c_scalar_value "CPPRB_SCALAR_VALUE"(PyObject* value)
     PyObject* c_type "CPPRB_TYPE"(PyObject* value)
-    bint c_is_sequence "CPPRB_IS_SEQUENCE"(PyObject* value)  # a list or a tuple, and no subclass
+    bint c_is_sequence "CPPRB_IS_SEQUENCE"(PyObject* value)  # list or tuple, no subclass
 
 cdef extern from "Python.h":
     bint c_is_float "PyFloat_Check"(PyObject* value)
@@ -93,7 +93,7 @@ cdef class Column:
             self.objects.flags.writeable = False  # for Python; rows are written by their address
             self.offset = -1
             self.stride = self.nbytes
-        self.is_boxed = dtype.hasobject
+        self.is_object = dtype.hasobject
         self.is_structured = (<object> dtype).names is not None
         self.scalar_type = (<object> dtype).type  # of the Python object, not of the C struct
         self.takes_scalars = shape == (1,)
@@ -104,7 +104,7 @@ cdef class Column:
         self.number = self.kind if shape in ((), (1,)) else NO_NUMBER
 
     cdef intp_t c_rows(self, const intp_t* dims, intp_t ndim, intp_t n_envs) noexcept:
-        """How many rows a value of this shape has; -1 if the shape does not fit.
+        """Number of rows of a value of this shape; -1 if the shape does not fit.
 
         One step of ``n_envs`` environments has the leading axis ``n_envs``, and a block of T steps
         two axes ``(T, n_envs)``. With one environment the leading axis is time, or there is none.
@@ -127,10 +127,10 @@ cdef class Column:
     cdef intp_t c_locate(
         self, PyObject* value, bint converted, intp_t n_envs, char* scratch, intp_t* address
     ) noexcept:
-        """How many rows a value has, and their address; -1 if it has to be converted first.
+        """Number of rows of a value, and their address; -1 if the value has to be converted first.
 
         A single number is put into ``scratch``. Runs no Python code. Arrays of Python objects are
-        taken only if they come from our own conversion, as the ring exchanges their contents.
+        taken only if ``converted``, as the ring exchanges their contents.
         """
         if not c_is_array(value):
             if self.number == NO_NUMBER or n_envs > 1:
@@ -143,13 +143,13 @@ cdef class Column:
             return 1
         if c_dtype(value) != <PyObject*> self.dtype and not self.c_same_dtype(value, converted):
             return -1
-        if not c_is_dense(value) or (self.is_boxed and not converted):
+        if not c_is_dense(value) or (self.is_object and not converted):
             return -1
         address[0] = <intp_t> c_data(value)
         return self.c_rows(c_dims(value), c_ndim(value), n_envs)
 
     cdef intp_t c_measure(self, PyObject* value, intp_t n_envs) noexcept:
-        """How many rows a value has that ``c_fill`` may be able to cast; -1 for any other value.
+        """Number of rows of a value that ``c_fill`` may be able to cast; -1 for any other value.
 
         Arrays of numbers, and lists and tuples of them. Runs no Python code.
         """
@@ -198,7 +198,7 @@ cdef class Column:
     cdef bint c_fill_part(
         self, PyObject* value, const intp_t* dims, intp_t ndim, char** to
     ) noexcept:
-        """As ``c_fill`` for a part of a value, which must have the dimensions; moves ``to`` on."""
+        """``c_fill`` for a part of a value, of shape ``dims``; moves ``to`` behind the part."""
         cdef intp_t k, axis, size
         if c_is_sequence(value):
             if ndim == 0 or c_length(value) != dims[0]:
@@ -229,7 +229,7 @@ cdef class Column:
 
     cdef object c_cast(self, PyObject* value, intp_t n_envs):
         """A value as an array of this column's dtype, shape ``(n, *shape)`` or, for a block of time
-        steps, ``(T, n_envs, *shape)``, with no memory of anybody else; None if that needs Python.
+        steps, ``(T, n_envs, *shape)``, over fresh memory; None if that needs Python.
         """
         cdef intp_t rows = self.c_measure(value, n_envs)
         if rows < 0:
@@ -241,14 +241,14 @@ cdef class Column:
         return array if self.c_fill(value, <char*> cnp.PyArray_DATA(array)) else None
 
     def cast(self, value, intp_t n_envs=1):
-        """As ``c_cast``."""
+        """Call ``c_cast``."""
         return self.c_cast(<PyObject*> value, n_envs)
 
     cdef bint c_same_dtype(self, PyObject* value, bint converted) noexcept:
         """Whether another dtype object is equivalent, such as long and long long of the same size.
 
         Runs no Python code, so that structured dtypes, whose names may be anything, are compared by
-        our own conversion only.
+        equal only if ``converted``.
         """
         if self.kind != NO_NUMBER:
             return c_kind_of(c_typenum(value)) == self.kind and c_is_native(value)
@@ -264,7 +264,7 @@ cdef bint c_store(PyObject* value, intp_t kind, char* to) noexcept:
     cdef int overflow = 0
     cdef long long integer
     cdef double wide
-    if c_is_int(value):  # first, for it is one look at the type
+    if c_is_int(value):  # first: a comparison of types is cheap
         integer = c_as_long_long(value, &overflow)
         return not overflow and c_store_int(to, kind, integer)
     if c_is_float(value):

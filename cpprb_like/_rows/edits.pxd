@@ -5,19 +5,19 @@ from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 cdef class Tracker:
     cdef readonly intp_t capacity
-    cdef uint8_t[::1] bits           # one for each slot: whether its row was edited
+    cdef uint8_t[::1] bits           # a bit for each slot: whether its row was edited
 
     cdef void c_mark(self, intp_t slot) noexcept nogil
 
 
 cdef class Undo:
     cdef uint8_t[::1] arena          # the memory whose old bytes are logged
-    cdef readonly int64_t[::1] lens  # episode lengths of the streams before the rows that are being added
-    cdef uint8_t[::1] log            # a word, the number of bytes in force, and then entries
-    cdef public Tracker tracker      # of rows that were edited since the last flush
+    cdef readonly int64_t[::1] lens  # episode length of each stream before the ``add`` in progress
+    cdef uint8_t[::1] log            # a word with the number of bytes in force, and then entries
+    cdef public Tracker tracker      # rows that were edited since the last flush
     cdef int64_t[::1] added_memory   # memory of ``added_at``
-    cdef int64_t* added_at           # time of the last row, and count of edits, for other processes; or NULL
-    cdef int64_t[::1] times          # of rows, by slot; or None
+    cdef int64_t* added_at           # for other processes: time of the last row, edits; or NULL
+    cdef int64_t[::1] times          # time of each row, by slot; or None
     cdef bint has_times
     cdef intp_t used                 # bytes of entries that are not in force yet
 

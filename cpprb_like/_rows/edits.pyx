@@ -2,8 +2,8 @@
 
 A ``Tracker`` marks the slots of edited rows, for the next save or flush. An ``Undo`` log lies in a
 file and restores rows after a process was killed between two stores. Added rows need neither: their
-ids say which they are, and they are not alive before their last byte is written. Compiled because
-both stand between the stores of a compiled loop. ``clock`` and ``fence`` are for Python code that
+ids say which they are, and they are not visible before their last byte is written. Compiled because
+both run between the stores of a compiled loop. ``clock`` and ``fence`` are for Python code that
 shares memory with other processes. Not here: the edits (``_core``, ``gather``), and
 what is restored when a file is opened (``_files.recovery``).
 """
@@ -24,7 +24,7 @@ cnp.import_array()
 
 @cython.final
 cdef class Tracker:
-    """The slots whose rows were edited: values replaced, a row hidden, an episode ended."""
+    """Set of the slots of edited rows: values replaced, row hidden, or episode ended."""
 
     def __cinit__(self, intp_t capacity):
         self.capacity = capacity

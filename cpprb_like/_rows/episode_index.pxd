@@ -7,35 +7,35 @@ from cpprb_like._rows.slot_set cimport SlotSet
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint32_t
 
 
-cdef struct Bounds:              # of an episode
-    int64_t first                # row ids
-    int64_t last
+cdef struct Bounds:              # an episode
+    int64_t first                # row id of the first row
+    int64_t last                 # row id of the last row
     intp_t length                # rows that hold a step, -1 if they have to be counted
-    intp_t place                 # of its record, or -1 less the stream of one that is cut
-    bint is_known                # it is in the buffer from its beginning
+    intp_t place                 # place of its record; of a cut episode -1 less the stream
+    bint is_known                # whether the ring has the true first row
 
 
 cdef class EpisodeIndex(DerivedState):
-    # Of each stream:
+    # By stream; an episode is cut if its first rows were overwritten:
     cdef int64_t[::1] newest     # the newest row that holds a step, or ended a deleted episode
-    cdef intp_t[::1] records     # place of its episode, or one of the enum in the module
-    cdef int64_t[::1] cut_firsts  # the episode whose first rows were overwritten; -1: there is none
-    cdef int64_t[::1] cut_lasts
+    cdef intp_t[::1] records     # place of the newest episode, or a value of the enum in the module
+    cdef int64_t[::1] cut_firsts  # first row that is left of the cut episode; -1: none
+    cdef int64_t[::1] cut_lasts  # last row of the cut episode
     cdef intp_t n_cut
-    cdef ndarray cut             # streams that have one, by the first row that is left ...
+    cdef ndarray cut             # streams with a cut episode, by ``cut_firsts`` ...
     cdef bint cut_is_sorted      # ... if this says so
-    # Of each other episode, in the order of their first rows, from ``head`` to ``tail``:
-    cdef ndarray table           # a column of ``room`` int64 for each of the pointers
+    # Records of the other episodes, by first row, from ``head`` to ``tail``:
+    cdef ndarray table           # memory: ``room`` int64 for each pointer below
     cdef int64_t* firsts
     cdef int64_t* lasts
     cdef int64_t* lengths
-    cdef int64_t* befores        # the row that ended the episode before, -1 if unknown
+    cdef int64_t* befores        # last row of the previous episode of the stream, -1 if unknown
     cdef intp_t room
     cdef intp_t head
     cdef intp_t tail
-    cdef SlotSet gone            # places of those that were deleted
-    # Of the row in each slot, the place of its episode plus ``shift``, modulo 2**32: that never
-    # changes. NULL until the episode of a row is read.
+    cdef SlotSet gone            # places of deleted episodes
+    # By slot: place of the episode of its row plus ``shift``, modulo 2**32. The number never
+    # changes. NULL until an episode is found by row.
     cdef ndarray memory
     cdef uint32_t* numbers
     cdef uint32_t shift

@@ -4,7 +4,7 @@ Rows that other threads change at the same time are copied as they are; the call
 checks once, after all is read, whether all were there at one time (``Ring.holds``). Writes keep the
 interpreter lock from the first byte to the last.
 
-Compiled because it is most of what a batch costs, and because no other thread may run within a
+Compiled because copies are most of the cost of a batch, and because no other thread may run within a
 write. Not here: which rows (``samplers._uniform_draws``, ``samplers._base``), fields that are not
 stored as they are (``views._rows``), and which values may be replaced (``buffers._replacing``).
 """
@@ -41,7 +41,7 @@ def take(ring not None, slots, list arrays=None, tuple columns=None):
     all. Raises ``TypeError`` if the slots are no dense 1-d array of intp, ``IndexError`` if one
     is not in use.
 
-    ``ring`` may be several as one, here and below: see ``Rings``.
+    ``ring`` is a ``Ring`` or a ``Rings``, here and below.
     """
     if type(ring) is not Ring:
         return ring.take(slots, arrays, columns)
@@ -97,7 +97,7 @@ cdef int c_take_chain(Ring ring, Chain chain, cnp.ndarray slots, cnp.ndarray out
 
 
 cdef int c_check_steps(cnp.ndarray steps, intp_t n, intp_t most) except -1:
-    """Steps of windows: a dense array of intp with a number from 1 to ``most`` for each of n."""
+    """Raise unless steps of windows are a dense array of n numbers of intp, 1 to ``most``."""
     c_check_array(steps, "steps", cnp.NPY_INTP, n)
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(steps)
     cdef intp_t k
@@ -112,7 +112,7 @@ def new_array(ring not None, Column column not None, intp_t n):
     return c_new_array(ring if type(ring) is Ring else ring.layout, column, n)
 
 
-cdef struct Span:               # of the bytes of an array
+cdef struct Span:               # addresses of the bytes of an array
     char* start
     char* stop
 
@@ -125,7 +125,7 @@ cdef int c_by_address(const void* one, const void* other) noexcept nogil:
 
 
 cdef list c_find_arrays(out, tuple columns, intp_t n):
-    """The arrays of a caller's batch that take n rows of columns; None if some array may not fit.
+    """Arrays of a caller's batch for n rows of columns; None if some array may not fit.
 
     Then ``Schema.check_out`` converts them, or raises.
     """
@@ -189,7 +189,7 @@ cdef int c_check_arrays(list arrays, tuple columns, intp_t n) except -1:
 
 
 cdef cnp.ndarray c_new_array(Ring ring, Column column, intp_t n):
-    """An uninitialised array for n rows; a large one over memory of the pool."""
+    """An uninitialised array for n rows; a large one uses memory of the pool."""
     cdef intp_t dims[cnp.NPY_MAXDIMS]
     cdef intp_t ndim = 1 + column.ndim
     dims[0] = n
@@ -290,7 +290,7 @@ def write(Ring ring not None, const int64_t[::1] indexes, list columns, list arr
 cdef void c_write(
     Ring ring, list columns, list arrays, const intp_t* slots, intp_t n
 ) noexcept:
-    """As ``write``; no Python code runs."""
+    """``write`` for checked rows; no Python code runs."""
     cdef intp_t number, k, size, stride
     cdef Column column
     cdef char* to

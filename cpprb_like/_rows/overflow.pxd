@@ -6,16 +6,16 @@ from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 
 cdef class Overflow:
-    cdef readonly intp_t nbytes      # of a value
-    cdef intp_t room                 # values that there is memory for
-    cdef intp_t head                 # place of the oldest
+    cdef readonly intp_t nbytes      # bytes of a value
+    cdef intp_t room                 # number of values that fit into the memory
+    cdef intp_t head                 # place of the oldest value
     cdef readonly intp_t count
-    cdef ndarray rows                # their row ids, in a circle from ``head``
-    cdef ndarray values              # their bytes, at the same places
-    cdef ndarray keys                # in a file, beside the values: ``base`` + row id, or None on the heap
-    cdef int64_t* key_data           # of ``keys``, or NULL
-    cdef int64_t base                # rows before the last clear: no key comes twice
-    cdef readonly intp_t wanted      # values that a file has to have room for
+    cdef ndarray rows                # row ids of the values: a circular queue from ``head`` on
+    cdef ndarray values              # bytes of the values, at the same places
+    cdef ndarray keys                # in a file: ``base`` + row id, at the same places; None on the heap
+    cdef int64_t* key_data           # address of ``keys``, or NULL
+    cdef int64_t base                # rows before the last clear, so no key repeats
+    cdef readonly intp_t wanted      # number of values that the next file needs room for
 
     cdef int c_reserve(self, intp_t n) except -1
     cdef intp_t c_place(self, intp_t number) noexcept nogil

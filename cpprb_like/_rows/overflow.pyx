@@ -1,8 +1,8 @@
 """Overflow: values that no neighbouring row holds, e.g. the last ``next_obs`` of an episode.
 
 A queue in the order of rows: values are appended for new rows, and the oldest are removed when
-their rows are overwritten. Compiled because every row that is added or drawn may look for one.
-Not here: which values these are (``chained``).
+their rows are overwritten. Compiled because every row that is added or drawn may search it.
+Not here: the choice of these values (``chained``).
 """
 
 cimport cython
@@ -21,7 +21,7 @@ cnp.import_array()
 cdef void c_copy_part(
     ndarray to, intp_t start, ndarray source, intp_t first, intp_t n, intp_t size
 ) noexcept:
-    """Copy n items of so many bytes from one array to another."""
+    """Copy n items of ``nbytes`` bytes from one array to another."""
     memcpy(
         <char*> cnp.PyArray_DATA(to) + start * size,
         <const char*> cnp.PyArray_DATA(source) + first * size,
@@ -50,12 +50,12 @@ cdef class Overflow:
         """Make room for n more values. No Python code runs, and the interpreter lock stays held.
 
         Old memory is not changed: other threads may be copying from it. Room in a file is not made
-        here, but wanted: ``c_lacks_room`` says whether ``grow`` has to be called.
+        here: if ``c_lacks_room`` is true, the caller has to call ``grow``.
         """
         cdef intp_t room, nbytes, first
         cdef ndarray rows, values
         if self.count + n <= self.room:
-            self.wanted = 0  # what a call asked for that found no room
+            self.wanted = 0  # drop the request of an earlier call that found no room
             return 0
         if self.key_data != NULL:
             self.wanted = self.count + n
@@ -77,7 +77,7 @@ cdef class Overflow:
         return place if place < self.room else place - self.room
 
     cdef char* c_push(self, int64_t row) noexcept nogil:
-        """Where to write the value of a row that is newer than all others; there must be room."""
+        """Address for the value of a row that is newer than all others; there must be room."""
         cdef intp_t place = self.c_place(self.count)
         (<int64_t*> cnp.PyArray_DATA(self.rows))[place] = row
         if self.key_data != NULL:
@@ -94,7 +94,7 @@ cdef class Overflow:
             self.count -= 1
 
     cdef intp_t c_number(self, int64_t row) noexcept nogil:
-        """How many values there are of rows before this one."""
+        """Number of values of rows before this one."""
         cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
         cdef intp_t low = 0, high = self.count, middle
         while low < high:
@@ -106,7 +106,7 @@ cdef class Overflow:
         return low
 
     cdef char* c_find(self, int64_t row) noexcept nogil:
-        """The value of a row; NULL if there is none."""
+        """Address of the value of a row; NULL if the row has none."""
         cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
         cdef intp_t low = self.c_number(row)
         if low == self.count or rows[self.c_place(low)] != row:
@@ -179,7 +179,7 @@ cdef class Overflow:
 
 
 def use_file(Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray values not None, int64_t base):
-    """Keep the values in a file from now on, with those that it has.
+    """Store the values in a file from now on, behind those that the file has.
 
     ``keys`` are int64, shape (room,), and -1 where there is no value; ``values`` are the bytes.
     Raises ``ValueError`` unless the keys ascend from some place on, around the end.
@@ -205,7 +205,7 @@ def follow_file(
     Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray values not None, int64_t base,
     int64_t oldest, int64_t stop,
 ):
-    """Read values that another process keeps in a file: those of the rows from ``oldest`` to ``stop``.
+    """Read values that another process stores in a file: of the rows from ``oldest`` to ``stop``.
 
     See ``use_file``. ``c_follow`` goes on from here.
     """
@@ -216,7 +216,7 @@ def follow_file(
     overflow.key_data = <int64_t*> cnp.PyArray_DATA(keys)
     overflow.base, overflow.room, overflow.wanted = base, room, 0
     overflow.head = overflow.count = 0
-    if room and seen[newest] >= base:  # its circle goes on behind this one
+    if room and seen[newest] >= base:  # the queue continues behind this place
         order = (newest + 1 + np.arange(room)) % room
         ids = seen[order] - base
         there = np.flatnonzero((ids >= max(oldest, 0)) & (ids < stop))  # places without one have -1
@@ -230,7 +230,7 @@ def follow_file(
 
 
 def set_base(Overflow overflow not None, int64_t base):
-    """Say how many rows, and more, were written before the last clear."""
+    """Set the base of keys: at least the number of rows written before the last clear."""
     overflow.base = base
 
 

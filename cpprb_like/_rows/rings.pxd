@@ -7,31 +7,31 @@ from cpprb_like._core cimport Ring
 
 
 cdef struct Span:                # the rows of a ring
-    const char* base             # of its arena
-    intp_t stride                # of its records
+    const char* base             # address of the arena
+    intp_t stride                # bytes from record to record
     intp_t stored                # slots in use
-    intp_t head                  # slots before this one have rows that were written in this round ...
-    int64_t start                # ... whose row id is this one plus the slot, and of others less the capacity
+    intp_t head                  # slot behind the newest row
+    int64_t start                # row id less slot, of slots below ``head``; of others ``capacity`` more
     intp_t capacity
     int64_t handles              # handle of row 0
-    int64_t bound                # rows before this one may have been written over
-    int64_t clears               # of the ring, as it was followed; so are ...
+    int64_t bound                # older rows may have been overwritten
+    int64_t clears               # of the ring, when it was last followed; so are ``edits`` and ``changes``
     int64_t edits
     int64_t changes
-    bint is_used                 # by the rows of a call
+    bint is_used                 # whether a call has rows of this ring
 
 
 cdef class Parts:
-    cdef readonly intp_t width       # parts, at most
-    cdef readonly int bits           # of a name that say which part it is of
-    cdef readonly intp_t mask        # the same bits
+    cdef readonly intp_t width       # most parts
+    cdef readonly int bits           # low bits of a name that hold the number of the part
+    cdef readonly intp_t mask        # mask of these bits
 
 
 cdef class Rings(Parts):
-    cdef readonly Ring layout        # of the same fields, without rows
-    cdef readonly intp_t capacity    # of each ring
-    cdef list rings                  # None where there is none yet
-    cdef Span* spans                 # of each ring, as they are during a call
+    cdef readonly Ring layout        # a ring of the same fields, without rows
+    cdef readonly intp_t capacity    # slots of each ring
+    cdef list rings                  # rings by number; None for a ring that does not exist yet
+    cdef Span* spans                 # rows of each ring, noted by ``c_look``
 
     cdef Ring c_ring(self, intp_t number)
     cdef void c_look(self) noexcept

@@ -1,8 +1,8 @@
-"""``Rings``: rows of several rings of one layout, numbered through and read as those of one ring.
+"""``Rings``: rows of several rings of one layout, with one numbering, read like rows of one ring.
 
-The number of a row is its slot, and in the low bits the number of its ring. Stored values of several
-rings are copied in one pass, each row to its place. Compiled because it looks at every row that is
-read. Not here: rows of one ring (``gather``), how rings come and grow (``processes``), and the
+The number of a row has the number of its ring in the low bits and its slot above them. Stored values of
+several rings are copied in one pass, each row to its place. Compiled because it looks at every row that
+is read. Not here: rows of one ring (``gather``), how rings are followed (``processes``), and the
 windows around rows (``views._walker``).
 """
 
@@ -59,7 +59,7 @@ cdef class Parts:
     def split(self, cnp.ndarray names not None):
         """Names by part: the number of the part, the places of its names, and its own names.
 
-        A negative name names no row, and is left out. A number may be ``width`` or more, if the names
+        Negative names, which name no row, are left out. A number may be ``width`` or more, if the names
         are not those of ``name``.
         """
         c_check_array(names, "names", cnp.NPY_INT64, -1)
@@ -98,16 +98,16 @@ cdef class Parts:
 
 
 cdef class Rings(Parts):
-    """Rings that other processes write, as one; subclasses put them.
+    """Several rings as one. Subclasses set ``rings``, which other processes write.
 
     One thread at a time may call it.
 
     Parameters
     ----------
     width : int
-        Rings, at most.
+        Most rings.
     layout : Ring
-        A ring with the same fields, which stands for all as long as there is none.
+        A ring with the same fields, and no rows.
     capacity : int
         Slots of each ring.
     """
@@ -130,30 +130,30 @@ cdef class Rings(Parts):
 
     @property
     def lookahead(self):
-        """As that of each ring."""
+        """``lookahead`` of each ring."""
         return self.layout.lookahead
 
     @property
     def columns(self):
-        """Columns of all fields: see ``Ring.columns``. Where they lie, each ring says itself."""
+        """Columns of all fields: see ``Ring.columns``. Their offsets may differ by ring."""
         return self.layout.columns
 
     @property
     def stored_columns(self):
-        """Those that are stored as they are."""
+        """Columns whose values are stored as they are."""
         return self.layout.stored_columns
 
     @property
     def chains(self):
-        """The chained fields of the layout, by their names."""
+        """Chained fields of the layout."""
         return self.layout.chains
 
     cdef Ring c_ring(self, intp_t number):
-        """The ring of a number; there is one."""
+        """The ring of a number, which must exist."""
         return <Ring> self.rings[number]
 
     cdef void c_look(self) noexcept:
-        """Note where the rows of each ring are now."""
+        """Fill ``spans`` with the present state of each ring."""
         cdef intp_t number
         cdef Ring ring
         cdef Span* span
@@ -174,9 +174,9 @@ cdef class Rings(Parts):
             span.changes = ring.seen
 
     cdef int c_check_rows(self, rows, const char** records) except -1:
-        """Raise unless these are numbers of rows, in a dense 1-d array of intp; see ``c_look``.
+        """Raise unless these are numbers of rows, in a dense 1-d array of intp. Calls ``c_look``.
 
-        Where the records lie is noted, counted from the first byte of ``c_record``.
+        ``records``, unless NULL, gets the address of the slot of each row, from the arena's start on.
         """
         c_check_array(rows, "rows", cnp.NPY_INTP, -1)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
@@ -188,7 +188,7 @@ cdef class Rings(Parts):
         for k in range(cnp.PyArray_DIM(rows, 0)):
             span = spans + (values[k] & mask)
             slot = values[k] >> bits
-            if <size_t> slot >= <size_t> span.stored:  # so is a negative one
+            if <size_t> slot >= <size_t> span.stored:  # a negative slot is huge here
                 wrong = k
             span.is_used = True
             if records != NULL:
@@ -198,12 +198,12 @@ cdef class Rings(Parts):
         return 0
 
     def handles(self, cnp.ndarray rows not None):
-        """What names these rows for ever: their handles, with the number of the ring in the low bits."""
+        """Handles of these rows, with the number of the ring in the low bits."""
         self.c_check_rows(rows, NULL)
         return self.c_handles(rows)
 
     cdef cnp.ndarray c_handles(self, cnp.ndarray rows):
-        """As ``handles``, of rows that were drawn since all rings were followed."""
+        """``handles`` of rows that were drawn since all rings were followed."""
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
         cdef intp_t k, n = cnp.PyArray_DIM(rows, 0), number, mask = self.mask
         cdef int bits = self.bits
@@ -225,7 +225,7 @@ cdef class Rings(Parts):
     # ------------------------------------------------------------------ moments
 
     def now(self):
-        """Where the rows of each ring are now: the argument of ``holds``."""
+        """The present state of all rings: the argument of ``holds``."""
         self.c_look()
         return PyBytes_FromStringAndSize(<char*> self.spans, (self.mask + 1) * sizeof(Span))
 
@@ -290,7 +290,7 @@ cdef class Rings(Parts):
         self.c_take(rows, [out], (self.layout.c_column(chain.name),))
 
     cdef dict c_take(self, rows, list arrays, tuple columns):
-        """As ``take``."""
+        """``take`` of these columns."""
         c_check_array(rows, "rows", cnp.NPY_INTP, -1)
         cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
         cdef const char** records = <const char**> malloc((1 + 2 * n) * sizeof(char*))
@@ -316,7 +316,7 @@ cdef class Rings(Parts):
     cdef void c_point(
         self, intp_t place, const intp_t* rows, intp_t n, const char** values
     ) noexcept:
-        """Note where the values of a stored column lie, of rows that were checked.
+        """Addresses of the values of a stored column, of rows that were checked.
 
         A negative row has no value, and its place stays.
         """
@@ -379,7 +379,7 @@ cdef class Rings(Parts):
     cdef int c_fill_chain(
         self, Ring ring, char* out, intp_t place, const intp_t* rows, intp_t n
     ) except -1:
-        """Gather a chained field: each ring says where its values lie, and all are copied at once."""
+        """Gather a chained field: the addresses come from each ring, then all values are copied."""
         cdef intp_t k, number, found, count = 0
         cdef Values values
         cdef Chain chain
@@ -414,7 +414,7 @@ cdef class Rings(Parts):
         return 0
 
     cdef bint c_hold_now(self, cnp.ndarray rows):
-        """As ``c_hold``, of rows that the last call has read."""
+        """``c_hold`` of rows that the last call has read."""
         return self.c_hold(
             self.spans, <const intp_t*> cnp.PyArray_DATA(rows), cnp.PyArray_DIM(rows, 0)
         )
@@ -422,8 +422,8 @@ cdef class Rings(Parts):
     cdef bint c_hold(self, Span* spans, const intp_t* rows, intp_t n) noexcept:
         """Whether all that was read of these rows is as it was when ``c_look`` filled ``spans``.
 
-        It is not if a ring was followed again since and has chained fields: chains know the rows that
-        they followed last.
+        False if a ring with chained fields was followed again since: a chain knows only the rows of the
+        last time.
         """
         cdef intp_t k, number
         cdef bint any_bound = False
@@ -463,9 +463,9 @@ cdef inline int64_t c_row_of(const Span* span, intp_t slot) noexcept nogil:
 
 
 cdef void c_fill_records(Ring ring, char** outs, const char** records, intp_t n) noexcept:
-    """Gather the columns of records, all of them of some rows before the next rows are fetched.
+    """Gather the columns of records: all columns of some rows, then those of the next rows.
 
-    Shared memory has pages of 4 kB as a rule, and a processor knows where some 64 of them are.
+    Shared memory mostly has pages of 4 kB, and the first table of addresses holds some 64 of them.
     """
     cdef intp_t k, start = 0, count = min(n, FETCHED), following
     cdef intp_t first = ring.record_offset, size = ring.record_stride
@@ -486,7 +486,7 @@ cdef void c_fill_records(Ring ring, char** outs, const char** records, intp_t n)
 cdef inline void c_fetch_records(
     const char** records, intp_t first, intp_t size, intp_t n
 ) noexcept nogil:
-    """Ask for the cache lines of records."""
+    """Prefetch the cache lines of records."""
     cdef intp_t k, zero = 0
     for k in range(n):
         c_prefetch_rows(records[k] + first, size, size, &zero, 1)

@@ -1,4 +1,4 @@
-"""Indexes of rows: made, and resolved."""
+"""C functions that make and resolve the ``indexes`` of rows."""
 
 from numpy cimport ndarray
 
@@ -6,14 +6,15 @@ from cpprb_like._core cimport ABSENT_ROWS, HANDLE_BASE, WRITTEN, Ring, c_stored
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 
-cdef enum:  # what is no slot
+cdef enum:  # results of ``c_slot_of`` that are no slots
     GONE = -1        # the row was overwritten, left out, deleted or cleared
-    NO_ROW = -2      # there never was such a row, or it holds no step
+    NO_ROW = -2      # no row ever had this index, or the row holds no step
 
 
 cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint as_handles) noexcept nogil:
-    """The slot of the row that a handle names, if ``as_handles``, or that a public slot holds now; or
-    one of the above.
+    """The slot of the row that an index names, or ``GONE`` or ``NO_ROW``.
+
+    With ``as_handles`` an index is a handle or a public slot, else a public slot.
     """
     cdef int64_t row, base = ring.state[HANDLE_BASE], written = ring.state[WRITTEN]
     cdef intp_t slot = <intp_t> index

@@ -1,10 +1,10 @@
 """The ``indexes`` of a batch: made when rows are drawn, resolved when priorities come back.
 
-An index is a public slot, or a handle: a number that names one row and no other that is ever in the
-ring. The handle of a row is its row id plus the ring's span plus a
-base, which ``clear`` increases beyond all handles so far. Modulo the span it is the public slot of
-the row; it is never a slot itself. Compiled because it looks at every row that is updated. Not
-here: priorities (``samplers._row_weights``), and new values (``replace``).
+An index is a public slot, or a handle: a number that names one row for ever. The handle of a row is
+its row id plus the ring's span plus a base. ``clear`` increases the base beyond all handles so far.
+Modulo the span a handle is the public slot of the row; it is never a slot itself. Compiled because it
+looks at every row that is updated. Not here: priorities (``samplers._row_weights``), and new values
+(``gather.write``).
 """
 
 cimport numpy as cnp
@@ -19,7 +19,7 @@ cnp.import_array()
 def handles(ring not None, slots):
     """The handles of the rows in the given slots, a dense 1-d array of intp: int64, shape (n,).
 
-    Raises ``IndexError`` if a slot is not in use. ``ring`` may be several as one: see ``Rings``.
+    Raises ``IndexError`` if a slot is not in use. ``ring`` is a ``Ring`` or a ``Rings``.
     """
     if type(ring) is not Ring:
         return ring.handles(slots)
@@ -28,7 +28,7 @@ def handles(ring not None, slots):
 
 
 cdef cnp.ndarray c_handles(Ring ring, cnp.ndarray slots):
-    """As ``handles``, for slots that are in use."""
+    """``handles`` of slots that are in use."""
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
     cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INT64)
@@ -39,7 +39,7 @@ cdef cnp.ndarray c_handles(Ring ring, cnp.ndarray slots):
 
 
 def without_row(Ring ring not None, const int64_t[::1] indexes, bint as_handles):
-    """The positions of the indexes that name no row and never did: an array of intp.
+    """Positions of the indexes that never named a row: an array of intp.
 
     The indexes are slots, or also handles if ``as_handles``.
     """
@@ -86,7 +86,7 @@ cdef cnp.ndarray c_indexes(Ring ring, cnp.ndarray slots, bint as_handles):
     cdef cnp.ndarray indexes = c_numbers(1, &n, cnp.NPY_INT64)
     cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(indexes)
     if ring.span == ring.capacity:
-        for k in range(n):  # each is public: asked one by one, they took 3 % of a draw's instructions
+        for k in range(n):  # slots are public: ``c_public_slot`` of each took 3 % of a draw's instructions
             out[k] = values[k]
         return indexes
     for k in range(n):
@@ -115,7 +115,7 @@ cdef intp_t c_find(
     Ring ring, const int64_t* indexes, intp_t n, bint as_handles, int64_t drawn, intp_t* slots,
     intp_t* places,
 ) noexcept nogil:
-    """As ``find_rows``; returns the number of rows found, or -1 less the place of a bad index.
+    """``find_rows`` in C: returns the number of rows found, or -1 less the place of a bad index.
 
     With ``as_handles``, ``drawn`` is the number of rows that had been written at the last draw, or 0.
     Slots that were overwritten since are passed over.

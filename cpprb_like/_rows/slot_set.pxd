@@ -6,10 +6,10 @@ from cpprb_like._c.typedefs cimport int32_t, int64_t, intp_t, uint64_t
 
 
 cdef class SlotSet:
-    cdef readonly intp_t capacity    # slots that there are
+    cdef readonly intp_t capacity    # number of slots of the ring
     cdef readonly intp_t count       # slots in the set
-    cdef ndarray memory              # what the two below point into; None until a slot is added
-    cdef uint64_t* bits              # of each slot, whether it is in the set
+    cdef ndarray memory              # memory of ``bits`` and ``counts``; None until a slot is added
+    cdef uint64_t* bits              # a bit for each slot: whether it is in the set
     cdef intp_t* counts              # Fenwick tree over the words of ``bits``, from place 1 on
     cdef intp_t words
     cdef intp_t top                  # the greatest power of two that is at most ``words``
@@ -34,10 +34,10 @@ cdef inline bint c_has(SlotSet slots, intp_t slot) noexcept nogil:
 cdef class AbsentRuns:
     cdef intp_t capacity
     cdef intp_t n_envs
-    cdef ndarray memory              # what the two below point into; None until a row is absent
-    # Of an absent row, a number of absent rows one after the other in its stream, itself included:
-    cdef int32_t* onward             # from it on
-    cdef int32_t* back               # up to it
+    cdef ndarray memory              # memory of ``onward`` and ``back``; None until a row is absent
+    # By slot, of an absent row: rows of its run of absent rows in its stream, itself included:
+    cdef int32_t* onward             # from the row on
+    cdef int32_t* back               # up to the row
 
     cdef int c_prepare(self) except -1
     cdef void c_join(self, int64_t row, intp_t before, intp_t after) noexcept nogil

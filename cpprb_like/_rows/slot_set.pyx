@@ -45,7 +45,7 @@ cdef class SlotSet:
         return 0 if self.memory is None else self.memory.nbytes
 
     cdef cnp.ndarray c_allocate(self):
-        """Memory of an empty set: zeros, of which the system maps what is used."""
+        """Memory of an empty set: zeros, whose pages the system maps on first use."""
         return np.zeros(2 * self.words + 1, np.intp)
 
     cdef int c_prepare(self) except -1:
@@ -83,7 +83,7 @@ cdef class SlotSet:
             place += place & -place
 
     cdef intp_t c_free_before(self, intp_t slot) noexcept nogil:
-        """How many of the slots before this one, which may be ``capacity``, are not in the set."""
+        """Number of slots before this one, at most ``capacity``, that are not in the set."""
         cdef intp_t place = slot >> 6, found = slot
         if self.count == 0:
             return slot
@@ -95,16 +95,16 @@ cdef class SlotSet:
         return found
 
     cdef intp_t c_free_at(self, intp_t place) noexcept nogil:
-        """The slot that is not in the set and has so many of these before it."""
+        """The ``place``-th slot that is not in the set, from 0 on."""
         return place if self.count == 0 else c_search(self, place, True)
 
     cdef intp_t c_at(self, intp_t place) noexcept nogil:
-        """The slot that is in the set and has so many of these before it."""
+        """The ``place``-th slot of the set, from 0 on."""
         return c_search(self, place, False)
 
     cdef cnp.ndarray c_list(self, intp_t n, bint free):
-        """The first n slots that are in the set, or are not if ``free``, ascending: fresh intp."""
-        cdef uint64_t without = ~<uint64_t> 0 if free else 0  # a word that has no such slot
+        """The first n slots of the set, or with ``free`` not of the set, ascending: fresh intp."""
+        cdef uint64_t without = ~<uint64_t> 0 if free else 0  # a word without such a slot
         cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INTP)
         cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(found)
         cdef intp_t k = 0, slot = 0
@@ -141,17 +141,17 @@ cdef class SlotSet:
         return c_has(self, slot)
 
     def free_before(self, intp_t slot):
-        """How many of the slots before this one are not in the set."""
+        """Number of slots before this one that are not in the set."""
         self._check(slot, self.capacity)
         return self.c_free_before(slot)
 
     def free_at(self, intp_t place):
-        """The slot that is not in the set and has so many of these before it."""
+        """The ``place``-th slot that is not in the set, from 0 on."""
         self._check(place, self.capacity - self.count - 1)
         return self.c_free_at(place)
 
     def at(self, intp_t place):
-        """The slot that is in the set and has so many of these before it."""
+        """The ``place``-th slot of the set, from 0 on."""
         self._check(place, self.count - 1)
         return self.c_at(place)
 
@@ -161,7 +161,7 @@ cdef class SlotSet:
 
 
 cdef inline intp_t c_ones(uint64_t word) noexcept nogil:
-    """How many bits are set."""
+    """Number of bits that are set."""
     word -= word >> 1 & <uint64_t> 0x5555555555555555
     word = (word & <uint64_t> 0x3333333333333333) + (word >> 2 & <uint64_t> 0x3333333333333333)
     word = (word + (word >> 4)) & <uint64_t> 0x0F0F0F0F0F0F0F0F
@@ -169,7 +169,7 @@ cdef inline intp_t c_ones(uint64_t word) noexcept nogil:
 
 
 cdef inline intp_t c_search(SlotSet slots, intp_t place, bint free) noexcept nogil:
-    """The slot that is in the set, or is not if ``free``, and has so many of these before it."""
+    """The ``place``-th slot of the set, or with ``free`` not of the set, from 0 on."""
     cdef intp_t word = 0, step = slots.top, left = place, count, width = 32, shift = 0
     cdef uint64_t bits
     while step:
@@ -221,7 +221,7 @@ cdef class AbsentRuns:
         return 0
 
     cdef void c_join(self, int64_t row, intp_t before, intp_t after) noexcept nogil:
-        """A row became absent, between runs of so many absent rows that are in the ring."""
+        """Note that a row became absent, behind ``before`` and before ``after`` absent rows."""
         cdef intp_t slot = <intp_t> (row % self.capacity)
         cdef int64_t first = row - <int64_t> before * self.n_envs
         cdef int64_t last = row + <int64_t> after * self.n_envs
