@@ -1,7 +1,7 @@
 """Powers of priorities: ``(p + eps) ** alpha``, importance-sampling weights, and checks of both.
 
 Compiled because NumPy needs a pass and a temporary array for each operation. Powers of many numbers
-are computed by NumPy, in half the time of the C library. Not here: what the numbers are for
+are computed by NumPy, in half the time of the C library. Not here: the use of these numbers
 (``_prioritized``).
 """
 
@@ -17,11 +17,11 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    FEW = 32                 # powers of so many take C less time than the call of NumPy's function
-    MODEST = 2               # exponents up to this one ...
+    FEW = 32                 # up to so many powers take less time in C than a call of NumPy
+    MODEST = 2               # exponents up to MODEST of numbers from SMALL to LARGE ...
 
-cdef float64_t SMALL = 1e-150    # ... of numbers between these do not leave the range of float64,
-cdef float64_t LARGE = 1e150     # so NumPy has nothing to warn of
+cdef float64_t SMALL = 1e-150    # ... have results in the range of float64,
+cdef float64_t LARGE = 1e150     # so NumPy gives no warning
 cdef object np_power = np.power
 
 ctypedef fused real:
@@ -30,9 +30,9 @@ ctypedef fused real:
 
 
 def as_priorities(values):
-    """A fresh array of float64 if the values are priorities in one of the common forms, else None.
+    """A fresh array of float64, or None if the values are not priorities in a common form.
 
-    That is: finite numbers of at least 0, as a Python float or a dense array of float32 or float64
+    Common forms: finite numbers of at least 0, as a Python float or a dense array of float32 or float64
     of shape ``(n,)`` or ``(n, 1)``.
     """
     cdef intp_t n = 1
@@ -62,7 +62,7 @@ def as_priorities(values):
 
 
 cdef bint c_take(const real* values, float64_t* priorities, intp_t n) noexcept nogil:
-    """Copy the values; whether all are priorities."""
+    """Copy the values; return whether all are priorities."""
     cdef bint right = True
     cdef intp_t k
     for k in range(n):
@@ -89,7 +89,7 @@ def as_indexes(values, intp_t n):
 
 
 def weigh(cnp.ndarray priorities, float64_t eps, float64_t alpha):
-    """The weights ``(priorities + eps) ** alpha``, and the greatest of them; 0.0 if there is none.
+    """The weights ``(priorities + eps) ** alpha``, and the greatest weight; 0.0 without any.
 
     ``priorities`` and the weights are dense 1-d arrays of float64.
     """
@@ -107,7 +107,7 @@ def weigh(cnp.ndarray priorities, float64_t eps, float64_t alpha):
 
 
 cdef bint c_raise(cnp.ndarray values, float64_t exponent) except -1:
-    """Raise numbers of at least 0 to a power, in place; whether all of them were modest."""
+    """Raise numbers of at least 0 to a power, in place; return whether all were modest: see MODEST."""
     cdef intp_t k, n = cnp.PyArray_DIM(values, 0)
     cdef float64_t* numbers = <float64_t*> cnp.PyArray_DATA(values)
     cdef bint modest = exponent <= MODEST
@@ -137,7 +137,7 @@ def importance(cnp.ndarray weights, float64_t least, float64_t beta, bint single
         out[k] = least / given[k]
     if not c_raise(powers, beta):
         for k in range(n):
-            if least / given[k] < DBL_MIN:  # digits are missing, or all; the power may have them
+            if least / given[k] < DBL_MIN:  # the quotient underflows, its power may not
                 out[k] = exp(beta * (log(least) - log(given[k])))
     if not single:
         return powers

@@ -4,22 +4,22 @@ from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 
 
 cdef class Ranks:
-    cdef readonly intp_t capacity    # slots
+    cdef readonly intp_t capacity    # number of slots
     cdef readonly float64_t alpha
-    cdef float64_t[::1] keys         # the priority of each slot, NaN where it has no rank, ...
-    cdef intp_t known                # ... of so many slots; the others have none
-    cdef intp_t bits                 # binary digits after the first that distinguish ranks
-    # Cell i holds the ranks above grid[i], up to grid[i + 1].
+    cdef float64_t[::1] keys         # priority of each slot, NaN for a slot without a rank ...
+    cdef intp_t known                # ... of the first ``known`` slots; the others have no rank
+    cdef intp_t bits                 # leading binary digits, behind the first, that divide ranks into cells
+    # Cell i has the ranks above grid[i], up to grid[i + 1].
     cdef int64_t[::1] grid
-    cdef float64_t[::1] shares       # the weight of each rank of the cell
-    cdef float64_t[::1] sums         # the weights of all ranks up to grid[i]
-    # Group j holds the slots of a priority of at least bottoms[j], and less than those before it.
-    cdef intp_t groups               # at least 1; the last has no bottom
-    cdef float64_t[::1] bottoms      # as they were at the last sort, falling
-    cdef int64_t[::1] counts         # slots of each group, now
-    cdef int64_t[::1] tree           # Fenwick tree over these
+    cdef float64_t[::1] shares       # weight of each rank of the cell
+    cdef float64_t[::1] sums         # sum of the weights of all ranks up to grid[i]
+    # Group j has the slots whose priority is at least bottoms[j] and below bottoms[j - 1].
+    cdef intp_t groups               # number of groups, at least 1; the last has no bottom
+    cdef float64_t[::1] bottoms      # descending; set by each sort
+    cdef int64_t[::1] counts         # present number of slots of each group
+    cdef int64_t[::1] tree           # Fenwick tree over ``counts``
     cdef intp_t ordered              # slots with a rank at the last sort
-    cdef int64_t changes             # of priorities since then
+    cdef int64_t changes             # changes of priorities since the last sort
     cdef int64_t clears              # calls of ``c_clear``
 
     cdef intp_t c_cell(self, int64_t rank) noexcept nogil

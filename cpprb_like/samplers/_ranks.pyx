@@ -21,10 +21,10 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    BITS = 6                 # 64 groups for each doubling: a rank is known to 1 part in 64 to 128
-    HASTE = 4                # a sort may come so many times earlier where priorities drift
+    BITS = 6                 # 64 groups for each doubling: ranks are exact to 1 part in 64 to 128
+    HASTE = 4                # factor by which a sort comes earlier where priorities drift
 
-cdef float64_t STRAY = 0.25  # of the weight of all ranks: while priorities do not drift, it is below 0.05
+cdef float64_t STRAY = 0.25  # share of the weight of all ranks; below 0.05 while priorities do not drift
 
 
 cdef inline intp_t c_cell_of(int64_t rank, intp_t bits) noexcept nogil:
@@ -35,7 +35,7 @@ cdef inline intp_t c_cell_of(int64_t rank, intp_t bits) noexcept nogil:
 
 
 def groups_nbytes(capacity):
-    """Bytes that ``Ranks`` keep beside the memory that they are given: 3 KiB for each doubling of ``capacity``."""
+    """Bytes that ``Ranks`` allocates: 3 KiB for each doubling of ``capacity``."""
     cdef intp_t count = c_cell_of(max(c_index(capacity), 1), BITS) + 1
     return 8 * (6 * count + 3)
 
@@ -57,7 +57,7 @@ cdef class Ranks:
         cells = np.arange(self.c_cell(max(self.capacity, 1)) + 2)
         shifts = np.maximum((cells >> bits) - 1, 0)
         grid = (cells - (shifts << bits)) << shifts
-        # The ranks of a cell weigh what the one in the middle does.
+        # All ranks of a cell have the weight of the middle one.
         shares = ((grid[:len(grid) - 1] + 1 + grid[1:]) / 2.0) ** -alpha
         self.grid, self.shares = grid.astype(np.int64, copy=False), shares
         self.sums = np.concatenate([np.zeros(1), np.cumsum(np.diff(grid) * shares)])
@@ -67,7 +67,7 @@ cdef class Ranks:
         self.c_clear()
 
     def __len__(self):
-        """Slots that have a rank."""
+        """Number of slots that have a rank."""
         return self.c_before(self.groups)
 
     @property
@@ -79,14 +79,14 @@ cdef class Ranks:
 
     @property
     def group_bottoms(self):
-        """The least priority of each group at the last sort, from the greatest on; -inf of the last."""
+        """The least priority of each group at the last sort, descending; -inf for the last group."""
         bottoms = np.array(self.bottoms[: self.groups])
         bottoms[len(bottoms) - 1] = -INFINITY
         return bottoms
 
     @property
     def group_counts(self):
-        """The slots of each group."""
+        """Number of slots of each group."""
         return np.array(self.counts[: self.groups])
 
     # ------------------------------------------------------------------ weights of ranks
@@ -96,9 +96,9 @@ cdef class Ranks:
         return c_cell_of(rank, self.bits)
 
     cdef float64_t c_sum(self, int64_t rank) noexcept nogil:
-        """The weights of the ranks up to this one."""
+        """Sum of the weights of the ranks up to this one."""
         cdef intp_t cell = self.c_cell(rank)
-        if self.grid[cell] == rank:  # the last cell has none above
+        if self.grid[cell] == rank:  # the last cell has no upper end
             return self.sums[cell]
         return self.sums[cell] + (rank - self.grid[cell]) * self.shares[cell]
 
@@ -112,12 +112,12 @@ cdef class Ranks:
     # ------------------------------------------------------------------ groups
 
     cdef intp_t c_group(self, float64_t priority) noexcept nogil:
-        """The group of a priority: the number of bottoms that are greater, but for the last."""
+        """The group of a priority: the number of greater bottoms, the last bottom left out."""
         cdef const float64_t* bottoms = &self.bottoms[0]
         cdef intp_t n = self.groups - 1, half
         if n == 0:
             return 0
-        while n > 1:  # without branches, as they would be mispredicted
+        while n > 1:  # without branches, which would be mispredicted
             half = n >> 1
             bottoms += half * (priority < bottoms[half - 1])
             n -= half
@@ -132,7 +132,7 @@ cdef class Ranks:
             group += group & -group
 
     cdef int64_t c_before(self, intp_t group) noexcept nogil:
-        """The slots of all groups before this one."""
+        """Number of slots of all groups before this one."""
         cdef int64_t count = 0
         while group > 0:
             count += self.tree[group]
@@ -152,7 +152,7 @@ cdef class Ranks:
         return self.c_move(old, priority)
 
     cdef float64_t c_move(self, float64_t old, float64_t priority) noexcept nogil:
-        """Count a slot in the group of its priority, no longer in that of the old one: its weight."""
+        """Move a slot from the group of its old priority to that of the new one; return its weight."""
         cdef intp_t group = self.c_group(priority), left
         self.changes += old == old or priority == priority
         if old == old:
@@ -166,7 +166,7 @@ cdef class Ranks:
         return self.c_weight(group)
 
     cdef void c_set_many(self, const intp_t* slots, float64_t* values, intp_t n) noexcept nogil:
-        """Set the priorities of slots one after another; their weights take the place of these."""
+        """Set the priorities of slots one after another; ``values`` get their weights."""
         cdef intp_t k, start = 0, stop
         while start < n:
             stop = min(start + FETCHED, n)
@@ -177,7 +177,7 @@ cdef class Ranks:
             start = stop
 
     cdef void c_clear(self) noexcept nogil:
-        """Take all ranks away."""
+        """Remove all ranks."""
         self.clears += 1
         self.known = 0
         self.ordered = 0
@@ -186,14 +186,14 @@ cdef class Ranks:
         self.c_forget_groups()
 
     cdef void c_forget_groups(self) noexcept nogil:
-        """Leave the groups without slots."""
+        """Set the number of slots of each group to 0."""
         self.counts[:] = 0
         self.tree[:] = 0
 
     # ------------------------------------------------------------------ sorting
 
     cdef bint c_is_due(self, float64_t total) noexcept nogil:
-        """Whether a sort is due: as many priorities have changed as were sorted at the last one.
+        """Whether a sort is due: as many priorities have changed as the last one sorted.
 
         A quarter of these suffices if ``total`` differs by a quarter from the weight of all ranks.
         """
@@ -236,7 +236,7 @@ cdef class Ranks:
         return 0
 
     cdef void c_set_changed(self, float64_t* weights, float64_t[::1] keys) noexcept nogil:
-        """Set again the slots whose priority changed since ``keys`` were copied for a sort."""
+        """Set the slots again whose priority changed since ``keys`` was copied for a sort."""
         cdef intp_t slot
         cdef float64_t priority, sorted_as
         for slot in range(self.known):
@@ -247,17 +247,17 @@ cdef class Ranks:
     # ------------------------------------------------------------------ saving
 
     def left_behind(self, n):
-        """The first n priorities that an earlier object left in this memory."""
+        """The first n priorities that an earlier object wrote to this memory."""
         return np.array(self.keys[:n])
 
     def save(self):
-        """The groups of an object of the same parameters, all but the priorities."""
+        """State of the groups, without the priorities."""
         return np.array(self.bottoms[: self.groups]), self.ordered, self.changes
 
     def load(self, bottoms, ordered, changes):
-        """Take over the groups of another object, without priorities.
+        """Restore groups that ``save`` of an object with equal parameters returned.
 
-        Raises ``ValueError`` for what no object has saved.
+        Raises ``ValueError`` for a state that ``save`` cannot return.
         """
         bottoms = np.asarray(bottoms)
         if (

@@ -11,25 +11,25 @@ from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 cdef class NewWeights(Beside):
     cdef readonly RowWeights rows
     cdef readonly ndarray priorities  # float64, shape (n,)
-    cdef readonly ndarray weights    # the same
+    cdef readonly ndarray weights    # float64, shape (n,)
 
 
 cdef class RowWeights(DerivedState):
     cdef readonly SumTree tree
     cdef MinTree minima
     cdef readonly Ranks ranks        # None: proportional prioritization
-    cdef readonly float64_t first    # weight of new rows before any other was given
-    cdef float64_t newest_weight     # of new rows: the greatest so far
-    cdef float64_t greatest_priority  # so far
-    cdef int64_t drawn               # rows that had been written at the last draw
-    # Rows whose n-step window is not complete yet: ids, -1 for a free place, and their weights (with
+    cdef readonly float64_t first    # weight of new rows before any weight was set
+    cdef float64_t newest_weight     # weight of new rows: the greatest so far
+    cdef float64_t greatest_priority  # greatest priority so far
+    cdef int64_t drawn               # ``written`` of the ring at the last draw
+    # Weights of rows whose n-step window is incomplete: row ids, -1 for a free place, and weights (with
     # ranks, their priorities, as in ``newest_weight``); ``ring.lookahead`` places for each stream.
     cdef int64_t[::1] held_rows
     cdef float64_t[::1] held
-    cdef int64_t hidden              # entries of the ring's log of hidden rows that were taken in
-    cdef int64_t filled              # the leaves of the rows before this one are set; sums: ``seen``
-    cdef float64_t* notes            # in a file: copies of the numbers above that weights of rows depend on, or NULL
-    cdef object noted                # owner of that memory
+    cdef int64_t hidden              # entries of the ring's log of hidden rows that were applied
+    cdef int64_t filled              # leaves of the rows before this one are set; nodes above: before ``seen``
+    cdef float64_t* notes            # in a file: copy of the state beside the leaves; or NULL
+    cdef object noted                # owner of the memory of ``notes``
 
     cdef void c_begin(self) noexcept nogil
     cdef void c_note_down(self) noexcept nogil

@@ -35,22 +35,22 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    FETCHED_ROWS = 1024      # of a batch, at most: the cache must hold them until they are copied
-    NEAR = 64                # slots from one hidden row to the next whose sums are computed at once
+    FETCHED_ROWS = 1024      # most rows prefetched: the cache must hold them until they are copied
+    NEAR = 64                # hidden rows at most so many slots apart have their sums computed at once
 
-cdef enum:  # numbers in a file
+cdef enum:  # places in ``notes``
     NEWEST_WEIGHT = 0
     GREATEST_PRIORITY = 1
-    FILLED = 2               # an integer, which counts from the beginning of time
+    FILLED = 2               # an int64, which clears do not reset
     HELD = 3                 # row ids of held weights, and then the weights
 
 
 @cython.final
 @cython.freelist(4)
 cdef class NewWeights(Beside):
-    """Priorities of the rows of a call of ``add``, and their weights: written in one step with them.
+    """Priorities and weights of the rows of a call of ``add``, published in one step with the rows.
 
-    ``RowWeights.beside`` makes it.
+    ``RowWeights.beside`` makes the objects.
     """
 
     cdef int c_publish(self, int64_t first, int64_t clears, const uint8_t* present) except -1:
@@ -63,10 +63,10 @@ cdef class NewWeights(Beside):
 cdef class RowWeights(DerivedState):
     """Weights of the rows of a ring, in a sum tree of as many leaves as the ring has slots.
 
-    Rows that cannot be drawn have weight 0. New rows have the greatest weight so far, and ``first``
-    as long as no weight was given. With ``ranks`` every weight that is passed to this object,
-    ``first`` included, is a priority, and NaN stands for a weight of 0. The weight of a row is then
-    that of its rank among the rows that can be drawn. Threads may call it, and add rows, concurrently.
+    Rows that cannot be drawn have weight 0. New rows have the greatest weight so far, or ``first``
+    before any weight was set. With ``ranks`` every weight that is passed to this object, ``first``
+    included, is a priority, and NaN stands for a weight of 0. The weight of a row is then that of its
+    rank among the rows that can be drawn. Threads may call the methods, and add rows, concurrently.
     """
 
     def __cinit__(
@@ -112,7 +112,7 @@ cdef class RowWeights(DerivedState):
         self.c_note_down()
 
     cdef void c_note_down(self) noexcept nogil:
-        """Write into a file the state beside the leaves, after the leaves."""
+        """Write the state beside the leaves to ``notes``, after the leaves."""
         if self.notes == NULL:
             return
         c_fence()
@@ -121,7 +121,7 @@ cdef class RowWeights(DerivedState):
         (<int64_t*> self.notes)[FILLED] = self.ring.state[HANDLE_BASE] + self.filled
 
     cdef void c_sync_to(self, int64_t stop) noexcept nogil:
-        """Fill the leaves of the rows before ``stop``, then sum the nodes above those that are new."""
+        """Fill the leaves of the rows before ``stop``, then sum the nodes above new leaves."""
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
         if self.ring.lookahead:
@@ -148,7 +148,7 @@ cdef class RowWeights(DerivedState):
             self.tree.c_sum_above(0, n - run - 1)
 
     cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil:
-        """Give a weight to the rows before ``stop`` that have none yet."""
+        """Set the weight of the rows before ``stop`` that have no weight yet."""
         cdef intp_t capacity = self.ring.capacity
         cdef float64_t* leaves = self.tree.c_level(0)
         cdef intp_t slot
@@ -191,7 +191,7 @@ cdef class RowWeights(DerivedState):
             self.ranks.c_set(slot, NAN)
 
     cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil:
-        """Remember the weight of a row whose n-step window is not complete yet."""
+        """Store the weight of a row until its n-step window is complete."""
         cdef intp_t first = <intp_t> (row % self.ring.n_envs) * self.ring.lookahead
         cdef intp_t place, spare = first
         cdef int64_t other
@@ -207,7 +207,7 @@ cdef class RowWeights(DerivedState):
         self.held_rows[spare] = row
 
     cdef void c_release(self, int64_t row) noexcept nogil:
-        """Set the weight of a row whose window is complete now, unless it was left out since."""
+        """Set the weight of a row whose window is complete now, unless the row was left out."""
         cdef intp_t place = <intp_t> (row % self.ring.n_envs) * self.ring.lookahead
         cdef intp_t stop = place + self.ring.lookahead
         while place < stop and self.held_rows[place] != row:
@@ -218,7 +218,7 @@ cdef class RowWeights(DerivedState):
                 self.c_put(row, self.held[place])
 
     cdef void c_catch_up(self) noexcept nogil:
-        """Update the weights of rows that the ring has completed or left out since."""
+        """Update the weights of rows that the ring has completed or left out since the last call."""
         cdef intp_t k
         cdef int64_t row, first = 0, stop = 0, oldest = self.ring.state[WRITTEN] - self.ring.capacity
         for k in range(self.held_rows.shape[0]):
@@ -242,10 +242,10 @@ cdef class RowWeights(DerivedState):
             self.c_sum(first, stop)
 
     cdef void c_catch_up_hidden(self) noexcept nogil:
-        """Set the weights of rows that the ring has hidden since to 0."""
+        """Set the weights to 0 of rows that the ring has hidden since the last call."""
         cdef int64_t written = self.ring.state[WRITTEN], logged = self.ring.hidden.shape[0]
         cdef const int64_t* entry
-        if self.ring.n_hidden - self.hidden > logged:  # the log lacks some, so all rows are looked at
+        if self.ring.n_hidden - self.hidden > logged:  # the log lacks entries: read all rows
             self.hidden = self.ring.n_hidden
             self.c_take_out_among(0, written - 1, 1)
         while self.hidden < self.ring.n_hidden:
@@ -254,12 +254,10 @@ cdef class RowWeights(DerivedState):
             self.hidden += 1
 
     cdef void c_take_out_among(self, int64_t first, int64_t last, int64_t step) noexcept nogil:
-        """Set the weights of rows that cannot be drawn to 0, among each ``step``-th row from ``first``
-        to ``last``.
-        """
+        """Set weights to 0 where each ``step``-th row from ``first`` to ``last`` cannot be drawn."""
         cdef const float64_t* leaves = self.tree.c_level(0)
         cdef int64_t row, oldest = self.ring.state[WRITTEN] - self.ring.c_stored()
-        cdef intp_t slot, low = 0, high = -1  # slots whose sums are due
+        cdef intp_t slot, low = 0, high = -1  # slots below nodes to be summed
         row = first + max(oldest - first + step - 1, 0) // step * step
         while row <= last:
             slot = <intp_t> (row % self.ring.capacity)
@@ -280,18 +278,18 @@ cdef class RowWeights(DerivedState):
         self.c_sync()
 
     def rank(self):
-        """Sort the rows by priority where weights are of ranks and it is due."""
+        """Sort the rows by priority if there are ranks and a sort is due."""
         self.c_rank(1)
 
     def set_new(
         self, int64_t first, int64_t clears, cnp.ndarray priorities, cnp.ndarray weights
     ):
-        """Set the weights of new rows, from row id ``first`` on, unless the ring was cleared since."""
+        """Set the weights of new rows from row id ``first`` on, unless the ring was cleared since."""
         if self.ring.state[CLEARS] == clears:
             self.c_set_new(first, priorities, weights, NULL)
 
     def beside(self, cnp.ndarray priorities not None, cnp.ndarray weights not None):
-        """These priorities and weights for a call of ``add``; see ``set_new``."""
+        """``NewWeights`` of a call of ``add``: see ``set_new``."""
         cdef NewWeights given = NewWeights.__new__(NewWeights)
         given.ring, given.n = self.ring, cnp.PyArray_DIM(weights, 0)
         given.rows, given.priorities, given.weights = self, priorities, weights
@@ -300,10 +298,10 @@ cdef class RowWeights(DerivedState):
     cdef void c_set_new(
         self, int64_t first, cnp.ndarray priorities, cnp.ndarray weights, const uint8_t* present
     ) noexcept:
-        """As ``set_new``, for rows that are still there.
+        """``set_new`` in a ring that was not cleared since.
 
-        ``present`` says which of them hold a step. It also covers rows that the same call has
-        overwritten, whose flags are lost. NULL if all hold one, or if it is unknown.
+        ``present`` says which rows hold a step, rows included that the same call has overwritten.
+        NULL: the flags of the rows in the ring are read, and overwritten rows hold a step.
         """
         cdef const float64_t* values = <const float64_t*> cnp.PyArray_DATA(priorities)
         cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(weights)
@@ -328,7 +326,7 @@ cdef class RowWeights(DerivedState):
         self.c_note_down()
 
     cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil:
-        """Write the leaves of n rows, and note that the nodes above them are to be summed."""
+        """Write the leaves of n rows, and note that the nodes above need new sums."""
         cdef float64_t* leaves = self.tree.c_level(0)
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
@@ -343,13 +341,13 @@ cdef class RowWeights(DerivedState):
     # ------------------------------------------------------------------ ranks
 
     cdef int c_rank(self, intp_t n) except -1:
-        """Sort the rows by priority if it is due, unless fewer than n of them can be drawn."""
+        """Sort the rows by priority if a sort is due and at least n rows can be drawn."""
         if self.ranks is None:
             return 0
         self.c_sync()
         if self.ranks.c_is_due(self.tree.c_total()) and self.ranks.c_before(self.ranks.groups) >= n:
             self.ranks.c_sort(self.tree.c_level(0))
-            if self.ranks.known:  # unless another thread has cleared them
+            if self.ranks.known:  # 0 if another thread has cleared the ranks
                 self.tree.c_sum_above(0, self.ranks.known - 1)
         return 0
 
@@ -406,7 +404,7 @@ cdef class RowWeights(DerivedState):
     cdef void c_lift(
         self, const intp_t* slots, float64_t* weights, intp_t n
     ) noexcept nogil:
-        """Set the weights of n slots to 0 for a draw. ``weights`` get the weights before it."""
+        """Set the weights of n slots to 0 for a draw; ``weights`` gets the old ones."""
         cdef float64_t* leaves = self.tree.c_level(0)
         cdef intp_t k
         for k in range(n):
@@ -417,10 +415,10 @@ cdef class RowWeights(DerivedState):
     cdef void c_put_back(
         self, const intp_t* slots, const float64_t* weights, intp_t n
     ) noexcept nogil:
-        """Undo ``c_lift``: every node is as it was."""
+        """Undo ``c_lift``: every node gets its old value."""
         cdef float64_t* leaves = self.tree.c_level(0)
         cdef intp_t k = n
-        while k > 0:  # from the end: of a slot that comes twice, the first has the weight
+        while k > 0:  # from the end: of a repeated slot the first has the weight
             k -= 1
             leaves[slots[k]] = weights[k]
         self.tree.c_set(slots, NULL, n)
@@ -438,7 +436,7 @@ cdef class RowWeights(DerivedState):
 
     @property
     def least(self):
-        """The least weight above 0; infinity if there is none."""
+        """The least weight above 0; infinity if all weights are 0."""
         self.c_sync()
         return self.minima.min
 
@@ -454,7 +452,7 @@ cdef class RowWeights(DerivedState):
         return self.tree.largest
 
     def count(self, intp_t n):
-        """How many rows have a weight, but no more than n of them."""
+        """Number of rows that have a weight, counted up to n."""
         self.c_sync()
         return c_count(&self.tree.nodes[0], &self.tree.shape, n)
 
@@ -476,11 +474,11 @@ cdef class RowWeights(DerivedState):
     def update(
         self, cnp.ndarray indexes, cnp.ndarray priorities, cnp.ndarray weights, bint as_handles
     ):
-        """Set the weights of rows, whose arrays are dense and written to: of duplicates the last wins.
+        """Set the weights of rows; of duplicates the last wins. Dense arrays, which are overwritten.
 
-        ``indexes`` are public slots or, if ``as_handles``, handles too. Then rows that are gone are
-        passed over, as are slots that were overwritten since the last draw. Raises ``IndexError`` for a
-        slot that holds no step. Returns how many are passed over.
+        ``indexes`` are public slots or, if ``as_handles``, handles too. With ``as_handles`` rows that are
+        gone, and slots that were overwritten since the last draw, are skipped. Raises ``IndexError`` for
+        a slot that holds no step. Returns the number of rows that are skipped.
         """
         cdef intp_t k, n = cnp.PyArray_DIM(indexes, 0), count
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
@@ -507,7 +505,7 @@ cdef class RowWeights(DerivedState):
     cdef void c_set(
         self, intp_t* slots, const float64_t* priorities, float64_t* weights, intp_t n
     ) noexcept nogil:
-        """Set the weights of rows that are there, in a tree that is up to date.
+        """Set the weights of rows in the ring, in a tree that is up to date.
 
         The contents of ``slots`` and ``weights`` are undefined afterwards.
         """
@@ -522,9 +520,9 @@ cdef class RowWeights(DerivedState):
     cdef intp_t c_hold_incomplete(
         self, intp_t* slots, float64_t* weights, intp_t n
     ) noexcept nogil:
-        """Remember the weights of rows whose window is not complete yet.
+        """Store the weights of rows until their windows are complete.
 
-        The others move to the front of both arrays; returns how many these are.
+        All other rows move to the front of both arrays; returns their number.
         """
         cdef intp_t k, count = 0
         for k in range(n):
@@ -538,7 +536,7 @@ cdef class RowWeights(DerivedState):
     cdef void c_note(
         self, const float64_t* priorities, const float64_t* weights, intp_t n
     ) noexcept nogil:
-        """Update the greatest priority and weight so far by those of rows that are in the ring."""
+        """Update the greatest priority and weight so far by those of n rows."""
         cdef intp_t k
         cdef float64_t weight = self.newest_weight, priority = self.greatest_priority
         for k in range(n):
@@ -554,8 +552,8 @@ cdef class RowWeights(DerivedState):
         """State as a dict, from which ``restore`` of a new object over the same rows continues.
 
         ``values[k]`` is the weight of row ``written - len(values) + k``, or its priority if there are
-        ranks; also of a row whose n-step window is not complete. ``ranks`` has the weights of these
-        rows at that time, and the groups.
+        ranks, also while its n-step window is incomplete. ``ranks`` has the present weights of these
+        rows, and the groups.
         """
         self.c_sync()
         cdef int64_t written = self.ring.state[WRITTEN], row, first = written - self.ring.c_stored()
@@ -577,12 +575,13 @@ cdef class RowWeights(DerivedState):
         }
 
     def restore(self, dict saved not None, bint later=False):
-        """Restore the state of another object, which was saved over the same rows.
+        """Restore a state that ``save`` returned over the same rows.
 
-        Rows are found by their ids. NaN in ``values`` stands for the weight of a new row. Without a
-        ``capacity``, the rows are in a ring of another one, or some are missing, and the next draw sorts
-        ranks. With ``later`` rows may have come since, and nothing happens if the ring was cleared.
-        Raises ``ValueError`` if the ring is another one, and has rows; or if no object has saved this.
+        Rows are found by their ids. NaN in ``values`` stands for the weight of a new row. A ``capacity``
+        of None means that the ring had another capacity, or that rows are missing: then the next draw
+        sorts ranks. With ``later`` rows may have been added since, and nothing happens if the ring was
+        cleared. Raises ``ValueError`` for a ring of other rows, and for a state that ``save`` cannot
+        return.
         """
         cdef Ring ring = self.ring
         cdef int64_t written = saved["written"], drawn = saved["drawn"], first, row
@@ -624,7 +623,7 @@ cdef class RowWeights(DerivedState):
     cdef int c_put_all(self, int64_t first, float64_t[::1] values) except -1:
         """Set all leaves, and no sums: rows from ``first`` on have these values.
 
-        Rows that can be drawn come first: a row that waits may take the place where one was held.
+        Rows that can be drawn come first, so places of held weights are free for incomplete rows.
         """
         cdef intp_t slot, stored = self.ring.c_stored()
         cdef int64_t row
@@ -648,14 +647,14 @@ cdef class RowWeights(DerivedState):
         return 0
 
     cdef int c_check(self, dict saved, cnp.ndarray there) except -1:
-        """Raise unless an object of this kind can have saved these weights.
+        """Raise unless ``save`` of an object of this kind can have returned this state.
 
-        ``there`` says which slots hold a step, if they are those of that time.
+        ``there`` says which slots hold a step; None if the ring differs from that of ``save``.
         """
         values, ranks, newest = saved["values"], saved["ranks"], saved["newest"]
         if values.dtype != np.float64 or values.ndim != 1 or len(values) > saved["written"]:
             raise ValueError(f"weights: expected up to {saved['written']} of float64, got {values!r}")
-        most = self.tree.largest if there is None else newest  # among other rings, these may have more
+        most = self.tree.largest if there is None else newest  # over several rings ``newest`` may be less
         if not (np.isnan(values) | (values >= 0.0) & (values <= most)).all():
             raise ValueError(f"weights: expected 0 to {most}")
         # Compiled code does not check an index of a tuple.
@@ -686,10 +685,10 @@ cdef class RowWeights(DerivedState):
     def keep_in(self, float64_t[::1] notes not None, bint there, bint positive):
         """Store the state beside the leaves in ``notes``, memory of a file like the leaves.
 
-        If they are ``there``, another object left them, and this one goes on with its weights. A row
-        that the other had not seen has the weight of a new row. So has a row of weight 0 if all are
-        ``positive``: a crash can bring back a row whose weight was taken out. Raises ``ValueError`` if
-        no object can have left such weights.
+        With ``there`` an earlier object left its weights in the leaves and in ``notes``, and they are
+        restored. A row that the earlier object had not seen gets the weight of a new row. With
+        ``positive``, which says that all weights are above 0, so does a row of weight 0: a crash can bring
+        back a row whose weight was set to 0. Raises ``ValueError`` for weights that are damaged.
         """
         if notes.shape[0] != notes_size(self.ring):
             raise ValueError(f"notes: expected {notes_size(self.ring)}, got {notes.shape[0]}")
@@ -702,11 +701,11 @@ cdef class RowWeights(DerivedState):
         saved = self.c_left_behind(notes, held, positive) if there else None
         self.held_rows, self.held = held_rows, numbers[HELD + n :]
         if saved is not None:
-            held_rows[~np.isin(held_rows, list(held))] = -1  # they would keep the places of rows to come
+            held_rows[~np.isin(held_rows, list(held))] = -1  # free these places for new rows
             self.restore(saved)
             for k in range(n):
                 if held_rows[k] >= 0 and not self.ring.c_is_open(held_rows[k]):
-                    held_rows[k] = -1  # its weight is in a leaf: it would be set once more, later
+                    held_rows[k] = -1  # its weight is in a leaf already
         self.noted = numbers
         self.notes = &notes[0]
         self.c_note_down()
@@ -714,13 +713,13 @@ cdef class RowWeights(DerivedState):
     cdef dict c_left_behind(self, float64_t[::1] notes, dict held, bint positive):
         """State that an earlier object left in the leaves and in ``notes``, in the form of ``save``.
 
-        Rows that were overwritten, and those that it had not seen, are removed from ``held``.
+        Overwritten rows, and rows that the object had not seen, are removed from ``held``.
         """
         cdef int64_t base = self.ring.state[HANDLE_BASE], written = self.ring.state[WRITTEN]
         cdef int64_t filled = (<int64_t*> &notes[0])[FILLED] - base
         cdef int64_t first = written - self.ring.c_stored()
         newest, greatest = self.first, 1.0
-        if filled > 0:  # it was not cleared since
+        if filled > 0:  # the ring was not cleared since
             newest, greatest = notes[NEWEST_WEIGHT], notes[GREATEST_PRIORITY]
         rows = np.arange(first, written)
         leaves = np.asarray(self.tree.nodes)[: len(rows)]
@@ -733,9 +732,9 @@ cdef class RowWeights(DerivedState):
             else:
                 del held[row]
         is_new = rows >= filled
-        if self.ranks is None:  # leaves of absent rows are set to 0 later than those of others
+        if self.ranks is None:  # the leaf of an absent row may not be 0 yet
             values[~is_new & (self.ring.flags()[rows % self.ring.capacity] & ABSENT != 0)] = 0.0
-        if self.ranks is not None:  # a row without a rank is absent, or came back
+        if self.ranks is not None:  # a row without a rank is absent, or a crash brought it back
             is_new |= np.isnan(values)
         elif positive:
             is_new |= values == 0.0
@@ -753,7 +752,7 @@ cdef class RowWeights(DerivedState):
         }
 
     def waiting(self):
-        """Rows whose weight waits for their n-step window, and the steps that should be among them.
+        """Rows whose weight waits for their n-step window, and the rows whose window is incomplete.
 
         Two lists of row ids, ascending.
         """
@@ -770,7 +769,7 @@ cdef class RowWeights(DerivedState):
 
 
 def notes_size(Ring ring not None):
-    """How many numbers ``RowWeights.keep_in`` takes."""
+    """Length of ``notes`` of ``RowWeights.keep_in``."""
     return HELD + 2 * ring.lookahead * ring.n_envs
 
 
@@ -793,11 +792,12 @@ def draw_together(list parts not None, int bits, n, rng, bint stratified):
     """Draw n rows of several rings, each in proportion to its mass.
 
     A part is the number of a ring, its ``RowWeights``, which are up to date, and the mass of a row of
-    weight 1 in it. Targets from 0 to the sum of all masses fall into parts, and are searched there. So
-    probabilities and strata are those of one tree.
+    weight 1 in the ring. Targets from 0 to the sum of all masses fall into parts, and are searched
+    there. So probabilities and strata are those of one tree.
 
-    Returns numbers of rows, slots with the number of the ring in the low ``bits``, and their masses;
-    then the least mass of all rows and the sum of all. Raises ``NotEnoughDataError`` if that is 0.
+    Returns the numbers of rows, which are slots with the number of the ring in the low ``bits``, and
+    their masses; then the least mass of all rows, and the sum of all masses. Raises
+    ``NotEnoughDataError`` if that sum is 0.
     """
     cdef intp_t k, number, found, size = c_index(n)
     cdef float64_t mass, scale, most, start = 0.0, least = INFINITY, total = 0.0
@@ -831,7 +831,7 @@ def draw_together(list parts not None, int bits, n, rng, bint stratified):
         found = 0
         for k in range(size):
             if names[k] < 0 and (targets[k] < start + mass or one is last):
-                # A difference may round up.
+                # The difference may round up to the total.
                 theirs[found] = min((targets[k] - start) / scale, most)
                 places[found] = k
                 found += 1
@@ -847,7 +847,7 @@ def update_together(
     dict members not None, int bits, cnp.ndarray indexes, cnp.ndarray priorities,
     cnp.ndarray weights,
 ):
-    """As ``RowWeights.update``, of several rings by their numbers.
+    """``RowWeights.update`` for rows of several rings, ``members`` by their numbers.
 
     ``indexes`` are handles, with the number of the ring in the low ``bits``. No Python code runs from
     the synchronization of the rings until the last weight is set. So an interrupt comes before all

@@ -11,14 +11,14 @@ from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 cdef class Starts(DerivedState):
     cdef EpisodeIndex index
-    cdef readonly intp_t rows        # of a sequence
+    cdef readonly intp_t rows        # rows of a sequence
     cdef readonly intp_t least       # rows from the start to the end of an episode that has ended
-    cdef readonly bint across        # sequences run over the ends of episodes
+    cdef readonly bint across        # whether sequences continue across the ends of episodes
     cdef readonly intp_t stride      # rows of a stream from one start to the next
-    cdef readonly intp_t before      # rows before a start that have to be there
-    # The set of all starts, made once starts were rare:
-    cdef SlotSet starts
-    cdef int64_t waits               # no row before this one waits for more rows
+    cdef readonly intp_t before      # rows of the episode that must precede a start
+    # Made when starts are rare:
+    cdef SlotSet starts              # the set of all starts; empty until then
+    cdef int64_t waits               # no older row waits for more rows
 
     cdef int c_prepare(self) except -1
     cdef bint c_is_first(self, int64_t row) noexcept nogil

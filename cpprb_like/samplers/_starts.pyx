@@ -1,10 +1,10 @@
 """``Starts``: the rows at which sequences, n-step returns and frame stacks can start.
 
-And ``choose_rows``: for each row another one of its episode, whose goal it gets.
+``choose_rows`` draws, for each row, another row of its episode, whose goal the row gets.
 
-Starts are tried as long as they are common, and otherwise drawn from a set of all. The choice
-depends on the rows and the generator alone, so a saved buffer goes on with the same draws. Compiled
-because each row that is tried is looked at. Not here: how sequences are read
+Random slots are tried while starts are common; otherwise starts are drawn from the set of all. The
+method depends on the rows and the generator alone, so a restored buffer draws the same rows.
+Compiled because each row that is tried has to be read. Not here: how sequences are read
 (``views._gather_windows``), and starts by priority (``_prioritized``).
 """
 
@@ -36,8 +36,8 @@ cdef enum:
     TRIES = 32               # most tries for each start, times the stride
     SPARE_TRIES = 256
     FETCHED = 32             # flags that are prefetched before the first is read
-    ROUNDS = 4               # draws with replacement, before the rest comes from a list
-    PICKS = 32               # rows of an episode that may be absent, before its rows are counted
+    ROUNDS = 4               # draws with replacement, before the rest is drawn from a list
+    PICKS = 32               # absent rows drawn of an episode, before its rows are counted
 
 cdef enum:  # strategies of ``choose_rows``
     C_FUTURE = 0
@@ -46,8 +46,8 @@ cdef enum:  # strategies of ``choose_rows``
     C_RANDOM = 3
 
 cdef enum:  # states of a row
-    NEVER = -1               # no sequence will ever start there
-    WAITS = 0                # rows have to follow
+    NEVER = -1               # no sequence can ever start at the row
+    WAITS = 0                # a sequence may start when more rows follow
     STARTS = 1
 
 
@@ -72,9 +72,9 @@ cdef class Starts:
 
     A sequence is a row and up to ``rows - 1`` rows that follow it in its stream, without absent rows.
     From a start on, its episode must have ``least`` rows if it has ended, else ``rows``; with
-    ``across`` there must be ``rows``, of whatever episodes. Starts are the first rows of episodes, and
-    rows whose number in their stream is a multiple of ``stride``. ``before`` rows of the episode before
-    a start have to be there, unless the episode is known to begin later. Any threads may call it.
+    ``across``, ``rows`` rows of any episodes. Starts are the first rows of episodes, and rows whose
+    number in their stream is a multiple of ``stride``. The ring must have ``before`` rows of the episode
+    before a start, or the first row of the episode. Any threads may call the methods.
     """
 
     def __cinit__(
@@ -97,7 +97,7 @@ cdef class Starts:
 
     @property
     def nbytes(self):
-        """Bytes of memory: none until starts were rare, then a quarter of a byte a slot."""
+        """Bytes of memory: none until starts are rare, then a quarter of a byte a slot."""
         return self.starts.nbytes
 
     cdef int c_prepare(self) except -1:
@@ -122,16 +122,16 @@ cdef class Starts:
         return self.index.c_find_row(row, &bounds) and bounds.first == row and bounds.is_known
 
     cdef bint c_is_on_stride(self, int64_t row) noexcept nogil:
-        """Whether a row is one of those that may be starts, whatever follows."""
+        """Whether ``stride`` allows a start at a row."""
         if self.stride == 1 or row // self.ring.n_envs % self.stride == 0:
             return True
         return self.c_is_first(row)
 
     cdef bint c_has_before(self, int64_t row) noexcept nogil:
-        """Whether the rows of the episode that ``before`` asks for are there."""
+        """Whether the ring has the rows of the episode that ``before`` requires."""
         cdef intp_t _
         if not self.ring.c_absent() and row - self.before * self.ring.n_envs >= self.ring.c_first():
-            return True  # as many rows are there, of whatever episodes
+            return True  # ``before`` rows precede, of any episodes
         for _ in range(self.before):
             if self.c_is_first(row):
                 return True
@@ -145,11 +145,11 @@ cdef class Starts:
         return self.ring.lookahead == 0 or self.ring.c_can_draw(slot)
 
     cdef intp_t c_looked_at(self, int64_t row) noexcept nogil:
-        """How many rows, from this one on, tell whether a sequence can start here."""
+        """Number of rows to read, from a row on, to decide whether it is a start."""
         cdef int64_t last = row + (self.rows - 1) * self.ring.n_envs
         if self.ring.c_absent() or last >= self.ring.state[WRITTEN]:
             return self.rows
-        # All rows of the sequence are there, so only an early end can prevent a start.
+        # The ring has all rows of the sequence, so only an early end can prevent a start.
         return 1 if self.across else self.least
 
     cdef int c_state(self, intp_t slot) noexcept nogil:
@@ -178,9 +178,9 @@ cdef class Starts:
     # ------------------------------------------------------------------ many
 
     def tell(self, cnp.ndarray slots):
-        """For each of the slots, which are in use, an int8.
+        """State of each of the slots, which are in use: int8.
 
-        1 if a sequence can start there, 0 if rows have to follow first, -1 if none ever can.
+        1 if a sequence can start there, 0 if rows have to follow first, -1 if no sequence ever can.
         """
         self.c_prepare()
         self.ring.c_check_slots(slots)
@@ -205,9 +205,9 @@ cdef class Starts:
 
     @property
     def count(self):
-        """How many slots there are at which a sequence can start.
+        """Number of slots at which a sequence can start.
 
-        Cost: in proportion to the rows that came since such a look at all rows, some 20 ns each.
+        Cost: some 20 ns for each row; a later call reads only rows that were added since.
         """
         self.c_follow()
         return self.starts.count
@@ -220,7 +220,7 @@ cdef class Starts:
     def draw(self, intp_t n, rng):
         """Draw n slots at which a sequence can start, each with the same probability: intp.
 
-        Slots are tried, some dozens for each. The rest is drawn from the set of all starts. Raises
+        Up to some dozens of slots are tried for each. The rest is drawn from the set of all starts. Raises
         ``NotEnoughDataError`` if there are none.
         """
         bit_generator = rng.bit_generator
@@ -244,21 +244,21 @@ cdef class Starts:
         return drawn
 
     def draw_distinct(self, intp_t n, rng):
-        """As ``draw``, n different slots.
+        """Draw n distinct slots, otherwise as ``draw``.
 
         Raises ``NotEnoughDataError`` if a sequence can start at fewer.
         """
         return distinct_of(self, n, rng)
 
     cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept:
-        """Try slots until there are n starts, or these are too rare; how many there are."""
+        """Try slots until n starts are found, or starts are too rare; return the number found."""
         cdef intp_t k = 0, stored = self.ring.c_stored()
         cdef intp_t pay = TRIES * max(1, min(stored, self.stride)), left = SPARE_TRIES + pay
         cdef intp_t[FETCHED] tried
         cdef int8_t[FETCHED] states
         cdef intp_t i, count
         while k < n and left and stored:
-            # As many as are needed if one in a stride is a start.
+            # The expected number of tries if one row in a stride is a start.
             count = min(FETCHED, left, (n - k) * min(self.stride, FETCHED))
             for i in range(count):
                 tried[i] = <intp_t> c_bounded(bits, stored)
@@ -272,7 +272,7 @@ cdef class Starts:
         return k
 
     cdef intp_t c_choose(self, intp_t* out, intp_t k, intp_t n, Bits* bits) noexcept:
-        """Draw the k-th to the n-th start from the set of all; returns how many were drawn in all."""
+        """Draw the k-th to the n-th start from the set of all; return the number drawn in all."""
         cdef intp_t slot
         while k < n and self.starts.count:
             slot = self.starts.c_at(<intp_t> c_bounded(bits, self.starts.count))
@@ -284,9 +284,9 @@ cdef class Starts:
     # ------------------------------------------------------------------ the set of all starts
 
     cdef int c_follow(self) except -1:
-        """Let the set have all starts and nothing else.
+        """Update the set of all starts.
 
-        The first call looks at all rows, later ones at the rows from the oldest waiting one on.
+        The first call reads all rows, later calls read the rows from the oldest waiting one on.
         """
         cdef Ring ring = self.ring
         cdef int64_t row, waits, first
@@ -312,7 +312,7 @@ cdef class Starts:
         return 0
 
     cdef bint c_is_over(self) noexcept:
-        """Whether all rows have to be looked at: by the first call, and after a deletion or a clear."""
+        """Whether all rows must be read: by the first call, and after a deletion or a clear."""
         return (
             self.starts.memory is None or self.clears != self.ring.state[CLEARS]
             or self.ring.c_first() < self.oldest
@@ -329,7 +329,7 @@ cdef class Starts:
         return state
 
     cdef void c_discard(self, intp_t slot) noexcept:
-        """Remove a slot from the set, if it is there."""
+        """Remove a slot from the set, if the set has it."""
         if c_has(self.starts, slot):
             self.starts.c_remove(slot)
 
@@ -341,12 +341,12 @@ cdef class Starts:
         return False
 
     cdef void c_check_oldest(self) noexcept:
-        """Check the oldest rows of each stream, as the rows before them were overwritten."""
+        """Check the oldest rows of each stream, as preceding rows were overwritten."""
         cdef Ring ring = self.ring
         cdef int64_t row
         cdef intp_t stream, _
         for stream in range(ring.n_envs):
-            row = ring.c_first() + stream  # any ``n_envs`` rows in a row are one of each stream
+            row = ring.c_first() + stream  # ``n_envs`` consecutive rows are one of each stream
             if row < ring.state[WRITTEN] and ring.c_is_absent(<intp_t> (row % ring.capacity)):
                 row = ring.c_next(row, ring.state[WRITTEN])
             for _ in range(self.before + 1):
@@ -358,7 +358,7 @@ cdef class Starts:
 
     def refuse(self, distinct=None):
         """Raise ``NotEnoughDataError``: a sequence can start nowhere, or at too few slots."""
-        # The words fit rows and sequences, as a view of n-step returns comes here too.
+        # The message fits rows and sequences, as views of n-step returns have starts too.
         needs = []
         if self.across:
             needs.append(f"begin {self.rows} rows of an environment")
@@ -378,9 +378,9 @@ cdef class Starts:
 
 
 def distinct_of(starts, intp_t n, rng):
-    """Draw n different slots of ``starts``, each with the same probability, by its other methods.
+    """Draw n distinct slots of ``starts``, each with the same probability.
 
-    ``starts`` is a ``Starts``, or an object with its methods. Raises ``NotEnoughDataError`` if it has
+    ``starts`` is a ``Starts``, or an object with its other methods. Raises ``NotEnoughDataError`` for
     fewer slots.
     """
     drawn = np.empty(0, np.intp)
@@ -407,10 +407,11 @@ RANDOM = C_RANDOM
 
 
 def choose_rows(EpisodeIndex index not None, cnp.ndarray slots not None, rng, int strategy):
-    """For each of the slots, of rows that hold a step, the slot of another row of the episode.
+    """Draw, for each row that holds a step, a row of its episode; both by slot.
 
-    ``FUTURE`` chooses from the row itself to the last of its episode, ``EPISODE`` any row of it that
-    is there, ``FINAL`` the last one, ``RANDOM`` any row of the ring. Any threads may call it.
+    ``FUTURE`` draws from the row itself to the last row of its episode, ``EPISODE`` from all rows of
+    the episode, ``RANDOM`` from all rows of the ring. ``FINAL`` takes the last row of the episode. Any
+    threads may call the function.
     """
     index.ring.c_check_slots(slots)
     if strategy == C_RANDOM:
@@ -437,7 +438,7 @@ def choose_rows(EpisodeIndex index not None, cnp.ndarray slots not None, rng, in
 cdef bint c_choose_rows(
     EpisodeIndex index, const intp_t* given, intp_t* chosen, intp_t n, Bits* bits, int strategy
 ) noexcept:
-    """As ``choose_rows``, with the lock of the generator; false if a slot is not in use any more.
+    """``choose_rows`` with the lock of the generator; false if a slot is no longer in use.
 
     Rows that were added while the caller waited for the lock are not considered. A row that was
     overwritten in that time is returned as its own choice.
@@ -462,7 +463,7 @@ cdef bint c_choose_rows(
 
 
 cdef int64_t c_pick(Ring ring, Bits* bits, int64_t first, int64_t last) noexcept:
-    """A random row of a stream from ``first`` to ``last``, of those that hold a step, as both do.
+    """A random row that holds a step, of a stream from ``first`` to ``last``, which hold one.
 
     Rows are tried first. If too many are absent, the rows that hold a step are counted.
     """

@@ -6,10 +6,10 @@ from cpprb_like._c.typedefs cimport intp_t
 
 cdef class Shuffle:
     cdef intp_t n
-    cdef intp_t most                 # numbers that there is room for
-    cdef intp_t drawn                # of these that were given out
-    cdef intp_t* places              # hash table: place, -1 for a free entry; or NULL, then ...
-    cdef intp_t* numbers             # the number at that place; ... or of each, less the place
+    cdef intp_t most                 # most numbers that can be drawn
+    cdef intp_t drawn                # numbers drawn so far
+    cdef intp_t* places              # keys of a hash table, -1 for a free entry; NULL if ``numbers`` is an array
+    cdef intp_t* numbers             # of each entry: number at the place; array: number less place
     cdef intp_t mask
     cdef int shift
 

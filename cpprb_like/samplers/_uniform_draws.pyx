@@ -29,16 +29,16 @@ cdef extern from "Python.h":
     const intp_t PY_SSIZE_T_MAX
 
 cdef enum:
-    DENSE = 4                # an array takes less time than a table of this part of the numbers
+    DENSE = 4                # an array is faster if more than one number in DENSE may be drawn
 
 
 @cython.final
 cdef class Shuffle:
     """The numbers 0 to n - 1 in random order, one at a time, at most ``most`` of them.
 
-    A sparse Fisher-Yates shuffle: a hash table holds the places whose number is not that of the
-    place. If most of the numbers may be drawn, an array holds the differences instead: it is zero
-    at first, so it need not be filled, and a million numbers take 10 ms and not 90.
+    A sparse Fisher-Yates shuffle: a hash table holds the places whose number differs from the place.
+    If many of the numbers may be drawn, an array holds the differences instead. All differences are
+    zero at first, so the array needs no filling: a million numbers take 10 ms and not 90.
     """
 
     def __cinit__(self, intp_t n, intp_t most):
@@ -101,7 +101,7 @@ cdef inline intp_t c_next_of(Shuffle shuffle, Bits* bits) noexcept nogil:
 cdef inline intp_t c_find(
     const intp_t* places, intp_t mask, int shift, intp_t place
 ) noexcept nogil:
-    """Where a place is in the table, or the free entry where it belongs."""
+    """Entry of a place in the hash table, or the free entry for the place."""
     cdef uint64_t mixed = <uint64_t> place * <uint64_t> 0x9E3779B97F4A7C15
     cdef intp_t entry = <intp_t> (mixed >> shift)
     while places[entry] != -1 and places[entry] != place:
@@ -111,15 +111,15 @@ cdef inline intp_t c_find(
 
 cdef enum:
     FETCHED_ROWS = 512       # batches whose records stay in a cache until they are copied
-    SPARE_DRAWS = 64         # for draws of rows that are rejected, as they cannot be drawn
-    NUMBERS = -1             # in place of a slot
+    SPARE_DRAWS = 64         # extra numbers of a shuffle, for rows that cannot be drawn
+    NUMBERS = -1             # ``first`` of a plan that draws numbers of rows, not slots
 
 
-cdef struct Plan:            # of a draw: the slots that it draws from
-    intp_t first             # the first of them, or ``NUMBERS``: draw numbers of rows instead
-    intp_t among             # how many slots from there on, or how many numbers
-    intp_t drawable          # rows among these that can be drawn
-    intp_t passed            # rows that can be drawn, and are older than these
+cdef struct Plan:            # the slots of a draw
+    intp_t first             # the first slot, or NUMBERS: draw numbers of rows instead
+    intp_t among             # number of slots from there on, or of numbers
+    intp_t drawable          # rows among these slots that can be drawn
+    intp_t passed            # older rows that can be drawn
     int64_t oldest           # id of the oldest row that is not left out
     bint skips               # reject slots that cannot be drawn, which are at most half of them
 
@@ -165,7 +165,7 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
 
 
 cdef Plan c_plan(Ring ring, intp_t newest) noexcept:
-    """How to draw from so many newest rows."""
+    """Plan of a draw from the ``newest`` rows."""
     cdef Plan plan
     cdef intp_t drawable = ring.c_drawable()
     cdef intp_t width = <intp_t> (ring.c_stop() - ring.c_first())
@@ -194,7 +194,7 @@ cdef bint c_is(const Plan* plan, Plan other) noexcept:
 
 
 cdef intp_t c_most(const Plan* plan, intp_t n, intp_t times) noexcept:
-    """The most numbers of a shuffle that are tried to find n distinct slots.
+    """Most numbers of a shuffle that are tried to find n distinct slots.
 
     At least half of the numbers are slots that can be drawn, so four times as many are enough but
     for very rare cases.
@@ -205,7 +205,7 @@ cdef intp_t c_most(const Plan* plan, intp_t n, intp_t times) noexcept:
 cdef bint c_draw(
     Ring ring, cnp.ndarray slots, Bits* bits, const Plan* plan, Shuffle shuffle
 ) noexcept:
-    """Fill ``slots``, with distinct ones if there is a shuffle; false if that gave too few."""
+    """Fill ``slots``, with distinct slots if there is a shuffle; false if it gives too few."""
     cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k = 0, n = cnp.PyArray_DIM(slots, 0)
     cdef intp_t among = plan.among, slot, capacity = ring.capacity
@@ -259,10 +259,10 @@ cdef class Epoch:
     """
 
     cdef Ring ring
-    cdef object rng              # None: in the order of the slots
+    cdef object rng              # None: the order of public slots
     cdef Shuffle shuffle
-    cdef cnp.ndarray slots       # whose rows could be drawn at first
-    cdef intp_t given            # slots that were given or left out so far
+    cdef cnp.ndarray slots       # all slots of the epoch
+    cdef intp_t given            # slots that were returned or left out so far
 
     def __cinit__(self, Ring ring not None, rng=None):
         self.ring = ring

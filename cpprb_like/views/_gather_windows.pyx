@@ -1,8 +1,8 @@
-"""Copies of several rows for each row of a batch: frames that are stacked, and sequences.
+"""Copies of several rows for each item of a batch: frame stacks and sequences.
 
 The rows of a sequence lie at even distances in memory, except at the end of the ring and around
-absent rows. They are copied in runs, field by field, while the rows of the next sequence are
-fetched. Compiled because these copies are most of the cost of a batch of windows. Not here: which
+absent rows. Runs of rows are copied field by field, while the rows of the next sequence are
+prefetched. Compiled because these copies are most of the cost of a batch of windows. Not here: which
 rows are in a window (``_walker``, ``samplers._starts``), and stacks that are stored as single
 frames (``_rows.chained``).
 """
@@ -30,51 +30,51 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    FETCHED_ROWS = 128           # of the next sequence, while one is copied
-    COPIED_ROWS = 128            # whose records stay in the first cache meanwhile
-    UNLOCKED_NBYTES = 32768      # smaller batches keep the lock: taking it back costs more
+    FETCHED_ROWS = 128           # most rows of the next sequence that are prefetched
+    COPIED_ROWS = 128            # rows copied at a time: their records stay in the first cache
+    UNLOCKED_NBYTES = 32768      # smaller batches keep the interpreter lock: taking it back costs more
 
 COPIED_AT_ONCE = UNLOCKED_NBYTES  # bytes below which a copy keeps the interpreter lock
 
 
 cdef struct Part:            # a column of a batch that is copied in runs
-    char* to                 # its rows
-    const char* column       # the row in slot 0
-    intp_t stride            # from slot to slot
-    intp_t nbytes            # of a row
-    bint first_only          # only the first row of each sequence is read
-    const uint8_t* apart     # next values only: of each slot, whether the value is stored apart ...
-    uint8_t* aside           # ... and of each row of the batch, whether the chain has to be read
+    char* to                 # rows of the batch
+    const char* column       # value in slot 0
+    intp_t stride            # bytes from slot to slot
+    intp_t nbytes            # bytes of a row
+    bint first_only          # whether only the first row of each sequence is read
+    const uint8_t* apart     # of next values, by slot: not 0 if the value is stored apart
+    uint8_t* aside           # of next values, by row of the batch: whether to read the chain
 
 
-cdef struct Plan:            # of a batch
+cdef struct Plan:            # the copy of some sequences
     Part* parts
     intp_t n_parts
-    intp_t rows              # of a sequence
-    bint across              # sequences run over the ends of episodes
-    uint8_t* marks           # of each row of the batch: see ``take_sequences``
-    int64_t* ids             # of each row of the batch; NULL if they are not needed
+    intp_t rows              # rows of a sequence
+    bint across              # whether sequences continue across the ends of episodes
+    uint8_t* marks           # by row of the batch: ``mask`` or ``is_first`` of ``views.Sequences``
+    int64_t* ids             # by row of the batch: row id; NULL if not needed
     Walk walk
-    const char* records      # that of slot 0, ...
-    intp_t record_stride     # ... and from slot to slot
-    const intp_t* starts     # slots of the first rows of its sequences
-    const intp_t* places     # of these sequences in the batch; NULL: they are all of it, in order
+    const char* records      # record of slot 0
+    intp_t record_stride     # bytes from record to record
+    const intp_t* starts     # slots of the first rows of the sequences
+    const intp_t* places     # places of the sequences in the batch; NULL: all of the batch, in order
 
 
-cdef struct Place:           # of a row
-    Cursor at                # in the ring
-    intp_t number            # in the batch
+cdef struct Place:           # a row of a sequence
+    Cursor at                # the row in the ring
+    intp_t number            # number of the row in the batch
 
 
 def take_stacks(
     ring not None, Column column not None, const intp_t[:, ::1] slots not None, intp_t axis,
     cnp.ndarray out=None,
 ):
-    """The values of a column at the slots of each row of a matrix, stacked before an axis of a value.
+    """Stacks of the values of a column, by a matrix of slots; the new axis comes before ``axis``.
 
-    ``slots`` have the shape (n, depth); one below 0 stands for a value of zeros. The column is stored
-    as plain bytes. ``out`` is a dense array of the caller's. Raises ``IndexError`` if a slot is not in
-    use.
+    ``slots`` has the shape (n, depth); a negative slot stands for a value of zeros. The column is
+    stored as plain bytes. ``out`` is a dense array of the caller's. Raises ``IndexError`` if a slot is
+    not in use.
     """
     cdef Ring one = <Ring> (ring if type(ring) is Ring else (<Rings?> ring).layout)
     cdef Rings several = None if type(ring) is Ring else <Rings> ring
@@ -91,10 +91,10 @@ def take_stacks(
         given = np.asarray(slots)
         several.c_check_rows(given[given >= 0], NULL)
     else:
-        stored = one.c_stored()  # from here on no Python code runs, which could change it
+        stored = one.c_stored()  # from here on no Python code runs that could change it
         for k in range(n * depth):
             if values[k] >= stored:
-                one.c_check_slots(np.array([values[k]]))  # which raises
+                one.c_check_slots(np.array([values[k]]))  # raises
     if nbytes == 0:
         return out
     for k in range(axis):
@@ -138,8 +138,8 @@ def take_sequences(
     ``parts`` has for each ring its ``Starts``, the slots of first rows, and the places of these
     sequences in the batch; None for all places in order. Of ``single`` columns the first row only is
     read. ``arrays`` are the caller's, by name. Returns the columns, the marks (``views.Sequences``)
-    and, if ``located``, the row ids, shape (n, rows); padding has that of the last row. Returns None if
-    rows were seen to be overwritten; the caller asks ``Ring.holds`` at the end.
+    and, if ``located``, the row ids, shape (n, rows), of padding the id of the last row. Returns None if
+    it finds overwritten rows; the caller checks ``Ring.holds`` at the end.
     """
     cdef Sequences sequences = Sequences.__new__(Sequences)
     sequences.single, sequences.given = single, arrays
@@ -156,28 +156,28 @@ def take_sequences(
             return None
     for column in sequences.wanted:
         if column.name not in single and column.name in sequences.unstored:
-            sequences.c_clear(sequences.columns[column.name])
+            sequences.c_clear_padding(sequences.columns[column.name])
     return sequences.columns, sequences.marks, sequences.ids if located else None
 
 
 @cython.final
 cdef class Sequences:
-    """Sequences of a ring, while they are read: see ``take_sequences``."""
+    """State of ``take_sequences``."""
 
-    cdef Starts starts       # of the ring that is read, as are ...
-    cdef cnp.ndarray slots   # ... those of the first rows, and ...
-    cdef cnp.ndarray places  # ... the places of the sequences in the batch; None: all of it, in order
+    cdef Starts starts       # starts of the ring that is read
+    cdef cnp.ndarray slots   # slots of the first rows in that ring
+    cdef cnp.ndarray places  # places of these sequences in the batch; None: all, in order
     cdef tuple wanted        # the columns that are read
     cdef frozenset single    # names of the columns of which the first row only is read
     cdef dict given          # arrays of the caller's by name, or None
-    cdef dict columns        # of the batch
+    cdef dict columns        # columns of the batch by name
     cdef cnp.ndarray marks
-    cdef cnp.ndarray ids     # of all rows; None if they are not needed
-    cdef dict asides         # by name: which next values are read from the chain
-    cdef set unstored        # names of the columns of which nothing is copied in runs
+    cdef cnp.ndarray ids     # row id of each row of the batch; None if not needed
+    cdef dict asides         # by name: which next values have to be read from the chain
+    cdef set unstored        # names of columns that are not copied in runs
 
     cdef int c_open(self, Starts starts, tuple columns, intp_t n, bint located) except -1:
-        """Make the arrays of a batch of n."""
+        """Allocate the arrays of a batch of n sequences."""
         cdef Ring ring = starts.ring
         cdef intp_t[2] lengths
         cdef Column column
@@ -201,7 +201,7 @@ cdef class Sequences:
         return 0
 
     cdef bint c_read(self, Starts starts, cnp.ndarray slots, cnp.ndarray places) except -1:
-        """Read the sequences of one ring; false if rows went away before their chains were read."""
+        """Read the sequences of one ring; false if rows were overwritten before chains were read."""
         cdef Ring ring = starts.ring
         cdef Moment moment = ring.c_now()
         cdef Column column
@@ -210,17 +210,17 @@ cdef class Sequences:
         self.c_copy_stored()
         for column in ring.object_columns:
             if column.name in self.columns:
-                self.c_box(column)
+                self.c_copy_objects(column)
         for chain in ring.chains:
             if chain.name not in self.columns:
                 continue
-            if not ring.c_holds(moment, slots):  # a chain knows nothing of rows that are gone
+            if not ring.c_holds(moment, slots):  # a chain has no values of overwritten rows
                 return False
-            self.c_ask(chain)
+            self.c_read_chain(chain)
         return True
 
     cdef int c_copy_stored(self) except -1:
-        """Copy what lies in the arena, and the row ids where they are needed."""
+        """Copy the columns that lie in the arena, and row ids if needed."""
         cdef Ring ring = self.starts.ring
         cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
         cdef intp_t k, n = cnp.PyArray_DIM(self.slots, 0), nbytes = 0
@@ -243,7 +243,7 @@ cdef class Sequences:
         try:
             plan.n_parts = self.c_describe(plan.parts)
             if plan.across:
-                # With the lock: the row before the first may be the next to be overwritten.
+                # With the interpreter lock: ``c_is_first`` reads the row before, which may be overwritten next.
                 for k in range(n):
                     plan.marks[c_number(&plan, k)] = self.starts.c_is_first(ring.c_row_at(slots[k]))
             for k in range(plan.n_parts):
@@ -258,7 +258,7 @@ cdef class Sequences:
         return 0
 
     cdef cnp.ndarray c_new_column(self, Column column, const intp_t* lengths):
-        """An array for a column: the caller's, or a new one."""
+        """The array of a column: the caller's, or a new one."""
         if self.given is not None:
             return self.given[column.name]
         if column.name in self.single:
@@ -272,7 +272,7 @@ cdef class Sequences:
         return cnp.PyArray_Newshape(array, &shape, cnp.NPY_CORDER)
 
     cdef intp_t c_describe(self, Part* parts) except -1:
-        """Describe what is copied in runs; returns how many parts these are."""
+        """Describe the columns that are copied in runs; returns their number."""
         cdef Ring ring = self.starts.ring
         cdef Column column
         cdef Chain chain
@@ -290,8 +290,8 @@ cdef class Sequences:
                 count += 1
         return count
 
-    cdef int c_box(self, Column column) except -1:
-        """Copy a column of Python objects; those of several rings never have one."""
+    cdef int c_copy_objects(self, Column column) except -1:
+        """Copy a column of Python objects, which only a single ring can have."""
         values = self.columns[column.name]
         if column.name in self.single:
             values[...] = column.objects[self.slots]
@@ -299,12 +299,12 @@ cdef class Sequences:
             values[...] = column.objects[self.ids % self.starts.ring.capacity]
         return 0
 
-    cdef int c_ask(self, Chain chain) except -1:
-        """Read what has not been read of a chained field from its chain."""
+    cdef int c_read_chain(self, Chain chain) except -1:
+        """Read the values of a chained field that were not copied in runs."""
         cdef cnp.ndarray values = self.columns[chain.name], ids = self.ids, found
         cdef intp_t rows = self.starts.rows
         places = self.places
-        if chain.name in self.asides:  # the next values that do not stand in the column
+        if chain.name in self.asides:  # next values that are stored apart
             aside = self.asides[chain.name]
             numbers = (aside if places is None else aside[places]).ravel().nonzero()[0]
             if len(numbers) == 0:
@@ -329,15 +329,15 @@ cdef class Sequences:
             values[places] = found
         return 0
 
-    cdef int c_clear(self, values) except -1:
-        """Nothing where no row is: zeros, or ``None``."""
+    cdef int c_clear_padding(self, values) except -1:
+        """Write zeros, or ``None``, into the padding of a column."""
         if not self.starts.across:
             values[~self.marks] = None if values.dtype == object else np.zeros((), values.dtype)
         return 0
 
 
 cdef Part c_part(Ring ring, Column column, cnp.ndarray values) except *:
-    """A part that reads all rows of a stored column into these values."""
+    """A part that copies all rows of a stored column into ``values``."""
     return Part(
         <char*> cnp.PyArray_DATA(values), <const char*> &ring.arena[0] + column.offset,
         column.stride, column.nbytes, False, NULL, NULL,
@@ -345,14 +345,14 @@ cdef Part c_part(Ring ring, Column column, cnp.ndarray values) except *:
 
 
 cdef bint c_is_beside(Chain chain, frozenset single) except -1:
-    """Whether next values are copied from the rows behind, as far as they stand there."""
+    """Whether next values are copied in runs from the rows that follow."""
     return (
         isinstance(chain, NextOf) and chain.name not in single and (<NextOf> chain).column is not None
     )
 
 
 cdef inline intp_t c_number(const Plan* plan, intp_t k) noexcept nogil:
-    """The first row in the batch of the k-th sequence of a plan."""
+    """Number in the batch of the first row of the k-th sequence of a plan."""
     return (k if plan.places == NULL else plan.places[k]) * plan.rows
 
 
@@ -366,7 +366,7 @@ cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept
     cdef intp_t stride = plan.record_stride
     cdef Place start
     for k in range(first, stop):
-        # Not in a function of its own: gcc leaves out calls of those that only prefetch.
+        # Not in a function of its own: gcc removes calls of functions that only prefetch.
         slot = starts[k + 1 if k + 1 < stop else k]
         most = min(plan.rows, FETCHED_ROWS, (capacity - 1 - slot) // n_envs + 1)
         if n_envs == 1:
@@ -414,7 +414,7 @@ cdef intp_t c_copy_sequence(const Plan* plan, Place place) noexcept nogil:
 
 
 cdef intp_t c_run(const Plan* plan, const Place* place, intp_t most) noexcept nogil:
-    """How many rows of a sequence, from a row on, lie at even distances in memory."""
+    """Number of rows of a sequence, from a row on, that lie at even distances in memory."""
     cdef Walk walk = plan.walk
     cdef intp_t n = 1, step = walk.n_envs * walk.stride
     cdef const uint8_t* flags = walk.flags + place.at.slot * walk.stride
@@ -456,10 +456,10 @@ cdef void c_copy_run(const Plan* plan, const Place* place, intp_t n) noexcept no
 cdef void c_copy_next(
     const Plan* plan, const Part* part, const Place* place, intp_t n
 ) noexcept nogil:
-    """Copy the next values of n rows at even distances, and note which of them are stored elsewhere."""
+    """Copy the next values of n rows at even distances, and mark those that are stored apart."""
     cdef char* to = part.to + place.number * part.nbytes
     cdef intp_t k, step = plan.walk.n_envs * part.stride
-    cdef intp_t last = place.at.slot + n * plan.walk.n_envs  # where the next value of the last row is
+    cdef intp_t last = place.at.slot + n * plan.walk.n_envs  # slot of the next value of the last row
     cdef const uint8_t* apart = part.apart + place.at.slot
     cdef uint8_t* aside = part.aside + place.number
     c_move(
@@ -474,7 +474,7 @@ cdef void c_copy_next(
 
 
 cdef void c_blank(const Plan* plan, intp_t number, intp_t n) noexcept nogil:
-    """Write that there are no rows from a row of the batch on."""
+    """Write padding into n rows of the batch."""
     cdef intp_t k
     cdef const Part* part
     if n == 0:

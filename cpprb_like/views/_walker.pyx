@@ -28,26 +28,26 @@ import numpy as np
 cnp.import_array()
 
 
-cdef struct Read:                # of one batch
-    char** outs                  # of each column, by its place; NULL of those that are not read
+cdef struct Read:                # state while one batch is read
+    char** outs                  # by ``place`` of the column; NULL of columns that are not read
     const intp_t* slots
-    const intp_t* steps          # the most rows of each n-step return; NULL: ``most`` of each
+    const intp_t* steps          # most rows of each n-step return; NULL: ``most`` of each
     intp_t most
-    intp_t before                # rows before each row, at most
-    intp_t after                 # rows behind it, at most
-    bint is_whole                # windows of all rows are written, not of one chunk
-    intp_t* windows              # slots: a matrix of before + 1 + after columns
+    intp_t before                # most rows before each row
+    intp_t after                 # most rows behind each row
+    bint is_whole                # ``windows`` has room for all rows, not for one chunk
+    intp_t* windows              # matrix of slots with before + 1 + after columns
     intp_t* counts               # rows before and behind each row; NULL unless ``is_whole``
     intp_t* lengths              # rows of each n-step return
-    intp_t* last                 # slot of the last of them
-    const float64_t* powers      # of gamma
+    intp_t* last                 # slot of the last row of each n-step return
+    const float64_t* powers      # powers of gamma
     float32_t* discount          # NULL if there is no such column
-    Block* blocks                # room for one of each column
-    Walk* walks                  # of several rings, by number; NULL: the rows are slots of one
-    const Span* spans            # of several rings, as are ...
-    int bits                     # ... the low bits of a row that hold its number, and ...
-    intp_t mask                  # ... the same bits
-    const char** wholes          # where the records of the rows lie, or other values of each
+    Block* blocks                # room for one block of each column
+    Walk* walks                  # of several rings, by number; NULL: one ring, whose slots the rows are
+    const Span* spans            # of several rings, by number
+    int bits                     # of several rings: low bits of a row that hold the number of its ring
+    intp_t mask                  # mask of these bits
+    const char** wholes          # of several rings: address of each record, then of other values
 
 
 @cython.final
@@ -57,23 +57,23 @@ cdef class Walker:
     ``summed`` is the stored column of one float that is summed over n-step returns of at most
     ``size`` rows. Columns of ``last_fields`` are of the last row, all others of the drawn row.
     A window has at most ``before`` rows before its row, and ``after`` or ``size - 1`` behind it.
-    ``discount_shape`` is that of a row of the column ``discount``, None for no such column. Of
-    ``Rings`` rows and windows are numbers.
+    ``discount_shape`` is that of a row of the column ``discount``, None for no such column. With
+    ``Rings`` rows and windows are numbers of rows, not slots.
     """
 
     cdef Ring ring               # or the layout of ``rings``
     cdef Rings rings             # several of them, or None
-    cdef intp_t size             # the most rows of an n-step return
+    cdef intp_t size             # most rows of an n-step return
     cdef intp_t before           # rows before each row that are walked
-    cdef intp_t after            # rows behind it that are walked, at least size - 1
-    cdef intp_t least_after      # of them, those that are walked whatever the n of a row is
+    cdef intp_t after            # rows behind each row that are walked, at least size - 1
+    cdef intp_t least_after      # rows behind each row that are walked for any n
     cdef bint gives_windows
-    cdef bint keeps              # slots of windows are written
-    cdef float64_t[::1] powers   # of gamma, from 0 to ``size``
-    cdef frozenset last_fields   # names of the columns that are of the last row
-    cdef uint8_t[::1] of_last    # by the place of a column: whether it is of the last row
-    cdef intp_t lead             # place of the column that is summed on the way, or -1
-    cdef bint is_single          # its numbers have 4 bytes, not 8
+    cdef bint keeps              # whether slots of windows are written
+    cdef float64_t[::1] powers   # powers of gamma, from 0 to ``size``
+    cdef frozenset last_fields   # names of columns that are read from the last row
+    cdef uint8_t[::1] of_last    # the same by ``place`` of the column
+    cdef intp_t lead             # ``place`` of the summed column, or -1
+    cdef bint is_single          # whether numbers of that column have 4 bytes, not 8
     cdef int discount_ndim       # 0 if there is no such column
 
     def __cinit__(
@@ -139,7 +139,7 @@ cdef class Walker:
         if ring.object_columns:
             for column, array in zip(columns, arrays):
                 if column.objects is not None:
-                    array[...] = column.objects[slots]  # never of the last row: see derived
+                    array[...] = column.objects[slots]  # ``_fields.derived`` refuses objects among ``last_fields``
         cdef dict batch = {}
         for k in range(len(arrays)):
             batch[(<Column> columns[k]).name] = arrays[k]
@@ -160,7 +160,7 @@ cdef class Walker:
         self, cnp.ndarray slots, tuple columns, list arrays, cnp.ndarray last, cnp.ndarray lengths,
         cnp.ndarray windows, cnp.ndarray counts, cnp.ndarray discount, steps
     ) except -1:
-        """Walk the windows, and read what lies in the arena."""
+        """Walk the windows, and read the columns that lie in the arena."""
         cdef Ring ring = self.ring
         cdef Read read
         cdef intp_t* scratch = NULL
@@ -214,7 +214,7 @@ cdef class Walker:
         return 0
 
     cdef void c_read(self, Read* read, intp_t n) noexcept nogil:
-        """Chunk by chunk, so that records stay in the first cache while their columns are read."""
+        """Read chunk by chunk, so that records stay in the first cache for all their columns."""
         cdef Walk walk = c_walk_of(self.ring)
         cdef intp_t start = 0, count = min(n, FETCHED), following, k, number
         cdef intp_t width = read.before + 1 + read.after
@@ -257,7 +257,7 @@ cdef class Walker:
         c_gather_blocks(read.blocks, count, n)
 
     cdef int c_read_several(self, Read* read, intp_t n) except -1:
-        """As ``c_read``, of rows of several rings, whose spans are those of ``Rings.c_look``."""
+        """``c_read`` of rows of several rings, after ``Rings.c_look``."""
         cdef Rings rings = self.rings
         cdef Ring ring = rings.c_ring(read.slots[0] & rings.mask)  # all have the same layout
         cdef intp_t number, place
@@ -279,7 +279,7 @@ cdef class Walker:
         return 0
 
     cdef void c_read_chunks(self, Ring ring, Read* read, intp_t n) noexcept nogil:
-        """Walk the windows of rows of several rings, and read what lies in records."""
+        """Walk the windows of rows of several rings, and read the columns of records."""
         cdef intp_t start = 0, count = min(n, FETCHED), following, k, place
         cdef intp_t width = read.before + 1 + read.after
         cdef const Walk* walk
@@ -317,7 +317,7 @@ cdef class Walker:
     cdef void c_walk_chunk(
         self, Ring ring, Walk walk, const Read* read, intp_t start, intp_t n, intp_t* windows
     ) noexcept nogil:
-        """Walk the windows of a chunk, in a loop made for what there is to sum on the way."""
+        """Walk the windows of a chunk, in a loop that is compiled for the kind of sum."""
         cdef intp_t after = self.least_after
         cdef bint single = self.is_single
         cdef bint sums = self.lead >= 0 and read.outs[self.lead] != NULL
@@ -379,7 +379,7 @@ cdef inline void c_put(char* to, float64_t number, bint single) noexcept nogil:
 
 
 cdef void c_free(Read* read, intp_t* scratch) noexcept:
-    """Give back the memory of a read."""
+    """Free the memory of a read."""
     free(scratch)
     free(read.outs)
     free(read.blocks)
@@ -390,7 +390,7 @@ cdef void c_free(Read* read, intp_t* scratch) noexcept:
 cdef inline void c_fetch_several(
     Ring ring, const Read* read, intp_t start, intp_t n
 ) noexcept nogil:
-    """As ``c_fetch``, of rows of several rings; notes where their records lie."""
+    """``c_fetch`` of rows of several rings; ``wholes`` gets the addresses of their records."""
     cdef intp_t k, i, zero = 0, size = ring.record_stride, rows = c_window_rows(ring)
     cdef intp_t offset = ring.record_offset, step = ring.n_envs * size
     cdef const Span* spans = read.spans
@@ -414,9 +414,9 @@ cdef inline void c_walk(
 ) noexcept nogil:
     """Walk the windows of a chunk: their slots if ``keeps``, and the last rows of n-step returns.
 
-    On the way the values of a column of one number are summed, if ``sums``. Without ``keeps`` a
-    window is the n-step return, and ``lengths`` and ``last`` alone are written. The rows of
-    ``several`` rings are walked along ``read.walks``, in place of the walk of one.
+    With ``sums`` the values of a column of one number are summed. Without ``keeps`` a window is the
+    n-step return, and only ``lengths`` and ``last`` are written. Rows of ``several`` rings are walked
+    along ``read.walks`` in place of ``one``.
     """
     cdef Firsts by_flags = Firsts(NULL, 0)
     cdef const Walk* walk = &one
@@ -441,7 +441,7 @@ cdef inline void c_walk(
         if several:
             number = slot & mask
             slot, column = slot >> bits, spans[number].base + offset
-            one = walks[number]  # a copy: what is written in between cannot be part of it
+            one = walks[number]  # a copy, which no store in the loop can change
         at = c_cursor(walk, slot)
         if keeps:
             out[0] = slot
@@ -457,7 +457,7 @@ cdef inline void c_walk(
             count += 1
             if keeps:
                 out[count] = slot
-            # The power: infinite rewards times 0 would make the sum NaN.
+            # A power of 0.0 is skipped, as an infinite reward times 0.0 is NaN.
             if sums and (not keeps or count < most) and powers[count] != 0.0:
                 total += powers[count] * c_number(column + slot * stride, single)
         length = 1 + count
@@ -466,7 +466,7 @@ cdef inline void c_walk(
             slot = out[length - 1]
         lengths[k] = length
         last[k] = slot << bits | number if several else slot
-        if sums and length == 1:  # its value, to the last bit
+        if sums and length == 1:  # the same bits, also of NaN
             memcpy(to + k * nbytes, column + slot * stride, nbytes)
         elif sums:
             c_put(to + k * nbytes, total, single)
