@@ -10,10 +10,10 @@ __version__ = "0.1.0"
 
 
 def _hidden() -> list[str]:
-    """What can be imported and is not listed.
+    """Names that can be imported but are not listed in ``__all__``.
 
-    These are the names that only programs written for cpprb need, and those of a package that is
-    not installed: a star import takes each name that is listed.
+    Only programs written for cpprb need them, or their package is not installed. A star import
+    imports every listed name.
     """
     of_cpprb = ["cpprb_like.compat.cpprb", "create_before_add_func"]
     return of_cpprb if find_spec("gymnasium") else [*of_cpprb, "cpprb_like.integrations.gymnasium"]

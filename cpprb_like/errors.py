@@ -1,4 +1,4 @@
-"""Exceptions of this package, beside Python's ``TypeError``, ``ValueError`` and ``IndexError``."""
+"""Exceptions of this package, besides ``TypeError``, ``ValueError`` and ``IndexError``."""
 
 __all__ = [
     "DamagedError",
@@ -43,5 +43,5 @@ class FieldNameError(TypeError, KeyError):
     """
 
     def __str__(self) -> str:
-        """The message itself; that of a ``KeyError`` would be in quotes."""
+        """The message itself; ``KeyError`` would put the message into quotes."""
         return str(self.args[0]) if self.args else ""

@@ -164,9 +164,9 @@ def _finite(name: str, value: object) -> float:
 def _in_range(
     name: str, number: object, least: float, most: float, above: bool, source: object
 ) -> float:
-    """``number`` as a float within the bounds, or an error.
+    """``number`` as a float; raises unless it is within the bounds.
 
-    ``source`` is the number, the schedule that gave it, or ``Schedule`` where none may stand.
+    ``source`` is the number itself, the schedule that returned it, or the class ``Schedule``.
     """
     is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
     try:
@@ -191,11 +191,11 @@ def _in_range(
 
 
 def _between(start: float, stop: float, part: float) -> float:
-    """The number a part of the way from ``start`` to ``stop``, never outside the two."""
+    """Linear interpolation from ``start`` to ``stop``, clipped to the two."""
     if part <= 0:
         return start
     if part >= 1:
         return stop
-    # Two products and not a difference: that of two finite numbers may be infinite.
+    # Two products, as the difference of two finite numbers may be infinite.
     number = (1 - part) * start + part * stop
     return min(max(number, min(start, stop)), max(start, stop))

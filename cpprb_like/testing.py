@@ -152,7 +152,7 @@ def check_sampler(
 
 
 def _check_declared(where: str, sampler: Sampler) -> None:
-    """The declarations of a sampler without rows."""
+    """Check the declarations of a sampler that has no rows."""
     if sampler.has_priorities is not isinstance(sampler, PrioritySampler):
         raise _broken(where, PRIORITIES, f"got {sampler.has_priorities}")
     if sampler.maps_rows and not sampler.keeps_rows:
@@ -166,7 +166,7 @@ def _check_declared(where: str, sampler: Sampler) -> None:
 
 
 def _working(history: Callable[[Sampler], Stages], sampler: Sampler) -> Stages:
-    """The stages of a history; an exception of a hook in one of them is a broken promise."""
+    """Iterate over the stages of a history; an exception of a hook breaks a promise."""
     where, stages = "as it is made", history(sampler)
     while True:
         try:
@@ -192,7 +192,7 @@ class _Window:
     stride: int
 
     def starts(self, ring: Ring) -> Starts:
-        """The rows at which it can start, by a new object without state."""
+        """The rows at which the window can start, as a new object without state."""
         return Starts(
             EpisodeIndex(ring), rows=self.rows, least=self.least, across=False, stride=self.stride
         )
@@ -202,7 +202,7 @@ WINDOWS = (_Window("NStep(3)", 3, 1, 1), _Window("Sequences(2, stride=2)", 2, 2,
 
 
 def _eligible(ring: Ring, window: _Window | None) -> Slots:
-    """The slots that may be drawn: all rows, or the starts."""
+    """Slots that a draw may return: all rows, or the starts of a window."""
     present = ring.present_slots()
     if window is None:
         return present
@@ -211,10 +211,10 @@ def _eligible(ring: Ring, window: _Window | None) -> Slots:
 
 
 class _Stage:
-    """Five buffers of the same history, and a pickled copy, whose draws must be equal.
+    """Five buffers with the same history, and a pickled copy; equal draws are expected of all.
 
-    The arrays that ``spoiled`` draws are overwritten; ``patient`` does not get the draws that
-    ``rb`` refused; on ``probed`` all other hooks are called between the draws.
+    Arrays drawn from ``spoiled`` are overwritten; ``patient`` skips the draws that ``rb`` refused;
+    on ``probed`` all other hooks are called between the draws.
     """
 
     def __init__(self, place: str, buffers: list[ReplayBuffer], distinct: bool) -> None:
@@ -273,7 +273,7 @@ def _check_probed(where: str, sampler: Sampler, n: int, replace: bool, drawn: Dr
 
 
 def _check_state(where: str, rb: ReplayBuffer) -> None:
-    """The state by row of a sampler is of the right kind, and sound."""
+    """Check dtype, shape and soundness of the state by row of a sampler."""
     sampler, slots = rb.sampler, rb.ring.present_slots()
     values: Any
     for name, values in _kept_for(sampler, slots).items():
@@ -291,7 +291,7 @@ def _check_state(where: str, rb: ReplayBuffer) -> None:
 
 
 def _kept_for(sampler: Sampler, slots: Slots) -> dict[str, NDArray[np.float64] | None]:
-    """The state of a sampler for the rows in these slots, by the names of its hooks."""
+    """Results of the hooks of a sampler for the rows in these slots, by name of the hook."""
     return {
         "row_weights": sampler.row_weights(slots),
         "row_priorities": sampler.row_priorities(slots),
@@ -302,7 +302,7 @@ def _kept_for(sampler: Sampler, slots: Slots) -> dict[str, NDArray[np.float64] |
 
 
 def _check_files(make_sampler: Callable[[], Sampler]) -> None:
-    """In a file a sampler draws as on the heap, and finds its state again."""
+    """Check that in a file a sampler draws like on the heap, and restores its state."""
     heap, sampler = _filled(make_sampler(), 7), make_sampler()
     where = f"{sampler!r}, in a file"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -321,9 +321,9 @@ def _check_files(make_sampler: Callable[[], Sampler]) -> None:
         slots = rb.ring.present_slots()
         before = _kept_for(sampler, slots)
         del rb, sampler
-        gc.collect()  # so that the file is free to be opened again
+        gc.collect()  # closes the file, which is opened again
         again = _buffer(make_sampler(), 7, mmap_prefix=Path(folder) / "rows", mmap_mode="r+")
-        # Weights of rows may depend on the draws, as those of ranks do; priorities do not.
+        # Weights may depend on earlier draws, such as those of ranks; priorities do not.
         name = "row_weights" if before["row_priorities"] is None else "row_priorities"
         after = _kept_for(again.sampler, slots)[name]
         if _value(after) != _value(before[name]):
@@ -333,7 +333,7 @@ def _check_files(make_sampler: Callable[[], Sampler]) -> None:
 
 
 def _check_move(make_sampler: Callable[[], Sampler]) -> None:
-    """Over a ring of another capacity a sampler goes on with its state for the rows there."""
+    """Check that a sampler keeps its state of the rows in a ring of another capacity."""
     rb, smaller = _filled(make_sampler(), 7), _filled(None, 5)
     ring, where = smaller.ring, f"{rb.sampler!r}, moved from 7 slots to 5"
     slots = (ring.row_ids(np.arange(5)) % 7).astype(np.intp)
@@ -364,7 +364,7 @@ def _filled(sampler: Sampler | None, capacity: int, **options: Any) -> ReplayBuf
 
 
 def _buffer(sampler: Sampler | None, capacity: int, **options: Any) -> ReplayBuffer:
-    """A buffer of the class that a sampler is for."""
+    """A buffer of the class that fits a sampler."""
     make: Any = ReplayBuffer
     if sampler is not None and sampler.has_priorities:
         make = PrioritizedReplayBuffer
@@ -381,7 +381,7 @@ def _attempt(
     distinct: bool,
     window: _Window | None,
 ) -> Draw | None:
-    """A draw that keeps all promises; None if the sampler may refuse it, and did."""
+    """Draw and check the result; None if the sampler rightly refuses."""
     ring, sampler = rb.ring, rb.sampler
     rows = _picture(rb)
     eligible = _eligible(ring, window)
@@ -458,12 +458,12 @@ def _check_columns(where: str, sampler: Sampler, ring: Ring, n: int, drawn: Draw
 
 
 def _names(sampler: PrioritySampler, ring: Ring, slots: Slots) -> NDArray[np.int64]:
-    """``indexes`` of the rows in these slots, for ``update_priorities``."""
+    """The ``indexes`` of the rows in these slots."""
     return handles(ring, slots) if sampler.check_for_update else slots.astype(np.int64)
 
 
 def _batches(rows: int) -> Iterator[tuple[int, bool]]:
-    """Batch sizes for a buffer of so many rows that can be drawn, with and without replacement.
+    """Batch sizes to test, with and without replacement, for a buffer of ``rows`` rows.
 
     A large batch comes first: two of them are not equal by chance.
     """
@@ -492,7 +492,7 @@ def _broken(where: str, promise: str, found: str) -> AssertionError:
 
 
 def _kind(value: object) -> str:
-    """Type, dtype and shape of a value that should be an array, for a message."""
+    """Type, dtype and shape of a value, for a message."""
     if not isinstance(value, np.ndarray):
         return f"{type(value).__name__} {value!r}"
     order = "an" if value.flags.c_contiguous else "a strided"
@@ -500,7 +500,7 @@ def _kind(value: object) -> str:
 
 
 def _agree(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether values are the same, but for rounding: sums of floats may depend on their order."""
+    """Whether values are equal up to rounding, as sums of floats depend on their order."""
     if one.dtype.kind in "fc":
         rtol = 64 * float(np.finfo(one.dtype).eps)
         return np.allclose(one, other, rtol=rtol, atol=rtol, equal_nan=True)
@@ -508,7 +508,7 @@ def _agree(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _value(column: NDArray[Any] | None) -> object:
-    """A value that is equal for equal columns, also where these have NaN."""
+    """A value to compare columns by, equal for two NaN of the same bits."""
     if column is None or column.dtype.hasobject:
         return None if column is None else column.tolist()
     return column.dtype, column.shape, column.tobytes()
@@ -520,7 +520,7 @@ def _copy(drawn: Draw) -> Draw:
 
 
 def _overwrite(drawn: Draw) -> None:
-    """Write zeros into the arrays of a draw, as the caller may."""
+    """Write zeros into the arrays of a draw, which a caller may do."""
     for array in (drawn[0], *drawn[1].values()):
         if array.flags.writeable:
             array[...] = np.zeros((), array.dtype)
@@ -532,14 +532,14 @@ def _global_states() -> tuple[object, ...]:
 
 
 def _picture(rb: ReplayBuffer) -> tuple[object, ...]:
-    """The values, flags and counts of the rows, which a sampler must not change."""
+    """Values, flags and counts of the rows, which a sampler must not change."""
     ring = rb.ring
     rows = [np.asarray(column).tobytes() for column in rb.get_all_transitions().values()]
     return ring.written, ring.clears, ring.absent, ring.flags().tobytes(), rows
 
 
 def _copied(one: Any, place: str) -> Any:
-    """A copy, made as a pickle makes one; the class need not be importable."""
+    """A copy by ``__reduce_ex__``, like a pickle; the class need not be importable."""
     try:
         return copy.deepcopy(one)
     except Exception as error:
@@ -559,7 +559,7 @@ def _add(rb: ReplayBuffer, rows: int, present: list[bool] | None = None, **other
         rb.add_where(present, **step, **others)
 
 
-# Capacity and environments of a buffer; then the actions before each stage. A number adds so many
+# Capacity and environments of a buffer; then the actions before each stage. A number adds that many
 # rows, bools add a time step in which some environments have a step, None clears, and a digit in
 # quotes deletes the episode of that number.
 ONE, OTHER, BOTH, NEITHER = (True, False), (False, True), (True, True), (False, False)
@@ -609,7 +609,7 @@ def _given_priorities(sampler: Sampler) -> Stages:
 
 
 def _check_reading(where: str, sampler: PrioritySampler) -> None:
-    """Priorities are read as an array, or refused."""
+    """Check that ``prepare`` reads priorities, and refuses wrong ones."""
     read = sampler.read_priorities([1, 0.5])
     if _value(read) != _value(np.array([1, 0.5])):
         raise _broken(where, READ, f"[1, 0.5] became {read!r}")
@@ -624,7 +624,7 @@ def _check_reading(where: str, sampler: PrioritySampler) -> None:
 def _expect_priorities(
     where: str, promise: str, rb: ReplayBuffer, slots: NDArray[Any], expected: list[float]
 ) -> None:
-    """Rows have these priorities, if the sampler knows any."""
+    """Check the priorities of rows, if the sampler returns any."""
     found = rb.sampler.row_priorities(slots.astype(np.intp))
     if found is not None and not np.allclose(found, expected):
         raise _broken(where, promise, f"expected {expected}, got {found.tolist()}")
@@ -709,7 +709,7 @@ def check_layer(
 
 
 class _LayerHistory:
-    """A buffer of random steps."""
+    """A buffer of random steps, in stages."""
 
     def __init__(
         self, fields: dict[str, FieldSpec], n_envs: int, next_of: str | None, seed: int
@@ -722,7 +722,7 @@ class _LayerHistory:
         self.count = 0
 
     def add(self, steps: int, *, absent: bool = False) -> None:
-        """Add so many steps of each environment."""
+        """Add n steps of each environment."""
         n = self.rb.n_envs
         for _ in range(steps):
             values = {
@@ -748,7 +748,7 @@ class _LayerHistory:
         return self.rng.normal(size=(n, *shape)).astype(dtype)
 
     def stages(self) -> Iterator[str]:
-        """Play it, with a name for what the buffer holds."""
+        """Yield a name of each stage, after the steps of the stage were added."""
         where = "" if self.rb.n_envs == 1 else f" of {self.rb.n_envs} environments"
         yield f"no rows{where}"
         self.add(5)
@@ -770,7 +770,7 @@ class _LayerHistory:
 
 
 class _Spy(Windows):
-    """Windows that note which fields were read."""
+    """Windows that record which fields were read."""
 
     __slots__ = ("names",)
     names: set[str]
@@ -782,7 +782,7 @@ class _Spy(Windows):
 
 
 class _LayerStage:
-    """A layer over a buffer, as it is now."""
+    """A layer over the present rows of a buffer."""
 
     def __init__(self, make_layer: Callable[[], Layer], rb: ReplayBuffer, where: str) -> None:
         self.make, self.rb = make_layer, rb
@@ -794,7 +794,7 @@ class _LayerStage:
         self.slots = np.ascontiguousarray(self.now.drawable(rb.ring.present_slots()))
 
     def check(self) -> None:
-        """Try each hook."""
+        """Check each hook."""
         around: Any = self.part.around
         if max(around) > 8:
             raise ValueError(f"make_layer: expected at most 8 rows around a row, got {around}")
@@ -813,7 +813,7 @@ class _LayerStage:
             raise _broken(self.where, RING_ALONE, "rows or flags changed")
 
     def _read(self, view: View, slots: Slots, fields: Any = None) -> dict[str, NDArray[Any]]:
-        """The batch of a view at these slots; an exception of a hook is a broken promise."""
+        """The batch of a view at these slots; an exception of a hook breaks a promise."""
         try:
             found = view.read_at(slots, fields)
         except Exception as error:
@@ -823,7 +823,7 @@ class _LayerStage:
         return found
 
     def _check_revised(self, whole: dict[str, NDArray[Any]]) -> None:
-        """Other columns are those that are read without the layer."""
+        """Check that columns that the layer does not revise are those without the layer."""
         steps, items = self.part.layer.steps(self.rb.schema, None), self.part.layer.items()
         if steps is not None or items is not None:
             return
@@ -834,7 +834,7 @@ class _LayerStage:
                 raise _broken(self.where, REVISED, f"{name!r} changed")
 
     def _check_fill(self) -> None:
-        """Call ``fill`` with windows that are watched."""
+        """Call ``fill`` with windows that record reads."""
         wanted = self.part.columns
         for n in {0, len(self.slots)}:
             slots = self.slots[:n]
@@ -872,7 +872,7 @@ class _LayerStage:
         return found
 
     def _check_batches(self, whole: dict[str, NDArray[Any]]) -> None:
-        """A row is read alone, and in any order, as in a batch of all."""
+        """Check that rows are read alone, and in any order, like in a batch of all."""
         n = len(self.slots)
         order = np.random.default_rng(n).permutation(n)
         mixed = self._read(self.view, self.slots[order])
@@ -888,7 +888,7 @@ class _LayerStage:
                 raise _broken(self.where, BY_WINDOW, f"{name!r} depends on the order of rows")
 
     def _check_calls(self, whole: dict[str, NDArray[Any]]) -> None:
-        """A copy reads the same, and no later batch is written to an earlier one."""
+        """Check that a copy reads equal batches, and that later batches change no earlier one."""
         if len(self.slots) == 0:
             return
         copied = cast("View", _copied(self.view, self.where))
@@ -904,7 +904,7 @@ class _LayerStage:
 
 
 def _pickle_bytes(layer: Layer) -> bytes | None:
-    """A layer's state, as far as it can be pickled."""
+    """The pickled state of a layer, as far as it can be pickled."""
     try:
         return pickle.dumps(layer.__dict__)
     except (pickle.PicklingError, TypeError, AttributeError):

@@ -1,9 +1,8 @@
 """Types of what users hand to a buffer, for editors and type checkers.
 
-``env_dict: dict[str, FieldSpec] = {...}`` has its keys completed and checked wherever it stands, a
-dict that is written in the call is checked there. All of them are plain dicts when a program runs,
-and nothing has to be of these types; not here: what is read out of them (``_fields.schema``,
-``_fields.derived``), which checks again.
+Keys of ``env_dict: dict[str, FieldSpec] = {...}``, or of a dict in the call, are completed and
+checked. When a program runs, all of them are plain dicts, and no argument has to be of these types.
+Not here: the checks of a running program (``_fields.schema``, ``_fields.derived``).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # also as ``Path`` writes it, with one slash
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash: ``Path`` drops the second
 
 
 def as_int(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> int:
@@ -40,7 +40,7 @@ def as_path(name: str, value: str | os.PathLike[str]) -> Path:
         text = os.fsdecode(value)
     except TypeError:
         raise TypeError(f"{name}: expected a path, got {value!r}") from None
-    if URL.match(text):  # else a folder of that name would be made
+    if URL.match(text):  # or a folder of this name would be made
         raise ValueError(f"{name}: expected a path of this machine, got the URL {text!r}")
     return Path(text)
 
@@ -57,7 +57,7 @@ def as_discount(name: str, gamma: object) -> float:
     """A discount factor: a number from 0 to 1."""
     if isinstance(gamma, (bool, np.bool_)) or not isinstance(gamma, numbers.Real):
         raise TypeError(f"{name}: expected a number, got {gamma!r}")
-    number: Any = gamma  # an int of hundreds of digits is no float
+    number: Any = gamma  # may be an int that is too large for a float
     if not 0.0 <= number <= 1.0:
         raise ValueError(f"{name}: expected 0 to 1, got {gamma}")
     return float(gamma)

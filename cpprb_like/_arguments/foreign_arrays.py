@@ -15,7 +15,7 @@ from cpprb_like._arguments.narrow_dtypes import HERE, named
 
 __all__ = ["as_out", "read_argument", "read_array"]
 
-CPU_DEVICES = (1, 3)  # DLPack's numbers of plain memory, and of that which a GPU can read too
+CPU_DEVICES = (1, 3)  # DLPack: plain memory, and memory that a GPU can read too
 
 
 def read_array(value: Any) -> NDArray[Any]:
@@ -31,7 +31,7 @@ def read_array(value: Any) -> NDArray[Any]:
     kind = type(value)
     if hasattr(kind, "__array__"):
         try:
-            array = value.__array__()  # np.asarray tries four other ways first, for 0.4 us
+            array = value.__array__()  # np.asarray tries four other protocols first: 0.4 us
         except TypeError:
             if not hasattr(kind, "is_floating_point") or not value.is_floating_point():
                 raise
@@ -92,7 +92,7 @@ def _by_dlpack(name: str, tensor: Any) -> NDArray[Any]:
     if array is None:
         raise TypeError(f"{name}: expected a tensor on the CPU, got one on {_place_of(tensor)}")
     if not array.flags.writeable:
-        # NumPy takes what comes by an older DLPack as read-only; the tensor itself knows better.
+        # Arrays of an older DLPack are read-only in NumPy, although the tensor may be writable.
         own = np.asarray(plain)
         if own.ctypes.data == array.ctypes.data and own.flags.writeable:
             array = own.reshape(array.shape)
@@ -100,7 +100,7 @@ def _by_dlpack(name: str, tensor: Any) -> NDArray[Any]:
 
 
 def _plain(tensor: Any) -> tuple[Any, np.dtype[Any] | None]:
-    """A tensor as NumPy can share it, and of PyTorch's bfloat16 and float8 their dtype."""
+    """A tensor that NumPy can share, and the dtype that it stands for: bfloat16 or float8."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor):
         return tensor, None

@@ -1,7 +1,7 @@
 """Lazy names: public names of a room, imported on first use (PEP 562).
 
 The stub of a room, ``__init__.pyi``, is the one list of its names. Type checkers and ``attach``
-read it. Names that most programs do not use add nothing to the time of an import.
+read the stub. Names that most programs do not use cost no time at import.
 """
 
 from __future__ import annotations

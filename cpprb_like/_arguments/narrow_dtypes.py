@@ -1,8 +1,8 @@
 """Dtypes of ml_dtypes: bfloat16, floats of 8 bits and less, integers of 4 bits and less.
 
-NumPy takes most of them for bytes: their ``str`` is ``"<V2"`` or so, and only the name tells them
-apart. So files have their values as bytes, and the name beside these. Not here: the values, which
-ml_dtypes casts.
+NumPy describes most of them as bytes: their ``str`` is ``"<V2"`` or so, and only the names differ.
+So files store the values as bytes, and the name of the dtype. Not here: casts, which ml_dtypes
+does.
 """
 
 from __future__ import annotations
@@ -88,5 +88,5 @@ def descr_of(dtype: np.dtype[Any], *, as_bytes: bool = False) -> Any:
 
 
 def _name(given: Any) -> str:
-    """The name of a field, which may come with a title."""
+    """The name of a field of a structured dtype, whose description may have a title."""
     return str(given[1] if isinstance(given, tuple) else given)

@@ -36,11 +36,11 @@ def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:
         return np.array(value, dtype=_with_object_leaves(dtype))
     array = read_array(value)
     if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
-        return array  # the value has a dtype
+        return array  # the value has a dtype of its own
     if (array.dtype.kind == "f" and dtype.kind in "iu") or array.dtype.kind in "SU":
         return np.array(
             value, dtype=object
-        )  # before NumPy turns ints into floats, or values into texts
+        )  # first: NumPy would turn ints into floats, or values into texts
     return array
 
 
@@ -52,7 +52,7 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
     """
     if array.dtype == dtype:
         return array
-    if array.size == 0:  # an empty list is of no kind
+    if array.size == 0:  # NumPy makes floats of an empty list
         return np.empty(array.shape, dtype)
     if name_of(array.dtype) is not None:
         array = array.astype(wide(array.dtype))
@@ -86,7 +86,7 @@ def _items(values: list[object], several: bool) -> Array:
 
 
 def _with_object_leaves(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A structured dtype of the same names that takes any leaf as it is."""
+    """A structured dtype of the same names whose leaves are Python objects."""
     if dtype.names is None:
         return np.dtype(object)
     leaves = []
@@ -102,7 +102,7 @@ def _from_objects(array: Array, dtype: np.dtype[Any]) -> Array:
     Integer fields get ``dtype``. Other fields get the dtype that NumPy finds for the objects.
     """
     items = array.ravel().tolist()
-    if dtype.kind in "iu":  # one by one: beside a float, a wide int would pass through a float
+    if dtype.kind in "iu":  # one by one: in an array with floats, a wide int would become a float
         integers = np.array([_exact_int(item) for item in items], dtype=object)
         limits = np.iinfo(dtype)
         _require([limits.min <= item <= limits.max for item in integers], integers, dtype)
@@ -147,7 +147,7 @@ def _cast_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
     elif dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if array.dtype.kind == "f":
-            array = array.astype(np.promote_types(array.dtype, np.float64))  # can hold the limits
+            array = array.astype(np.promote_types(array.dtype, np.float64))  # exact limits
             in_range = (array >= float(limits.min)) & (array < float(limits.max + 1))
             _require(in_range & (np.trunc(array) == array), array, dtype)
         else:
@@ -159,7 +159,7 @@ def _cast_numbers(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _cast_narrow(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Cast numbers of the dtype ``wide(dtype)``."""
+    """Cast numbers to a narrow dtype from the dtype ``wide(dtype)``."""
     least, most = bounds(dtype)
     if array.dtype.kind != "f":
         _require((array >= least) & (array <= most), array, dtype)
@@ -167,7 +167,7 @@ def _cast_narrow(array: Array, dtype: np.dtype[Any]) -> Array:
     with np.errstate(all="ignore"):
         result: Array = array.astype(dtype)
         back = result.astype(array.dtype)
-        # Some of these dtypes have no infinity, no NaN, no sign or no 0, and put others there.
+        # Some of these dtypes lack infinity, NaN, signs or 0, and store other values instead.
         same = np.where(
             np.isfinite(array),
             np.isfinite(back) & (np.abs(array) <= most),
@@ -178,7 +178,7 @@ def _cast_narrow(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _cast_and_compare(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Cast strings and times, and check that casting them back gives the same values."""
+    """Cast strings and times; raise unless a cast back gives the same values."""
     if dtype.kind == "V" and array.dtype.itemsize != dtype.itemsize:
         raise ValueError(f"{array.dtype} values are not of kind {dtype}")
     try:

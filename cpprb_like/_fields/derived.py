@@ -16,10 +16,10 @@ from cpprb_like._fields.schema import Field, Schema, Stack
 
 __all__ = ["NStepReturns", "check_nstep", "derive", "likely_axis", "read_nstep"]
 
-DEEPEST = 256  # frames of a stack
+DEEPEST = 256  # most frames of a stack
 REWARD_NAMES = ("rew", "reward", "rewards")
-MAX_STEPS = 1 << 20  # of an n-step return
-PLAUSIBLE = range(2, 17)  # frames of a stack, where there is another axis that may have them
+MAX_STEPS = 1 << 20  # most steps of an n-step return
+PLAUSIBLE = range(2, 17)  # usual numbers of frames, where two axes may be that of the frames
 COLOURS = 3  # values of a pixel
 NSTEP_KEYS = ("size", "gamma", "rew", "next", "discount")
 
@@ -33,7 +33,7 @@ class NStepReturns:
     rewards: tuple[str, ...]  # fields to sum
     last_step_fields: tuple[str, ...]  # fields read from the last of the n steps
     discount: bool  # whether batches have the column of the bootstrap discount
-    discount_shape: tuple[int, ...]  # of a row
+    discount_shape: tuple[int, ...]  # shape of a row of that column
 
 
 def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
@@ -53,7 +53,7 @@ def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
         axes = {name: likely_axis(shapes[name]) if shapes[name] else -1 for name in names}
     by_name = {field.name: field for field in schema.fields}
     stacks = [_read_stack(by_name[name], axis) for name, axis in axes.items()]
-    # The next values of ``next_of`` are not stored: naming them too, as for cpprb, changes nothing.
+    # Next values of ``next_of`` are not stored: naming them too, as cpprb needs, changes nothing.
     following = dict(schema.next_of)
     return replace(schema, stacks=tuple(one for one in stacks if one.name not in following))
 
@@ -217,7 +217,7 @@ def check_nstep(nstep: NStepReturns | None, schema: Schema) -> None:
 
 
 def _rewards(schema: Schema) -> list[str]:
-    """The default of ``Nstep['rew']``: the only field with the name of a reward."""
+    """Default of ``Nstep['rew']``: the only field with the name of a reward."""
     found = [name for name in schema.names if name in REWARD_NAMES]
     ends = [number for number, *_ in schema.end_fields()]
     floats = [
@@ -226,7 +226,7 @@ def _rewards(schema: Schema) -> list[str]:
         if kind_of(field.dtype) == "f" and number not in ends
     ]
     if not floats:
-        return []  # nothing can be summed
+        return []  # no field can be summed
     if len(found) != 1:
         raise ValueError(
             "Nstep: expected 'rew', the fields of rewards to be summed up ([] for none), as "
@@ -237,7 +237,7 @@ def _rewards(schema: Schema) -> list[str]:
 
 
 def _nexts(schema: Schema) -> list[str]:
-    """The default of ``Nstep['next']``: each ``next_x`` beside ``x``."""
+    """Default of ``Nstep['next']``: each ``next_x`` with a field ``x``."""
     found = [name for name in schema.names if name.startswith("next_")]
     alone = [name for name in found if name.removeprefix("next_") not in schema.names]
     if alone:

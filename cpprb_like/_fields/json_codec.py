@@ -1,8 +1,8 @@
 """JSON <-> frozen dataclasses and dtypes: the one codec of every file of this package.
 
-The annotations of a dataclass decide which JSON is valid, so a new word of a file is one line of a
+The annotations of a dataclass decide which JSON is valid, so a new key of a file is one line of a
 dataclass. Every value that is read is checked; ``DamagedError`` names the place of the first wrong
-one. Not here: which dataclasses a file holds (``saved_layout``, ``checkpoint._state``).
+value. Not here: the dataclasses of each file (``saved_layout``, ``checkpoint._state``).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from cpprb_like.errors import DamagedError
 
 __all__ = ["MOST", "dtype_from_json", "dtype_to_json", "from_json", "number", "to_json"]
 
-MOST = 1 << 61  # of every number: sums of several have room in 64 bits
-DEEPEST = 60  # levels of a structured dtype
-PLAIN = re.compile(r"[<>|=][?a-zA-Z]\d{0,10}(?:\[\w{1,12}\])?")  # NumPy would parse much more
-OBJECT = "object"  # dtype of Python objects
+MOST = 1 << 61  # greatest number: sums of several fit into 64 bits
+DEEPEST = 60  # most levels of a structured dtype
+PLAIN = re.compile(r"[<>|=][?a-zA-Z]\d{0,10}(?:\[\w{1,12}\])?")  # np.dtype accepts more strings
+OBJECT = "object"  # stands for the dtype of Python objects
 
 Reader = Callable[[Any, str], Any]
 
@@ -60,7 +60,7 @@ def from_json(kind: Any, saved: Any, path: str = "") -> Any:
 
 @cache
 def _reader(kind: Any) -> Reader:
-    """The function of JSON and its path that returns a value of type ``kind``."""
+    """Function that reads a value of type ``kind`` from JSON; its second argument is the path."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return lambda saved, _: saved
@@ -101,7 +101,7 @@ def _plain(kind: Any, saved: Any, path: str) -> Any:
 
 
 def _record(kind: Any, readers: dict[str, Reader], saved: Any, path: str) -> Any:
-    """A dataclass, of an object with a key for each of its fields."""
+    """Read a dataclass from a JSON object with a key for each field."""
     if type(saved) is not dict or saved.keys() != readers.keys():
         _refuse(path, f"an object with {list(readers)}", saved)
     values = {name: read(saved[name], _at(path, name)) for name, read in readers.items()}
@@ -109,7 +109,7 @@ def _record(kind: Any, readers: dict[str, Reader], saved: Any, path: str) -> Any
 
 
 def _union(readers: list[Reader], saved: Any, path: str) -> Any:
-    for read in readers[:-1]:  # no error is stored: its traceback would hold the caller's frames
+    for read in readers[:-1]:  # a stored error would keep frames alive
         with contextlib.suppress(DamagedError):
             return read(saved, path)
     return readers[-1](saved, path)
@@ -153,7 +153,7 @@ def number(path: str, value: Any, least: int = 0, most: int = MOST) -> int:
 def _refuse(path: str, expected: str, value: Any) -> Any:
     try:
         got = repr(value)
-    except RecursionError:  # the parser of JSON goes a few levels deeper
+    except RecursionError:  # the parser of JSON allows more levels
         got = f"a {type(value).__name__}, nested too deeply"
     got = got if len(got) < 100 else f"{got[:100]}..."
     raise DamagedError(f"{path}: expected {expected}, got {got}")
@@ -181,7 +181,7 @@ def dtype_from_json(descr: Any) -> np.dtype[Any]:
 
 @lru_cache(256)
 def _parsed(text: str) -> np.dtype[Any]:
-    """The dtype of a description as JSON: most files of a state have one of a few dtypes."""
+    """The dtype of a description as JSON; cached, as files use few dtypes."""
     descr = json.loads(text)
     try:
         dtype = np.lib.format.descr_to_dtype(_tuples(descr))
@@ -193,7 +193,7 @@ def _parsed(text: str) -> np.dtype[Any]:
 
 
 def _tuples(descr: Any, depth: int = 0) -> Any:
-    """A description with tuples where NumPy expects them: JSON has lists."""
+    """A description with tuples for NumPy in place of the lists of JSON."""
     if depth > DEEPEST:
         raise DamagedError("dtype: nested too deeply")
     if isinstance(descr, str) and not PLAIN.fullmatch(descr):

@@ -1,8 +1,8 @@
-"""``RowOptions``: everything that the rows of a ring depend on, read from the options of a buffer.
+"""``RowOptions``: all options of a buffer that its rows depend on, after checks.
 
 One frozen object is compared, pickled, saved and passed on to other processes. A new option that
-rows depend on is one attribute here, of the class itself or of ``Schema``. Not here: the rules of
-single options (``schema``, ``derived``), and the memory of the rows (``schema.Layout``).
+rows depend on is one attribute of this class or of ``Schema``. Not here: the rules of single
+options (``schema``, ``derived``), and the memory of the rows (``schema.Layout``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RowOptions:
     """The options of a buffer that its rows depend on: ``typing.RowOptions``, checked and read."""
 
     schema: Schema
-    size: int  # rows that can be drawn
+    size: int  # most rows that can be drawn
     n_envs: int
     nstep: NStepReturns | None
 

@@ -1,4 +1,4 @@
-"""Fields and options that the rows in files depend on.
+"""``SavedLayout``: fields and options of the rows in files.
 
 Not here: their JSON (``json_codec``), and the memory of a buffer (``schema.Layout``).
 """
@@ -28,7 +28,7 @@ def is_foreign(dtype: np.dtype[Any]) -> bool:
 class SavedLayout:
     """The layout of a ring whose rows are in files."""
 
-    options: RowOptions  # dtypes as the files have them
+    options: RowOptions  # with the dtypes of the files
 
     def __post_init__(self) -> None:
         number("size", self.options.size, 1)

@@ -57,12 +57,12 @@ NEAR_NAMES = {
     "terminated": ("done", "terminated", "termination", "terminal", "terminate", "term"),
     "truncated": ("truncated", "truncation", "truncate", "trunc", "timeout", "timelimit"),
 }
-ADD_SHAPE = "add_shape"  # cpprb writes this into the dict that it is given; it is ignored
-RECORD_FIELD_NBYTES = 128  # wider fields are stored outside of the record, in a block each
+ADD_SHAPE = "add_shape"  # a key that cpprb writes into the user's dict; it is ignored
+RECORD_FIELD_NBYTES = 128  # each wider field has a block outside of the record
 BLOCK_ALIGNMENT = 64
 CACHE_LINE = 64
 IDENTITY_NBYTES = 64
-MOST = 2**55  # rows, or lengths of a shape: sums of a few of them fit into 64 bits
+MOST = 2**55  # most rows, or length of an axis: sums of several fit into 64 bits
 
 
 class ColumnSpec(NamedTuple):
@@ -128,7 +128,7 @@ class Field:
         return rows.copy() if self.dtype.hasobject else np.ascontiguousarray(rows)
 
     def _as_rows(self, array: NDArray[Any], n_envs: int, came: str) -> NDArray[Any]:
-        """The same with the leading axis of time or environments, or with both axes of a block.
+        """A value with the leading axis of time or environments, or with both axes of a block.
 
         Accepted shapes: those of ``Column.c_rows``.
         """
@@ -218,7 +218,7 @@ def _read_shape(name: str, shape: object) -> tuple[int, ...]:
     result: tuple[int, ...]
     try:
         result = (operator.index(given),)
-    except TypeError:  # no integer, so a sequence of them: a list or an array will do
+    except TypeError:  # no integer: a sequence, such as a list or an array
         try:
             result = tuple(map(operator.index, given))
         except TypeError:
@@ -264,7 +264,7 @@ class Stack:
     """A field that is a frame stack."""
 
     name: str
-    axis: int  # of the frames
+    axis: int  # axis of the frames
     depth: int  # number of frames
 
 
@@ -273,7 +273,7 @@ class Schema:
     """The fields of a buffer in declared order: end flags, next values and frame stacks."""
 
     fields: tuple[Field, ...]
-    terminated: str | Literal[False] | None = None  # None: by name; False: no field
+    terminated: str | Literal[False] | None = None  # None: found by name; False: no field
     truncated: str | Literal[False] | None = None
     next_of: tuple[tuple[str, str], ...] = ()  # pairs (field of next values, its source)
     stacks: tuple[Stack, ...] = ()
@@ -411,12 +411,12 @@ class Layout:
     """The memory layout of a buffer, computed before anything is allocated."""
 
     options: RowOptions
-    offsets: tuple[int, ...]  # of row 0 of each field in the arena; -1: not stored as it is
+    offsets: tuple[int, ...]  # place of row 0 of each field in the arena; -1 for chained fields
     strides: tuple[int, ...]
-    record: tuple[int, int, int]  # offset, stride, and the byte of the flags, behind the fields
-    nbytes: int  # of the arena
+    record: tuple[int, int, int]  # offset, stride, and offset of the flags, behind the fields
+    nbytes: int  # bytes of the arena
     sampler_nbytes: int  # bytes that the sampler allocates
-    blocks: tuple[tuple[str, int, int], ...]  # of chained fields: (name, offset, bytes)
+    blocks: tuple[tuple[str, int, int], ...]  # blocks of chained fields: (name, offset, bytes)
 
     @classmethod
     def of(cls, options: RowOptions, sampler_nbytes: int = 0) -> Layout:
@@ -442,7 +442,7 @@ class Layout:
             schema.stored_nbytes(field) for field in schema.fields if field not in record_fields
         ) + len(schema.chained)
         most = schema.most_row_nbytes - (record_offset + sampler_nbytes) / capacity - in_blocks
-        stride = _record_stride(_align(used + 1, widest), most)  # and the byte of flags
+        stride = _record_stride(_align(used + 1, widest), most)  # one more for the flags
         places = {name: (offset, stride) for name, (offset, _) in places.items()}
         end = record_offset + capacity * stride
         for field in schema.fields:
@@ -504,11 +504,11 @@ class Layout:
         return self.nbytes + self.capacity * sum(objects) + newest + self.sampler_nbytes
 
     def _newest_nbytes(self, field: Field) -> int:
-        """Bytes of the newest value of each environment, outside of the arena."""
+        """Bytes outside of the arena for the newest value of each environment."""
         return self.n_envs * (field.nbytes + 1) if field.name in self.schema.chained else 0
 
     def _nbytes_of(self, field: Field) -> int:
-        """All bytes of a field."""
+        """Bytes of all rows of a field."""
         if field.name not in self.schema.chained:
             return self.capacity * field.nbytes
         own = {f"{what} of {field.name}" for what in ("frames", "runs", "marks")}

@@ -1,8 +1,8 @@
 """Snapshots: the rows of a buffer by value, for pickling and copying.
 
-Records are saved as they lie in memory: as views, which pickling does not copy first, or as copies
-where other threads may write. Not here: the attributes of
-the buffer (``buffers._replay``) and the memory (``arenas``).
+Records are saved as arrays of bytes: as views, which pickling does not copy first, or as copies if
+other threads may write. Not here: the attributes of the buffer (``buffers._replay``) and the memory
+(``arenas``).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _check(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:
 def _beside_records(
     layout: Layout, arena: NDArray[np.uint8], ring: Ring
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Fields that have rows of their own: their numbers, and the rows."""
+    """Fields outside of the record: number of the field, and its rows."""
     for number, column in enumerate(ring.columns):
         if column.objects is not None:
             yield number, column.objects

@@ -1,10 +1,9 @@
-from collections.abc import Callable
 from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import Moment, Ring
+from cpprb_like._core import Ring
 
 _Slots: TypeAlias = NDArray[np.intp]
 
@@ -27,4 +26,4 @@ class EpisodeIndex:
         NDArray[np.bool_],
         _Slots | None,
     ]: ...
-    def hide(self, number: int, forget: Callable[[_Slots, Moment], None]) -> int | None: ...
+    def hide(self, number: int) -> int | None: ...

@@ -3,9 +3,8 @@
 It is updated lazily: an added row costs nothing, and the next call looks once at the flags of the
 rows that were added since, notes where episodes begin and end, and drops those that were
 overwritten. An episode is then found by number, or deleted, in logarithmic time, and found by one
-of its rows in constant time. Compiled because it looks at every new row. Not
-here: what is read of episodes (``buffers._episodes``), and draws among their rows
-(``samplers._starts``, ``samplers._starts``).
+of its rows in constant time. Compiled because it looks at every new row. Not here: reading episodes
+(``buffers._episodes``), and draws among their rows (``samplers._starts``).
 """
 
 cimport cython
@@ -23,11 +22,11 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    FIRST_ROOM = 64          # episodes that there is room for at first
+    FIRST_ROOM = 64          # records that the first table has room for
 
-cdef enum:  # in place of a record
+cdef enum:  # values of ``records`` that are no places
     NO_RECORD = -1
-    CUT = -2                 # the episode is the one of which the first rows were overwritten
+    CUT = -2                 # the newest episode is the cut one
 
 
 cdef int c_compare(const void* one, const void* other) noexcept nogil:
@@ -107,7 +106,7 @@ cdef class EpisodeIndex:
         cdef intp_t* cut = <intp_t*> cnp.PyArray_DATA(self.cut)
         cdef intp_t stream, k = 0
         self.c_sync()
-        # In C, for NumPy's sort lets other threads run.
+        # In C, as NumPy's sort lets other threads run.
         if not self.cut_is_sorted:
             for stream in range(self.ring.n_envs):
                 if self.cut_firsts[stream] >= 0:
@@ -126,7 +125,7 @@ cdef class EpisodeIndex:
         if self.numbers == NULL:
             self.memory = np.zeros(self.ring.capacity, np.uint32)
             self.numbers = <uint32_t*> cnp.PyArray_DATA(self.memory)
-            for place in range(self.head, self.tail):  # slots of rows that are gone come again below
+            for place in range(self.head, self.tail):  # slots of overwritten rows are set again below
                 row = -1 if c_has(self.gone, place) else self.firsts[place]
                 while 0 <= row <= self.lasts[place]:
                     self.numbers[row % self.ring.capacity] = <uint32_t> place + self.shift
@@ -139,8 +138,8 @@ cdef class EpisodeIndex:
         cdef intp_t place = self.records[stream], before
         cdef uint8_t flags = ring.c_flags(slot)[0]
         cdef int64_t last = self.newest[stream]
-        # The newest step may be marked as an end as long as no other follows, so what it is counts
-        # only now. If it was overwritten, nothing of its episode is left.
+        # The newest step may be marked as an end until another step follows, so its flags count
+        # only now. If that step was overwritten, no row of its episode is left.
         cdef bint is_known = last >= ring.c_first(), ended = False
         if is_known:
             before = slot - <intp_t> (row - last)
@@ -171,7 +170,7 @@ cdef class EpisodeIndex:
         return 0
 
     cdef int c_make_room(self) except -1:
-        """Move the records to the first places, of twice as many if these are not enough."""
+        """Move the records to the front of the table; double the table if it is too small."""
         cdef intp_t held = self.tail - self.head, room = self.room, column, stream, place
         while room < 2 * held:
             room *= 2
@@ -190,7 +189,7 @@ cdef class EpisodeIndex:
             )
         for stream in range(self.ring.n_envs):
             if self.records[stream] >= 0:
-                # What was before the head is gone, and so are its rows.
+                # Records before the head are of overwritten rows.
                 place = self.records[stream] - self.head
                 self.records[stream] = place if place >= 0 else NO_RECORD
         self.table, self.gone, self.room = table, gone, room
@@ -200,7 +199,7 @@ cdef class EpisodeIndex:
         return 0
 
     cdef int c_lose(self) except -1:
-        """Drop the episodes that were overwritten, and note those of which some rows were."""
+        """Drop episodes that were overwritten, and note those that were overwritten in part."""
         cdef Ring ring = self.ring
         cdef int64_t oldest = ring.c_first(), row
         cdef intp_t stream
@@ -244,7 +243,7 @@ cdef class EpisodeIndex:
         return self.n_cut + self.tail - self.head - self.gone.count
 
     cdef intp_t c_before(self, int64_t first) noexcept:
-        """How many episodes that are not cut begin before a row."""
+        """Number of episodes that are not cut and begin before a row."""
         return self.gone.c_free_before(self.c_place(first)) - self.head
 
     cdef intp_t c_place(self, int64_t first) noexcept:
@@ -259,11 +258,11 @@ cdef class EpisodeIndex:
         return low
 
     cdef Bounds c_find(self, intp_t number) noexcept:
-        """The episode of a number from 0 to ``c_count() - 1``."""
+        """The episode with a number from 0 to ``c_count() - 1``."""
         cdef const intp_t* cut = <const intp_t*> cnp.PyArray_DATA(self.cut)
         cdef intp_t low = 0, high = self.n_cut, middle, place
         cdef Bounds found
-        while low < high:  # how many cut episodes have a number below this one, or this one
+        while low < high:  # number of cut episodes whose number is at most this one
             middle = (low + high) // 2
             if middle + self.c_before(self.cut_firsts[cut[middle]]) <= number:
                 low = middle + 1
@@ -283,7 +282,7 @@ cdef class EpisodeIndex:
         return found
 
     cdef bint c_find_row(self, int64_t row, Bounds* found) noexcept nogil:
-        """The episode of a row that was in the ring, after ``c_sync_rows``: whether there is one."""
+        """Find the episode of a row that was in the ring; false if it has none. After ``c_sync_rows``."""
         cdef intp_t place, stream = <intp_t> (row % self.ring.n_envs)
         if self.cut_firsts[stream] <= row <= self.cut_lasts[stream] and self.cut_firsts[stream] >= 0:
             found.place = -1 - stream
@@ -295,14 +294,14 @@ cdef class EpisodeIndex:
             return False
         found.place = place
         found.first, found.last = self.firsts[place], self.lasts[place]
-        if not found.first <= row <= found.last:  # another row came into its slot
+        if not found.first <= row <= found.last:  # the slot has another row by now
             return False
         found.length = <intp_t> self.lengths[place]
         found.is_known = self.c_is_known(place)
         return True
 
     cdef void c_fetch_rows(self, const intp_t* slots, intp_t n) noexcept nogil:
-        """Ask for what ``c_find_row`` will read of the rows in n slots."""
+        """Prefetch what ``c_find_row`` reads of the rows in n slots."""
         cdef intp_t k, place
         for k in range(n):
             c_prefetch(&self.numbers[slots[k]])
@@ -313,24 +312,24 @@ cdef class EpisodeIndex:
                 c_prefetch(&self.lasts[place])
 
     cdef bint c_is_known(self, intp_t place) noexcept nogil:
-        """Whether the episode of a record is known to be in the ring from its beginning."""
+        """Whether the ring has the true first row of the episode of a record."""
         cdef int64_t oldest = self.ring.c_first()
         if self.befores[place] >= 0:
             return self.befores[place] >= oldest
         return oldest <= self.firsts[place] % self.ring.n_envs
 
     cdef intp_t c_length(self, Bounds* bounds) noexcept:
-        """Rows of an episode. Of one that is cut, absent rows have to be looked for."""
+        """Number of rows of an episode. In a cut episode absent rows are counted."""
         if bounds.length < 0:
             bounds.length = self.c_list(bounds.first, bounds.last, NULL, 0)
         return bounds.length
 
     cdef uint8_t c_ends(self, const Bounds* bounds) noexcept:
-        """The flags of the last row."""
+        """Flags of the last row of an episode."""
         return self.ring.c_flags(<intp_t> (bounds.last % self.ring.capacity))[0]
 
     cdef intp_t c_list(self, int64_t first, int64_t last, intp_t* slots, intp_t most) noexcept:
-        """The slots of at most so many rows of an episode; how many there are in all."""
+        """Write the slots of at most ``most`` rows of an episode; return the number of its rows."""
         cdef Ring ring = self.ring
         cdef intp_t count = 0
         cdef int64_t row = first
@@ -421,12 +420,10 @@ cdef class EpisodeIndex:
                 )
         return firsts, lengths, flags, complete, slots
 
-    def hide(self, intp_t number, forget):
-        """Make the rows of an episode absent, and return how many they were.
+    def hide(self, intp_t number):
+        """Make the rows of an episode absent, and return their number; None if rows changed.
 
-        ``forget(slots, moment)`` is called afterwards, and once more if it is interrupted. None if
-        rows changed meanwhile. Raises ``IndexError`` if there is no such episode, and
-        ``ValueError`` if it has not ended.
+        Raises ``IndexError`` if there is no such episode, and ``ValueError`` if it has not ended.
         """
         cdef Moment moment = self.ring.c_now()
         cdef cnp.ndarray slots
@@ -437,12 +434,6 @@ cdef class EpisodeIndex:
         if not self.ring.c_hide(np.concatenate([self._left_out(first), slots]), moment):
             return None
         self.c_forget_one(first)
-        moment = self.ring.c_now()
-        try:
-            forget(slots, moment)
-        except BaseException:  # as of a signal handler: the rows are hidden
-            forget(slots, moment)
-            raise
         return cnp.PyArray_DIM(slots, 0)
 
     def _left_out(self, int64_t first):
@@ -456,7 +447,7 @@ cdef class EpisodeIndex:
         cdef intp_t slot, place = self.c_place(first)
         cdef list found = []
         if place < self.tail and self.firsts[place] == first and self.befores[place] >= 0:
-            row = -1  # another episode ended before it, so it is there from its beginning
+            row = -1  # the previous episode ended here, so no older row is left
         while row >= oldest:
             slot = <intp_t> (row % ring.capacity)
             if ring.c_flags(slot)[0] & END:
@@ -484,7 +475,7 @@ cdef class EpisodeIndex:
         return 0
 
     cdef void c_unlist(self, int64_t first) noexcept:
-        """Take the stream whose cut episode begins at a row out of the sorted list."""
+        """Remove the stream whose cut episode begins at a row from the sorted list."""
         cdef intp_t* cut = <intp_t*> cnp.PyArray_DATA(self.cut)
         cdef intp_t low = 0, high = self.n_cut - 1, middle
         while low < high:

@@ -1,9 +1,9 @@
-"""What users hold: buffers, and what is made of buffers.
+"""Buffers and other sources of batches: the objects that users hold.
 
-``add`` is a compiled call of ``_entry``. ``sample`` asks the sampler of the buffer for slots, a
-reader for a batch of them, and the ring whether all of it was of one moment. Whatever can be drawn
-from is a ``Source``: a buffer, a ``View`` of one, a ``Mixture`` of sources. May import:
-``checkpoint``, and what is below it.
+``add`` is a compiled call of ``_entry``. ``sample`` gets slots from the sampler of the buffer,
+reads a batch of them, and lets the ring check that no row changed during the read. Every object
+with the method ``sample`` is a ``Source``: a buffer, a ``View`` of a buffer, a ``Mixture`` of
+sources. May import: ``checkpoint`` and the rooms that it may import.
 """
 
 from cpprb_like._arguments.later import attach

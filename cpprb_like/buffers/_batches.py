@@ -1,7 +1,7 @@
 """``Batches``: the iterator that ``Source.batches`` and ``Source.epoch`` return.
 
-Not here: how a batch is drawn (``_source`` and its subclasses), what it is made into
-(``_tensors``), and the thread that makes it ahead (``_prefetch``).
+Not here: the draw of a batch (``_source`` and its subclasses), conversions to tensors
+(``_tensors``), and prefetching (``_prefetch``).
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Batches(Iterator[T_co], Generic[T_co]):
         self._prefetcher = prefetcher
 
     def __next__(self) -> T_co:
-        """The next batch; or what drawing it raises, after which further ones can be drawn.
+        """The next batch. If its draw raises an exception, later calls draw further batches.
 
-        The batch that failed is not tried again; an epoch goes on with the one after it.
+        A failed batch is not drawn again; an epoch continues with the next batch.
         """
         draw, prefetcher, conversion = self._draw, self._prefetcher, self._conversion
         if draw is None:

@@ -1,9 +1,9 @@
 """``rb.check()``: compares all state of a buffer that can be derived in two ways.
 
-Rows are put in order of time by NumPy here, from the header and the flags alone, and what the
-compiled core and the views say is compared with that. For tests and for hunting defects; ``sample``
-checks nothing of this. Not here: whether a file belongs to a layout (``_files.file_maps``), what a
-sampler keeps for rows (``Sampler.check_rows``), and whether it keeps its promises (``testing``).
+NumPy puts the rows into order of time, by the header and the flags alone. The results of the
+compiled core are compared with that order. For tests and for finding defects; ``sample`` checks
+nothing of this. Not here: whether a file fits a layout (``_files.file_maps``), the state of a
+sampler by row (``Sampler.check_rows``), and the promises of a sampler (``testing``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cpprb_like.samplers._base import Sampler
 
 __all__ = ["check_memory", "check_rows"]
 
-FLAGS = 1 << 13  # rows whose flags are compared at once: their records stay in the cache
+FLAGS = 1 << 13  # rows whose flags are compared at a time: their records stay in the cache
 
 
 def check_rows(
@@ -101,13 +101,13 @@ class _Timeline(_Extent):
         ids, ended = ids[order], flags[order] & FLAG_END != 0
         self.slots = np.ascontiguousarray(ids % self.capacity, np.intp)
         n, streams = len(ids), ids % self.n_envs
-        begins = np.ones(n, np.bool_)  # an episode, or what is left of one
+        begins = np.ones(n, np.bool_)  # first rows of episodes, as far as rows are left
         begins[1:] = (streams[1:] != streams[:-1]) | ended[:-1]
         stops = np.append(np.flatnonzero(begins)[1:], n)
         last = stops[np.cumsum(begins) - 1] - 1 if n else np.empty(0, np.intp)
         finished = (last - np.arange(n) >= lookahead) | ended[last]
         incomplete = ids[~finished]
-        while True:  # those that are older than the newest ``size`` complete rows are left out
+        while True:  # rows older than the newest ``size`` complete rows are left out
             first = self.written - layout.size - len(incomplete)
             if len(incomplete) == 0 or incomplete.min() >= first:
                 break
@@ -119,7 +119,7 @@ class _Timeline(_Extent):
 
 
 def _check_words(layout: Layout, arena: NDArray[np.uint8]) -> None:
-    """Raise unless the words of the header are sound by themselves."""
+    """Raise unless the words of the header are consistent with each other."""
     words = layout.state(arena).tolist()
     written, reserved = words[WORD_WRITTEN], words[WORD_RESERVED]
     clears, base, edits = words[WORD_CLEARS], words[WORD_HANDLE_BASE], words[WORD_EDITS]
@@ -136,10 +136,10 @@ def _check_words(layout: Layout, arena: NDArray[np.uint8]) -> None:
 def _check_flags(
     layout: Layout, arena: NDArray[np.uint8], slots: slice, ends: list[tuple[int, int, int, int]]
 ) -> int:
-    """Check the flags of some slots, and count the absent rows among them.
+    """Check the flags of some slots, and return the number of absent rows among them.
 
-    Flags are what the end fields say, or those of a cut episode. An absent row of a deleted episode
-    still says whether the episode ended there.
+    Flags follow from the end fields, or are those of a truncated episode. An absent row of a
+    deleted episode has its flags of ends.
     """
     flags = np.ascontiguousarray(layout.flags(arena)[slots])
     expected = _flags_by_fields(layout, arena, slots, ends)
@@ -164,7 +164,7 @@ def _check_flags(
 def _flags_by_fields(
     layout: Layout, arena: NDArray[np.uint8], slots: slice, ends: list[tuple[int, int, int, int]]
 ) -> NDArray[np.uint8]:
-    """The flags of rows that hold a step, as the fields that end episodes have them."""
+    """Flags of rows that hold a step, computed from the end fields."""
     expected = np.zeros(slots.stop - slots.start, np.uint8)
     for number, _, sets, clears in ends:
         stored = layout.rows(arena, number)[slots]
@@ -178,7 +178,7 @@ def _flags_by_fields(
 
 
 def _check_length(layout: Layout, arena: NDArray[np.uint8], stream: int) -> None:
-    """The episode of a stream is as long as the flags say, or longer if it began before."""
+    """Raise unless the length of an open episode is that of its rows, or more if rows are lost."""
     length = int(layout.state(arena)[-layout.n_envs + stream])
     known, most = open_steps(layout, arena, stream)
     expected = f"{known} to {most}"
@@ -193,7 +193,7 @@ def _check_sizes(timeline: _Timeline, ring: Ring) -> None:
 
 
 def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray[np.uint8]) -> None:
-    """Raise unless the overflow of a chained field is sound, before rows are read from it."""
+    """Raise unless the overflow of a chained field is sound, before values are read."""
     ids = np.arange(timeline.oldest, timeline.written)
     what = f"field {chain.name!r}"
     queues = [rows for rows, _ in chain.save()[2]]
@@ -203,7 +203,7 @@ def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray
         )
         sound = apart.size == 0 or bool(0 <= apart[0] <= apart[-1] < timeline.written)
         expect(sound, f"{what}: rows in the overflow", f"0 to {timeline.written - 1}", apart)
-    # Rows without a step are not read; those that a damaged file has lost have no values.
+    # Rows without a step are not read: a damaged file may have lost their values.
     present = layout.flags(arena)[ids % timeline.capacity] & FLAG_ABSENT == 0
     seen = chain.save()[1] != 0
     expected = np.full(layout.n_envs, timeline.written > 0)
@@ -235,7 +235,7 @@ def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray
 def _require_rows(
     sound: Array, ids: Array, timeline: _Extent, what: str, expected: Array, got: Array
 ) -> None:
-    """Raise ``AssertionError`` that names the first row that is not sound."""
+    """Raise an ``AssertionError`` that names the first row that is not sound."""
     if not sound.all():
         k = int(np.flatnonzero(~sound)[0])
         place = f"slot {ids[k] % timeline.capacity}, environment {ids[k] % timeline.n_envs}"

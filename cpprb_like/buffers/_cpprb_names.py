@@ -1,6 +1,6 @@
 """``CpprbNames``: methods of buffers under cpprb's names, and cpprb's files of transitions.
 
-Not here: cpprb's classes that the engine has no like of (``compat.cpprb``), and the format of the
+Not here: cpprb's classes without a counterpart here (``compat.cpprb``), and the format of the
 files (``checkpoint._cpprb_files``).
 """
 

@@ -10,7 +10,7 @@ from cpprb_like._c.typedefs cimport intp_t, uint8_t
 
 
 cdef class SampleOptions:
-    cdef readonly object beta        # float, schedule or None
+    cdef readonly object beta        # importance-sampling exponent: float, schedule or None
     cdef readonly bint replace
     cdef readonly object out         # dict of arrays, or None
     cdef readonly bint indexes
@@ -20,23 +20,23 @@ cdef class SampleOptions:
 
 
 cdef class BufferBase:
-    cdef Ring c_ring                 # None before there are rows
-    cdef readonly object _lock       # RLock that readers hold while writers have to wait
-    cdef public bint _paused         # whether a thread holds the lock
-    cdef bint is_plain               # rows are stored as they are, and can be drawn at once
-    cdef bint is_watched             # its chained values are counted, until there are enough
-    cdef bint warns                  # most of them are stored apart: the next call warns
-    cdef bint has_priorities         # ``add`` takes priorities: for its sampler, or others
+    cdef Ring c_ring                 # None until memory is allocated
+    cdef readonly object _lock       # RLock: a reader holds it to make writers wait
+    cdef public bint _paused         # whether a thread holds ``_lock``
+    cdef bint is_plain               # no chained fields, no lookahead: rows are stored as they are
+    cdef bint is_watched             # chained values are counted until WATCHED_VALUES are there
+    cdef bint warns                  # most chained values are stored apart: the next ``add`` warns
+    cdef bint has_priorities         # ``add`` takes the keyword ``priorities``
     cdef tuple names                 # field names, in declared order
-    cdef dict numbers                # of the fields, by name
-    cdef tuple further               # names of columns that readings add to a batch
+    cdef dict numbers                # number of each field, by name
+    cdef tuple further               # names of the columns that a batch has beside the fields
     cdef intp_t n_fields
     cdef intp_t n_streams            # the ring's n_envs
-    cdef PyObject** name_items       # of ``names``
-    cdef PyObject** column_items     # of the ring's columns
+    cdef PyObject** name_items       # items of ``names``
+    cdef PyObject** column_items     # items of the ring's ``columns``
     cdef intp_t[::1] sources         # addresses of the values of the call in progress
     cdef uint8_t[::1] scratch        # room for one scalar of each field
-    cdef list rooms                  # arrays of bytes for what is cast of each field, or None
+    cdef list rooms                  # reused memory for casts, by field: array of bytes or None
 
     cdef int c_wait_for_turn(self) except -1
     cdef int c_check_ring(self, Ring ring) except -1

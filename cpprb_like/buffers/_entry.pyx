@@ -57,20 +57,20 @@ cdef extern from "Python.h":
     intp_t c_as_ssize_t "PyLong_AsSsize_t"(PyObject* number) noexcept
 
 cdef enum:
-    SCRATCH_NBYTES = 8               # the widest number
-    FEW_NAMES = 8                    # as many as are faster compared than looked up
+    SCRATCH_NBYTES = 8               # bytes of the widest number
+    FEW_NAMES = 8                    # up to so many names, comparing them is faster than a dict
     PRIORITIES_LENGTH = 10
     CACHE_LINE = 64
     MOST_ROOM = 1 << 20              # bytes of reused memory for casts of a field
     BATCH_CHECK_NBYTES = 1 << 26     # least batch that is compared with the memory left
-    MOST_ATTEMPTS = 8                # of a read while writers wait
-    WATCHED_VALUES = 1000            # values of chained fields that are counted for the warning
+    MOST_ATTEMPTS = 8                # attempts to read while writers wait
+    WATCHED_VALUES = 1000            # values of a chained field that are counted before a warning
 
-cdef str PRIORITIES = "priorities"   # the keyword of those buffers whose rows have them
+cdef str PRIORITIES = "priorities"   # keyword of ``add``
 cdef object MISSING = object()
 cdef object LACKS_ROOM = object()
-# What NumPy reads otherwise than by a protocol, and what may hide masked entries.
-cdef tuple OPTIONS = ("beta", "replace", "out", "indexes", "fields")   # of ``sample``
+cdef tuple OPTIONS = ("beta", "replace", "out", "indexes", "fields")   # options of ``sample``
+# Types that NumPy reads without a protocol of foreign arrays; masked arrays are among them.
 cdef tuple PLAIN_TYPES = (np.ndarray, np.generic, list, tuple, str, bytes, int, float, complex)
 
 
@@ -78,8 +78,8 @@ cdef tuple PLAIN_TYPES = (np.ndarray, np.generic, list, tuple, str, bytes, int, 
 cdef class SampleOptions:
     """Options of ``sample`` beside the number of items, under the names of its arguments.
 
-    ``Source.sample`` makes one, and each source passes it on as it is. Compiled because Python takes
-    as long to make a named tuple as a draw of 32 rows.
+    ``Source.sample`` makes the object, and each source passes it on unchanged. Compiled because a named
+    tuple of Python takes as long to make as a draw of 32 rows.
     """
 
     def __cinit__(
@@ -103,7 +103,7 @@ cdef class SampleOptions:
 
     @property
     def further(self):
-        """Keyword arguments of ``Sampler.draw`` beside ``replace``: those that only some take."""
+        """Keyword arguments of ``Sampler.draw`` that only some samplers take."""
         return {} if self.beta is None else {"beta": self.beta}
 
     @property
@@ -112,7 +112,7 @@ cdef class SampleOptions:
         return {"replace": self.replace, **self.further}
 
     cdef bint c_is_plain(self) noexcept:
-        """Whether rows are drawn and read as they are without options."""
+        """Whether draws and reads are those of a call without options."""
         return self.beta is None and self.fields is None and not self.indexes
 
 
@@ -132,7 +132,7 @@ cdef class BufferBase:
         return self._hold(True, _try_often, attempt)
 
     def _read_priorities(self, priorities):
-        """Priorities as a ``Beside``, which takes them over when the rows have been written."""
+        """Priorities as a ``Beside``, for ``c_publish`` of the rows."""
         raise NotImplementedError
 
     def _grow(self):
@@ -151,7 +151,7 @@ cdef class BufferBase:
         cdef intp_t n_fields = len(names)
         sources = np.zeros(n_fields, np.intp)
         scratch = np.zeros(n_fields * SCRATCH_NBYTES, np.uint8)
-        # What is replaced dies at the end: that may run any code.
+        # Replaced objects die at the end of the call, as their finalizers may run any code.
         before = [] if self.c_ring is None else [getattr(self, name, None) for name in attributes]
         old = self.c_ring, self.rooms, self.names, before
         self.c_ring = ring
@@ -170,14 +170,14 @@ cdef class BufferBase:
         self.sources = sources
         self.scratch = scratch
         self.rooms = [None] * n_fields
-        # One by one: a buffer whose __dict__ was asked for finds its methods more slowly.
+        # One by one: methods of an object whose __dict__ was read are found more slowly.
         for name, value in attributes.items():
             PyObject_GenericSetAttr(self, name, value)
         del old
 
     @property
     def ring(self):
-        """The ring buffer: which rows there are, and which follow which. It is read-only."""
+        """The ring buffer: rows, their order and their flags. It is read-only."""
         if self.c_ring is None:
             raise RuntimeError(not_initialised(self))
         return self.c_ring
@@ -192,9 +192,9 @@ cdef class BufferBase:
     def _hold(self, bint pauses, call, *arguments):
         """Return ``call(*arguments)``, while other threads that write wait.
 
-        With ``pauses`` they wait before they read anything; calls of this thread go on. While the
-        lock is held, signal handlers run only inside ``call``, and not where a ``with`` statement
-        of Python begins and ends: so the lock is never left locked.
+        With ``pauses`` other threads wait before they read any value; calls of this thread do not wait.
+        While the lock is held, signal handlers run only inside ``call``, and not where a ``with``
+        statement of Python begins and ends. So an interrupt never leaves the lock locked.
         """
         cdef bint outer
         if self.c_ring is None:
@@ -215,7 +215,7 @@ cdef class BufferBase:
                 self.c_ring.c_end_episode(stream)
 
     def _clear(self):
-        """Forget all rows."""
+        """Remove all rows."""
         if self.c_ring is None:
             raise RuntimeError(not_initialised(self))
         with self._lock:
@@ -237,13 +237,13 @@ cdef class BufferBase:
             for number in range(self.n_fields):
                 if self.name_items[number] == name:
                     return number
-        if not PyUnicode_CheckExact(<object> name):  # its own idea of equality could repeat a field
+        if not PyUnicode_CheckExact(<object> name):  # its __eq__ could be true for two names
             return -1
         found = c_look_up(<PyObject*> self.numbers, name)
         return -1 if found == NULL else c_as_ssize_t(found)
 
     cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2:
-        """Rows in a value, the address of the first noted in ``sources``; -1 if it needs Python.
+        """Number of rows of a value, its address put into ``sources``; -1 if it needs Python.
 
         Runs no Python code; numbers of another kind are cast into memory of the field.
         """
@@ -258,7 +258,7 @@ cdef class BufferBase:
         return rows if rows >= 0 else self.c_resolve_cast(number, value)
 
     cdef intp_t c_resolve_cast(self, intp_t number, PyObject* value) except -2:
-        """As ``c_resolve``, for numbers of another kind, or that lie apart, or in lists."""
+        """``c_resolve`` for numbers of another kind, with gaps between them, or in lists."""
         cdef PyObject* column = self.column_items[number]
         cdef intp_t rows = (<Column> column).c_measure(value, self.n_streams)
         cdef intp_t nbytes = (<Column> column).nbytes, size
@@ -278,9 +278,9 @@ cdef class BufferBase:
     cdef intp_t c_resolve_call(
         self, PyObject** values, PyObject* names, intp_t other
     ) except -2:
-        """Rows in a call whose values need no Python, -1 for any other call.
+        """Number of rows of a call whose values need no Python; -1 for any other call.
 
-        The argument at place ``other`` is no field, unless that is -1.
+        The argument at place ``other`` is no field; -1 if all are fields.
         """
         cdef intp_t k, number, rows, place = 0, n = -1
         cdef PyObject* name
@@ -302,10 +302,10 @@ cdef class BufferBase:
     cdef list c_convert_call(
         self, Ring ring, PyObject** values, PyObject* names, intp_t other
     ):
-        """The values of a call in the order of the fields, those that need it converted by Python.
+        """The values of a call in the order of the fields; Python converts values that C cannot read.
 
-        Raises for wrong names, and for values that cannot be converted. ``values`` and ``names``
-        belong to the caller, and stay as they are.
+        Raises for wrong names, and for values that cannot be converted. ``values`` and ``names`` belong
+        to the caller, and are not changed.
         """
         cdef intp_t k, number, n_fields = self.n_fields
         cdef list ordered = [MISSING] * n_fields, given = []
@@ -313,7 +313,7 @@ cdef class BufferBase:
         for k in range(0 if names == NULL else c_length(names)):
             if k == other:
                 continue
-            # A name of a class of the user's becomes one of Python's own, by its characters.
+            # A name of a subclass of str becomes a str of the same characters.
             name = PyUnicode_FromObject(<object> c_items(names)[k])
             given.append(name)
             number = self.c_find(<PyObject*> name)
@@ -327,7 +327,7 @@ cdef class BufferBase:
                 raise TypeError(f"fields given more than once: {twice}")
             self.schema.check_names(given)
         for number in range(n_fields):
-            self.c_check_ring(ring)  # converting the one before may have run any code
+            self.c_check_ring(ring)  # the last conversion may have run any code
             value = ordered[number]
             if self.c_resolve(number, <PyObject*> value, False) < 0:
                 ordered[number] = self.c_convert(<Column> ring.columns[number], number, value)
@@ -340,11 +340,11 @@ cdef class BufferBase:
         array = column.c_cast(given, n_envs)
         if array is None and column.kind != NO_NUMBER and not isinstance(value, PLAIN_TYPES):
             try:
-                read = read_array(value)  # tensors, memoryviews and what else shows its numbers
+                read = read_array(value)  # tensors, memoryviews and other objects with a protocol
             except MemoryError:
                 raise
             except Exception:
-                read = None  # and ``Field.convert`` says why
+                read = None  # ``Field.convert`` raises the error
             if type(read) is np.ndarray:
                 array = column.c_cast(<PyObject*> read, n_envs)
         if array is None:
@@ -354,7 +354,7 @@ cdef class BufferBase:
     cdef object c_add_otherwise(
         self, PyObject** values, PyObject* names, intp_t other, cnp.ndarray present, Beside beside
     ):
-        """Add the rows of a call that is not on the fast path, or raise what is wrong with it."""
+        """Add the rows of a call that is not on the fast path, or raise its error."""
         cdef Ring ring = self.c_ring
         cdef intp_t n
         cdef list ordered = None
@@ -375,7 +375,7 @@ cdef class BufferBase:
         self, Ring ring, PyObject** values, PyObject* names, intp_t other, list ordered,
         cnp.ndarray present, Beside beside,
     ):
-        """Add a step whose values are arrays in ``ordered``, or, if that is None, C can read.
+        """Add rows whose values are arrays in ``ordered``, or that C can read if it is None.
 
         Returns ``LACKS_ROOM``, and writes nothing, if files have to grow first.
         """
@@ -383,7 +383,7 @@ cdef class BufferBase:
         if self._paused:
             self.c_wait_for_turn()
         self.c_check_ring(ring)
-        # From here to the publication no Python code runs that could change a value.
+        # From here until the rows are published no Python code runs that could change a value.
         if ordered is None:
             n = self.c_resolve_call(values, names, other)
         else:
@@ -410,7 +410,7 @@ cdef class BufferBase:
         )
 
     cdef int c_refuse_counts(self, list values) except -1:
-        """Report that the fields of a call disagree."""
+        """Raise the error of fields that disagree on the number of steps."""
         cdef intp_t number
         counts = [
             self.c_resolve(number, c_list_items(<PyObject*> values)[number], True)
@@ -431,11 +431,11 @@ cdef class BufferBase:
         raise ValueError(f"fields disagree on the number of steps: {found}{how}")
 
     cdef object c_publish(self, intp_t n, const uint8_t* present, Beside beside):
-        """Write the rows of a call that has been resolved, and what it has beside them.
+        """Write the rows of a resolved call, and publish ``beside``.
 
-        Returns the slot of the first of them; in a buffer with ``Nstep``, that of the first row
-        whose n-step window is complete now, or None. Returns ``LACKS_ROOM``, and has written
-        nothing, if files have to grow first.
+        Returns the slot of the first row; in a buffer with ``Nstep``, of the first row whose n-step
+        window became complete, or None. Returns ``LACKS_ROOM``, and writes nothing, if files have to
+        grow first.
         """
         cdef int64_t first = self.c_ring.state[WRITTEN], clears = self.c_ring.state[CLEARS]
         cdef char** rows = <char**> &self.sources[0]
@@ -454,7 +454,7 @@ cdef class BufferBase:
         return slot
 
     cdef void c_watch(self) noexcept:
-        """Find out, when enough values were added, whether most of them are stored apart."""
+        """Set ``warns`` if, after WATCHED_VALUES values, most of them are stored apart."""
         cdef Chain chain
         if (<Chain> self.c_ring.chains[0]).compared < WATCHED_VALUES:
             return
@@ -547,15 +547,15 @@ cdef class BufferBase:
         return n
 
     def _check_batch_size(self, batch_size, tuple columns=None):
-        """A number of rows that can be drawn at once, of some columns or of all."""
+        """``batch_size`` as an int; raises if no batch of these columns, or of all, can have it."""
         return self.c_read_batch_size(batch_size, columns)
 
     def _draw_by(self, options):
         """How to draw and read a batch: the functions ``draw`` and ``take``, and the columns.
 
-        ``draw(ring, n, rng, replace=replace)`` chooses slots, as ``Sampler.draw``.
-        ``take(slots, arrays)`` reads the columns, and may return None to be called again, with other
-        slots; None stands for the ring. The columns are None for all.
+        ``draw(ring, n, rng, replace=replace)`` chooses slots, like ``Sampler.draw``.
+        ``take(slots, arrays)`` reads the columns, and returns None if rows changed. A ``take`` of None
+        reads stored values of the ring; columns of None are all.
         """
         raise NotImplementedError
 
@@ -586,13 +586,13 @@ cdef class BufferBase:
             )
         if out is None:
             return batch
-        if converted:  # what the caller gave stays in its place
+        if converted:  # keep the arrays of the caller
             batch.update({name: out[name] for name in names})
         out.update(batch)
         return out
 
     def _draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
-        """As ``c_draw``."""
+        """Call ``c_draw``."""
         return self.c_draw(draw, n, replace, arrays, take, columns)
 
     def consistently(self, attempt):
@@ -635,15 +635,15 @@ cdef class BufferBase:
         [2.0, 3.0]
         """
         cdef Ring ring = self.ring
-        cdef tuple found = c_at_one_moment(ring, attempt)
+        cdef tuple found = at_one_moment(ring, attempt)
         if found is None:
             found = self._while_writers_wait(partial(at_one_moment, ring, attempt))
         return found[0]
 
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
-        """A batch of the rows that ``draw`` chooses, or None if they changed before all was read.
+        """A batch of the rows that ``draw`` chooses, or None if they changed during the read.
 
-        As ``consistently``, without a Python frame.
+        Like ``consistently``, without a Python frame.
         """
         cdef Ring ring = self.c_ring
         cdef Moment moment = ring.c_now()
@@ -652,12 +652,12 @@ cdef class BufferBase:
             if ring.c_drawable() == 0:
                 raise NotEnoughDataError("cannot sample: the buffer is empty")
             slots, extra = draw(ring, n, self.rng, replace=replace)
-            # Before anything is written to the arrays of the caller.
-            c_check_drawn(self.sampler, slots, extra, n, self.numbers, self.further)
+            # Checked before anything is written to the arrays of the caller.
+            check_drawn(self.sampler, slots, extra, n, self.numbers, self.further)
             if take is None and arrays is not None:
                 ring.c_check_slots(slots)
                 c_fill(ring, arrays, ring.columns if columns is None else columns, slots)
-                batch = {}  # they are in the batch of the caller
+                batch = {}  # the values are in the arrays of the caller
             elif take is None:
                 batch = c_take(ring, slots, None, columns)
             else:
@@ -665,7 +665,7 @@ cdef class BufferBase:
         except (ValueError, IndexError):
             if ring.c_is_now(moment):
                 raise
-            return None  # rows went away meanwhile
+            return None  # rows were overwritten or cleared during the read
         if batch is None or not ring.c_holds(moment, slots):
             return None
         for name, values in extra.items():
@@ -674,7 +674,7 @@ cdef class BufferBase:
 
 
 def _try_often(attempt):
-    """Call ``attempt()`` until it returns a result: a sampler or a finalizer may add rows itself."""
+    """Call ``attempt()`` until it returns a result, as a sampler or a finalizer may add rows."""
     for _attempt in range(MOST_ATTEMPTS):
         found = attempt()
         if found is not None:
@@ -682,13 +682,8 @@ def _try_often(attempt):
     raise RuntimeError("rows were overwritten by the very thread that reads them")
 
 
-def at_one_moment(Ring ring not None, attempt):
-    """As ``c_at_one_moment``."""
-    return c_at_one_moment(ring, attempt)
-
-
-cdef tuple c_at_one_moment(Ring ring, attempt):
-    """What ``attempt`` of ``BufferBase.consistently`` found, or None if its rows changed."""
+cpdef tuple at_one_moment(Ring ring, attempt):
+    """The result of ``attempt`` of ``BufferBase.consistently``, or None if its rows changed."""
     cdef Moment moment = ring.c_now()
     try:
         found = attempt()
@@ -701,15 +696,10 @@ cdef tuple c_at_one_moment(Ring ring, attempt):
     return (found[1],)
 
 
-def check_drawn(sampler, rows, extra, intp_t n, names, further):
-    """As ``c_check_drawn``."""
-    c_check_drawn(sampler, rows, extra, n, names, further)
-
-
-cdef int c_check_drawn(sampler, rows, extra, intp_t n, names, further) except -1:
+cpdef int check_drawn(sampler, rows, extra, intp_t n, names, further) except -1:
     """Raise ``ValueError`` unless a sampler drew n rows, and columns of n values.
 
-    ``names`` are the fields, ``further`` other columns: its own columns have other names.
+    The columns must have names that are not in ``names``, the fields, or ``further``.
     """
     if len(rows) != n:
         raise ValueError(f"{sampler!r} drew {len(rows)} slots, expected {n}")
@@ -736,7 +726,7 @@ cdef cnp.ndarray c_read_present(present, intp_t n_envs):
 
 
 def _read_present(present, intp_t n_envs):
-    """The same, of anything that shows its bools. Raises ``ValueError`` for what does not."""
+    """``c_read_present`` for any array-like; ``ValueError`` for other objects and shapes."""
     try:
         mask = np.array(present)
     except ValueError as error:
@@ -752,7 +742,7 @@ def _read_present(present, intp_t n_envs):
 
 
 def not_initialised(buffer):
-    """What to say of a buffer that holds no rows."""
+    """Message of the error for a buffer without memory."""
     return (
         f"ReplayBuffer.__init__ was not called: does {type(buffer).__name__}.__init__ call "
         "super().__init__(...)?"
@@ -772,7 +762,7 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
     cdef intp_t n = buffer.c_resolve_call(values, names, -1)
     if n >= 0 and buffer.is_plain:
         return buffer.c_ring.c_publish(<char**> &buffer.sources[0], n, NULL)
-    if buffer.warns:  # before anything is written: a warning may be an error
+    if buffer.warns:  # before rows are written: a warning may be an error
         buffer.warns = False
         buffer._warn_of_values_apart()
         n = buffer.c_resolve_call(values, names, -1)
@@ -786,7 +776,7 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
 
 
 cdef object c_add_with_priorities(BufferBase buffer, PyObject** values, PyObject* names):
-    """``add``, when there may be ``priorities`` among the keywords."""
+    """``add`` of a call that may have the keyword ``priorities``."""
     cdef Ring ring = buffer.c_ring
     cdef intp_t place = c_place_of_priorities(names)
     cdef Beside beside = None
@@ -797,7 +787,7 @@ cdef object c_add_with_priorities(BufferBase buffer, PyObject** values, PyObject
 
 
 cdef intp_t c_place_of_priorities(PyObject* names) except -2:
-    """Where ``priorities`` is among the keywords of a call, or -1."""
+    """Place of ``priorities`` among the keywords of a call, or -1."""
     cdef intp_t k, n = 0 if names == NULL else c_length(names)
     for k in range(n - 1, -1, -1):
         if c_items(names)[k] == <PyObject*> PRIORITIES:
@@ -811,7 +801,7 @@ cdef intp_t c_place_of_priorities(PyObject* names) except -2:
 
 
 cdef int c_set_method(type cls, PyMethodDef* method) except -1:
-    """Give a class of this module a method. Cython would call it with a dict of the keywords."""
+    """Add a method to a class of this module; a method of Cython takes keywords as a dict."""
     (<dict> (<PyTypeObject*> cls).tp_dict)[method.ml_name.decode()] = PyDescr_NewMethod(
         <PyTypeObject*> cls, method
     )

@@ -35,7 +35,7 @@ Batches = list[Batch]  # ``list`` is a method below
 NO_SLOTS = np.empty(0, np.intp)
 ALL_ROWS = slice(None)
 MOST_DRAWN = sys.maxsize // 16  # episodes in a draw
-MAX_ROUNDS = 8  # of rejection sampling among all episodes
+MAX_ROUNDS = 8  # rounds of rejection sampling among all episodes
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class Episodes:
         return self._buffer.consistently(lambda: self._batch(given, columns, rows))
 
     def __getitem__(self, number: int) -> Batch:
-        """As ``read``."""
+        """The rows of an episode: see ``read``."""
         return self.read(number)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -290,7 +290,7 @@ class Episodes:
         return self._buffer.consistently(attempt)
 
     def _draw(self, n: int, among: Slots | None) -> Slots:
-        """Numbers of n drawn episodes: of all, or of those in ``among``."""
+        """Numbers of n drawn episodes: of all episodes, or of ``among``."""
         candidates = len(self._index) if among is None else len(among)
         if candidates == 0:
             kind = "" if among is None else "complete "
@@ -301,7 +301,7 @@ class Episodes:
     def _draw_complete(self, n: int) -> Slots:
         """Numbers of n drawn complete episodes.
 
-        Rejection comes first, as nearly all episodes are complete unless there are few of them.
+        Rejection sampling comes first, as most episodes are complete unless a buffer has few.
         After some rounds a list of all complete episodes is made.
         """
         among, found = len(self._index), NO_SLOTS
@@ -362,12 +362,7 @@ class Episodes:
         Cost: proportional to the rows. ``update_priorities`` raises for ``indexes`` of deleted rows
         in a batch that was drawn before.
         """
-        given = _read_number(number)
-
-        def attempt() -> int | None:
-            return self._index.hide(given, self._buffer.sampler.forget)
-
-        return self._buffer._while_writers_wait(attempt)
+        return self._buffer._while_writers_wait(partial(self._index.hide, _read_number(number)))
 
 
 def _read_number(number: object) -> int:

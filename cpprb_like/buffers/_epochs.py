@@ -1,7 +1,7 @@
-"""``EpochBatches``: the batches of an epoch, one after another, from a place that it keeps.
+"""``EpochBatches``: the batches of an epoch, one after another.
 
-Not here: the order of the rows and how they are read, which each source says (``EpochOrder``), and
-what a batch is made into (``_tensors``).
+Not here: the order of the rows and how they are read, which each source decides (``EpochOrder``),
+and conversions to tensors (``_tensors``).
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
         self._begin: Callable[[], EpochOrder | None] | None = begin
         self._order: EpochOrder | None = None
         self._n, self._drop_last, self._part = n, drop_last, part
-        self._taken = 0  # batches of all who share the part
-        # By call of ``next``: the rows that it read. One more than those ahead is being asked for.
+        self._taken = 0  # batches of the part, dealt to all players
+        # Rows of the newest calls of ``next``: the batches ahead, and the one in progress.
         self._recent: deque[Slots | None] = deque(maxlen=ahead + 1 if ahead else 0)
         self._again: deque[Slots] = deque()
-        self._turn = threading.RLock()  # so that threads that share the epoch have a part each
+        self._turn = threading.RLock()  # threads that share the epoch get different batches
         watch(self._turn, EPOCH)
 
     def __next__(self) -> dict[str, NDArray[Any]]:
         try:
             with self._turn:
                 found = self._next()
-        except StopIteration as error:  # of a user's code: it would end the epoch without a word
+        except StopIteration as error:  # of a user's code: it would end the epoch silently
             raise RuntimeError("reading a batch raised StopIteration") from error
         if found is None:
             raise StopIteration
@@ -98,7 +98,7 @@ class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
         self._again.extendleft(reversed(read))
 
     def _next_slots(self, order: EpochOrder) -> Slots | None:
-        """The rows of the next batch; None at the end."""
+        """Slots of the rows of the next batch; None at the end."""
         if self._again:
             return self._again.popleft()
         number, of, player, deal = self._part
@@ -114,7 +114,7 @@ class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
                 return slots
 
     def _no_more(self) -> None:
-        """Forget the order, which may be large; what was drawn ahead can still be read again."""
+        """Drop the order, which may be large. Batches of ``_again`` can still be read."""
         if self._order is not None:
             self._order = self._order._replace(take=_nothing)
 

@@ -1,7 +1,6 @@
-"""``Exchanged``: a buffer to and from data sets of other libraries.
+"""``Exchanged``: methods that write a buffer as a data set of another library, and read one.
 
-The room that reads and writes them, ``datasets``, stands outside and needs packages that are
-optional: it is imported by these two calls, and not before.
+The room ``datasets`` does the work. It needs optional packages, so these two calls import it.
 """
 
 from __future__ import annotations

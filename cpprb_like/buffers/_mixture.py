@@ -1,6 +1,6 @@
 """``Mixture``: batches from several sources, such as demonstrations and the agent's own experience.
 
-A mixture decides how many items of a batch come from which source. It stores no rows: users add to
+A mixture decides how many items of a batch come from each source. It stores no rows: users add to
 the buffers. Not here: which rows of a buffer are drawn (``samplers``).
 """
 
@@ -32,8 +32,8 @@ from cpprb_like.schedules import Schedule, check, value_at
 __all__ = ["Mixture"]
 
 OWN_NAMES = ("source", "weights", "indexes")
-RANDOM_BITS = 53  # of a number from Generator.random, which is a multiple of 2 ** -53
-IN_PLACE_NBYTES = 2**16  # from here on buffers write into the batch; below, a copy is cheaper
+RANDOM_BITS = 53  # random bits of Generator.random: its numbers are multiples of 2 ** -53
+IN_PLACE_NBYTES = 2**16  # least bytes of fields that sources write into the batch; fewer are copied
 
 
 class Mixture(Source):
@@ -127,7 +127,7 @@ class Mixture(Source):
         self._sources = _read_sources(sources)
         self._shares = _read_shares(shares, list(self._sources))
         self.rng = generator(seed)
-        # Of batches that could not be drawn, for the next ones: a call that raises changes nothing.
+        # Unused numbers of failed draws, for the next ones: a call that raises changes nothing.
         self._numbers: list[float] = []
         self.draws = 0
 
@@ -159,7 +159,7 @@ class Mixture(Source):
             cuts = [(n * end + offset) // ends[-1] for end in ends]
             self._check_parts(cuts, options)
             batch = self._draw(cuts, wanted, to, options)
-        except DrawCanceledError:  # what is drawn next may follow from another seed
+        except DrawCanceledError:  # the source was reseeded: the number is void
             raise
         except BaseException:
             self._numbers.append(number)
@@ -171,14 +171,14 @@ class Mixture(Source):
         return out
 
     def _next_number(self) -> float:
-        """A random number from 0 to 1: that of a batch that could not be drawn, if there is one."""
+        """A random number from 0 to 1: that of a failed draw, or a new one."""
         try:
             return self._numbers.pop()  # other threads may pop, too
         except IndexError:
             return float(self.rng.random())
 
     def _ends_of_shares(self) -> list[int]:
-        """The sums of the shares of the buffers that hold rows: see ``_ends``."""
+        """Cumulative shares of the sources that can be drawn from: see ``_ends``."""
         shares = {
             name: share
             if isinstance(share, float)
@@ -197,7 +197,7 @@ class Mixture(Source):
         return _ends(tuple(held))
 
     def _check_parts(self, cuts: list[int], options: SampleOptions) -> None:
-        """Raise what drawing the parts would raise, as far as it is known, before any is drawn."""
+        """Raise errors that draws of the parts are known to raise, before the first draw."""
         parts = {}
         for (name, source), (start, stop) in zip(
             self._sources.items(), pairwise(cuts), strict=True
@@ -218,9 +218,9 @@ class Mixture(Source):
         to: Batch | None,
         options: SampleOptions,
     ) -> Batch:
-        """A batch that is parted at ``cuts``, of the ``wanted`` fields; those go into ``to``.
+        """A batch with its parts between ``cuts``, of the ``wanted`` fields, written into ``to``.
 
-        What is given is written to when all parts are there, for drawing one may fail.
+        ``to`` is written to after all parts were drawn, as a draw may fail.
         """
         n = cuts[-1]
         nbytes = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in wanted.values())
@@ -251,7 +251,7 @@ class Mixture(Source):
                 extra["weights"][start:stop] = part.get("weights", 1.0)
             if "indexes" in extra:
                 own = part.get("indexes", np.zeros(stop - start, np.int64))
-                own = np.ascontiguousarray(own, np.int64)  # a sampler of a user's may give others
+                own = np.ascontiguousarray(own, np.int64)  # of a user's sampler
                 extra["indexes"][start:stop] = self._names.name(number, own)
             known = {*OWN_NAMES, *wanted}
             others[name] = {column: part[column] for column in part if column not in known}
@@ -263,7 +263,7 @@ class Mixture(Source):
         return batch | extra | further
 
     def _part(self, name: str, n: int, options: SampleOptions) -> Batch:
-        """The items of one source."""
+        """Draw the items of one source."""
         source = self._sources[name]
         with _named(name):
             part = source.sample(n, **_own(source, options).keywords)
@@ -401,12 +401,12 @@ class Mixture(Source):
 
     @property
     def _names(self) -> Parts:
-        """The names of rows, by source."""
+        """Names of rows: number of the source, and index in the source."""
         return Parts(len(self._sources))
 
     @property
     def _weights_dtype(self) -> np.dtype[Any]:
-        """The dtype of the column ``weights``, which holds those of all sources."""
+        """The dtype of the column ``weights``, common to all sources."""
         dtypes = [
             source._further_specs()["weights"].dtype
             for source in self._sources.values()
@@ -427,12 +427,12 @@ class Mixture(Source):
 
 
 def _blank(cls: type[Mixture]) -> Mixture:
-    """A mixture of nothing, to be filled by ``__setstate__``."""
+    """An object without state, for ``__setstate__``."""
     return cls.__new__(cls)
 
 
 def _read_sources(sources: object) -> dict[str, Source]:
-    """The sources, all of the same fields, or an error."""
+    """The sources as a dict; raises unless all have the same fields."""
     if not isinstance(sources, Mapping):
         raise TypeError(f"sources: expected a dict of sources, got {type(sources).__name__}")
     if not sources:
@@ -461,7 +461,7 @@ def _read_sources(sources: object) -> dict[str, Source]:
 
 
 def _check_fields(one: str, first: Source, two: str, second: Source) -> None:
-    """Raise ``ValueError`` unless two sources have the same fields, in whatever order."""
+    """Raise ``ValueError`` unless two sources have the same fields, in any order."""
     mine, theirs = ({name: s.columns[name] for name in s.fields} for s in (first, second))
     for name in [*mine, *theirs]:
         if name not in mine or name not in theirs:
@@ -476,14 +476,14 @@ def _check_fields(one: str, first: Source, two: str, second: Source) -> None:
 
 
 def _own(source: Source, options: SampleOptions) -> SampleOptions:
-    """The options for one source: it has importance-sampling weights, or needs ``indexes``."""
+    """The options for one source: ``beta`` only with priorities, ``indexes`` only without."""
     if source.has_priorities:
         return options.but(indexes=False)
     return options.but(beta=None)
 
 
 def _check_plain(name: str, columns: Iterable[str], weighing: tuple[str, ...]) -> None:
-    """Raise ``ValueError`` if a source without priorities has columns of one that has them."""
+    """Raise ``ValueError`` if a source without priorities has columns of prioritized ones."""
     for column in weighing:
         if column in columns:
             raise ValueError(
@@ -494,7 +494,7 @@ def _check_plain(name: str, columns: Iterable[str], weighing: tuple[str, ...]) -
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Put the name of a source into what it raises."""
+    """Put the name of a source into the message of its errors."""
     try:
         yield
     except (IndexError, NotEnoughDataError) as error:
@@ -502,7 +502,7 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _read_shares(shares: object, names: list[str]) -> dict[str, float | Schedule]:
-    """The shares, one for each name and in that order, or an error."""
+    """The shares in the order of the names; raises unless each name has one."""
     if not isinstance(shares, Mapping):
         raise TypeError(f"shares: expected a dict of shares, got {type(shares).__name__}")
     if set(shares) != set(names):
@@ -523,7 +523,7 @@ def _check_columns(parts: Mapping[str, Collection[str]]) -> None:
 
 
 def _join(parts: dict[str, Batch]) -> Batch:
-    """The columns of the parts of a batch, which must be the same in each."""
+    """Concatenated columns of the parts of a batch; raises unless all parts have the same."""
     _check_columns(parts)
     names = next(iter(parts.values()), {})
     return {
@@ -533,10 +533,10 @@ def _join(parts: dict[str, Batch]) -> Batch:
 
 @lru_cache(maxsize=64)
 def _ends(shares: tuple[float, ...]) -> list[int]:
-    """0 and the sums of the first shares, the first two, ..., in a unit that makes them whole.
+    """Cumulative shares as integers, from 0 on, in a unit that makes all of them whole.
 
-    So counts of rows come from whole numbers, and are never off by the rounding of a sum of floats.
-    A share is the number that its shortest decimal says: 1/10 for 0.1.
+    So counts of rows have no rounding errors of sums of floats. A share is the number of its
+    shortest decimal: 1/10 for 0.1.
     """
     from fractions import Fraction  # noqa: PLC0415 (imports decimal, and few programs need it)
 

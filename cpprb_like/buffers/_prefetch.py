@@ -1,8 +1,8 @@
-"""Batches that a thread makes ahead, while the learner works on those that it has.
+"""Prefetching: a thread draws batches ahead while the learner uses earlier ones.
 
-The thread draws when the learner asks for a batch, so that as many wait as were asked for; the
-batches come in the order of their draws. Elsewhere: what a save takes for the state of the source
-(``_machine.prefetch_state``), and what a batch is made into (``_tensors``).
+Each call of the learner requests draws, so that ``ahead`` batches wait after it. Batches come in
+the order of their draws. Not here: the state of the source before those draws, which is what a save
+stores (``_machine.prefetch_state``), and conversions to tensors (``_tensors``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["Prefetcher"]
 
-TIMEOUT = 5.0  # seconds at the end of the program; a thread that draws for longer is left
+TIMEOUT = 5.0  # seconds to wait for a thread at the end of the program
 
 
 class Kind(Enum):
@@ -43,7 +43,7 @@ class Kind(Enum):
 class Prefetcher:
     """Makes ``ahead`` batches in a thread, which begins with the first call of ``next``.
 
-    ``make`` is what the thread does with a drawn batch. ``states`` are those of ``PrefetchState``.
+    ``make`` converts a drawn batch, in the thread. ``states`` is that of ``PrefetchState``.
     ``back`` is called with the number of void draws, so that an epoch repeats them.
     """
 
@@ -59,12 +59,12 @@ class Prefetcher:
         self._ahead = ahead
         self._asked = 0
         self._began = False
-        self._turn = threading.RLock()  # one thread at a time waits for the batch that it asked for
-        # It must not wait for anything: it runs wherever the garbage collector finds the iterator.
+        self._turn = threading.RLock()  # one caller at a time
+        # ``stop`` must not block, as the garbage collector may call it anywhere.
         self._end = weakref.finalize(self, self._work.stop)
 
     def next(self) -> Any:
-        """The next batch, as ``make`` made it, or what drawing it raised."""
+        """The next batch, made by ``make``; raises the exception of its draw."""
         work = self._work
         if os.getpid() != work.process:
             raise RuntimeError(
@@ -75,21 +75,21 @@ class Prefetcher:
             return self._next(work)
 
     def _next(self, work: _Work) -> Any:
-        """The next batch, in the turn of this thread."""
+        """``next`` while this thread holds ``_turn``."""
         if not self._began:
             self._begin()
-        lacking = False  # a draw found too few rows: what was asked for comes first, then another
+        lacking = False  # a draw found too few rows: after earlier requests, draw again
         while not work.stopped:
             while not lacking and self._asked <= self._ahead:
                 work.requests.put(True)
                 self._asked += 1
             if not self._asked:
                 try:
-                    return work.again()  # there may be enough by now
+                    return work.again()  # by now the source may have enough rows
                 except DrawCanceledError:
                     continue
             draw = work.first()
-            # From here to the end of this call an interrupt could lose the batch.
+            # An interrupt between here and the return loses the batch.
             self._asked -= 1
             work.draws.popleft()
             if draw.generation != work.generation:
@@ -104,7 +104,7 @@ class Prefetcher:
                 try:
                     raise draw.value
                 finally:
-                    del draw  # which has the traceback that has this frame
+                    del draw  # breaks a cycle: draw, traceback, frame
         raise StopIteration
 
     def _begin(self) -> None:
@@ -112,18 +112,18 @@ class Prefetcher:
         self._work.thread = thread
         opened[id(self._work)] = self._work
         _running.add(self._work)
-        self._began = True  # before it is so: an interrupt may come when the thread runs already
+        self._began = True  # set first: an interrupt may come after the start
         try:
             thread.start()
         except BaseException:
-            if thread.ident is None:  # as where the machine has no more threads: it may have later
+            if thread.ident is None:  # not started: the machine lacks threads
                 self._began = False
                 self._work.thread = None
                 self._work.leave()
             raise
 
     def close(self) -> None:
-        """End the thread, and wait until it has ended; what waits is thrown away."""
+        """End the thread, wait for its end, and drop all waiting batches."""
         self._end()
         self._work.join()
 
@@ -143,24 +143,24 @@ class _Work(PrefetchState):
         self.make = make
         self.back = back
         self.process = os.getpid()
-        # Their ``put`` may be called from a finalizer that interrupts a ``put`` of the same thread.
+        # SimpleQueue: a finalizer may call ``put`` in the middle of a ``put`` of the same thread.
         self.requests: SimpleQueue[bool] = SimpleQueue()
         self.ready: SimpleQueue[bool] = SimpleQueue()  # an item for each new result
         self.stopped = False
-        self.over = False  # the thread has ended
+        self.over = False  # whether the thread has ended
         self.thread: threading.Thread | None = None
 
     def void(self) -> None:
-        """See ``PrefetchState``. An epoch goes back by the draws."""
+        """Make all draws void: see ``PrefetchState``. An epoch repeats them."""
         n = sum(draw.generation == self.generation for draw in self.draws)
         super().void()
         if self.back is not None:
             self.back(n)
 
     def stop(self) -> None:
-        """Have the thread end."""
+        """Tell the thread to end."""
         self.stopped = True
-        if os.getpid() == self.process:  # a queue of the parent may be locked for ever
+        if os.getpid() == self.process:  # after a fork the queue may be locked for ever
             self.requests.put(False)
             opened.pop(id(self), None)
 
@@ -172,12 +172,12 @@ class _Work(PrefetchState):
             thread.join(timeout)
 
     def leave(self) -> None:
-        """Remove this from the global tables: no thread draws."""
+        """Remove this object from the global tables, as no thread draws any more."""
         opened.pop(id(self), None)
         _running.discard(self)
 
     def first(self) -> Draw:
-        """Wait for the result of the oldest draw, which stays there: an interrupt loses nothing."""
+        """Wait for the oldest draw. It stays in ``draws``, so an interrupt loses nothing."""
         if self._has_result():
             with contextlib.suppress(Empty):
                 self.ready.get_nowait()
@@ -198,30 +198,30 @@ class _Work(PrefetchState):
     def put(self, draw: Draw, kind: Kind, value: Any) -> None:
         """Store the result of a draw."""
         draw.value = value
-        draw.kind = kind  # last: the learner looks at it
+        draw.kind = kind  # last, as the learner reads ``value`` once this is set
         self.ready.put(True)
 
     def attempt(self) -> None:
-        """Draw a batch ahead, and make of it what is wanted."""
+        """Draw a batch ahead, and convert it."""
         with self.turn:
             draw = Draw(self.generation, ahead=True)
             try:
                 with self.drawing(draw):
                     made = self.make(self.draw())
                 self.put(draw, Kind.BATCH, made)
-            except (StopIteration, DrawCanceledError):  # it was closed, or the draw is void
+            except (StopIteration, DrawCanceledError):  # the source was closed, or the draw is void
                 self.put(draw, Kind.END, None)
             except BaseException as error:  # noqa: BLE001 (raised by ``next``)
                 self.put(draw, Kind.ERROR, error)
 
     def again(self) -> Any:
-        """Draw in the thread of the learner."""
+        """Draw and convert a batch in the thread of the learner."""
         with self.turn, self.drawing(Draw(self.generation, ahead=False)):
             return self.make(self.draw())
 
 
 def _run(work: _Work) -> None:
-    """What the thread does."""
+    """Body of the thread."""
     try:
         while work.requests.get() and not work.stopped:
             work.attempt()
@@ -235,7 +235,7 @@ _running: set[_Work] = set()
 
 
 def _end_all() -> None:
-    """No thread is left when the interpreter goes away under it."""
+    """End all threads before the interpreter ends."""
     there = list(_running)
     for work in there:
         work.stop()

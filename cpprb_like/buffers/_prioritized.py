@@ -1,6 +1,6 @@
-"""Buffers of one sampler: cpprb's classes, each a ``ReplayBuffer`` with a sampler of its own.
+"""cpprb's buffer classes: each is a ``ReplayBuffer`` with a certain sampler.
 
-Not here: what the samplers do (``samplers``).
+Not here: the samplers (``samplers``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reader of a view: its layers over the rows of one ring, and one batch while it is read.
 
-The layers say which rows they need and which columns they make; nothing here knows one of them. Not
-here: what a layer does (``views``), which rows are drawn (``samplers``), and the methods that users
-call (``_view``).
+Layers declare by hooks which rows they read and which columns they make; no layer is known by name
+here. Not here: the layers (``views``), which rows are drawn (``samplers``), and the methods that
+users call (``_view``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Choose = Callable[[], tuple[Slots, Extra]]
 
 
 class Part:
-    """One layer over the rows of one ring, and what its hooks say of the fields."""
+    """One layer over the rows of one ring, and the checked results of its hooks."""
 
     def __init__(self, layer: Layer, buffer: MomentSource, fields: dict[str, ColumnSpec]) -> None:
         self.name = type(layer).__name__
@@ -92,7 +92,7 @@ class Part:
         return found
 
     def _column_of(self, name: str, found: Any) -> ColumnSpec:
-        """What ``columns`` says of a column."""
+        """The dtype and shape that the hook ``columns`` gives for a column."""
         try:
             dtype, shape = found
             return ColumnSpec(np.dtype(dtype), tuple(map(operator.index, shape)))
@@ -103,7 +103,7 @@ class Part:
             ) from None
 
     def cast(self, name: str, values: Any, spec: ColumnSpec, n: int, hook: str = "fill") -> Array:
-        """What ``fill``, or another hook, made of a column, as an array of its dtype and shape."""
+        """An array that ``fill``, or another hook, made of a column, cast to its dtype."""
         where = f"{self.name}.{hook}"
         if not isinstance(values, np.ndarray):
             found = "nothing" if values is None else f"{type(values).__name__}"
@@ -149,11 +149,11 @@ class Opened:
         self.items_reader: SequenceReader | None = None
         if self.items is not None:
             self.items_reader = self._open_items(self.items)
-        # Whether rows of items are copied as they are stored.
+        # Whether items hold stored values only.
         self.is_plain = self.nstep is None and not self.filling
 
     def _read_steps(self) -> tuple[NStepReturns | None, int]:
-        """The n-step returns that rows are read as, and the least n."""
+        """The n-step returns of the view, or None for single steps, and the least n."""
         buffer, default = self.buffer, self.buffer._nstep
         said = [
             (part, steps)
@@ -171,7 +171,7 @@ class Opened:
         return steps.returns, steps.least
 
     def _check_parts(self) -> None:
-        """Refuse layers that would change what another one reads or makes."""
+        """Raise ``ValueError`` if a layer changes fields that another layer reads or makes."""
         summed = set() if self.nstep is None else set(self.nstep.rewards)
         makers: dict[str, str] = {}
         for part in self.parts:
@@ -187,10 +187,10 @@ class Opened:
                     raise ValueError(f"{part.name}: {both} are changed by {other.name}")
 
     def _open_starts(self) -> None:
-        """Make what knows which rows can be drawn, if that is not all that the buffer can draw."""
+        """Make ``starts``, if not all rows that the buffer draws can be read by the layers."""
         items, ring = self.items, self.ring
         self.starts: Starts | None = None
-        self._tries = np.random.default_rng(0)  # of looks whether there are starts
+        self._tries = np.random.default_rng(0)  # for ``has_starts``, which is no draw
         after = max(self.most - 1, self.after)
         rows = (1 if items is None else items.rows) + after
         if rows * ring.n_envs > ring.capacity:
@@ -209,7 +209,7 @@ class Opened:
             )
 
     def _starts_of(self, rows: int) -> Starts:
-        """The rows that have all rows that the layers need around them."""
+        """The rows around which the ring has all rows that the layers read."""
         items = self.items
         across = items is not None and items.across
         return self.buffer._starts(
@@ -221,19 +221,19 @@ class Opened:
         )
 
     def _open_reader(self) -> None:
-        """Make what reads single rows."""
+        """Make the reader of single rows."""
         revised = self.most > 1 and any(part.revises for part in self.parts)
         self.walks = bool(self.filling) or revised
         self.rows = RowReader(
             self.ring, self.nstep, (self.before, self.after) if self.walks else None
         )
-        self.walk: Any = self.rows.walk_of()  # as ``Walker.take``; None without windows
+        self.walk: Any = self.rows.walk_of()  # ``Walker.take``; None without windows
 
     def _open_columns(self, fields: dict[str, ColumnSpec]) -> None:
-        """The columns of a batch: dtype and shape of an item, and which hold the first row only."""
+        """Compute the columns of a batch: dtype and shape of an item, and first-row columns."""
         items, nstep = self.items, self.nstep
         along = () if items is None else (items.rows,)
-        added: dict[str, ColumnSpec] = {}  # that are read of each row
+        added: dict[str, ColumnSpec] = {}  # further columns that are read with the rows
         if nstep is not None and nstep.discount:
             added["discount"] = ColumnSpec(np.dtype(np.float32), nstep.discount_shape)
         others: dict[str, ColumnSpec] = {}
@@ -270,28 +270,28 @@ class Opened:
             self.item_nbytes += 16 * items.rows
 
     def _open_items(self, items: Items) -> SequenceReader:
-        """Make what reads items of several rows."""
+        """Make the reader of items of several rows."""
         shape = Starts(
             self.buffer._episodes, rows=items.rows, least=1, across=items.across, stride=1
         )
         return SequenceReader(self.ring, items, partial(_whole_batch, shape))
 
-    # ------------------------------------------------------------------ what it gives
+    # ------------------------------------------------------------------ plans
 
     def plan(self, columns: tuple[Column, ...] | None) -> ReadPlan:
         """The plan of batches of these columns, or of all.
 
-        A plan refers to this object, which refers to no plan: a cycle would hold the rows.
+        This object has no reference to a plan, as a cycle would keep the rows alive.
         """
         return ReadPlan(self, self.ring.columns if columns is None else columns)
 
     def read_again(self, slots: Slots, steps: Slots | None, columns: tuple[Column, ...]) -> Batch:
-        """Columns of rows, of so many steps each, without those that layers make."""
+        """Columns of rows of ``steps`` steps each, without columns that layers make."""
         return RowPlan(self, columns, frozenset()).read(slots, None, steps)[0]
 
     def require_memory(self, n: int, columns: tuple[Column, ...] | None) -> None:
         """Raise ``MemoryError`` if n items of these columns do not fit into the memory left."""
-        nbytes = self.item_nbytes  # of all columns: only large batches need the exact number
+        nbytes = self.item_nbytes  # all columns: only large batches need the exact number
         if n * nbytes >= CHECKED_NBYTES and columns is not None:
             nbytes = sum(map(self._nbytes_of, ring_names(columns)))
         require(n * nbytes, f"a batch of {n} items of {nbytes} bytes")
@@ -304,7 +304,7 @@ class Opened:
     # ------------------------------------------------------------------ choosing
 
     def check_indexes(self) -> None:
-        """Raise ``ValueError`` if drawn rows cannot be named."""
+        """Raise ``ValueError`` if batches cannot have ``indexes``."""
         if self.items is None:
             self.buffer._check_indexes()
         elif ROW_INDEXES in self.names:
@@ -329,23 +329,23 @@ class Opened:
         return slots, extra
 
     def draw_steps(self, n: int) -> Slots | None:
-        """How many steps each of n rows is read as, where that is drawn."""
+        """Random numbers of steps of n rows; None if the number is fixed."""
         if self.nstep is None or self.least == self.most:
             return None
         drawn = self.buffer.rng.integers(self.least, self.most, n, endpoint=True)
         return drawn.astype(np.intp, copy=False)
 
     def others(self, slots: Slots, strategy: int) -> Slots:
-        """For each of the slots a row of its episode: see ``choose_rows``."""
+        """Slots of other rows of the same episodes: see ``choose_rows``."""
         return choose_rows(self.buffer._episodes, slots, self.buffer.rng, strategy)
 
     def drawable(self, slots: Slots) -> Slots:
-        """Those of the slots whose rows can be drawn."""
+        """The slots whose rows can be drawn, out of these."""
         slots = slots[~self.ring.absent_at(slots)]
         return slots if self.starts is None else slots[self.starts.tell(slots) == 1]
 
     def has_starts(self) -> bool:
-        """Whether a row can be drawn, of those that the buffer can draw."""
+        """Whether any row of the buffer can be drawn by this view."""
         if self.starts is None:
             return True
         return self.buffer.consistently(self._try_start)
@@ -358,16 +358,16 @@ class Opened:
             return np.empty(0, np.intp), False
 
     def all_drawable(self, slots: Slots) -> bool:
-        """Whether the rows before all of them are still there, which no ``Moment`` says."""
+        """Whether no row before these was overwritten, which ``Ring.holds`` does not check."""
         if self.starts is None or self.before == 0:
             return True
         try:
             return bool((self.starts.tell(slots) == 1).all())
-        except IndexError:  # cleared since
+        except IndexError:  # the ring was cleared
             return False
 
     def epoch(self, rng: np.random.Generator | None) -> Callable[[int], Slots]:
-        """What gives the rows that can be drawn once each, so many at a time."""
+        """A function that returns the next n rows of an epoch of all rows that can be drawn."""
         if self.starts is None:
             return Epoch(self.ring, rng).take
         order = self.buffer.consistently(self._list_starts)
@@ -376,7 +376,7 @@ class Opened:
         return chunks(order)
 
     def _list_starts(self) -> tuple[Slots, Slots]:
-        """All starts. Rows that go away later are left out by ``drawable``."""
+        """All starts. ``drawable`` leaves out rows that are overwritten later."""
         assert self.starts is not None
         order = self.starts.slots()
         return order[:0], order
@@ -385,7 +385,7 @@ class Opened:
 def _hold(
     ring: Ring, conditions: Iterable[tuple[frozenset[str], Callable[[Batch], Any]]], slots: Slots
 ) -> NDArray[np.bool_]:
-    """Whether the conditions of all layers are true for these rows."""
+    """Whether the conditions of all layers are true, for each of these rows."""
     found = np.ones(len(slots), np.bool_)
     for names, holds in conditions:
         found &= is_true(holds(read_fields(ring, slots, names)), len(slots))
@@ -398,12 +398,12 @@ def ring_names(columns: tuple[Column, ...]) -> list[str]:
 
 
 def _whole_batch(shape: Starts, slots: Slots) -> list[PartOfBatch]:
-    """The one part of a batch from one ring."""
+    """The parts of a batch from a single ring."""
     return [(shape, slots, None)]
 
 
 def chunks(numbers: Slots) -> Callable[[int], Slots]:
-    """What gives the next so many of these numbers, or those that are left."""
+    """A function that returns the next n of these numbers, or as many as are left."""
     at = 0
 
     def take(n: int) -> Slots:
@@ -416,7 +416,7 @@ def chunks(numbers: Slots) -> Callable[[int], Slots]:
 
 
 class RowPlan:
-    """How columns of single rows are read: first as stored or summed, then those of layers."""
+    """Plan that reads columns of single rows: stored or summed ones, then columns of layers."""
 
     def __init__(self, now: Opened, columns: tuple[Column, ...], added: frozenset[str]) -> None:
         self.now = now
@@ -434,7 +434,7 @@ class RowPlan:
             for part in now.filling
             if (found := {name: one for name, one in part.columns.items() if name in wanted})
         ]
-        # Replaced fields that the batch leaves out: a layer reads them for its further columns.
+        # Replaced fields that no batch has, and a layer reads for its further columns.
         self._left_out = frozenset[str]().union(
             *(part.reads & part.replaced for part, found in self.fills if part.added & set(found))
         ) - set(names)
@@ -445,9 +445,9 @@ class RowPlan:
     def read(
         self, slots: Slots, given: Batch | None, steps: Slots | None
     ) -> tuple[Batch, Walk | None]:
-        """The columns of the rows in these slots, and their windows if layers read some.
+        """The columns of the rows in these slots, and their windows if layers read windows.
 
-        ``given`` are the caller's arrays, ``steps`` is the n of each row where that is drawn.
+        ``given`` are the caller's arrays; ``steps`` is the n of each row, or None if n is fixed.
         """
         now, arrays = self.now, None
         if given is not None:
@@ -482,20 +482,20 @@ class RowPlan:
                     continue
                 if array is not out[name]:
                     out[name][...] = array
-                batch[name] = out[name]  # itself, whatever its address: revisions write to it
+                batch[name] = out[name]  # not a copy: revisions write to it
         for name in self._left_out:
             del batch[name]
         return batch, walk
 
     def _array_of(self, column: Column, given: Batch, n: int) -> Array:
-        """The caller's array, or a fresh one for a value that a layer replaces."""
+        """The caller's array, or a fresh one for a field that a layer replaces."""
         if column.name in self.now.replaced_by:
             return new_array(self.now.ring, column, n)
         return given[column.name]
 
 
 class ReadPlan:
-    """How batches of some columns are read."""
+    """Plan that reads batches of some columns."""
 
     def __init__(self, now: Opened, columns: tuple[Column, ...]) -> None:
         self.now = now
@@ -508,7 +508,7 @@ class ReadPlan:
             for part in now.parts
             if part.revises and (revision := part.layer.revises(plan)) is not None
         ]
-        # Layers whose columns come with a revision; ``fill`` makes those of all others.
+        # Layers whose columns are made by a revision and not by ``fill``.
         self.revised = [part for part in now.parts if part.columns and not part.fills]
         several = tuple(column for column in columns if column.name not in self.single)
         self.rows = RowPlan(now, several, now.added - self.single)
@@ -519,7 +519,7 @@ class ReadPlan:
 
 
 class Reading:
-    """One batch while it is read: of n slots that ``choose`` gives; n may be None."""
+    """State of one batch while it is read. ``choose`` returns its n slots; n None: any number."""
 
     def __init__(
         self,
@@ -536,7 +536,7 @@ class Reading:
         self.n = n
         self.arrays = arrays
         self.located = located
-        self.items = 0  # of the batch that was read last
+        self.items = 0  # items of the last attempt
         self.revisions: list[Revision] = []
         for revision in plan.revisions:
             self.revisions.append(revision(draws))
@@ -553,13 +553,13 @@ class Reading:
         if now.items is None:
             steps = None if now.least == now.most else now.draw_steps(n)
             batch, walk = self.plan.rows.read(slots, self.arrays, steps)
-            if self.revisions and not self._choose_single(slots, walk, batch):
+            if self.revisions and not self._choose(slots, slots, n, (), None, None, walk, batch):
                 return None
         else:
             batch = self._read_items(slots)
         if batch is None:
             return None
-        # A moment says nothing of the rows before the drawn ones.
+        # ``Ring.holds`` does not check the rows before the drawn ones.
         if now.before and not ring.is_now(moment) and not now.all_drawable(slots):
             return None
         for name, values in extra.items():
@@ -590,7 +590,7 @@ class Reading:
         return taken.batch
 
     def _read_rows(self, taken: Taken) -> Walk | None:
-        """Read each row that is no padding, and put it in its place."""
+        """Read each row that is no padding, and put it into its place."""
         plan, there, rows = self.plan, taken.there, taken.slots
         assert rows is not None
         arrays = {} if self.arrays is None else self.arrays
@@ -608,9 +608,6 @@ class Reading:
         return walk
 
     # ------------------------------------------------------------------ revisions
-
-    def _choose_single(self, slots: Slots, walk: Walk | None, batch: Batch) -> bool:
-        return self._choose(slots, slots, len(slots), (), None, None, walk, batch)
 
     def _choose_items(self, slots: Slots, taken: Taken, walk: Walk | None) -> bool:
         assert taken.slots is not None
@@ -642,7 +639,7 @@ class Reading:
         walk: Walk | None,
         batch: Batch,
     ) -> bool:
-        """Let each revision choose, while the rows are those that were read."""
+        """Call ``choose`` of each revision; false if one finds that rows changed."""
         now, windows = self.plan.now, None
         if walk is not None:
             around = now.before, walk[0].shape[1] - 1 - now.before
@@ -657,7 +654,7 @@ class Reading:
             rng=now.buffer.rng,
             others=now.others,
             still=partial(now.all_drawable, drawn),
-            read=now.read_again,  # a method of this object would make a cycle with the revisions
+            read=now.read_again,  # no method of ``self``, which would make a cycle
         )
         for revision in self.revisions:  # noqa: SIM110 (generators change StopIteration of users)
             if not revision.choose(rows, batch):
@@ -665,7 +662,7 @@ class Reading:
         return True
 
     def write(self, batch: Batch) -> bool:
-        """Write what the layers revise; false if rows went away: others are drawn then."""
+        """Write the revised columns; false if rows were overwritten, so new rows must be drawn."""
         for revision in self.revisions:
             if not revision.write(batch):
                 return False

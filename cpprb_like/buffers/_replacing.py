@@ -1,6 +1,6 @@
-"""New values for stored fields of rows: which may be replaced, and by what.
+"""Rules of ``update``: which stored fields can get new values, and which values.
 
-Not here: how rows are named (``_rows.row_handles``), the writing (``_rows.gather``), and
+Not here: handles of rows (``_rows.row_handles``), the writing (``_rows.gather``), and
 ``update`` itself (``_replay``).
 """
 
@@ -53,7 +53,7 @@ def updatable_fields(schema: Schema, ring: Ring) -> Updatable:
 
 
 def _reasons(schema: Schema) -> dict[str, str]:
-    """Why a field cannot be replaced, by its name."""
+    """Reason why a field cannot be replaced, by name of the field."""
     reasons = {
         stack.name: "of a stack only the newest frame is stored, and rows share them"
         for stack in schema.stacks

@@ -1,7 +1,7 @@
-"""``ReplayBuffer``: a ring, a sampler and a generator under one roof.
+"""``ReplayBuffer``: a ring of rows with a sampler and a random generator.
 
-It checks what it is given, keeps readers and writers of different threads apart, and leaves the
-moving of bytes to the compiled core.
+A buffer checks its arguments, and keeps readers and writers of different threads apart. The
+compiled core copies the values.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ __all__ = ["ReplayBuffer"]
 
 Found = TypeVar("Found")
 
-# Attributes that are no part of a pickle.
+# Attributes that a pickle leaves out.
 REBUILT = (
     "_layout", "_nstep", "_arena", "_files", "_rows", "_take", "_episodes", "_starts", "_updatable",
     "_saves", "_may_take_n_envs",
@@ -84,7 +84,7 @@ class Nothing(TypedDict):
 
 
 class _Unset:
-    """An attribute of an object that was never initialised."""
+    """Descriptor of an attribute that raises until the buffer is initialised."""
 
     def __get__(self, buffer: object, cls: type | None = None) -> Any:
         if buffer is None:
@@ -180,10 +180,10 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     """
 
     rng: np.random.Generator
-    # In the class, so that a buffer whose __init__ did not run says so. A method __getattr__ would
-    # say it too, but with one Python finds every method later: add cost 40 % more instructions.
+    # A class attribute, which raises if __init__ did not run. A method __getattr__ could raise too,
+    # but it slows every method lookup of Python: add took 40 % more instructions.
     sampler: Sampler = _Unset()  # type: ignore[assignment]
-    _takes_priorities: ClassVar[bool] = False  # by ``add``, although rows are not drawn by them
+    _takes_priorities: ClassVar[bool] = False  # ``add`` takes priorities that no sampler uses
     _files: file_maps.Files | None
     _layout: Layout
     _arena: NDArray[np.uint8]
@@ -246,7 +246,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
     @classmethod
     def _of(cls, options: RowOptions, *others: Any) -> Self:
-        """A buffer of rows with these options; further arguments as for ``_begin``."""
+        """A buffer of rows with these options; further arguments are those of ``_begin``."""
         buffer = cls.__new__(cls)
         buffer._begin(options, *others)
         return buffer
@@ -259,7 +259,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         mmap_prefix: str | Path | None = None,
         mmap_mode: file_maps.FileMode = "x",
     ) -> None:
-        """Hold rows with these options, whose parts were checked: new ones, or those of a file."""
+        """Open new rows with these options, which were checked, or the rows of a file."""
         layout = options.layout(sampler.nbytes_for)
         files, opens = None, mmap_mode in ("r", "r+")
         if mmap_prefix is not None:
@@ -267,7 +267,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         arena = arenas.open_arena(layout) if files is None else files.arena
         if files is not None and opens:
             try:
-                _check_memory(layout, arena)  # before the ring follows it
+                _check_memory(layout, arena)  # before a ring uses it
             except ValueError as error:
                 raise ValueError(f"{files.path}: {error}") from None
         ring = self._make_ring(layout, arena, files)
@@ -280,12 +280,12 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
                 raise ValueError(f"{files.path}: {error}") from None
         self._open(layout, arena, ring, sampler, rng=rng, _files=files)
 
-    _may_take_n_envs = False  # also of a buffer that was loaded or unpickled
+    _may_take_n_envs = False  # stays so in a buffer that was loaded or unpickled
 
     def _take_n_envs(self, n_envs: int) -> None:
-        """Have so many environments, if no number was given and there are no rows.
+        """Set the number of environments, if the user gave none and there are no rows.
 
-        Raises ``ValueError`` if they do not fit the size.
+        Raises ``ValueError`` if the size has too few rows for them.
         """
         self._hold(True, self._take_n_envs_now, n_envs)
 
@@ -307,7 +307,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
     @staticmethod
     def _files_of(layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> file_maps.Files:
-        """The files of a buffer that is not on the heap."""
+        """The files of a buffer with ``mmap_prefix``."""
         from cpprb_like._files.file_maps import Files  # noqa: PLC0415 (on demand)
 
         return Files(layout, prefix, mode)
@@ -346,7 +346,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         sampler: Sampler,
         **others: Any,
     ) -> None:
-        """Hold these rows from now on; if it raises, the buffer is what it was."""
+        """Use these rows from now on. A call that raises leaves the buffer unchanged."""
         nstep = layout.options.nstep
         rows = RowReader(ring, nstep)
         reading: Any = rows.take if ring.chains or nstep is not None else None
@@ -434,7 +434,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             self._files.grow(self.ring)
 
     def _have_writers_ask(self) -> None:
-        """Have writers ask, so that they hear that they may not: after a fork, or in mode "r"."""
+        """Make ``add`` check whether it may write, as it may not after a fork or in mode "r"."""
         self._paused = True
 
     # ------------------------------------------------------------------ adding
@@ -524,7 +524,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def _draw_by(
         self, options: SampleOptions
     ) -> tuple[Callable[..., tuple[Slots, Extra]], Any, tuple[Column, ...] | None]:
-        """See ``BufferBase``."""
+        """See ``BufferBase._draw_by``."""
         draw, further = self.sampler.draw, options.further
         if further:
             draw = partial(draw, **further)
@@ -632,7 +632,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
     def _read_priorities(self, priorities: ArrayLike) -> Beside:
         """Priorities for ``add``; see ``PrioritySampler.prepare``."""
-        sampler: Any = self.sampler  # of a buffer with priorities
+        sampler: Any = self.sampler  # one with priorities
         if self.ring.n_envs > 1:
             priorities = self._in_time_order(priorities)
         return sampler.prepare(priorities)  # type: ignore[no-any-return]
@@ -640,7 +640,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
         """Priorities of a block of time steps, flattened to one for each row."""
         try:
-            # A masked array stays one, for the sampler to refuse.
+            # A masked array is passed on, and the sampler refuses it.
             given = priorities if isinstance(priorities, np.ndarray) else read_array(priorities)
         except (BufferError, RuntimeError, TypeError, ValueError):
             return priorities  # the sampler raises the error
@@ -656,7 +656,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         sampler.read_priorities(priorities)
         return without_row(self.ring, indexes, sampler.check_for_update)
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ fields and rows
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -697,7 +697,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def _draw_named(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
-        """As the sampler draws, with the handles of the rows."""
+        """``Sampler.draw``, with the handles of the rows as a further column."""
         slots, extra = self.sampler.draw(ring, n, rng, replace=replace)
         if "indexes" in extra:
             raise ValueError(f"indexes: {self.sampler!r} gives indexes of its own")
@@ -715,7 +715,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         return read_columns(fields, self.ring.columns)
 
     def _reading(self, columns: tuple[Column, ...] | None) -> Any:
-        """What reads some columns of the rows, or all; None is the ring."""
+        """The function ``take`` of ``BufferBase._draw_by`` for some columns, or for all."""
         if columns is None or self._take is None:
             return self._take
         return partial(self._rows.take, columns=columns)
@@ -723,7 +723,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def _read(
         self, choose: Callable[[], Slots], columns: tuple[Column, ...] | None = None
     ) -> Batch:
-        """The rows of slots that are chosen at the moment of reading."""
+        """The rows of the slots that ``choose`` returns, read consistently with that choice."""
         ring = self.ring
         read = self._reading(columns) or partial(take, ring, columns=columns)
 
@@ -793,7 +793,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         )
 
     def _all_by_age(self) -> tuple[Batch, NDArray[np.bool_]]:
-        """All rows, oldest first, and after which of them an episode is over."""
+        """All rows, oldest first, and for each whether an episode ends there."""
         from cpprb_like.checkpoint._cpprb_files import slots_by_age  # noqa: PLC0415 (on demand)
 
         ring = self.ring
@@ -893,9 +893,9 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         return stack_rows(self.ring, self.consistently, name, slots, axis, out)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rows one by one, in the order of their slots: dicts of values. As ``epoch``."""
+        """Yield the rows as dicts of values, in the order of their slots: see ``epoch``."""
         for batch in self.epoch(1, shuffle=False):
-            if all(len(values) for values in batch.values()):  # empty: deleted in between
+            if all(len(values) for values in batch.values()):  # empty if the row was deleted since
                 yield {name: values[0] for name, values in batch.items()}
 
     __reversed__ = None
@@ -935,7 +935,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         return self._layout.total_nbytes + beside
 
     def _overflow(self) -> dict[str, int]:
-        """Bytes of what fields of ``next_of`` and ``stack_compress`` keep beside the rows."""
+        """Bytes of the overflow of each chained field."""
         return {chain.name: chain.overflow_nbytes for chain in self.ring.chains}
 
     def __repr__(self) -> str:
@@ -944,25 +944,25 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         return f"{head}\n{self._layout.table(self._overflow(), self.ring.index_nbytes)}"
 
     def __copy__(self) -> ReplayBuffer:
-        """A buffer is copied whole: nothing of it can be shared."""
+        """A deep copy, as two buffers cannot share rows."""
         return copy.deepcopy(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _blank, (type(self),), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All of the buffer, as it is at one moment.
+        """State of a pickle, consistent while other threads write.
 
-        With other threads the rows and the sampler are copied while those that write wait, as
-        pickling goes on after that. A program of one thread needs no copy.
+        With several threads the rows and the sampler are copied while writers wait, as pickling
+        takes longer than this call. A program of one thread needs no copy.
         """
-        if threading.active_count() == 1:  # also in a forked child, which cannot have the lock
+        if threading.active_count() == 1:  # a forked child too, whose lock may never be free
             return self._state_now(False)
         state: dict[str, Any] = self._hold(True, self._state_now, True)
         return state
 
     def _state_now(self, copies: bool) -> dict[str, Any]:
-        """The state of a pickle, of which other threads change nothing later if it has copies."""
+        """The state of a pickle; with ``copies`` later writes do not change it."""
         from cpprb_like._fields import snapshot  # noqa: PLC0415 (on demand)
 
         attributes = {name: value for name, value in self.__dict__.items() if name not in REBUILT}
@@ -975,7 +975,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def __setstate__(self, state: dict[str, Any]) -> None:
         from cpprb_like._fields import snapshot  # noqa: PLC0415 (on demand)
 
-        # A pickle can be damaged, or of an unknown source: all of it is checked before use.
+        # A pickle may be damaged, or come from an unknown source: all of it is checked before use.
         try:
             attributes = dict(state["attributes"])
             layout = snapshot.check_layout(state["layout"])
@@ -996,7 +996,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         return RowsToSave(self._layout, self._arena, self.ring, self._saves, attributes)
 
     def _open_saved(self, attributes: dict[str, Any], reader: RingReader, target: Target) -> None:
-        """See ``HoldsRows``."""
+        """See ``HoldsRows._open_saved``."""
         saved = reader.saved.layout
         options = saved.native(target.fields)
         if target.size is not None:
@@ -1026,7 +1026,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             self._saves.put(ring, reader.state.id, reader.number, Tracker(ring.capacity), "")
 
     def _take_over(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:
-        """Have all that another buffer has, which is given up."""
+        """Take over all state of another buffer, which is not used any more."""
         self._hold(True, self._take_over_now, other, swap)
 
     def _expect_no_file(self) -> None:
@@ -1054,7 +1054,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
 
 def _check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:
-    """Raise ``ValueError`` unless memory that came from outside belongs to this layout."""
+    """Raise ``ValueError`` unless memory of a file or a pickle is sound and fits the layout."""
     from cpprb_like.buffers._checking import check_memory  # noqa: PLC0415 (on demand)
 
     check_memory(layout, arena, ring)
@@ -1075,11 +1075,11 @@ def check_columns(sampler: Sampler, names: Iterable[str]) -> None:
 
 
 def _further(nstep: NStepReturns | None) -> tuple[str, ...]:
-    """Columns that batches have beside the fields, with any sampler."""
+    """Names of the columns that batches have beside the fields, with any sampler."""
     return ("discount",) if nstep is not None and nstep.discount else ()
 
 
-# What the constructor takes beside ``size`` and ``env_dict``.
+# Names of the options of the constructor.
 OPTIONS = tuple(
     name
     for name, parameter in inspect.signature(ReplayBuffer).parameters.items()
@@ -1088,5 +1088,5 @@ OPTIONS = tuple(
 
 
 def _blank(cls: type[ReplayBuffer]) -> ReplayBuffer:
-    """A buffer without memory, to be filled by ``__setstate__``."""
+    """A buffer without memory, for ``__setstate__``."""
     return cls.__new__(cls)

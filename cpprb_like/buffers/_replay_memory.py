@@ -27,7 +27,7 @@ __all__ = ["ReplayMemory"]
 
 REFERENCE_NBYTES = 8
 OWN = ("_max_size", "rng", "_copies", "_items", "_oldest", "_free")
-CHECKED_OBJECTS = 1 << 25  # batches from here on are compared with the free memory
+CHECKED_OBJECTS = 1 << 25  # least objects of a batch that is compared with the free memory
 
 
 class ReplayMemory(Checkpointed, HoldsObjects):
@@ -86,9 +86,9 @@ class ReplayMemory(Checkpointed, HoldsObjects):
 
     OBJECTS = ("objects",)
 
-    # The objects by slot. The list grows up to `max_size`, and is replaced by `clear` and `hold`.
-    # Between two calls of Python code no other thread runs: `append` calls nothing before its last
-    # statement, so that threads and finalizers never see half of it.
+    # The objects by slot. The list grows up to `max_size`; `clear` and `hold` replace the list.
+    # Other threads run only when a function is called: `append` calls none before its last
+    # statement, so threads and finalizers never see an intermediate state.
     _items: list[Any]
     _oldest: int  # slot of the oldest object; 0 until the memory is full
     _free: int  # objects that can be added until the memory is full
@@ -143,7 +143,7 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         else:
             place = self._oldest
             self._oldest = place + 1 if place + 1 < self._max_size else 0
-            items[place] = obj  # the old object dies here, and may run any code
+            items[place] = obj  # the finalizer of the old object may run any code here
 
     def sample(self, batch_size: int | tuple[int, ...] | list[int]) -> NDArray[Any]:
         """Draw objects, each with the same probability; an object may come more than once.
@@ -234,7 +234,7 @@ class ReplayMemory(Checkpointed, HoldsObjects):
             raise ValueError(f"expected at most {most} objects, got {n} up to {index}")
         oldest = index if n == most else 0
         items = given[n - oldest :] + given[: n - oldest]
-        old = getattr(self, "_items", None)  # they die when the new ones are in place
+        old = getattr(self, "_items", None)  # old objects die after the replacement
         self._items, self._oldest, self._free = items, oldest, most - n
         del old
 
@@ -264,14 +264,14 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         raise IndexError(f"index: expected {expected}, got {index}")
 
     def __iter__(self) -> Iterator[Any]:
-        """The objects that are there now, oldest first."""
+        """Iterator over the present objects, oldest first."""
         return iter(self._by_age()[0])
 
     def _by_age(self) -> tuple[list[Any], int]:
-        """The objects that are there now, oldest first, and the slot of the oldest."""
+        """A list of the present objects, oldest first, and the slot of the oldest."""
         found: list[Any] = []
         oldest = -1
-        while oldest != self._oldest:  # a new list may run the garbage collector, and that anything
+        while oldest != self._oldest:  # a new list may start the garbage collector
             items, oldest = self._items, self._oldest
             found = items[oldest:]
             found += items[:oldest]
@@ -287,7 +287,7 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        objects, oldest = self._by_age()  # at one moment, as other threads may append
+        objects, oldest = self._by_age()  # consistent, as other threads may append
         return {
             "max_size": self.max_size,
             "index": oldest if len(objects) == self.max_size else len(objects),

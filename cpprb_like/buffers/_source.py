@@ -1,4 +1,4 @@
-"""``Source``: what batches can be drawn from, and what all such things have in common."""
+"""``Source``: base class of the objects that batches are drawn from."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ else:
 __all__ = ["Batch", "ColumnSpec", "MomentSource", "Source", "if_prioritized", "order_generator"]
 
 MOST_AHEAD = 1000  # batches of ``prefetch``
-# Attributes of sources: what they draw from, and what their draws change.
+# Names of attributes of sources: objects that they draw from, and counts that draws change.
 DRAWN_FROM = ("rng", "sampler", "buffer", "_source", "_sources")
 COUNTS = ("draws", "_numbers")
 T = TypeVar("T")
@@ -344,7 +344,7 @@ class Source(Checkpointed):
         device: Any = None,
         prefetch: int = 0,
     ) -> Batches[Any]:
-        """As ``epoch``; with ``deal`` (i, k) only every k-th batch of the part, from i on."""
+        """``epoch``; with ``deal`` (i, k) only every k-th batch of the part, from i on."""
         part = Part(*_read_shard(shard), *deal)
         n, names = self._read_epoch_size(batch_size, fields)
         ahead, made = _read_prefetch(prefetch), _conversion(to, device)
@@ -361,7 +361,7 @@ class Source(Checkpointed):
         ahead: int,
         back: Callable[[int], None] | None = None,
     ) -> Batches[Any]:
-        """An iterator over draws, of which a thread makes ``ahead`` before they are asked for."""
+        """An iterator over draws; a thread draws ``ahead`` batches in advance."""
         if not ahead:
             return Batches(draw, made, None)
         from cpprb_like.buffers._prefetch import Prefetcher  # noqa: PLC0415 (on demand)
@@ -370,12 +370,12 @@ class Source(Checkpointed):
         return Batches(draw, made, Prefetcher(draw, make, ahead, self._draw_states, back))
 
     def _check_epoch(self) -> None:
-        """Raise ``TypeError`` if there are no epochs."""
+        """Raise ``TypeError`` if this source has no epochs."""
 
     def _begin_epoch(
         self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None
     ) -> EpochOrder | None:
-        """An epoch in the order of ``rng``, or of one that ``order_generator`` gives."""
+        """Order of a new epoch, drawn with ``rng``, or see ``order_generator``."""
         raise NotImplementedError
 
     def reseed(self, seed: int | np.random.SeedSequence) -> None:
@@ -413,7 +413,7 @@ class Source(Checkpointed):
         True
         """
         if isinstance(seed, np.random.SeedSequence):
-            seed = deepcopy(seed)  # that of the caller would be spawned
+            seed = deepcopy(seed)  # ``spawn`` changes the object
         else:
             seed = np.random.SeedSequence(as_int("seed", seed, 0))
         elements = {id(element): element for element, _ in self._draw_states()}
@@ -445,7 +445,7 @@ class Source(Checkpointed):
                     yield from source._draw_states()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """As ``object`` does, from before the batches that were drawn ahead."""
+        """``object.__reduce_ex__`` of the state before the batches that were drawn ahead."""
         reduced = super().__reduce_ex__(protocol)
         if isinstance(reduced, str):
             return reduced
@@ -455,7 +455,7 @@ class Source(Checkpointed):
             state["rng"] = without_prefetch(state["rng"])
         return make, arguments, state, *others
 
-    if TYPE_CHECKING:  # sources with priorities have it: see ``if_prioritized``
+    if TYPE_CHECKING:  # sources with priorities have this method: see ``if_prioritized``
 
         def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
             """Set the priorities of drawn rows, by ``batch["indexes"]``."""
@@ -476,11 +476,11 @@ class Source(Checkpointed):
         return {**self._field_specs(None), **self._further_specs()}
 
     def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
-        """The columns of these fields, which exist, or of all fields."""
+        """Dtypes and shapes of these fields, which exist, or of all fields."""
         raise NotImplementedError
 
     def _further_specs(self) -> dict[str, ColumnSpec]:
-        """The columns of a batch beside its fields."""
+        """Dtypes and shapes of the columns of a batch beside its fields."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -492,10 +492,10 @@ class Source(Checkpointed):
     def _check_beta(self, beta: float | Schedule | None) -> None:
         """Raise unless batches can be weighted with this exponent.
 
-        What a schedule of the user gives is not known before it is asked: its sampler checks that.
+        The sampler checks the numbers that a schedule returns.
         """
         if beta is not None:
-            if type(beta) is not float or not 0.0 <= beta < math.inf:  # a microsecond less if so
+            if type(beta) is not float or not 0.0 <= beta < math.inf:  # saves a microsecond
                 check("beta", beta, 0)
             if not self.has_priorities:
                 raise TypeError(
@@ -503,12 +503,12 @@ class Source(Checkpointed):
                     "importance-sampling weights"
                 )
 
-    # ------------------------------------------------------------------ for sources of sources
+    # ------------------------------------------------------------------ hooks for mixtures
 
     def _read_batch_size(
         self, batch_size: int, fields: str | Iterable[str] | None = None
     ) -> tuple[int, tuple[str, ...] | None]:
-        """A number of items that can be drawn at once, and the names of ``fields``."""
+        """``batch_size`` as an int, and the names of ``fields``; raises for invalid arguments."""
         raise NotImplementedError
 
     def _read_epoch_size(
@@ -520,25 +520,25 @@ class Source(Checkpointed):
         return n, names
 
     def _can_draw(self) -> bool:
-        """Whether there is something to draw."""
+        """Whether a batch can be drawn."""
         return len(self) > 0
 
     def _check_draw(self, n: int, options: SampleOptions) -> None:
-        """Raise what a draw of n items would raise, as far as it is known."""
+        """Raise the errors that a draw of n items is known to raise."""
         raise NotImplementedError
 
     def _check_update(
         self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> NDArray[np.intp]:
-        """Raise what ``update_priorities`` would for the priorities; which indexes are wrong.
+        """Raise errors of ``update_priorities`` for priorities; return places of wrong indexes.
 
-        It is asked of sources with priorities.
+        Called for sources with priorities only.
         """
         raise NotImplementedError
 
 
 class MomentSource(BufferBase, Source):
-    """A buffer, as views know it: rows of one ring that are read as they were at one moment."""
+    """Base class of sources with views: rows of one ring, read consistently."""
 
     sampler: Sampler
     rng: np.random.Generator
@@ -557,7 +557,7 @@ class MomentSource(BufferBase, Source):
 
 
 def _read_prefetch(prefetch: object) -> int:
-    """A number of batches that wait in memory."""
+    """``prefetch`` as an int, or an error."""
     ahead = as_int("prefetch", prefetch, 0)
     if ahead > MOST_AHEAD:
         raise ValueError(
@@ -567,7 +567,7 @@ def _read_prefetch(prefetch: object) -> int:
 
 
 def _conversion(to: To | None, device: Any) -> Conversion | None:
-    """What batches are made into; see ``_tensors.conversion``."""
+    """The conversion of batches: see ``_tensors.conversion``."""
     from cpprb_like.buffers._tensors import conversion  # noqa: PLC0415 (on demand)
 
     return conversion(to, device)
@@ -578,7 +578,7 @@ def _as_it_is(batch: Batch) -> Batch:
 
 
 def _endless(draw: Callable[[], Batch]) -> Batch:
-    """A draw of batches without end, which no ``StopIteration`` of a user's code ends."""
+    """A draw whose ``StopIteration``, from code of a user, becomes a ``RuntimeError``."""
     try:
         return draw()
     except StopIteration as error:
@@ -586,7 +586,7 @@ def _endless(draw: Callable[[], Batch]) -> Batch:
 
 
 def _read_shard(shard: object) -> tuple[int, int]:
-    """Which part of how many, or an error."""
+    """``shard`` as two ints, the number of the part and of parts; or an error."""
     if not isinstance(shard, tuple | list) or len(shard) != 2:
         raise TypeError(f"shard: expected (i, k), part i of k, got {shard!r}")
     part, of = as_int("shard[0]", shard[0], 0), as_int("shard[1]", shard[1], 1)
@@ -598,10 +598,10 @@ def _read_shard(shard: object) -> tuple[int, int]:
 def order_generator(
     shuffle: bool, given: np.random.Generator | None, own: np.random.Generator
 ) -> np.random.Generator | None:
-    """What the order of an epoch is drawn with: what the user gave, or a generator for it alone.
+    """The generator that the order of an epoch is drawn with: the user's, or one of its own.
 
-    So what is drawn or seeded in the middle of an epoch does not change its order, and a thread
-    that draws ahead has the same one.
+    So draws and seeds in the middle of an epoch do not change its order, and a thread that draws
+    ahead has the same order.
     """
     if not shuffle:
         return None

@@ -1,7 +1,7 @@
 """Batches as tensors: ``to=`` and ``device=`` of ``batches`` and ``epoch``.
 
-On the CPU tensors share the memory of the arrays that the batch was drawn into, which is theirs
-alone. Copies to a CUDA device go through pinned memory. PyTorch and JAX are imported on first use.
+On the CPU tensors share memory with the fresh arrays of the batch. Copies to a CUDA device go
+through pinned memory. PyTorch and JAX are imported on first use.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ To: TypeAlias = Literal["numpy", "torch", "jax"] | Callable[[dict[str, NDArray[A
 
 NAMES = ("numpy", "torch", "jax")
 PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
-WIDE = 8  # bytes of numbers that JAX has only with jax_enable_x64
+WIDE = 8  # bytes of numbers that JAX supports only with jax_enable_x64
 
 _registering = threading.RLock()
-watch(_registering, INNERMOST)  # nothing else is taken under it
+watch(_registering, INNERMOST)  # no other lock is taken under it
 
 
 class TensorBatch(dict[str, Any]):
@@ -129,7 +129,7 @@ class Called(Conversion):
         """What the function returns."""
         try:
             return self._function(dict(batch))
-        except StopIteration as error:  # or a loop over the batches would end without a word
+        except StopIteration as error:  # a StopIteration would end a loop over the batches silently
             raise RuntimeError("to: the function raised StopIteration") from error
 
 
@@ -166,7 +166,7 @@ class OfJax(Conversion):
 
 
 def _is_wide(dtype: np.dtype[Any]) -> bool:
-    """Whether JAX has such numbers with ``jax_enable_x64`` only, and would round them without."""
+    """Whether JAX rounds such numbers unless ``jax_enable_x64`` is set."""
     return dtype.itemsize // (2 if dtype.kind == "c" else 1) >= WIDE
 
 
@@ -212,7 +212,7 @@ class OnCuda(Conversion):
         self._torch = torch
         self._as_tensor = as_tensor
         self._stream = torch.cuda.Stream(device)
-        self._device = self._stream.device  # by its number: the current one may change
+        self._device = self._stream.device  # has a number: the current device may change
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
         """Begin copies. Columns without a dtype of PyTorch stay arrays."""
@@ -234,7 +234,7 @@ class OnCuda(Conversion):
         stream.wait_event(arrived)
         for column in columns.values():
             if not isinstance(column, np.ndarray):
-                column.record_stream(stream)  # or its memory could be given away too early
+                column.record_stream(stream)  # its memory is not reused before the stream is done
         return TensorBatch(columns)
 
 
@@ -256,7 +256,7 @@ def _by_torch(given: Any) -> Conversion:
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device: {error}") from error
     if device.type == "cuda":
-        if not torch.cuda.is_available():  # its own words name neither
+        if not torch.cuda.is_available():  # PyTorch's message names neither
             raise ValueError(f"device: PyTorch finds no CUDA device here, got {given!r}")
         return OnCuda(torch, device, partial(as_torch, torch))
     if device.type == "cpu":
@@ -270,8 +270,8 @@ def _by_torch(given: Any) -> Conversion:
 
 
 def _make_pytree(jax: Any) -> None:
-    """Tell JAX that such batches are containers, as dicts are: ``jax.jit`` takes them."""
-    with _registering:  # a second time is an error of JAX
+    """Register these batches as containers with JAX, so ``jax.jit`` takes them."""
+    with _registering:  # JAX raises if a class is registered twice
         for kind in (TensorBatch, JaxBatch):
             _register(jax, kind)
 

@@ -1,6 +1,6 @@
-"""``View``: a buffer, read in another way.
+"""``View``: a source that reads the rows of a buffer through layers.
 
-Not here: what its layers read of drawn rows (``_reading``, ``views``), and which rows are drawn
+Not here: reads through layers (``_reading``, ``views``), and which rows are drawn
 (``samplers``).
 """
 
@@ -87,7 +87,7 @@ class View(Source):
     _OPENED: ClassVar[type[Opened]] = Opened
 
     def __init__(self, buffer: MomentSource, layers: Iterable[Layer]) -> None:
-        self.buffer: Any = buffer  # with all methods of its class
+        self.buffer: Any = buffer  # Any: with all methods of its class
         self.layers = tuple(layers)
         self.draws = 0
         check_layers(self.layers)
@@ -100,13 +100,13 @@ class View(Source):
 
     @property
     def _now(self) -> Opened:
-        """What reads the rows that the buffer has now."""
+        """The reader of the present ring of the buffer."""
         return self._all.now
 
     @property
     def _all(self) -> ReadPlan:
-        """How batches of all columns are read."""
-        if self._whole.now.ring is not self.buffer.ring:  # it was initialised again
+        """The plan that reads batches of all columns."""
+        if self._whole.now.ring is not self.buffer.ring:  # the buffer was initialised again
             self._whole = self._OPENED(self.buffer, self.layers).plan(None)
         return self._whole
 
@@ -141,7 +141,7 @@ class View(Source):
     def _draw(
         self, plan: ReadPlan, choose: Choose, n: int | None, arrays: Batch | None, located: bool
     ) -> Batch:
-        """The rows that ``choose`` chooses, n if that is given, as they are at one moment."""
+        """The rows that ``choose`` returns, read consistently; n of them, or any number if None."""
         while True:
             one = Reading(plan, choose, n, arrays, self.draws, located=located)
             batch: Batch = self.buffer.consistently(one.attempt)
@@ -239,7 +239,7 @@ class View(Source):
         return {**self._now.further, **self.buffer.sampler.columns}
 
     def __len__(self) -> int:
-        """Rows of the buffer that can be drawn, whatever the layers need besides."""
+        """Number of rows that the buffer can draw; layers may exclude some."""
         return len(self.buffer)
 
     def __getstate__(self) -> dict[str, Any]:

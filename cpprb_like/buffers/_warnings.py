@@ -1,6 +1,6 @@
-"""Warnings about options that are valid, and seldom what was meant.
+"""Warnings about options that are valid but seldom intended.
 
-Not here: values that are refused (``_fields.schema``, ``_fields.derived``).
+Not here: options that raise an error (``_fields.schema``, ``_fields.derived``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def warn(message: str) -> None:
 
 def warn_of_rows(options: RowOptions, given: object) -> None:
     """Warn of options of rows, and of the option ``Nstep`` as it was given."""
-    for option, field in options.schema.near_ends():  # they look as if they ended episodes
+    for option, field in options.schema.near_ends():  # names like those of end flags
         if field.can_end or name_of(field.dtype) is not None:
             warn(
                 f"field {field.name!r} ends no episode: say {option}={field.name!r} if it does, or "

@@ -2,7 +2,7 @@
 
 A sampler draws ``n`` rows of a ring and returns their slots, with further columns for the
 batch such as importance-sampling weights. It never sees the values of the rows; ``views`` read
-those. ``cpprb_like._segment_tree`` belongs to this room.
+those. ``cpprb_like._segment_tree`` is part of this room.
 May import: ``_files`` and what that may.
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Floats, Slots
-from cpprb_like._core import Moment, Ring
+from cpprb_like._core import Ring
 from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like.samplers._starts import Starts
 
@@ -103,7 +103,7 @@ class Sampler:
         """
 
     def _leave(self) -> None:
-        """Draw from no ring until the next ``open``: an empty buffer is about to get another."""
+        """Drop the ring until the next ``open``, as an empty buffer gets a new one."""
 
     def open_in_file(
         self,
@@ -123,16 +123,6 @@ class Sampler:
 
         Called before ``open`` when a buffer was loaded with another capacity, or without some of
         its rows. ``slots[k]`` is the slot that the row in slot k had, -1 if that is absent.
-        """
-
-    def forget(self, slots: Slots, moment: Moment) -> None:
-        """The rows in these slots were deleted with their episode: draw them no more.
-
-        ``moment`` is the time after they became absent: ``ring.holds(moment, slots)`` is false if
-        another row came into one of these slots.
-
-        Called once more with the same arguments if a signal handler raised during the first call,
-        as Ctrl-C does. A call for rows that are forgotten already must change nothing.
         """
 
     def draw(
@@ -256,7 +246,7 @@ def reject(
     rng: np.random.Generator,
     replace: bool,
 ) -> tuple[Slots, Extra]:
-    """Starts among the rows that ``draw`` chooses."""
+    """Draw n starts by ``draw`` and rejection: see ``Sampler.draw_starts``."""
     ring = starts.ring
     if not replace and n > len(ring):
         starts.refuse(n)
@@ -273,7 +263,7 @@ def reject(
         if replace and spare < 0:
             starts.refuse()
         tries = max(2 * tries, SPARE_TRIES // 8) if replace else 2 * tries
-    if replace and len(places) > n:  # a random choice, as a stratified draw has an order
+    if replace and len(places) > n:  # random ones, as a stratified draw has an order
         places = np.sort(rng.choice(places, n, replace=False))
     places = places[:n]
     return slots[places], {name: values[places] for name, values in extra.items()}

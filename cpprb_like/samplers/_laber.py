@@ -25,7 +25,7 @@ __all__ = ["LaBERlazy", "LaBERmax", "LaBERmean"]
 
 
 class _LaBER(ABC):
-    """All of the three classes but the weights."""
+    """Base class of the three samplers; subclasses compute the weights."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class _LaBER(ABC):
         batch = {name: _rows(name, values, n) for name, values in fields.items()}
         given = _column("weights", batch.pop("weights"), n) if "weights" in batch else None
 
-        # Shares of the largest, so that no sum is infinite. The last sum is above every target, and
-        # a row of priority 0 leaves no room between two sums.
+        # Divided by the largest, so that no sum is infinite. The last sum is above every target. A
+        # row of priority 0 has an empty interval.
         sums = np.cumsum(likely / largest)
         targets = self.rng.random(self.batch_size) * sums[-1]
         drawn = np.searchsorted(sums, targets, side="right")
@@ -105,7 +105,7 @@ class _LaBER(ABC):
 
     @abstractmethod
     def _weights(self, drawn: Array, total: float, n: int) -> Array:
-        """Weights of the drawn rows, from their priorities and the sum of all n, in one unit."""
+        """Weights of the drawn rows, from their priorities and the sum ``total`` of all n."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.batch_size}, m={self.m}, eps={self.eps})"
@@ -191,7 +191,7 @@ class LaBERmax(_LaBER):
 
 
 def _rows(name: str, values: ArrayLike, n: int) -> Array:
-    """The values as an array of n rows, or an error."""
+    """The values as an array of n rows; raises if they are not n rows."""
     try:
         array = read_array(values)
     except ValueError as error:
@@ -202,7 +202,7 @@ def _rows(name: str, values: ArrayLike, n: int) -> Array:
 
 
 def _column(name: str, values: ArrayLike, n: int) -> Array:
-    """The values as n real numbers in one dimension, or an error."""
+    """The values as n real numbers in one dimension; raises for other values."""
     array = _rows(name, values, n)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name}: expected real numbers, got {array.dtype}")
@@ -212,8 +212,6 @@ def _column(name: str, values: ArrayLike, n: int) -> Array:
 
 
 def _rows_at(values: Array, drawn: NDArray[np.intp]) -> Array:
-    """``values[drawn]``, aligned and of the byte order that arrays of batches are of."""
+    """``values[drawn]``, aligned and of the machine's byte order."""
     found = empty((len(drawn), *values.shape[1:]), native(values.dtype))
-    return values.take(
-        drawn, axis=0, out=found, mode="clip"
-    )  # which, unlike "raise", needs no copy
+    return values.take(drawn, axis=0, out=found, mode="clip")  # "raise" would make a copy

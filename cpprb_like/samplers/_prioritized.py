@@ -42,11 +42,11 @@ __all__ = [
     "read_priorities",
 ]
 
-MOST_SLOTS = sys.maxsize // 16  # of a tree whose bytes can be counted
+MOST_SLOTS = sys.maxsize // 16  # most slots of a tree: its bytes are an intp
 TRIES = 64  # most tries for each start before the set of all starts is used
-TRIES_PER_ROW = 1 / 8  # most tries for each row, if that is more: to make the set looks at all rows
+TRIES_PER_ROW = 1 / 8  # the same for each row, if that is more: making the set reads all rows
 SPARE_TRIES = 256
-FEW_STARTS = 4  # tries for each start, above which draws leave out rows that were no starts
+FEW_STARTS = 4  # above so many tries for each start, draws leave out rows that were no starts
 
 
 class PrioritySampler(Sampler):
@@ -168,7 +168,7 @@ def read_priorities(priorities: ArrayLike) -> Floats:
     given = _column("priorities", priorities, "fiu", "numbers")
     with np.errstate(over="ignore"):
         values = np.array(given.reshape(-1), np.float64)
-    if values.size and not (values.min() >= 0.0 and values.max() < math.inf):  # false for NaN
+    if values.size and not (values.min() >= 0.0 and values.max() < math.inf):  # also false for NaN
         wrong = np.flatnonzero(~((values >= 0.0) & (values < math.inf)))[0]
         raise ValueError(
             f"priorities[{wrong}]: expected a finite number of at least 0, got {values[wrong]}"
@@ -189,7 +189,7 @@ def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
     if n is not None and given.size != n:
         raise ValueError(f"expected one priority for each index, got {n} for {given.size}")
     found = np.require(given.reshape(-1), np.int64, ["C", "A"])
-    if found.size and found.min() < 0:  # also of unsigned ones that no int64 holds
+    if found.size and found.min() < 0:  # unsigned numbers that no int64 holds are negative, too
         wrong = np.flatnonzero(found < 0)[0]
         expected = "at least 0" if given.dtype.kind == "i" else f"at most {np.iinfo(np.int64).max}"
         raise IndexError(f"indexes[{wrong}]: expected {expected}, got {given.reshape(-1)[wrong]}")
@@ -201,17 +201,17 @@ class ByPriority(PrioritySampler):
 
     A row is drawn with probability ``P(i) = weight(i) / sum of weights``. The parameters are those
     of the two subclasses; ``alpha`` and ``beta`` are checked here. A subclass makes the
-    ``RowWeights`` of a ring in ``_keep(ring, mapped)``, and ``_weigh(priorities)`` gives what these
-    take.
+    ``RowWeights`` of a ring in ``_keep(ring, mapped)``, and converts priorities for them in
+    ``_weigh(priorities)``.
     """
 
     maps_rows = True
-    BY_ROWS: ClassVar[bool] = False  # whether weights say nothing outside of their ring
+    BY_ROWS: ClassVar[bool] = False  # whether weights of several rings are not comparable
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Choose how a subclass gets new priorities: by its own hook, if it has one.
+        """Make new priorities go through the hooks of a subclass, if it has any.
 
-        The compiled step of ``prepare`` does not call such a hook.
+        The compiled ``prepare`` calls no hooks.
         """
         super().__init_subclass__(**options)
         hooks = cls.set_new, cls.read_priorities
@@ -250,11 +250,11 @@ class ByPriority(PrioritySampler):
     # ------------------------------------------------------------------ memory
 
     def _keep(self, ring: Ring, mapped: Mapping[str, Floats]) -> RowWeights:
-        """Memory for the weights of the rows of a ring: ``mapped``, or memory on the heap."""
+        """The weights of the rows of a ring, in ``mapped`` memory or on the heap."""
         raise NotImplementedError
 
     def _mapped(self, capacity: int) -> tuple[str, dict[str, int]]:
-        """Description of the weights, which a file has to match, and the sizes of the arrays."""
+        """Description of the weights, which a file must match, and sizes of the arrays by name."""
         return f"{type(self).__name__}", {"weights": tree_size(capacity)}
 
     def _weighs_all(self) -> bool:
@@ -277,14 +277,13 @@ class ByPriority(PrioritySampler):
         self._open(ring, {})
 
     def _leave(self) -> None:
-        """See ``Sampler._leave``: the memory of the weights goes."""
+        """See ``Sampler._leave``: the memory of the weights is freed."""
         self._rows = None
 
     def open_together(self, rows: Any) -> None:
-        """As ``open``, of several rings: ``rows`` has the methods of ``RowWeights``.
+        """Draw from several rings from now on: ``rows`` has the methods of ``RowWeights``.
 
-        It has no ring yet; ``weights_of(ring)`` is what each of them needs. ``indexes`` are handles
-        from now on.
+        ``rows`` calls ``weights_of(ring)`` for each ring. ``indexes`` are handles from now on.
         """
         self._expect_none()
         self.check_for_update = True
@@ -313,7 +312,7 @@ class ByPriority(PrioritySampler):
         self._rows = rows
 
     def _expect_none(self) -> None:
-        """Raise ``ValueError`` if it draws from a ring already."""
+        """Raise ``ValueError`` if the sampler has a ring."""
         if self._rows is not None:
             raise ValueError(f"{self!r} belongs to another buffer; make one for each")
 
@@ -337,10 +336,7 @@ class ByPriority(PrioritySampler):
 
     @property
     def rows(self) -> RowWeights:
-        """The weights of the rows, from which they are drawn.
-
-        Of several rings it is what ``open_together`` was given, which has the same methods.
-        """
+        """The weights of the rows; with several rings the argument of ``open_together``."""
         if self._rows is None:
             raise RuntimeError(f"{self!r} belongs to no buffer yet")
         return self._rows
@@ -358,7 +354,7 @@ class ByPriority(PrioritySampler):
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw``; ``beta`` takes the place of the sampler's own."""
         exponent = self.beta if beta is None else beta
-        if type(exponent) is not float or not 0.0 <= exponent < math.inf:  # 1 us less if it is
+        if type(exponent) is not float or not 0.0 <= exponent < math.inf:  # saves 1 us for a float
             exponent = value_at(exponent, self.draws, "beta", 0)
         rows = self.rows
         if rows.ring is not ring:
@@ -396,20 +392,20 @@ class ByPriority(PrioritySampler):
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw_starts``: starts in proportion to their weights.
 
-        Rows are drawn by weight until enough of them are starts; where that takes too many, the
+        Rows are drawn by weight until enough of them are starts. If that takes too many draws, the
         rest is drawn from a list of all starts. Both have the same distribution, and neither
-        changes a weight. Rows that are no starts are passed over from then on where starts are few.
-        Without replacement so are all rows that were drawn: starts come one after another, each in
-        proportion among those that are left. The extra
-        columns are ``weights``, 1.0 for the rarest of the batch, ``indexes``, and ``probabilities``
-        if these are wanted: those among the starts.
+        changes a weight. If starts are few, further draws leave out rows that were no starts.
+        Without replacement they leave out all drawn rows: starts come one after another, each in
+        proportion to its weight among the remaining ones. The extra columns are ``weights``, 1.0
+        for the rarest row of the batch, ``indexes``, and ``probabilities`` among the starts if
+        wanted.
         """
         exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
         rows = self.rows
         if not replace and n > len(rows.ring):
             starts.refuse(n)
         slots, weights = np.empty(0, np.intp), np.empty(0)
-        passed: Slots | None = None  # rows that need not be drawn again
+        passed: Slots | None = None  # rows that further draws leave out
         tried = 0
         tries = n
         pay = max(TRIES, int(TRIES_PER_ROW * rows.ring.stored / max(n, 1)))
@@ -420,7 +416,7 @@ class ByPriority(PrioritySampler):
                 tries = rows.count(tries)
             if tries == 0:
                 break
-            # Strata only where all slots are used: a part of a stratified draw is no fair draw.
+            # No strata if only a part of the draw is used: that part has another distribution.
             stratified = self.stratified and replace and not tried
             drawn, _, weight, _, _ = rows.draw(tries, rng, replace, stratified, False, passed)
             is_start = starts.tell(drawn) == 1
@@ -429,7 +425,7 @@ class ByPriority(PrioritySampler):
             tried += tries
             if not replace:
                 passed = drawn if passed is None else np.concatenate([passed, drawn])
-            elif FEW_STARTS * len(slots) < tried:  # those of great weight come again and again
+            elif FEW_STARTS * len(slots) < tried:  # else rows of great weight repeat
                 others = drawn[~is_start]
                 passed = np.unique(others if passed is None else np.concatenate([passed, others]))
             missing = n - len(slots)
@@ -459,7 +455,7 @@ class ByPriority(PrioritySampler):
         rng: np.random.Generator,
         without: Slots | None,
     ) -> tuple[Slots, Floats]:
-        """Draw from the set of all starts; distinct ones, and none of ``without``, if given."""
+        """Draw from all starts; with ``without`` distinct ones, and none of these."""
         among = starts.slots()
         if without is not None:
             among = among[~np.isin(among, without)]
@@ -468,7 +464,7 @@ class ByPriority(PrioritySampler):
             places = np.flatnonzero(weights > 0.0)
             if len(places) < n:
                 starts.refuse(n + len(without))
-            # The n first of so many clocks that each ring at a rate in proportion to a weight.
+            # The n least of exponential times with the weights as rates: distinct draws.
             times = rng.exponential(size=len(places)) / weights[places]
             first = np.argpartition(times, n - 1)[:n]
             places = places[first[np.argsort(times[first])]]
@@ -477,7 +473,7 @@ class ByPriority(PrioritySampler):
         if len(among) == 0 or sums[-1] == 0.0:
             starts.refuse()
         places = np.searchsorted(sums, rng.random(n) * sums[-1], side="right")
-        places = np.minimum(places, np.searchsorted(sums, sums[-1]))  # a product may round up
+        places = np.minimum(places, np.searchsorted(sums, sums[-1]))  # the product may round up
         return among[places], weights[places]
 
     def row_weights(self, slots: Slots) -> Floats:
@@ -485,7 +481,7 @@ class ByPriority(PrioritySampler):
         return self.rows.get(slots)
 
     def check_rows(self, ring: Ring, slots: Slots) -> None:
-        """See ``Sampler.check_rows``: the weights and their sums, and the ranks if it has those."""
+        """See ``Sampler.check_rows``: checks weights, their sums, and ranks."""
         _check_weights(self.rows, ring.capacity, slots)
         if self._weighs_all():
             drawn = ring.present_slots()
@@ -726,14 +722,14 @@ def new_sum_tree(capacity: int) -> SumTree:
 
 
 def memory_of(mapped: Mapping[str, Floats], name: str, n: int) -> Floats:
-    """``n`` numbers: those that are mapped under a name, or zeros on the heap."""
+    """``n`` numbers: mapped memory of this name, or zeros on the heap."""
     return mapped[name] if mapped else allocate_floats(n)
 
 
 def read_weights_dtype(dtype: Any) -> np.dtype[Any]:
     """The dtype of weights: float32 or float64, and ``ValueError`` otherwise."""
     try:
-        # NumPy takes None for float64.
+        # np.dtype(None) is float64.
         found: np.dtype[Any] = np.dtype(object if dtype is None else dtype)
     except TypeError:
         found = np.dtype(object)
@@ -753,7 +749,7 @@ def _column(name: str, values: ArrayLike, kinds: str, what: str) -> NDArray[Any]
         given = read_array(values)
     except ValueError as error:  # rows of several lengths
         raise ValueError(f"{name}: {error}") from None
-    except (BufferError, RuntimeError, TypeError) as error:  # of a tensor that NumPy cannot read
+    except (BufferError, RuntimeError, TypeError) as error:  # a tensor that NumPy cannot read
         raise TypeError(f"{name}: expected {what}, got {type(values).__name__}: {error}") from error
     if given.size == 0:
         given = given.astype(np.int64)
@@ -768,7 +764,7 @@ def _column(name: str, values: ArrayLike, kinds: str, what: str) -> NDArray[Any]
 
 
 def _number(name: str, value: Any) -> float:
-    """A number that stays the same, at least 0."""
+    """A number of at least 0 that is no schedule, as a float."""
     is_number = isinstance(value, numbers.Real)
     if not is_number:
         raise TypeError(f"{name}: expected a number, got {value!r}")
@@ -777,11 +773,11 @@ def _number(name: str, value: Any) -> float:
 
 
 def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
-    """Slots without a step weigh nothing, and searches find each row by its share of the sum.
+    """Raise ``AssertionError`` unless only ``slots``, which hold a step, have weights.
 
-    ``slots`` are those that hold a step. Raises ``AssertionError``.
+    The sums and searches of the tree are compared with those of a fresh tree.
     """
-    total, least = rows.total, rows.least  # brings all up to date
+    total, least = rows.total, rows.least  # these update the weights
     weights = rows.tree.get(np.arange(capacity, dtype=np.intp))
     holds_step = np.zeros(capacity, np.bool_)
     holds_step[slots] = True
@@ -811,7 +807,7 @@ def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
 
 
 def _check_ranks(ranks: Ranks, weights: Floats) -> None:
-    """The slots that weigh something have a priority, and each is counted in its group."""
+    """Raise unless slots with a weight have a priority, and groups count their slots."""
     priorities = ranks.priorities
     ranked = ~np.isnan(priorities)
     wrong = np.flatnonzero(ranked != (weights > 0.0))

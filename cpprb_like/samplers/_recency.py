@@ -15,7 +15,7 @@ from cpprb_like.schedules import Schedule, check, value_at
 
 __all__ = ["Recency"]
 
-TRIES = 64  # most tries for each start, before all of the newest rows are looked at
+TRIES = 64  # most tries for each start, before all of the newest rows are checked
 SPARE_TRIES = 32
 
 
@@ -122,11 +122,11 @@ class Recency(Sampler):
     def draw_starts(
         self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw_starts``: of the newest rows those that are starts.
+        """See ``Sampler.draw_starts``: starts among the newest rows.
 
-        Where none of them is, the newest start; without replacement the n newest starts, where they
-        are fewer than n. Cost: in proportion to n; where starts are few among the newest rows, to
-        the rows from the newest one back to the last start that is needed.
+        If none of the newest rows is a start, the newest start. Without replacement, the n newest
+        starts if the newest rows have fewer. Cost: in proportion to n; if the newest rows have few
+        starts, to the rows from the newest one back to the last start that is needed.
         """
         ring = starts.ring
         newest = self._newest(ring)
@@ -144,7 +144,7 @@ class Recency(Sampler):
 
     @staticmethod
     def _among(starts: Starts, newest: int, least: int) -> Slots:
-        """The starts among so many newest rows; the ``least`` newest starts if these are fewer."""
+        """The starts among the ``newest`` rows; the ``least`` newest starts if there are fewer."""
         ring = starts.ring
         rows = max(newest, least)
         while True:
@@ -161,12 +161,12 @@ class Recency(Sampler):
         return eligible
 
     def _newest(self, ring: Ring) -> int:
-        """How many of the newest rows the next draw is from."""
+        """Number of newest rows that the next draw chooses from."""
         eta = value_at(self.eta, self.draws, "eta", 0, 1, above=True)
         return int(max(len(ring) * eta ** (1000 * (self.k + 1) / self.updates), self.least))
 
     def _count(self) -> None:
-        """A draw was made."""
+        """Count a draw."""
         self.k = (self.k + 1) % self.updates
         self.draws += 1
 

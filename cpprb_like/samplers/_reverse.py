@@ -62,7 +62,7 @@ class Reverse(Sampler):
 
     def __init__(self, stride: int = 300) -> None:
         self.stride = as_int("stride", stride, 1)
-        # Row id where the next draw starts, and the number of clears when that row was there.
+        # Row id where the next draw starts, and ``ring.clears`` of that time.
         self._start = (-1, 0)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ class Reverse(Sampler):
             starts.refuse(n if len(among) and not replace else None)
         ids = ring.row_ids(among)
         order = np.argsort(ids)
-        # Before the oldest start comes, around the end, the newest: that is the place -1.
+        # Place -1 is the newest start, which precedes the oldest one around the end of the ring.
         slots = among[order[np.searchsorted(ids[order], newest - ages, side="right") - 1]]
         if not replace and len(np.unique(slots)) < n:
             raise self._repeats(ring, n)
@@ -121,10 +121,10 @@ class Reverse(Sampler):
         return slots, {}
 
     def _ages(self, ring: Ring, n: int) -> tuple[int, Slots, tuple[int, int]]:
-        """The newest row, how far behind it the next n are, and where the next draw starts."""
+        """The newest row, the distances of the next n rows from it, and the next ``_start``."""
         clears, newest = ring.clears, ring.stop - 1
         stored = newest + 1 - ring.first
-        if stored <= 0 or len(ring) == 0:  # not the same while other threads clear and add
+        if stored <= 0 or len(ring) == 0:  # the two differ while other threads clear and add
             raise NotEnoughDataError("cannot sample: the buffer is empty")
         start, seen = self._start
         behind = newest - start

@@ -78,7 +78,7 @@ class LegacyUniform(Sampler):
 
 
 def _places(among: int, n: int, replace: bool) -> Slots:
-    """Draw n numbers below ``among``, as cpprb draws them."""
+    """Draw n numbers below ``among`` in the way of cpprb."""
     if replace and n:
         return np.random.randint(0, among, n)
     return np.random.permutation(among)[:n]

@@ -20,9 +20,9 @@ from cpprb_like.samplers._uniform_draws import draw_uniform
 
 __all__ = ["Where"]
 
-CHUNK = 1 << 14  # rows for which the condition is computed at once
-TRIES = 64  # per drawn row, before the condition is computed for all rows
-LEAST = 32  # rows tried at once: a call for one row takes as long
+CHUNK = 1 << 14  # rows for which the condition is computed at a time
+TRIES = 64  # tries for each drawn row, before the condition is computed for all rows
+LEAST = 32  # least rows tried at a time: a call for one row takes as long
 
 
 class Where:
@@ -84,7 +84,7 @@ class Where:
         return states
 
     def _look(self, slots: Slots) -> NDArray[np.bool_]:
-        """Whether the condition is true for each slot. It is never computed for no slots."""
+        """Whether the condition is true, for each slot. No slots: the condition is not called."""
         return is_true(self.holds(slots), len(slots)) if len(slots) else np.empty(0, np.bool_)
 
     def _chunks(self, size: int = CHUNK) -> Iterator[Slots]:

@@ -1,6 +1,6 @@
 """``Among``: draws among the rows for which a condition is true, as a layer of a view.
 
-Not here: how rows are drawn among others (``samplers._where``).
+Not here: the draw (``samplers._where``).
 """
 
 from __future__ import annotations

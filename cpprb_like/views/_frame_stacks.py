@@ -1,4 +1,4 @@
-"""``FrameStacks``: frame stacks, as a layer of a view.
+"""``FrameStacks``: a layer that makes frame stacks of fields of single frames.
 
 Not here: fields that are added as stacks, of which only frames are stored (``_rows.chained``), and
 the copying (``_stacking``).
@@ -23,7 +23,7 @@ __all__ = ["FrameStacks"]
 
 Padding = Literal["first", "zeros"]
 
-DEEPEST = 256  # frames of a stack
+DEEPEST = 256  # most frames of a stack
 NEXT = "next_"
 
 
@@ -113,7 +113,7 @@ class _Stacks(Layer):
         self._repeat = layer.padding == "first"
         self._before = max(layer.depths.values()) - 1
         self._columns = {column.name: column for column in ring.columns}
-        # Of each field that becomes a stack: the field of its frames, depth and axis.
+        # By field that becomes a stack: the field of its frames, depth and axis.
         self._places: dict[str, tuple[str, int, int]] = {}
         for name, depth in layer.depths.items():
             self._places.update(self._places_of(name, depth, layer))
@@ -121,7 +121,7 @@ class _Stacks(Layer):
         for name, (source, _, axis) in self._places.items():
             column = self._columns[source]
             others = range(1, 2 + len(column.shape))
-            # Of a batch of stacks: the axis of the frames comes behind that of the items.
+            # Axes of a batch of stacks, with the axis of the frames moved behind that of the items.
             self._axes[name] = 0, 1 + axis, *(k for k in others if k != 1 + axis)
             self._read[name] = take_stacks if column in ring.stored_columns else read_stacks
 
@@ -178,7 +178,7 @@ class _Stacks(Layer):
             stacks = out
             if stacks is None:
                 stacks = empty((len(windows.slots), *wanted[name].shape), column.dtype)
-            along = stacks.transpose(self._axes[name])  # shares its memory
+            along = stacks.transpose(self._axes[name])  # a view of the memory
             along[:, depth - 1] = windows.values[name]
             if depth > 1:
                 rows = windows.up_to(depth - 1, last=last, repeat=self._repeat)

@@ -1,8 +1,8 @@
 """``Hindsight``: hindsight experience replay (HER), as a layer of a view.
 
-Each step is stored once; goals are relabelled when a batch is drawn. Not here: which rows are drawn
-(the samplers), where episodes begin and end (``_rows.episode_index``), which row gives the new
-goal (``samplers._starts``), and cpprb's HER, which stores copies (``compat.cpprb._hindsight``).
+Each step is stored once, and goals are relabelled when a batch is drawn. Not here: which rows are
+drawn (the samplers), where episodes begin and end (``_rows.episode_index``), which row gives the
+new goal (``samplers._starts``), and cpprb's HER, which stores copies (``compat.cpprb._hindsight``).
 """
 
 from __future__ import annotations
@@ -221,8 +221,8 @@ class Goals(Layer):
         self.changed = frozenset(changed)
         if layer.relabelled and OWN_NAME in fields:
             raise ValueError(f"relabelled: the buffer has a field {OWN_NAME!r}")
-        # Fields that a function has read of relabelled rows. Draws read them with the rows, which
-        # may be overwritten before the next call of the function.
+        # Fields that functions have read of relabelled rows. Draws read these fields with the rows,
+        # as rows may be overwritten before a function is called.
         self.asked: set[str] = set()
 
     def changes(self, fields: Fields) -> frozenset[str]:  # noqa: ARG002
@@ -256,12 +256,12 @@ class RelabelPlan:
         self.most = 1 if nstep is None else nstep.size
         self.is_several = self.most > 1
         self.names = names = frozenset(column.name for column in plan.columns)
-        # Columns that a batch has as they were added: the functions get the rows of the batch.
+        # Columns that a batch has unchanged, so the functions get them from the batch.
         self.as_asked = frozenset() if self.is_several else names - plan.single - plan.replaced
         self.fields = [field for field in goals.fields if field.name in names]
         self.sets_reward = goals.reward.name in names
         self.sets_end = goals.terminated is not None and goals.terminated.name in names
-        # The step that terminates the episode cuts the n-step return: of these columns.
+        # Columns of n-step returns, which end where a new goal terminates the episode.
         ahead = set() if nstep is None else names & {*nstep.rewards, *nstep.last_step_fields}
         cuts = bool(ahead) or (nstep is not None and nstep.discount)
         self.asks_ends = layer.terminated_func is not None and (self.sets_end or cuts)
@@ -271,7 +271,7 @@ class RelabelPlan:
 
 
 class Relabelling(Revision):
-    """New goals for rows of one batch: chosen while it is read, written when all of it is there."""
+    """New goals for rows of one batch, chosen while rows are read and written at the end."""
 
     def __init__(self, plan: RelabelPlan, ratio: float) -> None:
         self.plan = plan
@@ -312,7 +312,7 @@ class Relabelling(Revision):
         return ring.holds(moment, others)
 
     def _open_windows(self, numbers: Slots) -> Slots:
-        """Find the rows that the changed ones are read with; their slots."""
+        """Slots of all rows in the n-step windows of the rows to relabel."""
         windows = self.drawn.windows
         assert windows is not None
         self.lengths = windows.steps[numbers]
@@ -321,7 +321,7 @@ class Relabelling(Revision):
         asked: Slots = rows[self.within]
         return asked
 
-    # ------------------------------------------------------------------ when all is read
+    # ------------------------------------------------------------------ when the batch is read
 
     def write(self, batch: Batch) -> bool:
         """Write new goals, rewards and end flags into the batch.
@@ -344,11 +344,11 @@ class Relabelling(Revision):
         return True
 
     def _rows_of(self, column: Array) -> Array:
-        """A column of the batch by row; it shares its memory."""
+        """A view of a column of the batch with one axis of rows."""
         return by_row(column) if self.drawn.shape else column
 
     def _put(self, batch: Batch, name: str, values: Array, at: Slots | None = None) -> None:
-        """Write values of the relabelled rows, or of those ``at`` among them, into the batch."""
+        """Write values of the relabelled rows, or of some by number, into the batch."""
         places = self.places if at is None else self.places[at]
         if name in self.plan.single:
             rows = self.drawn.shape[0]
@@ -407,9 +407,9 @@ class Relabelling(Revision):
             self._put(batch, "discount", factor.reshape(-1, *nstep.discount_shape))
 
     def _cut(self, batch: Batch, ends: Array, first: Slots) -> Slots:
-        """Cut n-step returns where the new goal ends the episode; the number of steps of each.
+        """Shorten n-step returns that the new goal terminates; return the steps of each.
 
-        ``ends`` are those of the rows of all windows, of which ``first`` are the first ones.
+        ``ends`` has a value for each row of all windows; ``first`` are places of first rows.
         """
         over = np.zeros(self.within.shape, np.bool_)
         over[self.within] = ends.reshape(len(ends), -1)[:, 0] != 0
@@ -424,7 +424,7 @@ class Relabelling(Revision):
         return lengths
 
     def _sum(self, name: str, values: Array, first: Any, lengths: Any) -> Array:
-        """The n-step returns of a reward field; of another field the values of the first rows."""
+        """n-step returns of a reward field; for another field the values of the first rows."""
         nstep = self.plan.nstep
         if nstep is None or name not in nstep.rewards or not self.plan.is_several:
             alone: Array = values[first]
@@ -455,11 +455,11 @@ class RelabelledRows(Mapping[str, Array]):
         self.slots = slots
         self.places = places
         self.batch = batch
-        self.more: Batch = {}  # of these rows, fields that are not in the batch
+        self.more: Batch = {}  # fields of these rows that are not in the batch
         self.goals: Batch = {}
         self.asked = goals.asked
         self.still = still
-        self.are_gone = False  # overwritten before a field was read
+        self.are_gone = False  # whether rows were overwritten before a field was read
 
     def stored(self, name: str) -> Array:
         """A copy of a field."""
@@ -469,7 +469,7 @@ class RelabelledRows(Mapping[str, Array]):
             return self.batch[name].take(self.places, axis=0)
         if name not in self.more:
             self.asked.add(name)
-            self.are_gone = True  # stays if the next line raises
+            self.are_gone = True  # holds if the next line raises
             self.more |= read_fields(self.ring, self.slots, {name})
             self.are_gone = not (self.ring.holds(self.moment, self.slots) and self.still())
         return self.more[name].copy()
@@ -520,7 +520,7 @@ def _read_number_field(option: str, name: object, fields: dict[str, Field]) -> F
 
 
 def _read_goals(goal: object, fields: dict[str, Field]) -> list[Field]:
-    """The fields of the goal, with those in next observations."""
+    """The fields of the goal, next values included."""
     if goal is None:
         goal = next((name for name in GOALS if name in fields), None)
         if goal is None:
@@ -550,7 +550,7 @@ def _read_goals(goal: object, fields: dict[str, Field]) -> list[Field]:
 
 
 def _refuse_stale_goals(goals: Iterable[str], fields: Iterable[str]) -> None:
-    """Raise ``ValueError`` if a field has a goal's name elsewhere, but would not be relabelled."""
+    """Raise ``ValueError`` for a field that is a goal by name but would not be relabelled."""
     stale = sorted(set(fields) - set(goals), key=str)
     stale = [name for name in stale if _last_part(name) in {_last_part(goal) for goal in goals}]
     if stale:
@@ -571,7 +571,7 @@ def _last_part(name: str) -> str:
 
 
 def _achieved_beside(goal: str) -> str:
-    """The default field of the achieved goal beside a field of the desired goal."""
+    """Default name of the achieved goal for a field of the desired goal."""
     name = goal.removeprefix(NEXT)
     place = name.removesuffix("desired_goal") if name.endswith("desired_goal") else ""
     return f"{NEXT}{place}achieved_goal"
@@ -605,7 +605,7 @@ def column_of(source: str, values: object, n: int, field: Field) -> Array:
 
 
 def finite_column(source: str, values: object, n: int, field: Field) -> Array:
-    """As ``column_of``, and every number is finite."""
+    """``column_of`` that raises unless every number is finite."""
     array = column_of(source, values, n, field)
     finite = np.isfinite(array)
     if not finite.all():

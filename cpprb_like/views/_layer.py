@@ -42,20 +42,20 @@ Condition = tuple[Iterable[str], Callable[[Batch], Any]]
 class Steps:
     """How rows are read as n-step returns, with n drawn from ``least`` to ``returns.size``."""
 
-    returns: NStepReturns | None  # None: as single steps
+    returns: NStepReturns | None  # None: single steps
     least: int = 1
-    says_discount: bool = True  # whether the options say if there is the column ``discount``
+    says_discount: bool = True  # whether the options decide about the column ``discount``
 
 
 @dataclass(frozen=True)
 class Items:
     """The rows of each item of a batch, where an item is more than one row."""
 
-    rows: int  # of an item
-    least: int  # rows that there have to be in the episode, if it has ended
+    rows: int  # rows of an item
+    least: int  # least rows of an item, in an episode that has ended
     across: bool  # whether items continue across the ends of episodes
     stride: int  # rows of an environment from one start to the next
-    mark: str  # name of the bool column that tells the rows from padding, or where episodes begin
+    mark: str  # name of the bool column of padding, or of begins of episodes
     first_only: Any  # names of columns that are read for the first row only
 
 
@@ -67,7 +67,7 @@ class Plan:
     columns: tuple[Column, ...]
     single: frozenset[str]  # columns that hold the first row of each item only
     nstep: NStepReturns | None
-    replaced: frozenset[str]  # fields that are not read as they are stored
+    replaced: frozenset[str]  # fields whose stored values a layer replaces
 
 
 @dataclass
@@ -77,16 +77,16 @@ class Drawn:
     The rows are those of all items, one after another, without padding.
     """
 
-    slots: Slots  # of the rows
+    slots: Slots  # slots of the rows
     items: int
-    shape: tuple[int, ...]  # of the rows of an item: () or (T,)
-    places: Slots | None  # of each row, in the batch as one axis; None: its own number
-    begins: NDArray[np.bool_] | None  # rows that begin an item, or an episode in it; None: all
-    windows: Windows | None  # of the rows, if a layer asks for some
+    shape: tuple[int, ...]  # shape of the rows of an item: () or (T,)
+    places: Slots | None  # place of each row in the batch, rows on one axis; None: in order
+    begins: NDArray[np.bool_] | None  # whether a row begins an item, or an episode; None: all do
+    windows: Windows | None  # windows of the rows, if a layer reads windows
     rng: np.random.Generator
-    others: Callable[[Slots, int], Slots]  # for each row one of its episode: see ``choose_rows``
-    still: Callable[[], bool]  # whether the rows can still be drawn
-    read: Callable[[Slots, Slots | None, tuple[Column, ...]], Batch]  # rows, of so many steps each
+    others: Callable[[Slots, int], Slots]  # draws rows of the same episodes: see ``choose_rows``
+    still: Callable[[], bool]  # whether no row before the drawn ones was overwritten
+    read: Callable[[Slots, Slots | None, tuple[Column, ...]], Batch]  # rows, steps, columns
 
 
 class Revision:

@@ -1,4 +1,4 @@
-"""``NStep``: n-step returns, as a layer of a view.
+"""``NStep``: a layer that reads rows as n-step returns.
 
 Not here: the option ``Nstep`` of a buffer, which is the default of its views (``_fields.derived``),
 and the computation (``_rows``).

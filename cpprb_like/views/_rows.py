@@ -1,9 +1,8 @@
 """``RowReader``: transitions by slot, of one step or n steps.
 
-Rows are stored once; next values and n-step returns are computed here from the rows after a drawn
-one.
-Not here: which rows are drawn (``samplers``), how chained fields are stored (``_rows.chained``),
-and the walk through a window (``_walker``).
+Next values and n-step returns are computed from the rows after a drawn row. Not here: which rows
+are drawn (``samplers``), how chained fields are stored (``_rows.chained``), and the walk through a
+window (``_walker``).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def read_rows(ring: Ring | Rings, slots: Slots, out: dict[str, Array]) -> None:
 
 
 def read_fields(ring: Ring | Rings, slots: Slots, names: Collection[str]) -> Batch:
-    """Some fields of rows, as they were added."""
+    """Some fields of rows, each as it was added."""
     n = len(slots)
     found = {
         column.name: new_array(ring, column, n) for column in ring.columns if column.name in names
@@ -47,13 +46,11 @@ def read_fields(ring: Ring | Rings, slots: Slots, names: Collection[str]) -> Bat
 
 
 class RowReader:
-    """Reads batches of transitions, one for each drawn slot: of one step, or n-step.
+    """Reads batches of transitions by slot, of one step or of n steps.
 
-    The caller, who chose the rows, asks afterwards whether they were still there (``Ring.holds``).
-    ``around`` are the rows before and behind each row of the windows; without it there are none.
+    The caller checks ``Ring.holds`` afterwards. ``around`` are the numbers of rows before and
+    behind each row in its window; None: no windows are returned.
     """
-
-    stacked: frozenset[str] = frozenset()  # fields that are not read as they were added
 
     def __init__(
         self,
@@ -64,8 +61,8 @@ class RowReader:
         self.ring = ring
         self.nstep = nstep
         self.around = (0, 0) if around is None else around
-        self._odd: list[Column] = []  # rewards that are summed in ``_sum_odd``
-        self.last_fields = frozenset[str]()  # read from the last row of an n-step return
+        self._odd: list[Column] = []  # rewards that ``_sum_odd`` sums
+        self.last_fields = frozenset[str]()  # fields of the last row of an n-step return
         self._walker: Walker | None = None
         if nstep is not None or around is not None:
             self._walker = self._new_walker(nstep, around is not None)
@@ -122,9 +119,9 @@ class RowReader:
         return batch
 
     def walk_of(self) -> Callable[..., Walked] | None:
-        """Function that reads batches with their windows, of a reader that was given ``around``.
+        """Function that reads batches with their windows, if the reader has ``around``.
 
-        Called with the arguments of ``take``, it returns what ``Walker.take`` does.
+        Its arguments are those of ``take``, its result is that of ``Walker.take``.
         """
         if self._walker is None or not self._odd:
             return None if self._walker is None else self._walker.take
@@ -137,7 +134,7 @@ class RowReader:
         return found
 
     def _sum_odd(self, rows: Slots, lengths: Slots, batch: Batch) -> None:
-        """Sum the rewards that the walker does not: all but one column of one float a row."""
+        """Sum the rewards that the walker does not sum: all but one column of one float a row."""
         assert self.nstep is not None
         most = int(lengths.max(initial=1))
         window = np.ascontiguousarray(rows[:, self.around[0] : self.around[0] + most])
@@ -151,20 +148,20 @@ class RowReader:
 
 
 def discounted_sums(rewards: Array, within: NDArray[np.bool_], gamma: float) -> Array:
-    """The n-step returns of rewards, shape (n, steps, ...), of the steps ``within`` each window."""
+    """The n-step returns of rewards, shape (n, steps, ...), over the steps ``within``."""
     precision = np.result_type(rewards.dtype, np.float64)
     powers = gamma ** np.arange(within.shape[1], dtype=precision)
     shape = (*within.shape, *(1,) * (rewards.ndim - 2))
-    counted = (within & (powers != 0.0)).reshape(shape)  # an infinite reward times 0 is NaN
+    counted = (within & (powers != 0.0)).reshape(shape)  # not inf * 0, which is NaN
     steps = np.where(counted, rewards.astype(precision), precision.type(-0.0))
     with np.errstate(over="ignore", invalid="ignore"):
         steps *= powers.reshape(-1, *shape[2:])
         total = steps[:, 0]
-        for k in range(1, steps.shape[1]):  # ``sum`` rounds by the longest window of the batch
+        for k in range(1, steps.shape[1]):  # rounding of ``sum`` depends on the longest window
             total += steps[:, k]
         found = total.astype(rewards.dtype)
     alone = within.sum(axis=1) == 1
-    found[alone] = rewards[alone, 0]  # to the last bit, NaN too
+    found[alone] = rewards[alone, 0]  # the same bits, also of NaN
     return found
 
 

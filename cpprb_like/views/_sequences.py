@@ -1,4 +1,4 @@
-"""``Sequences``: consecutive rows of one environment, as a layer of a view.
+"""``Sequences``: a layer whose items are consecutive rows of one environment.
 
 Not here: which rows a sequence can start at (``samplers._starts``), how starts are drawn (the
 samplers), the copying (``_gather_windows``), and whole episodes (``buffers._episodes``).
@@ -25,7 +25,6 @@ from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import check
 from cpprb_like.views._gather_windows import take_sequences
 from cpprb_like.views._layer import Items, Layer, as_names
-from cpprb_like.views._windows import Windows
 
 __all__ = [
     "PartOfBatch",
@@ -39,7 +38,7 @@ __all__ = [
 
 
 ROW_INDEXES = "row_indexes"
-PartOfBatch = tuple[Starts, Slots, Slots | None]  # its starts, their slots, and their places
+PartOfBatch = tuple[Starts, Slots, Slots | None]  # see ``take_sequences``
 
 
 class Sequences(Layer):
@@ -157,14 +156,12 @@ class Sequences(Layer):
 
 @dataclass
 class Taken:
-    """Batch of sequences, as it was read."""
+    """A batch of sequences that was read."""
 
     batch: Batch
     marks: NDArray[np.bool_]  # ``mask`` or ``is_first``
-    slots: Slots | None  # of the rows, shape (n, T), where they are known
+    slots: Slots | None  # slots of the rows, shape (n, T), if they are known
     there: NDArray[np.bool_]  # shape (n, T): false for padding
-    steps: Slots | None = None  # n of the n-step return of each row that is there, if it varies
-    windows: Windows | None = None  # of the rows that are there
 
 
 class SequenceReader:
@@ -187,8 +184,8 @@ class SequenceReader:
     ) -> Taken | None:
         """The stored values of the rows of the items that start at these slots.
 
-        ``single`` names the columns that are read for the first row only. ``arrays`` are those of
-        ``out``. ``located`` asks for the slots of all rows. None if rows were overwritten since.
+        ``single`` names the columns that are read for the first row only. ``arrays`` is the
+        caller's ``out``. With ``located`` the result has slots. None if rows were overwritten.
         """
         parts = self._split(slots)
         found = take_sequences(parts, len(slots), single, columns, arrays, located)
@@ -206,7 +203,7 @@ class SequenceReader:
         return Taken(batch, marks, rows, there)
 
     def locate(self, slots: Slots) -> Taken | None:
-        """As ``copy``, and only where the rows are."""
+        """The slots of the rows of items, without values: see ``copy``."""
         return self.copy(slots, (), frozenset(), None, True)
 
     def indexes(self, taken: Taken) -> NDArray[np.int64]:
@@ -219,9 +216,9 @@ class SequenceReader:
 
 
 def spread(values: Array, there: NDArray[np.bool_], places: Slots, array: Array | None) -> Array:
-    """The values of the rows that are there, in their places of a padded batch.
+    """Put values of rows into their places of a padded batch.
 
-    ``places`` are those of ``there``, as one axis; ``array`` is the caller's.
+    ``places`` are the true places of ``there``, on one axis; ``array`` is the caller's.
     """
     shape = (*there.shape, *values.shape[1:])
     if array is None and len(places) == there.size:
@@ -235,9 +232,9 @@ def spread(values: Array, there: NDArray[np.bool_], places: Slots, array: Array 
 
 
 def by_row(column: Array) -> Array:
-    """Rows of sequences along one axis, over the memory of ``column``, shape ``(n, T, *shape)``."""
+    """View of a ``column`` of shape ``(n, T, *shape)`` with one axis for all rows."""
     n, steps, *shape = column.shape
-    return column.reshape(n * steps, *shape)  # -1 would fail where a value has no elements
+    return column.reshape(n * steps, *shape)  # not -1, which fails for values without elements
 
 
 def sequence_priorities(

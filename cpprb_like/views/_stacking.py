@@ -1,7 +1,7 @@
 """``stack`` of every buffer: frames of several rows as one stack.
 
-The caller decides which rows belong to a stack. Not here: frame stacks that are added as such and
-stored as single frames (``_rows.chained``), and the copying of plain bytes (``_gather_windows``).
+The caller decides which rows belong to a stack. Not here: added frame stacks that are stored as
+single frames (``_rows.chained``), and the copying of plain bytes (``_gather_windows``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def stack_rows(
     axis: int,
     out: Array | None,
 ) -> Array:
-    """``ReplayBuffer.stack``; ``consistently`` is that of the buffer whose ring it is."""
+    """``ReplayBuffer.stack`` of a buffer with this ring and this ``consistently``."""
     column = _column(ring, name)
     rows = _read_slots(slots)
     ndim = len(column.shape) + 1
@@ -48,7 +48,7 @@ def stack_rows(
         (array,) = check_out({name: out}, n, {name: (column.dtype, shape)})
     is_plain = column.objects is None and column in ring.stored_columns
 
-    is_direct = ring.span == ring.capacity  # slots that users see are places in memory
+    is_direct = ring.span == ring.capacity  # public slots are slots
     if is_direct and is_plain and rows.size * column.nbytes < COPIED_AT_ONCE:
         stacks = take_stacks(ring, column, rows, at, array)
         return stacks if out is None else out
@@ -64,13 +64,13 @@ def stack_rows(
 def read_stacks(
     ring: Ring, column: Column, slots: Slots, axis: int, out: Array | None = None
 ) -> Array:
-    """As ``take_stacks``, for fields of all kinds."""
+    """``take_stacks`` for fields of all kinds."""
     is_plain = column.objects is None and column in ring.stored_columns
     return (take_stacks if is_plain else _take_others)(ring, column, slots, axis, out)
 
 
 def _take_others(ring: Ring, column: Column, slots: Slots, axis: int, out: Array | None) -> Array:
-    """As ``take_stacks``, for fields that are not plain bytes."""
+    """``take_stacks`` for fields that are not plain bytes."""
     there = slots >= 0
     found = new_array(ring, column, int(there.sum()))
     read_rows(ring, slots[there], {column.name: found})
@@ -94,7 +94,7 @@ def _column(ring: Ring, name: str) -> Column:
 
 
 def _slots_of(ring: Ring, public: Slots) -> Slots:
-    """The slots in memory of public slots; -1 for padding."""
+    """The slots of public slots; -1 for padding."""
     there = public >= 0
     slots = np.full(public.shape, -1, np.intp)
     slots[there] = found = ring.slots_of(public[there])
@@ -104,7 +104,7 @@ def _slots_of(ring: Ring, public: Slots) -> Slots:
 
 
 def _read_slots(slots: ArrayLike) -> Slots:
-    """A copy, which no other thread can change while it is read."""
+    """A copy of the argument ``slots``, which other threads cannot change."""
     if type(slots) is np.ndarray and slots.ndim == 2 and slots.shape[1] and slots.dtype == np.intp:
         return slots.copy()
     given = read_argument("slots", slots)

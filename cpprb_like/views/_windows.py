@@ -1,6 +1,6 @@
-"""``Windows``: the rows around each row of a batch, in its episode.
+"""``Windows``: for each row of a batch, the rows around it in its episode.
 
-A batch has one walk, whose windows all layers read. Not here: the walk along the streams
+A batch is walked once, and all layers read these windows. Not here: the walk along the streams
 (``_walker``), and which rows are drawn (``samplers``).
 """
 
@@ -63,7 +63,7 @@ class Windows:
     ) -> None:
         rows, before, counts, self.steps = walk
         self._ring = ring
-        self._rows, self._before = rows, before  # of the walk: it may be wider
+        self._rows, self._before = rows, before  # windows of the walk, which may be wider
         self.slots = slots
         self.before, self.after = around
         self.rows, self.counts = rows, counts

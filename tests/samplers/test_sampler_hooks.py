@@ -316,14 +316,6 @@ class Counting(Plain):
         return slots, {"turn": np.full(n, self.turn)}
 
 
-@breaks("forget", "when rows come and go, works; it raised NotImplementedError")
-class Remembers(Plain):
-    """Has no answer to rows that are deleted."""
-
-    def forget(self, slots: Any, moment: Any) -> None:
-        raise NotImplementedError
-
-
 @breaks("draw", "slots are in use")
 class Outside(Plain):
     """Draws what is not there."""
@@ -484,30 +476,3 @@ def test_a_hook_that_breaks_its_promise_is_found(hook: str) -> None:
 def test_samplers_with_all_hooks_keep_their_promises(make: Any) -> None:
     """What the broken ones derive from, and all that this package has with priorities."""
     check_sampler(make)
-
-
-class Interrupted(Uniform):
-    """Notes which rows were deleted; Ctrl-C comes in the middle of it, once."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def forget(self, slots: Any, moment: Any) -> None:
-        """They are absent already, whoever looks."""
-        self.calls.append((slots.tolist(), moment))
-        if len(self.calls) == 1:
-            raise KeyboardInterrupt
-
-
-def test_a_sampler_is_told_of_deleted_rows_after_they_are_absent() -> None:
-    """And once more, if it was interrupted: the rows are hidden, so nothing else would tell it."""
-    sampler = Interrupted()
-    rb = ReplayBuffer(10, FIELDS | {"done": {}}, sampler=sampler)
-    rb.add(x=range(6), rew=range(6), done=[0, 1, 0, 0, 1, 0])
-    with pytest.raises(KeyboardInterrupt):
-        rb.episodes.delete(1)
-    assert [slots for slots, _ in sampler.calls] == [[2, 3, 4], [2, 3, 4]]
-    assert len(rb) == 3
-    assert rb.ring.absent_at(np.array([2, 3, 4])).all()
-    slots, moment = sampler.calls[1]
-    assert rb.ring.holds(moment, np.array(slots))
