@@ -1,8 +1,8 @@
 """Arrays as ``.npy`` files: written and read piece by piece, with the checksum of the bytes.
 
-A file that is read is compared with what the manifest says of it: its length, its checksum, and the
-header that an array of this dtype and shape has. No header is parsed, so there is nothing in one
-that could be believed. Not here: which arrays there are (``_segments``, ``_values``).
+A file must have the length and the checksum of its manifest entry, and the header of an array of
+that dtype and shape. No header is parsed, so a file cannot choose its dtype or shape. Not here:
+which arrays a state has (``_segments``, ``_values``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cpprb_like.errors import DamagedError
 
 __all__ = ["CHUNK_NBYTES", "check", "read", "read_array", "transcribe", "write"]
 
-CHUNK_NBYTES = 1 << 20  # stays in a cache; with 256 KiB the system takes a fifth longer to copy it
+CHUNK_NBYTES = 1 << 20  # fits a cache; chunks of 256 KiB take a fifth longer to copy
 MAGIC = b"\x93NUMPY\x03\x00"
 ALIGNMENT = 64
 
@@ -37,7 +37,7 @@ ALIGNMENT = 64
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """The first bytes of the ``.npy`` file of a C-contiguous array.
 
-    Values of ml_dtypes are bytes there; the manifest has the name of their dtype.
+    Values of ml_dtypes have a dtype of bytes; the manifest has the name of their dtype.
     """
     descr = descr_of(dtype, as_bytes=True)
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode()
@@ -54,10 +54,10 @@ def write(
     pieces: Iterable[Bytes],
     codec: Codec,
 ) -> tuple[File, Output]:
-    """Write an array, whose bytes come in ``pieces``, to a new file.
+    """Write the bytes of an array, given in ``pieces``, to a new file.
 
-    Returns the open ``Output`` as well, to be synchronised and closed. If it raises, there is no
-    file.
+    Returns the open ``Output`` too, which the caller synchronises and closes. A write that raises
+    leaves no file.
     """
     start = header(dtype, shape)
     if codec.name is not None:
@@ -76,16 +76,13 @@ def write(
 def _write(
     disk: Disk, name: str, pieces: Iterable[Any], codec: Codec, expected: int
 ) -> tuple[int, int, Output]:
-    """Write a new file; its bytes, their checksum, and the open file. No file if it raises."""
+    """As ``write``, for bytes of any kind: the length, the checksum and the open file."""
     nbytes = checksum = 0
-    compressor = codec.compressor()
     output: Output = disk.create(name)
     try:
-        if compressor is None:
+        if codec.name is None:
             output.reserve(expected)
-        else:
-            pieces = itertools.chain(map(compressor.compress, pieces), _flushed(compressor))
-        for piece in pieces:
+        for piece in codec.compressed(pieces):
             view = memoryview(piece).cast("B")
             if len(view):
                 checksum = crc32(view, checksum)
@@ -100,26 +97,23 @@ def _write(
     return nbytes, checksum, output
 
 
-def _flushed(compressor: Any) -> Iterator[bytes]:
-    """The last bytes of a compressor, once they are asked for."""
-    yield compressor.flush()
-
-
 def read(
     disk: Disk, file: File, place: Callable[[int, int], Bytes | None] | None = None
 ) -> Iterator[tuple[int, Bytes]]:
     """Read an array in pieces, each with its offset.
 
-    A piece is whole entries of the first axis, some MiB of them. ``place(offset, most)`` may give
-    the memory that the next one goes to, of at most so many bytes. Such a piece is not yielded; the
-    others lie in a buffer that is used again. Raises ``DamagedError``, at the end if the checksum
-    is another one: all pieces are worth nothing then.
+    A piece has whole entries of the first axis, about 1 MiB in all. ``place(offset, most)`` may
+    return memory for the next piece, of at most ``most`` bytes. A piece with such memory is not
+    yielded. The next piece overwrites the memory of a yielded one. Raises ``DamagedError``; a wrong
+    checksum is found after the last piece, and makes all pieces invalid.
     """
     expected = _expected_header(file)
     row, total = math.prod(file.shape[1:]) * file.dtype.itemsize, file.array_nbytes
     step = max(1, CHUNK_NBYTES // max(1, row)) * max(1, row)
     with _opened(disk, file, file.codec) as source:
-        if source.read_bytes(len(expected)) != expected:
+        head = np.empty(len(expected), np.uint8)
+        source.read_into(head)
+        if head.tobytes() != expected:
             raise DamagedError(f"{file.name}: not the header of {file.dtype} of shape {file.shape}")
         buffer = np.empty(min(total, step), np.uint8)
         offset = 0
@@ -135,14 +129,14 @@ def read(
 
 
 def check(disk: Disk, file: File) -> None:
-    """Read a file without storing it; ``DamagedError`` if it is not what was written."""
+    """Read a file without storing the array; raise ``DamagedError`` if the file is damaged."""
     for _ in read(disk, file):
         pass
 
 
 def read_array(disk: Disk, file: File) -> NDArray[Any]:
-    """Read an array whole."""
-    _expected_header(file)  # before memory is allocated for bytes that the file cannot hold
+    """The array of a file."""
+    _expected_header(file)  # refuses a shape that the file cannot hold before memory is allocated
     total = file.array_nbytes
     out = np.zeros(total, np.uint8)
     for _ in read(disk, file, lambda start, n: out[start : start + n]):
@@ -151,7 +145,7 @@ def read_array(disk: Disk, file: File) -> NDArray[Any]:
 
 
 def _expected_header(file: File) -> bytes:
-    """The header of a file; ``DamagedError`` if the file has another length."""
+    """The header of a file; ``DamagedError`` if its length does not fit its array."""
     expected = header(file.dtype, file.shape)
     if file.codec is None and file.nbytes != file.array_nbytes + len(expected):
         raise DamagedError(
@@ -161,9 +155,9 @@ def _expected_header(file: File) -> bytes:
 
 
 def transcribe(disk: Disk, file: File, to: Disk, codec: Codec | None) -> File:
-    """Copy a file to another folder, compressed in another way unless ``codec`` is None.
+    """Copy a file to another folder, with another codec unless ``codec`` is None.
 
-    Raises ``DamagedError``, and leaves no file, if it is not what was written.
+    Raises ``DamagedError``, and leaves no copy, if the file is damaged.
     """
     if codec is None:
         *_, output = _write(to, file.name, _bytes_of(disk, file), Codec(), file.nbytes)
@@ -181,17 +175,18 @@ def transcribe(disk: Disk, file: File, to: Disk, codec: Codec | None) -> File:
     return copied
 
 
-def _bytes_of(disk: Disk, file: File) -> Iterator[bytes]:
-    """The bytes of a file as they are."""
+def _bytes_of(disk: Disk, file: File) -> Iterator[memoryview]:
+    """The bytes of a file, not decompressed, in pieces that share one buffer."""
+    buffer = memoryview(bytearray(CHUNK_NBYTES))
     with _opened(disk, file, None) as source:
-        while piece := source.read_some(CHUNK_NBYTES):
-            yield piece
+        while n := source.read(buffer):
+            yield buffer[:n]
         source.finish()
 
 
 @contextlib.contextmanager
 def _opened(disk: Disk, file: File, codec: str | None) -> Iterator[_Source]:
-    """An open file; what is wrong with it is a ``DamagedError``."""
+    """A file, open for reading; its faults are raised as ``DamagedError``."""
     try:
         opened = disk.open(file.name)
     except FileNotFoundError as error:
@@ -205,9 +200,10 @@ def _opened(disk: Disk, file: File, codec: str | None) -> Iterator[_Source]:
 
 
 class _Source:
-    """Sums up and decompresses what is read from a file: no byte beyond those that it had at first.
+    """Computes the checksum of a file as it is read, and decompresses the bytes.
 
-    Raises ``DamagedError`` if it has another size than the manifest says.
+    Bytes that are appended after the file was opened are not read. Raises ``DamagedError`` unless
+    the file has the size of its manifest entry.
     """
 
     def __init__(self, opened: BinaryIO, file: File, codec: str | None) -> None:
@@ -224,25 +220,17 @@ class _Source:
                 zlib.decompressobj() if codec == "zlib" else lzma.LZMADecompressor()
             )
 
-    def read_bytes(self, n: int) -> bytes:
-        found = np.empty(n, np.uint8)
-        self.read_into(found)
-        return found.tobytes()
-
     def read_into(self, to: Bytes) -> None:
+        """Fill an array with the next bytes; ``DamagedError`` if the file ends before."""
         view = memoryview(to.data)
         while view:
-            n = self._read(view)
+            n = self.read(view)
             if n == 0:
                 raise DamagedError(f"{self._file.name}: it ends too early")
             view = view[n:]
 
-    def read_some(self, most: int) -> bytes:
-        """At least one byte, and at most so many; none at the end."""
-        found = np.empty(most, np.uint8)
-        return found[: self._read(memoryview(found.data))].tobytes()
-
-    def _read(self, view: memoryview) -> int:
+    def read(self, view: memoryview) -> int:
+        """Put the next bytes into a view and return their number; 0 only at the end."""
         if self._decompressor is None:
             view = view[: self._left]
             n = int(self._opened.readinto(view))  # type: ignore[attr-defined]
@@ -254,32 +242,28 @@ class _Source:
         return len(data)
 
     def _decompress(self, most: int) -> bytes:
-        """At least one byte, and at most so many; none at the end."""
+        """The next bytes of the content, at least one and at most ``most``; none at the end."""
         stream = self._decompressor
         while not stream.eof:
-            if self._file.codec == "zlib":
-                packed = stream.unconsumed_tail or self._packed()
-                is_over = not packed
-            else:
-                packed = self._packed() if stream.needs_input else b""
-                is_over = stream.needs_input and not packed
-            if is_over:
+            rest = getattr(stream, "unconsumed_tail", b"")  # of zlib; LZMA keeps its rest itself
+            is_empty = getattr(stream, "needs_input", not rest)
+            packed = self._packed() if is_empty else rest
+            if is_empty and not packed:
                 break
             if data := stream.decompress(packed, most):
                 return bytes(data)
         return b""
 
     def _packed(self) -> bytes:
-        """The next bytes of the file; none at the end."""
+        """The next compressed bytes; none at the end."""
         found = self._opened.read(min(CHUNK_NBYTES, self._left))
         self._left -= len(found)
         self._crc32 = crc32(found, self._crc32)
         return found
 
     def finish(self) -> None:
-        """Raise unless the file ends here, and is what was written."""
-        end = np.empty(1, np.uint8)
-        if self._read(memoryview(end.data)):
+        """Raise ``DamagedError`` unless the file ends here with the right checksum."""
+        if self.read(memoryview(bytearray(1))):
             raise DamagedError(f"{self._file.name}: it holds more than its array")
         while self._packed():
             pass

@@ -1,7 +1,7 @@
-"""The classes of this package that checkpoints know, under the names that files have for them.
+"""The classes of this package that checkpoints know, by their names in files.
 
-A name in a file is for ever; where a class is defined is not. So this is a table, and nothing that
-is not in it is ever imported because a file says so.
+A name in files never changes, while the module of a class may. A file cannot cause the import of a
+class that is not in this table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cache
 
 __all__ = ["class_of", "name_of"]
 
-# Name in files: module, and name there if that is another one.
+# Name in files: module. The part of the name after a dot is the name in the module.
 MODULES = {
     "ReplayBuffer": "cpprb_like.buffers._replay",
     "PrioritizedReplayBuffer": "cpprb_like.buffers._prioritized",
@@ -58,7 +58,7 @@ NAMES = {(module, name.rpartition(".")[2]): name for name, module in MODULES.ite
 
 @cache
 def class_of(name: str) -> type | None:
-    """The class of this name; None if there is none."""
+    """The class of a name in files; None for an unknown name."""
     module = MODULES.get(name)
     if module is None:
         return None
@@ -67,5 +67,5 @@ def class_of(name: str) -> type | None:
 
 
 def name_of(cls: type) -> str | None:
-    """The name of a class in files; None if it has none."""
+    """The name of a class in files; None for a class that is not in the table."""
     return NAMES.get((cls.__module__, cls.__qualname__))

@@ -1,7 +1,7 @@
 """``copy``: copies a state of a checkpoint into another folder, file by file.
 
-Nothing is loaded: no class, function or environment of the caller is needed, and little memory. The
-copy has the number of the original, which its files have in their names.
+No object is loaded, so a copy needs no class or function of the caller, and little memory. The copy
+keeps the number of the original, as the names of files have that number.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def copy(
 ) -> None:
     """Copy one state of a checkpoint to a folder that has none.
 
-    If it is killed, it can be called again: files that it left there, and no state names, go.
+    After a kill it can be called again: files that no state names are removed first.
 
     Parameters
     ----------
     folder, new : str or path
-        From where, and where to.
+        The checkpoint, and the folder of the copy.
     state : int, optional
-        The number of the state; the newest one.
+        The number of the state; by default the newest one.
     codec : {"as it is", None, "zlib", "lzma"}
         How the files of the copy are compressed.
     level : int, optional
-        Of the codec, 0 to 9.
+        Level of the codec, 0 to 9.
     sync : bool
         As for ``save``: with False a crash of the machine soon after may cost the copy.
 
@@ -83,7 +83,7 @@ def copy(
 def _copy(source: OpenState, other: Disk, codec: Codec | None) -> None:
     if _manifest.numbers(other):
         raise FileExistsError(f"{other.folder}: there is a checkpoint already")
-    _manifest.clean(other, 1)  # files of a copy that was killed, which no state names
+    _manifest.clean(other, 1)  # removes files of a copy that was killed
     copied: dict[str, File] = {}
     try:
         for file in source.state.files:
@@ -92,13 +92,13 @@ def _copy(source: OpenState, other: Disk, codec: Codec | None) -> None:
         for file in copied.values():
             other.remove(file.name)
         raise
-    # Another id: a buffer's record of its last save is of the files there, not of these.
+    # A new id: buffers know the edits since a save by the id, and have not saved to this folder.
     changes = {"id": uuid.uuid4().hex, "synchronised": other.synchronises}
     _manifest.commit(other, replace(_with_files(source.state, copied), **changes))
 
 
 def _with_files(part: Any, new: dict[str, File]) -> Any:
-    """The same part of a state with other files, by the names of those that it has."""
+    """A part of a state in which each file is replaced by the new file for its name."""
     if isinstance(part, File):
         return new[part.name]
     if isinstance(part, tuple):

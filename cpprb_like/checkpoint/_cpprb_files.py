@@ -1,12 +1,10 @@
 """The files of cpprb's ``save_transitions``: rows by value, of format version 1.
 
 An ``.npz`` file has the members ``safe``, ``version``, ``data`` (a dict of arrays), ``Nstep``,
-``cache`` and ``next_of``. Rows are in the order of their age, or, in cpprb's own files, of its
-slots. In a file that is not ``safe``, ``next_x`` is the ``x`` of the row after, except for the rows
-in ``cache``, which has their values. This package adds the member ``ends``, which cpprb does not
-read: the rows after which an episode is over.
-
-Not here: the restricted unpickler (``_restricted_pickle``) and the zip file (``_npz``).
+``cache`` and ``next_of``. Rows are ordered by age, or by slot in cpprb's own files. In a file that
+is not ``safe``, ``next_x`` of a row is ``x`` of the following row; ``cache`` has the values of the
+other rows. This package adds the member ``ends``, which cpprb ignores: a flag for the last row of
+each episode. Not here: the restricted unpickler (``_restricted_pickle``), the zip file (``_npz``).
 """
 
 from __future__ import annotations
@@ -83,7 +81,7 @@ def _with_suffix(file: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def _written(path: Path) -> Iterator[IO[bytes]]:
-    """A new file, which gets its name when it is complete and on the disk."""
+    """A new file that takes its name when it is complete and synchronised."""
     path = path.resolve()
     with replacing(path) as unfinished, unfinished.open("xb") as file:
         yield file
@@ -94,7 +92,7 @@ def _written(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _opened(file: File) -> Iterator[tuple[IO[bytes], str]]:
-    """A file to read from, and its name in messages."""
+    """A file, open for reading, and its name in messages."""
     if isinstance(file, (str, os.PathLike)):
         given, path = as_path("file", file), _with_suffix(file)
         if not path.exists() and given.exists():
@@ -111,10 +109,9 @@ def _opened(file: File) -> Iterator[tuple[IO[bytes], str]]:
 
 
 def slots_by_age(ring: Ring) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """The slots of all rows that can be drawn, oldest first, and which of them end an episode.
+    """The slots of all rows that can be drawn, oldest first; a flag for each that ends an episode.
 
-    An absent row between two rows may have the end of the first one. Rows of several environments
-    have the flags of their order of writing.
+    The end of a row may be marked in an absent row after it. Streams are not told apart.
     """
     slots = ring.newest_slots(len(ring))
     if not len(slots):
@@ -145,8 +142,8 @@ def save_transitions(buffer: Buffer, file: File, *, safe: bool) -> None:
         rows[name] = rows[name].astype(_in_file(rows[name].dtype))
     n_rows = len(ends)
     if buffer.is_Nstep() or buffer.n_envs > 1:
-        ends[:] = True  # each row stands for itself
-    # In a file that is not safe, cpprb takes next values from the row after.
+        ends[:] = True  # each row is an episode of its own
+    # In a file that is not safe, cpprb takes next values from the following row.
     pairs = dict(schema.next_of)
     if safe or not n_rows or buffer.is_Nstep() or buffer.n_envs > 1:
         pairs = {}
@@ -169,20 +166,20 @@ def save_transitions(buffer: Buffer, file: File, *, safe: bool) -> None:
 
 
 def _write(file: IO[bytes], members: Mapping[str, Any]) -> None:
-    """Write members as ``np.savez_compressed`` does, with pickles that may exceed 4 GiB."""
+    """Write members as ``np.savez_compressed`` does; pickles may exceed 4 GiB."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as out:
                 if isinstance(content, np.ndarray):
                     npy.write_array(out, content, version=(1, 0), allow_pickle=False)
                     continue
-                boxed = np.array(content, object)
-                npy.write_array_header_1_0(out, npy.header_data_from_array_1_0(boxed))
-                pickle.dump(boxed, out, protocol=4)
+                as_object = np.array(content, object)
+                npy.write_array_header_1_0(out, npy.header_data_from_array_1_0(as_object))
+                pickle.dump(as_object, out, protocol=4)
 
 
 def _cache_of(rows: Mapping[str, Array], pairs: Mapping[str, str]) -> dict[int, dict[str, Array]]:
-    """The next values that the row after does not have."""
+    """The next values that are not in the following row, by row."""
     return {
         row: {name: np.asarray(rows[name][row]) for name in pairs}
         for row in np.flatnonzero(_breaks(rows, pairs)).tolist()
@@ -190,7 +187,7 @@ def _cache_of(rows: Mapping[str, Array], pairs: Mapping[str, str]) -> dict[int, 
 
 
 def _breaks(rows: Mapping[str, Array], pairs: Mapping[str, str]) -> NDArray[np.bool_]:
-    """A flag for each row whose next value differs from the row after, and for the last row."""
+    """A flag for each row whose next value is not in the following row, and for the last row."""
     n_rows = len(next(iter(rows.values())))
     breaks = np.zeros(n_rows, np.bool_)
     for name, source in pairs.items():
@@ -201,7 +198,7 @@ def _breaks(rows: Mapping[str, Array], pairs: Mapping[str, str]) -> NDArray[np.b
 
 
 def _in_file(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in a file: a wider one for those of ml_dtypes, which cpprb does not read."""
+    """The dtype in a file: a wider one in place of ml_dtypes, which cpprb cannot read."""
     if name_of(dtype) is None:
         return dtype
     own = wide(dtype)
@@ -221,14 +218,14 @@ def _bytes_of(values: Array) -> NDArray[np.uint8]:
 
 @dataclass
 class _Content:
-    """The content of a file: arrays lie over the bytes that were read."""
+    """The content of a file. Arrays are views of the bytes that were read."""
 
     is_nstep: bool
     data: dict[str, Array]
-    cache: dict[int, dict[str, Array]]  # by row
+    cache: dict[int, dict[str, Array]]  # next values by row and field
     next_of: list[str]
     n_rows: int
-    ends: NDArray[np.bool_] | None  # None in a file of cpprb's
+    ends: NDArray[np.bool_] | None  # None in cpprb's own files
 
 
 def load_transitions(buffer: Buffer, file: File) -> None:
@@ -305,7 +302,7 @@ def describe_transitions(file: File) -> Transitions:
 
 
 def _examine(archive: Archive) -> _Content:
-    """The content of a file; ``ValueError`` if anything of it is unsound."""
+    """The content of a file; ``ValueError`` for inconsistent members."""
     version = _single(archive, "version")
     if version != VERSION:
         raise ValueError(f"unknown format version {version}; expected {VERSION}")
@@ -332,7 +329,7 @@ def _examine(archive: Archive) -> _Content:
 
 
 def _read_ends(archive: Archive, n_rows: int) -> NDArray[np.bool_] | None:
-    """The rows after which an episode is over; None in a file of cpprb's."""
+    """A flag for the last row of each episode; None in cpprb's own files."""
     name = f"{ENDS}.npy"
     if name not in archive.names:
         return None
@@ -355,14 +352,14 @@ def _single(archive: Archive, name: str) -> int:
 
 
 def _names(found: Any) -> list[str]:
-    """The fields that ``next_of`` names, each once."""
+    """The distinct names in the member ``next_of``."""
     if not isinstance(found, np.ndarray) or found.dtype.kind != "U" or found.ndim != 1:
         raise ValueError(f"'next_of.npy': expected texts or None, got {type(found).__name__}")
     return list(dict.fromkeys(found.tolist()))
 
 
 def _arrays(found: Any, where: str) -> dict[str, Array]:
-    """A dict of arrays; ``ValueError`` if it is anything else."""
+    """The dict of arrays; ``ValueError`` for any other value."""
     arrays = {}
     if type(found) is dict:
         arrays = {name: plain(stored) for name, stored in found.items()}
@@ -374,7 +371,7 @@ def _arrays(found: Any, where: str) -> dict[str, Array]:
 
 
 def _rows(field: Field, content: _Content, first: int) -> Array:
-    """The rows of a field from ``first`` on, as the buffer takes them."""
+    """The values of a field for the rows from ``first`` on, converted for the buffer."""
     base = field.name[len(NEXT) :] if field.name.startswith(NEXT) else ""
     is_next = field.name not in content.data and base in content.next_of
     name = base if is_next else field.name
@@ -382,7 +379,7 @@ def _rows(field: Field, content: _Content, first: int) -> Array:
         raise KeyError(f"no field {field.name!r}, but {list(content.data)}")
     values = content.data[name]
     _check(field, values.dtype, values.shape[1:])
-    # The row after the last one is the first, as in a ring that was full.
+    # The first row follows the last one, as in a full ring.
     rows = np.concatenate([values[first + 1 :], values[:1]]) if is_next else values[first:]
     cached = {row: found[field.name] for row, found in content.cache.items() if field.name in found}
     if cached:
@@ -414,10 +411,10 @@ def _check(field: Field, came: np.dtype[Any], shape: tuple[int, ...]) -> None:
 def _ends(
     buffer: Buffer, rows: Mapping[str, Array], content: _Content, first: int
 ) -> NDArray[np.bool_]:
-    """The rows from ``first`` on after which an episode is over.
+    """A flag for each row from ``first`` on that ends an episode.
 
-    In a file of cpprb's that is where the next values of a row differ from the row after. Each row
-    that sums several steps, or is of several environments, is an episode of its own.
+    In cpprb's own files these are the rows whose next values are not in the following row. Each
+    n-step row, and each row of several environments, is an episode of its own.
     """
     if content.is_nstep or buffer.n_envs > 1:
         return np.ones(content.n_rows - first, np.bool_)
@@ -436,7 +433,7 @@ def _ends(
 
 
 def _add(buffer: Buffer, rows: Mapping[str, Array], ends: NDArray[np.bool_]) -> None:
-    """Add rows and end episodes, while other threads that write wait."""
+    """Add rows and end episodes. The caller makes other writers wait."""
     buffer.on_episode_end()
     n_rows, n_envs = len(ends), buffer.n_envs
     if n_envs == 1:

@@ -1,8 +1,8 @@
 """Description of a checkpoint, without the object that was saved.
 
-All but the rows comes from the manifest, so no class of the caller is needed, nor functions or
-environments. The rows of one ring are read into a plain ``ReplayBuffer``, with only the fields that
-mark episodes. Not here: checks of files (``_verify``), and loading (``_load``).
+Everything but the rows comes from the manifest, so a description needs no class or function of the
+caller. The rows of a ring are read into a plain ``ReplayBuffer``, with only the fields that mark
+episodes. Not here: checks of files (``_verify``), and loading (``_load``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def states(folder: str | Path) -> list[int]:
 
 @contextlib.contextmanager
 def reading(folder: str | Path) -> Iterator[None]:
-    """Raise errors of missing or wrong values as ``DamagedError`` that names this folder."""
+    """Raise errors of missing or wrong values as a ``DamagedError`` that names this folder."""
     try:
         yield
     except DamagedError as error:
@@ -137,7 +137,7 @@ def _buffer(opened: OpenState, node: Node, reward: str | None) -> dict[str, Any]
 def describe_field(
     name: str, dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int, rows: int
 ) -> dict[str, Any]:
-    """The description of a field of which each row takes so many bytes."""
+    """The description of a field that takes ``nbytes`` in each of the rows."""
     return {
         "name": name,
         "dtype": str(dtype),
@@ -150,7 +150,7 @@ def describe_field(
 def reward_of(
     fields: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], given: str | None
 ) -> str | None:
-    """The field of rewards: the given one, or one of that name with a number for each row."""
+    """The field of rewards: the given one, or a scalar field with a usual name; None if none."""
     if given is not None and given not in fields:
         raise ValueError(f"reward: expected one of {list(fields)}, got {given!r}")
     numbers = [
@@ -162,7 +162,7 @@ def reward_of(
 
 
 def _needed(schema: Schema, names: set[str]) -> tuple[str, ...]:
-    """The names with the sources of next values; one of the smallest fields if there are none."""
+    """These fields and the sources of their next values; without any, the smallest field."""
     names = names | {source for name, source in schema.next_of if name in names}
     if not names:
         of_bytes = [field for field in schema.fields if not field.dtype.hasobject and field.nbytes]
@@ -173,19 +173,19 @@ def _needed(schema: Schema, names: set[str]) -> tuple[str, ...]:
 def _open(
     opened: OpenState, node: Node, target: Target, reader: RingReader, *, draws: bool = True
 ) -> Any:
-    """The rows of a holder in a plain buffer; with ``draws`` also priorities, if known."""
+    """A plain buffer with the rows of a holder, and with ``draws`` also the priorities."""
     sampler: Any = Uniform()
     own = Node("", node.attribute("sampler"))
     if draws and own.cls in BY_PRIORITY and not own.is_callers:
         sampler = opened.part(own.saved, {"beta": 0.0})
     attributes = {"rng": np.random.default_rng(0), "sampler": sampler}
-    kind = _classes.class_of("ReplayBuffer")  # of a room above
+    kind = _classes.class_of("ReplayBuffer")  # ``buffers`` is above this room
     assert kind is not None
     return opened.open_ring(kind, attributes, target, reader)
 
 
 def count_lost(opened: OpenState, ring: int) -> int:
-    """Read all rows of a ring; the number of rows that damaged files cost."""
+    """Read all rows of a ring, and return the number of rows that damage has cost."""
     holders = [node for node in nodes(opened.state.root) if node.kind == "rows"]
     (node,) = [node for node in holders if node.ring == ring]
     reader = opened.reader(ring, lambda _: None)
@@ -194,7 +194,7 @@ def count_lost(opened: OpenState, ring: int) -> int:
 
 
 def statistics(buffer: Any, reward: str | None) -> dict[str, Any]:
-    """Ages, episodes and priorities of the rows of a buffer, in values that JSON has."""
+    """Ages, episodes and priorities of the rows of a buffer, as JSON values."""
     ring, sampler = buffer.ring, buffer.sampler
     ids = np.arange(ring.first, ring.written, dtype=np.int64)
     slots = (ids % ring.capacity).astype(np.intp)
@@ -220,7 +220,7 @@ def statistics(buffer: Any, reward: str | None) -> dict[str, Any]:
 
 
 def spread(values: ArrayLike) -> dict[str, float | None] | None:
-    """Mean, least and greatest value; None without values."""
+    """Mean, smallest and greatest value; None without values."""
     numbers = np.asarray(values, np.float64)
     if not len(numbers):
         return None
@@ -230,7 +230,7 @@ def spread(values: ArrayLike) -> dict[str, float | None] | None:
 
 
 def _finite(value: Any) -> float | None:
-    """Value for JSON, which has no infinity and no NaN: None for these."""
+    """The value for JSON: None for infinity and NaN, which JSON lacks."""
     number = float(value)
     return number if math.isfinite(number) else None
 

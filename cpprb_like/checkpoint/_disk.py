@@ -1,8 +1,8 @@
 """File operations of saving.
 
-Only the methods of ``Disk`` write a checkpoint. A test replaces ``Disk`` by a class that records
-the operations. It then checks what files a crash after each operation would leave. Not here: which
-files there are (``_manifest``), and what is in them (``_arrays``).
+Only the methods of ``Disk`` write a checkpoint. Tests replace ``Disk`` by a class that records the
+operations, and check the files that a crash after each operation would leave. Not here: the files
+of a state (``_manifest``), and their content (``_arrays``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cpprb_like._machine.forks import tell
 __all__ = ["Disk", "OpenFiles", "Output", "open_regular"]
 
 LOCK = "lock"
-FEW_OPEN = 128
-STARTED_NBYTES = 1 << 22  # of a file go to the disk while the next ones are written
-SYNC_FILE_RANGE_WRITE = 2  # of Linux
+FEW_OPEN = 128  # open files where the limit of the process is unknown
+STARTED_NBYTES = 1 << 22  # bytes after which the system is asked to begin writing to the disk
+SYNC_FILE_RANGE_WRITE = 2  # flag of Linux
 
 
 class Output:
@@ -40,16 +40,16 @@ class Output:
         self._written = self._started = 0
 
     def reserve(self, nbytes: int) -> None:
-        """Have the system find room for a file that will have so many bytes, if they are many.
+        """Ask the system for the disk space of a large file.
 
-        A hint: 46 MB take 3 ms of 12 less to copy. If there is no room, ``write`` says so.
+        A hint that saves 3 of 12 ms for 46 MB. Without space, ``write`` raises ``OSError``.
         """
         reserving = _of_linux("fallocate")
         if reserving is not None and nbytes >= STARTED_NBYTES:
             reserving(self._file.fileno(), 0, 0, nbytes)
 
     def write(self, data: memoryview | bytes) -> int:
-        """Write all of it, and return its length; the system may take it piece by piece."""
+        """Write all bytes, and return their number."""
         rest = memoryview(data).cast("B")
         nbytes = len(rest)
         while len(rest):
@@ -63,19 +63,19 @@ class Output:
         return nbytes
 
     def sync(self) -> None:
-        """Return when all bytes are on the disk."""
+        """Synchronise the file: return when all bytes are on the disk."""
         if self._synchronises:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; it is not synchronised by that."""
+        """Close the file without synchronising it."""
         self._file.close()
 
 
 def _start(file: int, start: int, stop: int) -> int:
-    """Have the system begin to put these bytes on the disk; returns where they end.
+    """Ask the system to begin writing these bytes to the disk, and return ``stop``.
 
-    A hint: without it the disk is idle until ``sync``, and a save of 64 MB takes 20 to 40 % longer.
+    A hint. Without it the disk is idle until ``sync``, and a save of 64 MB takes 20 to 40 % longer.
     """
     starting = _of_linux("sync_file_range")
     if starting is not None:
@@ -91,7 +91,7 @@ ARGUMENTS = {
 
 @cache
 def _of_linux(name: str) -> Any:
-    """A function for files, where the C library has it, and sizes of 64 bits."""
+    """A function of the C library, or None where it is missing or sizes have 32 bits."""
     if sys.platform != "linux" or sys.maxsize < 1 << 62:
         return None
     try:
@@ -103,21 +103,21 @@ def _of_linux(name: str) -> Any:
 
 
 class Disk:
-    """A folder, and the operations that saving needs; names are those of files in it.
+    """A folder, and the operations that saving needs. Each ``name`` is that of a file in it.
 
-    A disk that does not synchronise leaves time and order of writing to the system. A killed
-    program loses nothing by that. A crash of the machine may: files and names of the last
-    half-minute or so are present, missing, or torn. A folder that ``make`` creates is present.
+    Without ``synchronises`` the system chooses the time and order of writing. A killed program
+    loses nothing by that. After a crash of the machine, files and names of about the last
+    half-minute are present, missing, or torn. A folder that ``make`` created is present.
     """
 
     def __init__(self, folder: str | Path, synchronises: bool = True) -> None:
         self.folder = as_path("folder", folder)
         self.synchronises = synchronises
 
-    # ------------------------------------------------------------------ what changes the folder
+    # ------------------------------------------------------------------ changes of the folder
 
     def make(self) -> None:
-        """Create the folder, unless it is there; its parents too."""
+        """Create the folder and its parents where they are missing."""
         missing = []
         path = self.folder
         while not path.is_dir():
@@ -128,50 +128,50 @@ class Disk:
             sync_folder(path.parent)
 
     def create(self, name: str) -> Any:
-        """A new file of this name: an ``Output``. ``FileExistsError`` if there is one."""
+        """An ``Output`` for a new file; ``FileExistsError`` if the name is taken."""
         return Output(self.folder / name, self.synchronises)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, in place of a file that may have it."""
+        """Rename a file, and replace a file that has the new name."""
         rename(self.folder / old, self.folder / new)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         (self.folder / name).unlink(missing_ok=True)
 
     def sync(self, name: str) -> None:
-        """Return when all bytes of a file, which another save may have written, are on the disk."""
+        """Synchronise a file that an earlier save has written."""
         if self.synchronises:
             sync(self.folder / name)
 
     def sync_names(self) -> None:
-        """Return when the names of the files are on the disk."""
+        """Synchronise the names of the files."""
         if self.synchronises:
             sync_folder(self.folder)
 
-    # ------------------------------------------------------------------ what does not
+    # ------------------------------------------------------------------ reads, lock
 
     def names(self) -> list[str]:
-        """The names of all files, in order; none if there is no folder."""
+        """The sorted names of all files; empty for a missing folder."""
         try:
             return sorted(os.listdir(self.folder))  # noqa: PTH208 (half the time of iterdir)
         except FileNotFoundError:
             return []
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """The number of bytes of a file."""
         return (self.folder / name).stat().st_size
 
     def open(self, name: str) -> BinaryIO:
-        """A regular file, open for reading; ``FileNotFoundError`` if there is none."""
+        """A regular file, open for reading; ``FileNotFoundError`` if it is missing."""
         return open_regular(self.folder / name)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one that saves to the folder: no other thread, and no other process.
+        """Hold the lock of the folder, which excludes saves of other threads and processes.
 
-        The system takes the lock of a process that died back; a forked child has no part in it.
-        ``BlockingIOError`` if there is another one.
+        The system releases the lock of a process that died. A forked child does not hold it.
+        ``BlockingIOError`` if another save holds the lock.
         """
         lock = _Lock(self.folder)
         try:
@@ -181,10 +181,10 @@ class Disk:
 
 
 class OpenFiles(Disk):
-    """A folder of which files are open from now on: they can be read after they were removed.
+    """A folder whose files are open from now on, so they can be read after they were removed.
 
-    As many as half of those that the process may have open; on Windows none, as open files cannot
-    be removed there, and a save would fail.
+    At most half of the files that the process may open are open. On Windows none is: an open file
+    cannot be removed there, so a save would fail.
     """
 
     def __init__(self, disk: Disk, names: Iterable[str]) -> None:
@@ -204,17 +204,17 @@ class OpenFiles(Disk):
         return self._disk.names()
 
     def open(self, name: str) -> BinaryIO:
-        """A file from its beginning; one that was read before is opened again."""
+        """A file at its beginning. The second call for a name opens the file again."""
         return self._files.pop(name, None) or self._disk.open(name)
 
     def close(self) -> None:
-        """Close what was not read."""
+        """Close the files that were not read."""
         while self._files:
             self._files.popitem()[1].close()
 
 
 def _most_open() -> int:
-    """How many files may be held."""
+    """The greatest number of files to have open."""
     try:
         import resource  # noqa: PLC0415 (of Unix)
     except ImportError:
@@ -224,7 +224,7 @@ def _most_open() -> int:
 
 
 class _Lock:
-    """The lock of a folder, held from now on."""
+    """The lock of a folder, from the constructor until ``release``."""
 
     def __init__(self, folder: Path) -> None:
         self._file: Any = open_regular(folder / LOCK, os.O_RDWR | os.O_CREAT)
@@ -251,7 +251,7 @@ class _Lock:
             raise
 
     def release(self) -> None:
-        """Give it back, even if a child that was forked a moment ago has the file open too."""
+        """Release the lock, even if a child that was just forked has the file open too."""
         if not self._file.closed:
             unlock(self._file.fileno())
         self._close()
@@ -261,17 +261,17 @@ class _Lock:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a regular file, without a wait; ``FileNotFoundError`` for a FIFO, a device or a folder.
+    """Open a regular file; ``FileNotFoundError`` for a FIFO, a device or a folder.
 
-    A folder of a stranger may have these, or links to them, under any name: a FIFO would have
-    the caller wait for ever, and ``/dev/zero`` has no end.
+    An untrusted folder may have such files, or links to them, under any name. To open a FIFO may
+    wait for ever, and ``/dev/zero`` has no end.
     """
     with contextlib.suppress(FileNotFoundError):
-        _expect_regular(path, path.stat())  # before it is opened, as that may do something
+        _expect_regular(path, path.stat())  # before opening, which may have an effect
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
     def opener(name: str, _: int) -> int:
-        """The descriptor, which the file closes from then on."""
+        """The descriptor of the file object, which closes it."""
         descriptor = os.open(name, flags, 0o666)
         try:
             _expect_regular(path, os.fstat(descriptor))

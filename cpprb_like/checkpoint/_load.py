@@ -1,4 +1,4 @@
-"""Loading: makes the object of a saved state, or restores its values in an existing one.
+"""Loading: makes the object of a saved state, or restores an existing object.
 
 Not here: the state (``_open_state``), and the methods that users call (``_saved``).
 """
@@ -22,7 +22,7 @@ __all__ = ["load", "restore"]
 
 
 def load(disk: Disk, options: LoadOptions, target: Target) -> Any:
-    """A new object."""
+    """The object of a saved state, made new."""
     root, _ = decoded(disk, options, {"": target}, options.replaced)
     if target != Target() and not isinstance(root, HoldsRows):
         raise ValueError(
@@ -32,7 +32,7 @@ def load(disk: Disk, options: LoadOptions, target: Target) -> Any:
 
 
 def restore(disk: Disk, options: LoadOptions, root: Any) -> None:
-    """Set the values of an object; it and its parts keep their identity."""
+    """Restore an object; the object and its parts keep their identity."""
     encoder = Encoder(options.classes)
     encoder.encode(root)
     targets = {
@@ -54,7 +54,7 @@ def restore(disk: Disk, options: LoadOptions, root: Any) -> None:
 
 
 def _check_kinds(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raise for a part that cannot take its saved values, before any part has changed."""
+    """Raise for a part that cannot take its saved values. No part has changed yet."""
     for path, value in new.items():
         there = old.get(path)
         if type(there) is not type(value):
@@ -71,7 +71,7 @@ def _check_kinds(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def _move(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Give each of the old parts the values of the new one at its path."""
+    """Give each old part the state of the new part at its path."""
     staying: dict[int, Any] = {}
     for path, value in new.items():
         if path in old and type(old[path]) is type(value):

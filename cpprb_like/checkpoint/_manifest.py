@@ -1,9 +1,9 @@
-"""Manifests: each names all files of one state of a checkpoint, and is written when they are there.
+"""Manifests: each names all files of one state of a checkpoint, and is written after them.
 
-A manifest ``state-<number>.json`` is one line of JSON and a second line with its checksum. It is
-written under another name, synchronised, and renamed last; so whatever a crash leaves, the manifest
-with the greatest number is whole, and so are the files that it names. Not here: the content of a
-manifest (``_state``).
+A manifest ``state-<number>.json`` is one line of JSON and a second line with its checksum. A
+manifest is written under another name, synchronised, and renamed last. So after a crash the
+manifest with the greatest number is whole, and so are the files that it names. Not here: the
+content of a manifest (``_state``).
 """
 
 from __future__ import annotations
@@ -19,37 +19,29 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._state import ARRAY_NAME, State
 from cpprb_like.errors import DamagedError
 
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "clean",
-    "commit",
-    "numbers",
-    "read",
-    "unused_number",
-]
+__all__ = ["FORMAT", "VERSION", "clean", "commit", "numbers", "read", "unused_number"]
 
 FORMAT = "cpprb_like checkpoint"
 VERSION = 3
 NAME = re.compile(r"state-(\d{6}|[1-9]\d{6,17})\.json")
 UNFINISHED = "state.json.new"
 MOST_NBYTES = 1 << 30
-GREATEST = 10**18 - 1  # of 18 digits, as in NAME
+GREATEST = 10**18 - 1  # 18 digits, as in NAME
 
 
 def name_of(number: int) -> str:
-    """The file of a state."""
+    """The name of the manifest of a state."""
     return f"state-{number:06d}.json"
 
 
 def numbers(disk: Disk) -> list[int]:
-    """The numbers of the states that are there, oldest first."""
+    """The numbers of the states in a folder, oldest first."""
     found = [NAME.fullmatch(name) for name in disk.names()]
     return sorted(int(match[1]) for match in found if match)
 
 
 def read(disk: Disk, number: int) -> State:
-    """The state of this number. ``DamagedError`` if its manifest is none, or was changed."""
+    """The state of this number; ``DamagedError`` if its manifest is missing or damaged."""
     name = name_of(number)
     try:
         with disk.open(name) as file:
@@ -57,7 +49,7 @@ def read(disk: Disk, number: int) -> State:
             file.seek(0)
             if nbytes > MOST_NBYTES:
                 raise DamagedError(f"{name}: too large for a manifest")
-            data = file.read(nbytes)  # and not what may come while it is read
+            data = file.read(nbytes)  # without bytes that are appended meanwhile
     except FileNotFoundError as error:
         raise DamagedError(f"{name}: {error.strerror}") from None
     text, _, checksum = data.rstrip(b"\n").rpartition(b"\n")
@@ -75,14 +67,14 @@ def read(disk: Disk, number: int) -> State:
             f"{disk.folder / name}: version {version!r} of the format; this reads {VERSION}"
         )
     try:
-        state: State = from_json(State, manifest | {"number": number})  # that of its name
+        state: State = from_json(State, manifest | {"number": number})  # of the file name
     except DamagedError as error:
         raise DamagedError(f"{name}: {error}") from None
     return state
 
 
 def commit(disk: Disk, state: State) -> None:
-    """Make this the newest state. Its files are synchronised, their names need not be."""
+    """Make this state the newest one. Its files are synchronised; their names need not be."""
     manifest = {"format": FORMAT, "version": VERSION, **to_json(state)}
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
     disk.sync_names()
@@ -98,9 +90,9 @@ def commit(disk: Disk, state: State) -> None:
 
 
 def unused_number(disk: Disk) -> int:
-    """A number for the next state that no file in the folder has, whatever a crash has left.
+    """The number of the next state: greater than that of any file, even of an unfinished save.
 
-    Raises ``ValueError`` if a file has the greatest number: no later state could be found again.
+    Raises ``ValueError`` if a file has the greatest number.
     """
     found = [re.match(r"(?:s|state-)(\d{1,18})\D", name) for name in disk.names()]
     greatest = max((int(match[1]) for match in found if match), default=0)
@@ -113,11 +105,11 @@ def unused_number(disk: Disk) -> int:
 
 
 def clean(disk: Disk, keep: int, *known: State | None) -> None:
-    """Remove all states but the newest ``keep``, and arrays that no state names.
+    """Remove all states but the newest ``keep``, and arrays that no remaining state names.
 
-    If none of these was synchronised, the newest synchronised state stays too, as a crash of the
-    machine may cost the others. Manifests go first and are synchronised, so that none is ever left
-    without its files. Manifests of ``known`` states are not read.
+    If none of the newest states was synchronised, the newest synchronised state stays too: a crash
+    of the machine may cost the others. Manifests are removed before their files, so no manifest
+    ever lacks a file. Manifests of ``known`` states are not read.
     """
     there = numbers(disk)
     old, new = there[:-keep], there[-keep:]
@@ -125,7 +117,7 @@ def clean(disk: Disk, keep: int, *known: State | None) -> None:
         known_by_number = {state.number: state for state in known if state is not None}
         states = [known_by_number.get(number) or read(disk, number) for number in new]
     except DamagedError:
-        return  # its files may be there still, to be looked at before they are removed
+        return  # the files of a damaged manifest stay, for a salvage
     if not any(state.synchronised for state in states):
         states += _newest_synchronised(disk, old)
         old = [number for number in old if number not in [state.number for state in states]]
@@ -140,7 +132,7 @@ def clean(disk: Disk, keep: int, *known: State | None) -> None:
 
 
 def _newest_synchronised(disk: Disk, numbers: list[int]) -> list[State]:
-    """The newest of these states that was synchronised, if any."""
+    """The newest of these states that was synchronised, or an empty list."""
     for number in reversed(numbers):
         with contextlib.suppress(DamagedError):
             state = read(disk, number)

@@ -1,7 +1,7 @@
 """Members of ``.npz`` files of other programs, read with ``zipfile`` and ``numpy.lib.format``.
 
-An error names the member. Arrays lie over the bytes that were read. Pickled objects are refused, or
-read by the restricted unpickler where the caller allows it. Not here: what members mean.
+Errors name the member. Arrays are views of the bytes that were read. Pickled objects are refused,
+or read by the restricted unpickler if the caller allows it. Not here: the meaning of members.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cpprb_like.checkpoint._restricted_pickle import load, plain
 
 __all__ = ["Archive"]
 
-MOST_HEADER = 1000  # bytes; NumPy evaluates a header as a Python literal
-MOST_RATIO = 1100  # of the sizes before and after compression; zlib's limit is 1032
+MOST_HEADER = 1000  # bytes of a header, which NumPy evaluates as a Python literal
+MOST_RATIO = 1100  # size of a member over its compressed size; zlib's limit is 1032
 
 
 class Archive:
-    """The members of an ``.npz`` file, by name. ``ValueError`` if it is no zip file."""
+    """The members of an ``.npz`` file, by name. Raises ``ValueError`` for any other file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         try:
@@ -67,7 +67,7 @@ class Archive:
 def _value(
     data: bytes, shape: tuple[int, ...], is_fortran: bool, dtype: np.dtype[Any], allow_object: bool
 ) -> Any:
-    """The array that has these bytes, or the object that they pickle."""
+    """The array of these bytes, or the object of a pickle."""
     if allow_object and dtype.kind == "O" and shape == ():
         return plain(load(data))
     if dtype.hasobject:

@@ -1,6 +1,6 @@
 """``OpenState``: a state of a folder, open for reading while another save may replace it.
 
-Not here: the rows of a ring (``_ring_reader``), and where objects go (``_load``).
+Not here: the rows of a ring (``_ring_reader``), and restoring existing objects (``_load``).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ __all__ = ["OpenState", "decoded", "retried"]
 
 Found = TypeVar("Found")
 
-ATTEMPTS = 50  # each one has a state that was newer than that of the last one
+ATTEMPTS = 50  # each attempt reads a newer state than the one before
 UNSYNCHRONISED = "the state was saved with sync=False, so a crash of the machine may have cost it"
 
 
 class OpenState:
     """One state of a folder, open for reading: a ``Source`` of decoders.
 
-    ``without`` names an attribute of the object that is left out.
+    ``without`` names an attribute of the object that is not decoded.
     """
 
     def __init__(self, disk: Disk, options: LoadOptions, without: str | None = None) -> None:
         self.disk = disk
         self._options = options
-        self.damage: list[str] = []  # messages about files that ``salvage`` did without
-        self.targets: Mapping[str, Target] = {}  # of rows, by the path of their holder
+        self.damage: list[str] = []  # messages about damaged files that ``salvage`` skipped
+        self.targets: Mapping[str, Target] = {}  # by the path of a holder of rows
         self.state = self._choose()
         if without is not None:
             self.state = replace(self.state, root=self.root.without(without))
@@ -56,7 +56,7 @@ class OpenState:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Have all files open, so that they can be read while another save removes them."""
+        """Open all files, so that they can be read although another save removes them."""
         files = OpenFiles(self.disk, [file.name for file in self.state.files])
         with contextlib.closing(files):
             self.disk = files
@@ -85,7 +85,7 @@ class OpenState:
         raise DamagedError(f"{self.disk.folder}: no state is in order: {self.damage}")
 
     def decode(self, replacing: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The object, and by path its parts that keep their identity."""
+        """The object, and its parts by path."""
         decoder = Decoder(self, self._options.classes, replacing)
         try:
             value = decoder.decode(self.state.root)
@@ -99,18 +99,18 @@ class OpenState:
         return value, decoder.elements
 
     def part(self, saved: Any, replacing: Mapping[str, Any]) -> Any:
-        """The value of some JSON of the state by itself, with values in place of some paths."""
+        """The value of a part of the JSON, whose paths begin there; see ``Decoder`` for paths."""
         return Decoder(self, (), replacing).decode(saved)
 
     def whole_part(self, saved: Any, path: str) -> Any:
-        """The value of the JSON at a path, with classes and external values of the caller."""
+        """The value of the JSON at a path of the object, with the options of this load."""
         decoder = Decoder(self, self._options.classes, self._options.replaced)
         value = decoder.decode(saved, path)
         decoder.finish()
         return value
 
     def holder(self, cls: type, ring: int, path: str, attributes: dict[str, Any]) -> Any:
-        """See ``Source``: a holder of rows, in the target of this path."""
+        """See ``Source``: a holder of rows, with the target of this path."""
         target = self.targets.get(path, Target())
         saved = self.state.rings[json_codec.number("ring", ring, 0, len(self.state.rings) - 1)]
         if target.schema is not None:
@@ -128,7 +128,7 @@ class OpenState:
     def open_ring(
         kind: type, attributes: dict[str, Any], target: Target, reader: RingReader
     ) -> Any:
-        """An object of a class, with the rows of a reader and these attributes."""
+        """An object of the class ``kind`` with the rows of a reader and these attributes."""
         blank: Any = kind.__new__
         holder = blank(kind)
         holder._open_saved(attributes, reader, target)
@@ -157,10 +157,7 @@ def decoded(
     replacing: Mapping[str, Any],
     without: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """Decode the state that the options name; again if a save replaced it in between.
-
-    ``without`` names an attribute of the object that is left out.
-    """
+    """Open and decode the state that the options choose: see ``OpenState``, ``retried``."""
 
     def attempt() -> tuple[Any, dict[str, Any]]:
         try:
@@ -183,7 +180,7 @@ def decoded(
 
 
 def retried(disk: Disk, attempt: Callable[[], Found]) -> Found:
-    """``attempt()``; again if it failed, and a save has replaced the state that it read."""
+    """``attempt()``, repeated if it failed because a save replaced the state meanwhile."""
     for left in reversed(range(ATTEMPTS)):
         there = _manifest.numbers(disk)
         try:

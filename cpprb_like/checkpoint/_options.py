@@ -1,12 +1,12 @@
-"""Options of saves and loads: checked once, and passed on as one value.
+"""Options of saves and loads, which are checked once and passed on as one value.
 
-Not here: their documentation (``_saved``).
+Not here: the documentation of the options (``_saved``).
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ Decode = Callable[[bytes], Any]
 
 @dataclass(frozen=True)
 class Codec:
-    """How files are compressed."""
+    """Compression of files."""
 
     name: str | None = None  # one of CODECS
     level: int | None = None
@@ -36,20 +36,25 @@ class Codec:
         if self.level is not None and (self.name is None or not 0 <= level <= 9):
             raise ValueError(f"level: expected 0 to 9, of a codec, got {self.level!r}")
 
-    def compressor(self) -> Any:
-        """An object with ``compress`` and ``flush``; None without a codec."""
+    def compressed(self, pieces: Iterable[Any]) -> Iterator[Any]:
+        """Pieces of bytes, compressed; the pieces themselves without a codec."""
+        compressor: Any
         if self.name is None:
-            return None
+            yield from pieces
+            return
         if self.name == "zlib":
-            return zlib.compressobj(-1 if self.level is None else self.level)
-        import lzma  # noqa: PLC0415 (few programs need it)
+            compressor = zlib.compressobj(-1 if self.level is None else self.level)
+        else:
+            import lzma  # noqa: PLC0415 (few programs need it)
 
-        return lzma.LZMACompressor(preset=self.level)
+            compressor = lzma.LZMACompressor(preset=self.level)
+        yield from map(compressor.compress, pieces)
+        yield compressor.flush()
 
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """How to save: see ``Checkpointed.save``."""
+    """Options of a save: see ``Checkpointed.save``."""
 
     keep: int
     codec: Codec
@@ -65,13 +70,13 @@ class SaveOptions:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How to load: see ``Checkpointed.load``."""
+    """Options of a load: see ``Checkpointed.load``."""
 
     classes: tuple[type, ...] = ()
     replaced: Mapping[str, Any] = field(default_factory=dict)
     decode: Decode | None = None
     salvage: bool = False
-    state: int | None = None  # the newest one
+    state: int | None = None  # None: the newest state
 
     def __post_init__(self) -> None:
         given: object = self.replaced
@@ -83,13 +88,13 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Target:
-    """Where the rows of one buffer go."""
+    """The memory of a loaded buffer: its capacity, its fields, and its file."""
 
     size: int | None = None
     fields: tuple[str, ...] | None = None
     mmap_prefix: str | Path | None = None
     mmap_mode: Any = "x"
-    schema: Schema | None = None  # which the saved fields have to equal
+    schema: Schema | None = None  # fields that the saved ones have to equal
 
     def __post_init__(self) -> None:
         if self.size is not None:

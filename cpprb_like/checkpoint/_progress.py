@@ -28,7 +28,7 @@ class Progress:
         self._on_progress = on_progress
 
     def __call__(self, nbytes: int) -> None:
-        """Count so many bytes more. Raises ``CancelledError`` if it is to end."""
+        """Add a number of bytes to ``done``; ``CancelledError`` after a cancellation."""
         if self.cancelled:
             raise CancelledError("the save was cancelled; the folder has its old state")
         self.done += nbytes

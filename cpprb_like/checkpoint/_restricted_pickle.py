@@ -1,22 +1,22 @@
 """A restricted unpickler: numbers, texts, containers and NumPy arrays, and no code of the file.
 
-``load`` reads the pickle of a file that may come from anybody. It takes three precautions:
+``load`` reads pickles of untrusted files. It takes three precautions:
 
-- A screen reads the opcodes first. It passes those that plain data need, and refuses whatever could
-  exhaust the stack of the process: tuples in tuples, and places in the memo far beyond its end.
-- The unpickler finds no function or class by name. NumPy's own would trust any state of an array,
-  addresses included, so classes of this module take their places and check what they get.
+- A screen reads the opcodes first. It allows the opcodes that plain data need. It refuses pickles
+  that could exhaust the stack or the memory: deep tuples, and memo places far beyond the end.
+- The unpickler imports no function or class. NumPy's own classes would accept any state of an
+  array, addresses included, so classes of this module replace them and check their arguments.
 - Other classes are refused, except those in the allow-list ``objects``. Their instances become
   ``PickledObject``, which has the attributes of the original in ``state`` and none of its methods.
 
-The values that ``load`` returns may be such stand-ins; ``plain`` makes an array of one::
+Values of ``load`` may be stand-ins for arrays; ``plain`` returns the array::
 
     tree = load(data, objects=("sum_tree.SumTree",))
     if not isinstance(tree, PickledObject):
         raise ValueError("expected a sum tree")
     nodes = [plain(level) for level in tree.state["nodes"]]
 
-Not here: where the bytes come from (``_npz``), and what the values mean (``_cpprb_files``).
+Not here: the file of the bytes (``_npz``), and the meaning of the values (``_cpprb_files``).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ OPCODES = re.compile(
 )
 PUTS = ("BINPUT", "LONG_BINPUT", "MEMOIZE")
 GETS = ("BINGET", "LONG_BINGET")
-MOST_STACKED = 1 << 14  # values; a dict comes in lots of a thousand pairs
-MOST_NESTED = 16  # tuples; the state of a dtype has four
+MOST_STACKED = 1 << 14  # values; a dict is pickled in lots of a thousand pairs
+MOST_NESTED = 16  # nested tuples; the state of a dtype has four
 MOST_AXES = 64
 PLAIN = re.compile(r"b1|[iuf](?:[1248]|12|16)|c(?:8|16|24|32)|[SUV]\d{1,9}")
 OBJECTS = "an array in it holds Python objects, which are not read"
@@ -54,8 +54,8 @@ MARK = -1
 def load(data: bytes, objects: Sequence[str] = ()) -> Any:
     """The value of a pickle of protocol 3 or newer; arrays in it are stand-ins for ``plain``.
 
-    Instances of classes in ``objects`` become ``PickledObject``: each is ``"module.Class"``, and
-    leading packages may be left out. ``ValueError`` if the pickle is damaged, or not allowed.
+    ``objects`` has names ``"module.Class"``, without leading packages if wanted. Instances of these
+    classes become ``PickledObject``. ``ValueError`` if the pickle is damaged, or not allowed.
     """
     try:
         _screen(data)
@@ -69,7 +69,7 @@ def load(data: bytes, objects: Sequence[str] = ()) -> Any:
 def plain(value: Any) -> Any:
     """The array of a stand-in, the object of an array of one object, or else the value itself.
 
-    Arrays own no memory: they lie over bytes of the pickle.
+    Arrays are views of the bytes of the pickle.
     """
     return value.values if isinstance(value, _Array) else value
 
@@ -80,9 +80,9 @@ def plain(value: Any) -> Any:
 def _screen(data: bytes) -> None:
     """Raise ``ValueError`` for opcodes that plain data do not need.
 
-    ``stack`` has a number for each value: how deep tuples are nested in it, or ``MARK``. A hash of
-    nested tuples recurses without a limit, so the depth is limited. No tuple comes twice out of the
-    memo, so that all of them together are no longer than the file.
+    ``stack`` has the depth of nested tuples of each value, or ``MARK``. The depth is limited, as a
+    hash of nested tuples recurses without a limit. The memo gives no tuple again, so that tuples
+    have no more values in all than the file.
     """
     stack: list[int] = []
     memo: dict[int, int] = {}
@@ -117,13 +117,13 @@ def _screen(data: bytes) -> None:
 
 
 def _take(stack: list[int], kinds: Sequence[pickletools.StackObject]) -> list[int]:
-    """Remove from the stack what an opcode takes: so many values, or all since the last mark."""
+    """Remove the arguments of an opcode from the stack, and return them."""
     n = len(kinds)
     if pickletools.markobject in kinds:
         since = next((k for k, depth in enumerate(reversed(stack)) if depth == MARK), None)
         if since is None:
             raise ValueError("a mark is missing")
-        n = n - 1 + since  # the mark, what follows it, and a container in front
+        n = n - 1 + since  # a container, the mark, and all values after the mark
     if n > len(stack):
         raise ValueError("a value is missing")
     taken = stack[len(stack) - n :]
@@ -153,7 +153,7 @@ class _Unpickler(pickle.Unpickler):
 class _StandIn:
     """Base class of stand-ins.
 
-    Each has ``__setstate__``: without it the opcode BUILD sets attributes, of the class too.
+    Without ``__setstate__`` the opcode BUILD would set any attribute, even of the class.
     """
 
     def __setstate__(self, state: Any) -> None:
@@ -161,7 +161,7 @@ class _StandIn:
 
 
 class PickledObject(_StandIn):
-    """Stands for an instance of an allowed class."""
+    """Stand-in for an instance of an allowed class."""
 
     state: dict[str, Any]  # attributes of the original; arrays are stand-ins, see ``plain``
 
@@ -177,7 +177,7 @@ class PickledObject(_StandIn):
 
 
 class _Dtype(_StandIn):
-    """Stands for ``numpy.dtype``: numbers, texts and bytes."""
+    """Stand-in for ``numpy.dtype``: numbers, texts and bytes."""
 
     found: np.dtype[Any] | None = None  # None for Python objects
 
@@ -206,7 +206,7 @@ def _length(number: object) -> int:
 
 
 def _values(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    """An array over the bytes of a file; ``ValueError`` unless they are as many as it needs."""
+    """An array over bytes of a file; ``ValueError`` unless their number is right."""
     if not isinstance(dtype, _Dtype) or dtype.found is None:
         raise ValueError(OBJECTS)
     if type(shape) is not tuple or len(shape) > MOST_AXES or type(data) not in (bytes, bytearray):
@@ -221,7 +221,7 @@ def _values(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
 
 
 class _Array(_StandIn):
-    """Stands for an array, which gets its values as its state."""
+    """Stand-in for an array, whose values are its pickled state."""
 
     values: Any = None
 
@@ -237,7 +237,7 @@ class _Array(_StandIn):
 
 
 class _Buffer(_Array):
-    """Stands for an array that is made of its bytes, as in protocol 5."""
+    """Stand-in for an array that is made of bytes, as in protocol 5."""
 
     def __init__(self, data: object, dtype: object, shape: object, order: object) -> None:
         if order not in ("C", "F"):
@@ -246,7 +246,7 @@ class _Buffer(_Array):
 
 
 class _Scalar(_StandIn):
-    """Makes a number or text of Python of one of NumPy's, which may be a key."""
+    """Stand-in for a NumPy scalar, which becomes a number or text of Python."""
 
     def __new__(cls, dtype: object, data: object) -> Any:
         return _values(data, dtype, (), "C").item()

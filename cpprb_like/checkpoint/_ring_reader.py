@@ -1,14 +1,15 @@
 """Reads segments into the memory of a ring, which may have another capacity and fewer fields.
 
-A row keeps its id, so it has a place in a ring of any capacity, and so have values that go by ids.
-Rows that the ring has room for and the files lack are absent. Not here: the content of files
-(``_segments``), and the buffer round the ring (``buffers._replay``).
+A row keeps its id, which determines its slot in a ring of any capacity. Values that are named by
+row ids stay valid too. Slots whose rows are in no file are marked absent. Not here: the content of
+files (``_segments``), and the buffer of the ring (``buffers._replay``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ class Found(NamedTuple):
     """The rows that were loaded."""
 
     first: int  # id of the oldest row
-    missing: NDArray[np.bool_]  # true for each row from there on that damaged files have cost
+    missing: NDArray[np.bool_]  # for each row from ``first`` on: whether damage has cost it
     reader: RingReader
 
     @property
@@ -62,11 +63,11 @@ class Found(NamedTuple):
         return self.first == saved.written - saved.stored and not self.missing.any()
 
     def has_all_of(self, layout: Layout) -> bool:
-        """Whether this layout, saved again, would have the same files."""
+        """Whether a save of this layout would write the same files again."""
         return self.is_whole and SavedLayout(layout.options) == self.reader.saved.layout
 
     def old_slots(self, ring: Ring) -> NDArray[np.intp]:
-        """For each slot in use the slot that its row had, -1 for an absent row."""
+        """For each slot in use: the slot of its row in the saved ring, or -1 for an absent row."""
         saved = self.reader.saved
         rows = np.arange(self.first, saved.written)[~self.missing]
         slots = np.full(ring.stored, -1, np.intp)
@@ -77,8 +78,8 @@ class Found(NamedTuple):
 class RingReader:
     """Reads the rows of one ring of a state.
 
-    ``salvage`` gets a message for each damaged file, which costs rows; without it ``DamagedError``
-    is raised.
+    ``salvage`` is called with a message for each damaged file, whose rows are lost. Without it a
+    damaged file raises ``DamagedError``.
     """
 
     def __init__(
@@ -95,38 +96,37 @@ class RingReader:
         self.state = state
         self.number = number
         self.saved = state.rings[number]
-        self.lost = 0  # rows that damaged files have cost, once memory was filled
+        self.lost = 0  # number of rows that damage has cost; set by ``fill``
+        self.salvages = salvage is not None
         foreign = [
             field.name for field in self.saved.layout.schema.fields if is_foreign(field.dtype)
         ]
         if foreign:
             raise ValueError(f"fields {foreign} were saved by a machine of another byte order")
 
-    @property
-    def salvages(self) -> bool:
-        """Whether damaged files cost their rows, and raise nothing."""
-        return self._salvage is not None
-
     def fill(self, layout: Layout, arena: Bytes, ring: Ring) -> Found:
-        """Fill fresh memory; ``rebuild(ring)`` has to follow, and a check of the header."""
+        """Fill new memory. The caller calls ``rebuild(ring)`` and checks the header afterwards."""
         saved = self.saved
         has_same_capacity = layout.capacity == saved.layout.capacity
         first = max(saved.oldest, saved.written - layout.capacity)
-        if not has_same_capacity:  # rows that were left out do not come back
+        if not has_same_capacity:  # rows that were left out stay left out
             first = max(first, saved.first)
         missing = np.zeros(saved.written - first, np.bool_)
         for part in parts_of(layout, arena):
             low = max(0, first - part.before)
             damaged = self._fill_part(part, low)
             reach = saved.layout.n_envs if layout.schema.next_of else 0
-            self._add_lost(missing, damaged, low, first, part.before, reach)
+            _mark(missing, _runs(damaged, low - first), part.before, reach)
         for column in ring.columns:
             if column.objects is not None:
-                damaged = self._fill_objects(column, layout, first)
-                self._add_lost(missing, damaged, first, first, 0, 0)
+                missing |= self._fill_objects(column, layout, first)
         self._fill_chains(layout, ring, first, missing)
-        self._report_lost(missing)
         self.lost = int(np.count_nonzero(missing))
+        if self.lost:
+            lost = f"{self.lost} of {len(missing)} rows are lost"
+            if self._salvage is None:
+                raise DamagedError(f"{lost}: they are in no file")
+            self._salvage(lost)
         self._fill_header(layout, arena, first, missing)
         end_before(layout, arena, first + np.flatnonzero(missing))
         found = Found(first, missing, self)
@@ -139,7 +139,7 @@ class RingReader:
     # ------------------------------------------------------------------ parts
 
     def _fill_part(self, part: Part, low: int) -> NDArray[np.bool_]:
-        """Read a part of the rows from ``low`` on; true for rows that are in no intact file."""
+        """Read a part of the rows from ``low`` on; a flag for each row that no intact file has."""
         damaged = np.ones(self.saved.written - low, np.bool_)
         for segment in self.saved.segments:
             saved = segment.parts.get(part.name)
@@ -149,7 +149,7 @@ class RingReader:
         return damaged
 
     def _read_rows(self, saved: PartFile, part: Part, low: int) -> bool:
-        """Put the rows of a file from ``low`` on in their places; false if it is damaged."""
+        """Copy the rows of a file from ``low`` on to their slots; false if the file is damaged."""
         start, dtype = saved.first, saved.file.dtype
         saved.file.expect(dtype, saved.stop - saved.first, *part.shape)
         _check_dtype(saved.file, part)
@@ -194,7 +194,7 @@ class RingReader:
         return bool(self._salvaged(read))
 
     def _array(self, file: File) -> Any:
-        """The array of a file; None if that is damaged."""
+        """The array of a file; None if the file is damaged."""
         return self._salvaged(lambda: _arrays.read_array(self._disk, file))
 
     def _salvaged(self, read: Callable[[], Any]) -> Any:
@@ -210,14 +210,16 @@ class RingReader:
     # ------------------------------------------------------------------ objects
 
     def _fill_objects(self, column: Column, layout: Layout, first: int) -> NDArray[np.bool_]:
+        """Read Python objects; a flag for each row from ``first`` on that no intact file has."""
         damaged = np.ones(self.saved.written - first, np.bool_)
-        items = math.prod(column.shape)
+        items, decode = math.prod(column.shape), self._options.decode
         values: NDArray[Any] = np.empty((layout.capacity, *column.shape), np.dtype(object))
         for segment in self.saved.segments:
             saved = segment.objects.get(column.name)
             if saved is None:
                 continue
-            found = self._read_objects(saved, items)
+            read = partial(read_objects, self._disk, saved, items, decode)
+            found = self._salvaged(read)
             low = max(saved.first, first)
             damaged[low - first : max(low, saved.stop) - first] = found is None
             if found is not None:
@@ -229,38 +231,12 @@ class RingReader:
         load_objects(column, values[: min(self.saved.written, len(values))])
         return damaged
 
-    def _read_objects(self, saved: ObjectFiles, items: int) -> Any:
-        decode = self._options.decode
-        return self._salvaged(lambda: read_objects(self._disk, saved, items, decode))
-
-    # ------------------------------------------------------------------ what is left
-
-    def _report_lost(self, missing: NDArray[np.bool_]) -> None:
-        """Report the number of rows that are in no intact file."""
-        if not missing.any():
-            return
-        lost = f"{np.count_nonzero(missing)} of {len(missing)} rows are lost"
-        if self._salvage is None:
-            raise DamagedError(f"{lost}: they are in no file")
-        self._salvage(lost)
-
-    @staticmethod
-    def _add_lost(
-        missing: NDArray[np.bool_],
-        damaged: NDArray[np.bool_],
-        low: int,
-        first: int,
-        after: int,
-        reach: int,
-    ) -> None:
-        """Mark rows that lack something: their own bytes, or those of rows that they refer to."""
-        for place in _runs(damaged):
-            start, stop = place[0] + low - reach, place[1] + low + after
-            missing[max(0, start - first) : max(0, stop - first)] = True
+    # ------------------------------------------------------------------ chained fields, header
 
     def _fill_chains(
         self, layout: Layout, ring: Ring, first: int, missing: NDArray[np.bool_]
     ) -> None:
+        """Load the overflow and the newest values of chained fields, and mark rows without them."""
         for chain in ring.chains:
             before = 0
             if isinstance(chain, FrameStack):
@@ -269,12 +245,10 @@ class RingReader:
             overflow = []
             for k, aside in enumerate(chain.asides):
                 ids, values, damaged = self._read_overflow(f"{k} of {chain.name}", aside.nbytes)
-                from_here = int(np.searchsorted(ids, first - before))  # they ascend
-                overflow.append((ids[from_here:], values[from_here:]))
-                for start, stop in damaged:
-                    place = np.zeros(len(missing), np.bool_)
-                    place[max(0, start - first) : max(0, stop - first)] = True
-                    self._add_lost(missing, place, first, first, before, reach)
+                start = int(np.searchsorted(ids, first - before))  # ids ascend
+                overflow.append((ids[start:], values[start:]))
+                runs = [(max(0, low - first), max(0, stop - first)) for low, stop in damaged]
+                _mark(missing, [run for run in runs if run[0] < run[1]], before, reach)
             files, n_envs = self.saved.newest[chain.name], layout.n_envs
             latest = self._array(files.values.expect(BYTE, n_envs, chain.nbytes))
             seen = self._array(files.is_there.expect(BYTE, n_envs))
@@ -286,7 +260,7 @@ class RingReader:
         is_known = np.zeros(layout.n_envs, np.bool_)
         is_known[newest[~missing[newest - first]] % layout.n_envs] = True
         for chain in () if is_known.all() else ring.chains:
-            # A value that would go on from a lost row is stored whole.
+            # The next value of a stream whose newest row is lost is stored whole.
             latest, seen, overflow = chain.save()
             load_chain(chain, (latest, seen * is_known, overflow))
 
@@ -322,7 +296,7 @@ class RingReader:
         first: int,
         missing: NDArray[np.bool_],
     ) -> None:
-        """Set the words of the header but those that are counted, and flags of absent rows."""
+        """Set the header, without the number of absent rows, and the flags of absent rows."""
         saved = self.saved
         stored = min(saved.written, layout.capacity)
         if first > saved.written - stored or missing.any():
@@ -334,7 +308,7 @@ class RingReader:
                 runs = layout.block(arena, f"runs of {stack.name}")[:stored]
                 runs[~there] = stack.depth - 1
         base, span = saved.handle_base, saved.layout.span
-        if layout.span != span:  # old handles become those of rows that were dropped
+        if layout.span != span:  # handles of the saved ring must name no row of this one
             base = -(-(base + span + saved.written) // layout.span) * layout.span
         state = layout.state(arena)
         state[:] = 0
@@ -346,7 +320,7 @@ class RingReader:
 
 
 def read_objects(disk: Disk, saved: ObjectFiles, items: int, decode: Decode | None) -> list[Any]:
-    """Python objects from the files of their lengths and bytes; ``items`` of each row."""
+    """Python objects from the files of their lengths and bytes; a row has ``items`` of them."""
     if decode is None:
         raise TypeError(
             "the checkpoint has Python objects as bytes: hand over decode=, the inverse of the "
@@ -364,7 +338,7 @@ def read_objects(disk: Disk, saved: ObjectFiles, items: int, decode: Decode | No
 
 
 def _check_dtype(file: File, part: Part) -> None:
-    """Raise ``DamagedError`` unless a file has the values of a part."""
+    """Raise ``DamagedError`` unless the dtype of a file is that of a part, or has its fields."""
     own, given = [part.dtype], [file.dtype]
     if part.name == "records":
         *names, flags = part.dtype.names or ()
@@ -376,7 +350,7 @@ def _check_dtype(file: File, part: Part) -> None:
 
 
 def _convert(values: Bytes, dtype: np.dtype[Any], to: Bytes, part: Part) -> None:
-    """Rows of records with other fields, field by field."""
+    """Copy records that have other fields, field by field."""
     given = values.reshape(-1).view(dtype)
     out = to.reshape(-1).view(part.dtype)
     assert part.dtype.names is not None
@@ -386,7 +360,13 @@ def _convert(values: Bytes, dtype: np.dtype[Any], to: Bytes, part: Part) -> None
     out[part.dtype.names[-1]] = given[dtype.names[-1]]
 
 
-def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First and last place (exclusive) of each run of true values."""
+def _runs(mask: NDArray[np.bool_], shift: int) -> list[tuple[int, int]]:
+    """Start and stop of each run of true values, plus ``shift``."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2) + shift]
+
+
+def _mark(missing: NDArray[np.bool_], runs: list[tuple[int, int]], after: int, before: int) -> None:
+    """Mark the rows of runs, and the rows ``after`` and ``before`` each run that refer to it."""
+    for start, stop in runs:
+        missing[max(0, start - before) : max(0, stop + after)] = True

@@ -1,7 +1,7 @@
-"""Writes the rows of a ring as segments, beside those that the previous state has already.
+"""Writes the rows of a ring as segments.
 
-The files of a segment are new ones, or those of the previous state if no row of it was edited.
-Not here: which segments are written (``_segments.plan``), and the order of a save (``_save``).
+A segment without new or edited rows takes over the files of the previous state. Not here: the
+choice of segments (``_segments.plan``), and the order of a save (``_save``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._options import Codec, Encode
 from cpprb_like.checkpoint._savable import RowsToSave
-from cpprb_like.checkpoint._segments import Index, Part
+from cpprb_like.checkpoint._segments import Part
 from cpprb_like.checkpoint._state import (
     File,
     NewestFiles,
@@ -42,15 +42,15 @@ from cpprb_like.errors import DamagedError
 
 __all__ = ["Files", "PreviousState", "RingWriter", "refuse_objects", "write_objects"]
 
-MOST_OPEN = 8  # files before they are synchronised; each may have 32 MiB on their way to the disk
-COPIED_NBYTES = 1 << 24  # at most, of rows that the snapshot copies, in a few milliseconds
+MOST_OPEN = 8  # files that are not synchronised yet, of up to 32 MiB each
+COPIED_NBYTES = 1 << 24  # most bytes of rows that a snapshot copies; a copy takes milliseconds
 
 
 class Files:
     """Writes the files of a state.
 
-    A file is synchronised after the next ones were written, so that the disk works in between.
-    ``watch`` is called with the bytes of each piece.
+    A file is synchronised after the next files were written, so that the disk works meanwhile.
+    ``watch`` is called with the number of bytes of each piece.
     """
 
     def __init__(self, disk: Disk, number: int, codec: Codec, watch: Callable[[int], None]) -> None:
@@ -58,14 +58,12 @@ class Files:
         self._watch = watch
         self._codec = codec
         self._names = (f"s{number}-{place}.npy" for place in itertools.count())
-        self._open: deque[Any] = deque()  # files that were not synchronised, oldest first
+        self._open: deque[Any] = deque()  # files that are not synchronised, oldest first
 
     def write(self, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterator[Bytes]) -> File:
-        """Write an array whose bytes come in pieces."""
-        name = next(self._names)
-        file, output = _arrays.write(
-            self._disk, name, dtype, shape, self._watched(pieces), self._codec
-        )
+        """Write the bytes of an array, given in pieces."""
+        watched, name = self._watched(pieces), next(self._names)
+        file, output = _arrays.write(self._disk, name, dtype, shape, watched, self._codec)
         self._open.append(output)
         self.sync(MOST_OPEN)
         return file
@@ -80,13 +78,13 @@ class Files:
         return self.write(array.dtype, array.shape, _pieces_of(array))
 
     def sync(self, most: int = 0) -> None:
-        """Return when all bytes of all files, but the newest ``most``, are on the disk."""
+        """Synchronise all files but the newest ``most``, and close them."""
         while len(self._open) > most:
             with contextlib.closing(self._open.popleft()) as output:
                 output.sync()
 
     def close(self) -> None:
-        """Close open files, synchronised or not."""
+        """Close all files without synchronising them."""
         while self._open:
             self._open.popleft().close()
 
@@ -98,13 +96,13 @@ def _pieces_of(array: NDArray[Any]) -> Iterator[Bytes]:
 
 
 class PreviousState:
-    """The newest state of a folder, whose files a save may take over."""
+    """The newest state of a folder; a save may take over its files."""
 
     def __init__(self, disk: Disk) -> None:
         there = _manifest.numbers(disk)
         self._disk = disk
         self.following = _manifest.unused_number(disk)
-        self.state: State | None = None  # without a state whose files are all there
+        self.state: State | None = None  # None unless all files of the newest state exist
         if there:
             with contextlib.suppress(DamagedError):
                 found = _manifest.read(disk, there[-1])
@@ -113,7 +111,7 @@ class PreviousState:
 
     @property
     def id(self) -> str:
-        """The id of the state."""
+        """The id of the state; empty without a state."""
         return "" if self.state is None else self.state.id
 
     def _is_there(self, file: File) -> bool:
@@ -123,14 +121,18 @@ class PreviousState:
             return False
 
     def sync(self, segments: list[Segment]) -> None:
-        """Return when the files of segments that a new state takes over are on the disk."""
+        """Synchronise the files of these segments, unless their state is synchronised."""
         if self.state is not None and not self.state.synchronised:
             for file in files_of(tuple(segments)):
                 self._disk.sync(file.name)
 
 
 class RingWriter:
-    """The rows of one ring: planned while writers wait, and written afterwards."""
+    """The rows of one ring: planned while writers wait, written afterwards.
+
+    ``is_still`` promises that no row changes before the end of the save, so nothing is copied.
+    Otherwise the snapshot has copies of flags and index bytes, and of all rows if they are few.
+    """
 
     def __init__(self, holder: Any, number: int, previous: PreviousState, is_still: bool) -> None:
         rows: RowsToSave = holder._rows_to_save()
@@ -155,12 +157,14 @@ class RingWriter:
         self._plan = _segments.plan(ring, self._parts, beside, known, tracker)
         self._moment = ring.now()
         self._first = self._oldest = ring.written - ring.stored
-        self._index = Index(rows.layout, rows.arena, self._parts)
-        for segment in () if is_still else self._plan.write:
-            self._index.take(*self._range(segment))
         self._is_still = is_still
         self._is_copied = self.nbytes <= COPIED_NBYTES and not is_still
-        self._frozen = self._freeze() if self._is_copied else {}
+        flags = _segments.flags_of(rows.layout, rows.arena)
+        self._frozen = {
+            (part.name, segment): part.frozen(low, high)
+            for part, segment, low, high in self._parts_to_write(flags, *self._parts)
+            if self._is_copied or (part.is_index and not is_still)
+        }
         self._last = {
             (chain.name, k): aside.last
             for chain in ring.chains
@@ -175,7 +179,11 @@ class RingWriter:
                 for segment in self._plan.write
             }
         self._newest = {chain.name: chain.newest() for chain in ring.chains}
-        self._objects = {column.name: self._copy_objects(column) for column in objects}
+        slots = np.arange(self._first, ring.written) % ring.capacity
+        # References to the objects of all rows, by row id from the oldest.
+        self._objects: dict[str, Any] = {
+            column.name: cast("Any", column.objects)[slots] for column in objects
+        }
         self.saved = SavedRing(
             layout=layout,
             written=ring.written,
@@ -190,52 +198,36 @@ class RingWriter:
             segments=(),
             newest={},
         )
-        # The new tracker records edits from now on; that of the previous state stays until ``put``.
+        # From now on the new tracker records edits; the previous tracker stays until ``put``.
         self._edits.begin(ring, self._tracker)
 
     @property
     def nbytes(self) -> int:
-        """Bytes to be written, about."""
-        return sum((high - low) * part.nbytes for part, _, low, high in self._parts_to_write())
+        """Approximate number of bytes to be written."""
+        parts = self._parts_to_write(*self._parts)
+        return sum((high - low) * part.nbytes for part, _, low, high in parts)
 
-    def _parts_to_write(self) -> Iterator[tuple[Part, int, int, int]]:
-        """Each part of each segment to be written: its segment and its rows."""
+    def _parts_to_write(self, *parts: Part) -> Iterator[tuple[Part, int, int, int]]:
+        """Each of the parts in each segment to be written, with the segment and its rows."""
         for number in self._plan.write:
-            for part in self._parts:
-                low, high = self._part_range(part, number)
+            for part in parts:
+                low, high = self._range(number, part.before)
                 if low < high:
                     yield part, number, low, high
-
-    def _freeze(self) -> dict[tuple[str, int], Part]:
-        """Copies of the parts to be written, by segment."""
-        return {
-            (part.name, number): part.frozen(low, high)
-            for part, number, low, high in self._parts_to_write()
-        }
 
     def _aside_range(self, name: str, k: int, number: int) -> tuple[int, int]:
         """The rows of a segment that may have values in an overflow."""
         rows = self._plan.segment_rows
         return number * rows, min((number + 1) * rows, self._last[name, k] + 1)
 
-    def _copy_objects(self, column: Any) -> NDArray[Any]:
-        """References to the objects of all rows, by row id from the oldest."""
-        slots = np.arange(self._first, self._moment.written) % self._ring.capacity
-        found: NDArray[Any] = column.objects[slots]
-        return found
-
-    def _range(self, number: int) -> tuple[int, int]:
+    def _range(self, number: int, before: int = 0) -> tuple[int, int]:
+        """The rows of a segment that the state needs, with ``before`` rows before its oldest."""
         rows = self._plan.segment_rows
-        low = max(number * rows, self._oldest)
+        low = max(number * rows, self._oldest - before, 0)
         return low, max(low, min((number + 1) * rows, self._moment.written))
 
-    def _part_range(self, part: Part, number: int) -> tuple[int, int]:
-        rows = self._plan.segment_rows
-        stop = min((number + 1) * rows, self._moment.written)
-        return part.range(number * rows, stop, self._oldest)
-
     def write(self, files: Files, previous: PreviousState, encode: Encode | None) -> None:
-        """Write what was planned."""
+        """Write the files of the plan."""
         previous.sync(self._plan.known)
         segments = self._plan.known
         segments += [self._write_segment(number, files, encode) for number in self._plan.write]
@@ -249,9 +241,10 @@ class RingWriter:
     def _write_segment(self, number: int, files: Files, encode: Encode | None) -> Segment:
         parts = {}
         for part in self._parts:
-            low, high = self._part_range(part, number)
+            low, high = self._range(number, part.before)
             if low < high:
-                pieces = self._frozen.get((part.name, number), part).pieces(low, high, self._index)
+                flags = self._frozen.get(("flags", number)) if part is self._parts[0] else None
+                pieces = self._frozen.get((part.name, number), part).pieces(low, high, flags)
                 file = files.write(part.dtype, (high - low, *part.shape), pieces)
                 parts[part.name] = PartFile(file, low, high)
         low, high = self._range(number)
@@ -276,13 +269,14 @@ class RingWriter:
         return found
 
     def settle(self, files: Files, encode: Encode | None) -> None:
-        """Leave out rows that were overwritten, and write edited segments again; writers wait."""
+        """Leave out overwritten rows, and write segments with edited rows again; writers wait."""
         ring, moment = self._ring, self._moment
         if self._is_copied:
             return
         if ring.clears != moment.clears:
             raise RuntimeError("the buffer was cleared while it was saved; the folder is as it was")
-        if self._is_still and not self._is_same():
+        begun = self.saved.written, self.saved.edits, self.saved.episode_lens
+        if self._is_still and begun != (ring.written, ring.now().edits, episode_lens(ring)):
             raise RuntimeError(
                 "encode= or a signal handler changed the buffer while it was saved; the folder is "
                 "as it was"
@@ -310,29 +304,23 @@ class RingWriter:
         )
         self.saved = replace(self.saved, oldest=oldest, segments=segments)
 
-    def _is_same(self) -> bool:
-        """Whether the ring is what it was when the save began."""
-        ring, saved = self._ring, self.saved
-        now = ring.written, ring.now().edits, episode_lens(ring)
-        return now == (saved.written, saved.edits, saved.episode_lens)
-
     def commit(self, state: str, previous: str) -> None:
-        """Note that the state of this id is there, in place of the previous one."""
+        """End a save that made the state of this id; ``previous`` is the id of the state before."""
         self._edits.put(self._ring, state, self._number, self._tracker, previous)
         self._edits.end(self._ring, self._tracker)
 
     def abandon(self) -> None:
-        """Note that no state was saved."""
+        """End a save that made no state."""
         self._edits.end(self._ring, self._tracker)
 
 
 def episode_lens(ring: Ring) -> tuple[int, ...]:
-    """Steps of the open episode of each stream."""
+    """Number of steps of the open episode of each stream."""
     return tuple(ring.episode_len(stream) for stream in range(ring.n_envs))
 
 
 def refuse_objects(name: str) -> NoReturn:
-    """Raise ``TypeError``: there is no ``encode`` for Python objects."""
+    """Raise ``TypeError``: Python objects cannot be saved without ``encode``."""
     raise TypeError(
         f"{name!r} holds Python objects, of which a checkpoint knows no bytes: hand over "
         "encode=, a function of an object that returns bytes, and decode= to load"
@@ -342,7 +330,7 @@ def refuse_objects(name: str) -> NoReturn:
 def write_objects(
     files: Files, values: Iterable[Any], encode: Encode | None, name: str
 ) -> ObjectFiles:
-    """Write Python objects as bytes."""
+    """Write the bytes of Python objects."""
     if encode is None:
         refuse_objects(name)
     found = []

@@ -1,7 +1,7 @@
 """``Savable``: base classes of objects that are saved, and the edits since a save.
 
-Buffers derive from these, so they import nothing that writes or reads files (``_save``, ``_load``):
-``save`` and ``load`` import it.
+Buffers derive from these classes without importing what writes or reads files (``_save``,
+``_load``): the methods ``save`` and ``load`` import it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["EditsSinceSave", "HoldsObjects", "HoldsRows", "RowsToSave", "Savable
 class Savable:
     """Base class of everything that a checkpoint can hold by itself."""
 
-    NOT_SAVED: ClassVar[tuple[str, ...]] = ()  # attributes that ``load`` takes from the caller
+    NOT_SAVED: ClassVar[tuple[str, ...]] = ()  # attributes that the caller of ``load`` passes
 
 
 class HoldsRows:
-    """Base class of holders of a ring: rows go to segments, attributes to the manifest."""
+    """Base class of holders of a ring, whose rows are saved as segments."""
 
     def _rows_to_save(self) -> RowsToSave:
-        """The layout, the memory, the ring, its edits, and the attributes."""
+        """The layout, memory, ring, edits and attributes of this holder."""
         raise NotImplementedError
 
     def _open_saved(self, attributes: dict[str, Any], reader: RingReader, target: Target) -> None:
-        """Fill a blank object with the rows of a reader, in a target, and with these attributes."""
+        """Fill an object from ``__new__`` with these attributes and the rows of a reader."""
         raise NotImplementedError
 
     def _expect_no_file(self) -> None:
@@ -45,12 +45,12 @@ class HoldsRows:
         raise NotImplementedError
 
     def _take_over(self, other: Any, swap: Callable[[Any], Any]) -> None:
-        """Take all of another object. ``swap`` returns the part that replaces one of its parts."""
+        """Take the state of another object. ``swap`` replaces each part by the part to use."""
         raise NotImplementedError
 
 
 class HoldsObjects:
-    """Base class of holders of the caller's Python objects, which only ``encode`` can write."""
+    """Base class of holders of the caller's Python objects, which ``encode`` turns into bytes."""
 
     OBJECTS: ClassVar[tuple[str, ...]] = ()  # attributes that are lists of objects
 
@@ -66,10 +66,11 @@ class RowsToSave(NamedTuple):
 
 
 class EditsSinceSave:
-    """Slots of a buffer that were edited since each of its last few saves, by id of the state.
+    """The slots of a buffer that were edited since each of its last saves, by id of the state.
 
-    ``identity`` is that attribute of what is saved, if other processes write the rows. Their edits
-    are counted and not recorded, so they are known only if there were none.
+    If other processes write the rows, ``identity`` is the id of their shared replay, which the root
+    of the state has too. Their edits are counted without their slots, so the slots are known only
+    if the count is the same.
     """
 
     MOST = 3
@@ -84,12 +85,12 @@ class EditsSinceSave:
     ) -> Tracker | None:
         """Edits since a state in which the ring has this number; None if they are unknown.
 
-        The ring of the state has the same fields, and was not cleared since.
+        The caller has checked that the ring has the same fields and was not cleared since.
         """
         if self._identity:
-            # Ends of episodes are not counted. Without absent rows they mark one of the newest
-            # rows, which are written again. The copy of a shard may have ended an episode before
-            # rows that it left out; then the state has absent rows.
+            # Ends of episodes are not counted. Without absent rows, an end is in one of the newest
+            # rows, which are written again. With absent rows, the copy of a shard may have ended
+            # an episode earlier.
             saved = state.rings[number]
             is_same = root.attribute("identity") == self._identity
             is_same = is_same and saved.edits == ring.now().edits and not (absent or saved.absent)
@@ -98,7 +99,7 @@ class EditsSinceSave:
         return tracker if known == number else None
 
     def begin(self, ring: Ring, tracker: Tracker) -> None:
-        """Record edits in a tracker from now on: a save begins."""
+        """Begin a save, whose tracker records edits from now on."""
         self._running.append(tracker)
         self._track(ring)
 
@@ -108,7 +109,7 @@ class EditsSinceSave:
         self._track(ring)
 
     def put(self, ring: Ring, state: str, number: int, tracker: Tracker, previous: str) -> None:
-        """Keep a tracker for the state of this id, in place of that of ``previous``."""
+        """Use a tracker for the state of this id, in place of the tracker of ``previous``."""
         self._since.pop(previous, None)
         self._since[state] = number, tracker
         while len(self._since) > self.MOST:

@@ -1,9 +1,9 @@
 """Saving: takes a snapshot of an object, and writes its files and manifest in order.
 
-A snapshot is taken while writers wait: it has the row ids, copies of index bytes and attributes,
-and the plan of segments. Files are written next, which takes long; writers need not wait for it.
-The manifest comes last. Not here: rows (``_ring_writer``), other values (``_values``), and the
-methods that users call (``_saved``).
+Writers wait while the snapshot is taken. It has the row ids, copies of index bytes and attributes,
+and the plan of segments. The files are written next, while writers may go on. The manifest is
+written last. Not here: rows (``_ring_writer``), other values (``_values``), and the methods that
+users call (``_saved``).
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ class Job:
         return encoder.holders
 
     def run(self) -> None:
-        """Save; writers wait until all is there."""
+        """Save while writers wait."""
         self.disk.make()
         with self.disk.locked():
             self.hold(lambda: self.begin(is_still=True).write())
 
     def begin(self, *, is_still: bool = False) -> Snapshot:
-        """Take a snapshot, while writers wait; the folder is locked by the caller.
+        """Take a snapshot, while writers wait. The caller has locked the folder.
 
-        ``is_still`` promises that no row changes until all is written, so nothing is copied.
+        For ``is_still`` see ``RingWriter``.
         """
         previous = PreviousState(self.disk)
         begun: Snapshot = self.hold(lambda: Snapshot(self, previous, is_still))
         return begun
 
     def hold(self, call: Callable[[], Any]) -> Any:
-        """``call()`` while no thread writes to a buffer; these are locked in a fixed order."""
+        """``call()`` while no thread writes to a buffer. Buffers are locked in a fixed order."""
         holders: list[Any] = sorted(self.holders, key=id, reverse=True)
         for holder in holders:
             call = partial(holder._hold, True, call)
@@ -85,7 +85,7 @@ class Job:
 
 
 class Snapshot:
-    """A save whose content is known, and whose files are not written yet."""
+    """The content of a save, of which no file is written yet."""
 
     def __init__(self, job: Job, previous: PreviousState, is_still: bool) -> None:
         self._job = job
@@ -107,12 +107,12 @@ class Snapshot:
         )
 
     def abandon(self) -> None:
-        """Note that no state was saved."""
+        """End a save that made no state."""
         for ring in self._rings:
             ring.abandon()
 
     def write(self) -> None:
-        """Write all files, and the manifest; if it raises, the folder has its old states."""
+        """Write all files and the manifest. If this raises, the folder has its old states."""
         try:
             self._write()
         except BaseException:
@@ -133,7 +133,7 @@ class Snapshot:
         _manifest.clean(disk, options.keep, self._previous.state, state)
 
     def _write_files(self, files: Files) -> State:
-        """Write all files; returns the state that they make."""
+        """Write all files, and return the state that they form."""
         job, encode = self._job, self._job.options.encode
         for ring in self._rings:
             ring.write(files, self._previous, encode)
@@ -173,21 +173,16 @@ class Saving:
         self._thread = threading.Thread(target=self._run, name="save")
 
     def _start(self) -> None:
-        """Take the snapshot in this thread; the other one writes."""
+        """Take the snapshot in this thread, and start the thread that writes."""
         disk = self._job.disk
         disk.make()
         self._lock = disk.locked()
-        self._lock.__enter__()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(self._lock)
             self._begun = self._job.begin()
-            try:
-                self._thread.start()
-            except BaseException:
-                self._begun.abandon()
-                raise
-        except BaseException:
-            self._lock.__exit__(None, None, None)
-            raise
+            undo.callback(self._begun.abandon)
+            self._thread.start()
+            undo.pop_all()
 
     def _run(self) -> None:
         try:

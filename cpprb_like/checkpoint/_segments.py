@@ -1,10 +1,10 @@
-"""The rows of a ring as segments: files of so many rows by row id, which are never changed.
+"""Segments: immutable files of consecutive rows of a ring, by row id.
 
-A segment has the rows ``number * segment_rows`` and up; of these, a state needs those that were in
-the ring. What a row has is divided into *parts*: the records, each large field, the frames of a
-stack, and a byte or two about where derived values are. A save that follows another one writes the
-segments that have new or edited rows. Not here: reading them back (``_ring_reader``), the rest of a
-buffer (``_values``).
+Segment ``number`` has the rows from ``number * segment_rows`` on. A state needs the rows that were
+in the ring. The bytes of a row are divided into *parts*: the record, each large field, the frames
+of a stack, and index bytes, which say where derived values are. A later save writes only the
+segments with new or edited rows. Not here: the loading of segments (``_ring_reader``), and other
+values of a buffer (``_values``).
 """
 
 from __future__ import annotations
@@ -23,57 +23,39 @@ from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 from cpprb_like.checkpoint._state import Ring as SavedRing
 from cpprb_like.checkpoint._state import Segment
 
-__all__ = [
-    "Index",
-    "Part",
-    "Plan",
-    "flags_name",
-    "parts_of",
-    "plan",
-    "record_dtype",
-]
-
+__all__ = ["Part", "Plan", "flags_name", "flags_of", "parts_of", "plan", "record_dtype"]
 
 SEGMENT_NBYTES = 1 << 25
 BYTE = np.dtype(np.uint8)
 
 
 class Part(NamedTuple):
-    """Something that each row has: bytes at ``row id % len(memory)``."""
+    """Bytes of every row, at the place ``row id % len(memory)``."""
 
     name: str
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]  # of a row, in the file
+    shape: tuple[int, ...]  # of a row in the file
     memory: Bytes  # (slots, bytes)
-    before: int = 0  # rows older than the oldest one that are needed as well
-    is_index: bool = False  # changes with later rows, so it is copied when a save begins
+    before: int = 0  # number of rows older than the oldest one that a state also needs
+    is_index: bool = False  # later rows change these bytes, so a save copies them at its start
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a row."""
+        """Bytes of a row in this part."""
         return int(self.memory.shape[1])
 
     def put(self, slots: slice, entries: Bytes) -> None:
-        """Set the rows in these slots to entries of a file."""
+        """Copy entries of a file to these slots."""
         _whole(self.memory)[slots] = _whole(entries)
 
-    def range(self, first: int, stop: int, oldest: int) -> tuple[int, int]:
-        """The rows from ``first`` to ``stop`` that a state with this oldest row needs."""
-        low = max(first, oldest - self.before, 0)
-        return low, max(low, stop)
-
-    def copy(self, low: int, high: int) -> Bytes:
-        """The bytes of the rows from ``low`` to ``high``."""
-        out = np.empty((high - low, self.nbytes), np.uint8)
-        self._copy_to(out, low)
-        return out
-
     def frozen(self, low: int, high: int) -> Part:
-        """The part with memory of its own, for the rows from ``low`` to ``high``."""
-        own = np.roll(self.copy(low, high), low % (high - low), axis=0)
-        return self._replace(memory=own)
+        """The part with a copy of the rows from ``low`` to ``high`` as its memory."""
+        own = np.empty((high - low, self.nbytes), np.uint8)
+        self._copy_to(own, low)
+        return self._replace(memory=np.roll(own, low % (high - low), axis=0))
 
     def _copy_to(self, out: Bytes, low: int) -> None:
+        """Copy the rows from ``low`` on, as many as ``out`` has."""
         slots = len(self.memory)
         done = 0
         while done < len(out):
@@ -82,25 +64,29 @@ class Part(NamedTuple):
             _whole(out)[done : done + n] = _whole(self.memory)[slot : slot + n]
             done += n
 
-    def pieces(self, low: int, high: int, index: Index) -> Iterator[Bytes]:
-        """The bytes of the rows from ``low`` to ``high``, in arrays of some MiB."""
+    def pieces(self, low: int, high: int, flags: Part | None) -> Iterator[Bytes]:
+        """The bytes of the rows from ``low`` to ``high``, in arrays of about 1 MiB.
+
+        ``flags`` is a copy of the flags of these records, for records that are no copy.
+        """
         step = max(1, CHUNK_NBYTES // max(1, self.nbytes))
         buffer = np.empty((min(step, high - low), self.nbytes), np.uint8)
         for start in range(low, high, step):
             piece = buffer[: min(step, high - start)]
             self._copy_to(piece, start)
-            index.put(self, piece, start)
+            if flags is not None:
+                flags._copy_to(piece[:, -1:], start)
             yield piece.reshape(-1)
 
 
 def _whole(rows: Bytes) -> NDArray[Any]:
-    """Rows of bytes as one value each, which NumPy copies faster where they are apart in memory."""
+    """Rows of bytes as one value each: NumPy copies strided rows of this form faster."""
     nbytes = rows.shape[1]
     return rows.view(f"V{nbytes}")[:, 0] if nbytes and len(rows) else rows
 
 
 def flags_name(names: tuple[str, ...]) -> str:
-    """The name of the flags in a record: ``flags``, unless a field is called so."""
+    """The name of the flags in a record: ``flags``, unless a field has this name."""
     name = "flags"
     while name in names:
         name += "_"
@@ -108,12 +94,12 @@ def flags_name(names: tuple[str, ...]) -> str:
 
 
 def record_dtype(layout: Layout) -> np.dtype[Any]:
-    """The records in a file as a structured dtype: fields under their names, and the flags."""
+    """The structured dtype of records in a file: fields by name, and the flags."""
     offset, _, used = layout.record
     names, formats, offsets = [], [], []
     in_record = [number for number in range(len(layout.offsets)) if layout.in_record(number)]
     fields = layout.schema.fields
-    # A field without bytes is before the one that shares its place.
+    # A field without bytes comes before the field at the same offset.
     for number in sorted(in_record, key=lambda one: (layout.offsets[one], fields[one].nbytes)):
         field = fields[number]
         # NumPy has no field without a name.
@@ -130,7 +116,7 @@ def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
     """The parts of a layout's rows; records first."""
     schema, capacity = layout.schema, layout.capacity
     dtype = record_dtype(layout)
-    records = layout.records(arena)[:, : dtype.itemsize]  # without their padding
+    records = layout.records(arena)[:, : dtype.itemsize]  # without the padding
     parts = [Part("records", dtype, (), records)]
     for number, field in enumerate(schema.fields):
         is_stored = field.name not in schema.chained and not field.dtype.hasobject
@@ -152,45 +138,21 @@ def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
     return parts
 
 
-class Index:
-    """Copies of what later rows change: flags of records, and where derived values are.
-
-    They are taken at the moment of a save, while writers wait, of the rows that it will write.
-    """
-
-    def __init__(self, layout: Layout, arena: Bytes, parts: list[Part]) -> None:
-        self._flags = Part("flags", BYTE, (), layout.flags(arena).reshape(-1, 1))
-        self._records = parts[0]
-        self._indexes = [part for part in parts if part.is_index]
-        self._ranges: list[tuple[int, int, dict[str, Bytes]]] = []
-
-    def take(self, low: int, high: int) -> None:
-        """Copy what the rows from ``low`` to ``high`` have."""
-        found = {part.name: part.copy(low, high) for part in (self._flags, *self._indexes)}
-        self._ranges.append((low, high, found))
-
-    def put(self, part: Part, piece: Bytes, start: int) -> None:
-        """Set the copies in the bytes of the rows from ``start`` on."""
-        if not (part is self._records or part.is_index):
-            return
-        name, to = ("flags", piece[:, -1:]) if part is self._records else (part.name, piece)
-        stop = start + len(piece)
-        for low, high, found in self._ranges:
-            first, end = max(low, start), min(high, stop)
-            if first < end:
-                to[first - start : end - start] = found[name][first - low : end - low]
+def flags_of(layout: Layout, arena: Bytes) -> Part:
+    """The flags of the records, which end each record too."""
+    return Part("flags", BYTE, (), layout.flags(arena).reshape(-1, 1), 0, True)
 
 
 class Plan(NamedTuple):
-    """The segments of a save: those of the previous state, and those to be written."""
+    """The segments of a save."""
 
     segment_rows: int
-    known: list[Segment]  # of the previous state
-    write: list[int]  # numbers
+    known: list[Segment]  # segments of the previous state that stay valid
+    write: list[int]  # numbers of the segments to be written
 
 
 def segment_rows_of(parts: list[Part], beside: int) -> int:
-    """Rows of a segment: a power of two, of some 32 MiB."""
+    """Rows of a segment: a power of two, of about 32 MiB."""
     nbytes = sum(part.nbytes for part in parts) + beside
     rows = max(1, SEGMENT_NBYTES // max(1, nbytes))
     return 1 << (rows.bit_length() - 1)
@@ -205,8 +167,9 @@ def plan(
 ) -> Plan:
     """Decide which segments to write.
 
-    A row has about ``beside`` bytes in no part. ``previous`` is the ring in the previous state, if
-    that has the same rows; ``tracker`` has the slots that were edited since.
+    ``beside`` is the approximate number of bytes of a row in no part. ``previous`` is the ring's
+    entry in the previous state, None if its segments are of no use. ``tracker`` has the slots that
+    were edited since, None if they are unknown.
     """
     written, oldest = ring.written, ring.written - ring.stored
     if previous is None or tracker is None:

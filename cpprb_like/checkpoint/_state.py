@@ -1,7 +1,8 @@
-"""A state of a checkpoint: everything that a manifest says, in frozen dataclasses.
+"""A state of a checkpoint: the content of a manifest, as frozen dataclasses.
 
-A manifest is their JSON (``_fields.json_codec``); each class checks what it says. Not here: the
-bytes of a manifest (``_manifest``), and the JSON of objects in ``State.root`` (``_values``).
+A manifest is the JSON of these classes (``_fields.json_codec``), which check their values. Not
+here: the bytes of a manifest (``_manifest``), and the JSON of objects in ``State.root``
+(``_values``).
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class PartFile:
 
 @dataclass(frozen=True)
 class OverflowFiles:
-    """Values of chained fields that no neighbouring row holds, and the ids of their rows."""
+    """Values of chained fields that no neighbouring row holds, and the ids of the rows."""
 
     ids: File
     values: File
@@ -88,7 +89,7 @@ class OverflowFiles:
 
 @dataclass(frozen=True)
 class ObjectFiles:
-    """Python objects ``first`` up to and without ``stop``: their lengths, and all their bytes."""
+    """Python objects of the rows from ``first`` up to and without ``stop``."""
 
     lengths: File
     data: File
@@ -101,7 +102,7 @@ class ObjectFiles:
 
 @dataclass(frozen=True)
 class NewestFiles:
-    """The newest value of a chained field of each environment, and which environments have one."""
+    """The newest value of a chained field for each environment, and whether there is one."""
 
     values: File
     is_there: File
@@ -109,7 +110,7 @@ class NewestFiles:
 
 @dataclass(frozen=True)
 class Segment:
-    """The rows ``number * segment_rows`` and up."""
+    """The rows from ``number * segment_rows`` on."""
 
     number: int
     parts: dict[str, PartFile]
@@ -151,13 +152,13 @@ class Ring:
 
     @property
     def stored(self) -> int:
-        """Rows that the ring had."""
+        """Number of slots in use."""
         return min(self.written, self.layout.capacity)
 
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An array beside the rows, and its path in the object."""
+    """An array that is no part of a ring, and its path in the object."""
 
     path: str
     file: File
@@ -167,9 +168,9 @@ class ArrayFile:
 class State:
     """A state of a checkpoint."""
 
-    id: str  # that of no other state
+    id: str  # unique among all states of all folders
     number: int
-    synchronised: bool  # present after a crash of the machine too
+    synchronised: bool  # whether the state survives a crash of the machine
     rings: tuple[Ring, ...]
     arrays: tuple[ArrayFile, ...]
     objects: tuple[ObjectFiles, ...]

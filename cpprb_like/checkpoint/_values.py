@@ -1,10 +1,9 @@
-"""Python values <-> JSON: the part of a checkpoint beside rows and arrays.
+"""Python values <-> JSON: all of a checkpoint except rows and arrays.
 
-Numbers, texts, containers, NumPy's dtypes and generators, and objects of classes that are known by
-name: those of this package (``_classes``), and those that the caller hands over. Nothing is
-imported, called or evaluated because a file says so. A function, an environment, or another value
-without such a form is *external*: the JSON has its path, and ``load`` takes the value from its
-caller.
+JSON is made of numbers, texts, containers, NumPy's dtypes and generators, and objects of known
+classes. A known class is one of this package (``_classes``), or one that the caller passes. A file
+cannot cause an import, a call or an evaluation. A value without JSON, such as a function or an
+environment, is *external*: the JSON has its path, and the caller of ``load`` passes the value.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ INLINE_NBYTES = 1024
 SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
 DEEPEST = 60
 MT_WORDS = 624
-MOST_POOL = 1 << 10  # words; to make it takes a time in proportion to their square
+MOST_POOL = 1 << 10  # words; the time to fill a pool grows with the square of its size
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
-# Subclasses of these are saved as they are; ``load`` takes the classes from the caller.
+# Any subclass of these can be saved; the caller of ``load`` passes the class.
 OWN = (HoldsRows, HoldsObjects, Sampler, Layer)
 OF_CALLER = "caller's "
 
 
 class Objects(NamedTuple):
-    """Python objects of the caller, which only ``encode=`` makes bytes of."""
+    """Python objects of the caller, which only ``encode=`` can turn into bytes."""
 
     values: list[Any]
 
 
 class NotSaved(NamedTuple):
-    """A value that ``load`` takes from the caller."""
+    """A value that the caller of ``load`` passes."""
 
     value: Any
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """The attributes of an object: those of its ``__getstate__`` if it has one."""
+    """The attributes of an object, or the result of its ``__getstate__``."""
     own = getattr(type(value), "__getstate__", None)
     state: dict[str, Any] = dict(value.__dict__)
     if own is not None and own is not getattr(object, "__getstate__", None):
@@ -64,7 +63,7 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def give_state(value: Any, state: dict[str, Any]) -> None:
-    """Set attributes as ``state_of`` returns them, by ``__setstate__`` if there is one."""
+    """Set attributes as ``state_of`` returns them, by ``__setstate__`` if the class has one."""
     own = getattr(type(value), "__setstate__", None)
     if own is not None:
         own(value, state)
@@ -73,18 +72,18 @@ def give_state(value: Any, state: dict[str, Any]) -> None:
 
 
 class Encoder:
-    """Makes JSON of values, and collects arrays, holders of rows and objects of the caller."""
+    """Makes JSON of values; collects arrays, holders of rows and Python objects."""
 
     def __init__(self, classes: Iterable[type] = ()) -> None:
         self._classes = frozenset(classes)
         self._seen: dict[int, int] = {}
-        self._alive: list[Any] = []  # so that no id is used again
+        self._alive: list[Any] = []  # references, so that no id is reused
         self.arrays: list[tuple[str, NDArray[Any]]] = []
         self.objects: list[tuple[str, list[Any]]] = []
         self.holders: list[Any] = []
-        self.elements: dict[str, Any] = {}  # by path: objects that keep their identity
+        self.elements: dict[str, Any] = {}  # objects that keep their identity, by path
         self.external: dict[str, Any] = {}
-        self.unfit: list[str] = []  # paths of values that can neither be saved nor be external
+        self.unfit: list[str] = []  # paths of values that are neither saved nor external
 
     def encode(self, value: Any, path: str = "") -> Any:
         """The JSON of the value at ``path``."""
@@ -105,7 +104,7 @@ class Encoder:
             self.objects.append((path, value.values))
             return {"$": "objects", "number": len(self.objects) - 1}
         if isinstance(value, NotSaved):
-            return self._external(value.value, path)
+            return self._shared(value.value, path, is_external=True)
         if isinstance(value, tuple) and type(value) is tuple:
             return {"$": "tuple", "values": self.encode(list(value), path)}
         if isinstance(value, tuple) and self._name(type(value)) is not None:
@@ -138,17 +137,20 @@ class Encoder:
         return self._shared(value, path)
 
     def _name(self, cls: type) -> str | None:
-        """The name of a class; those of the caller cannot be taken for one of this package."""
+        """The name of a class in files; names of the caller's classes have a prefix."""
         known = _classes.name_of(cls)
         if known is None and (cls in self._classes or issubclass(cls, OWN)):
             return OF_CALLER + cls.__name__
         return known
 
-    def _shared(self, value: Any, path: str) -> Any:
-        """The JSON of an object that may be found at several paths."""
+    def _shared(self, value: Any, path: str, *, is_external: bool = False) -> Any:
+        """The JSON of an object, which several paths may have."""
         if id(value) in self._seen:
             return {"$": "again", "number": self._seen[id(value)]}
-        number = self._number(value)
+        number = self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
+        if is_external:
+            return self._external(number, value, path)
         if isinstance(value, np.random.Generator):
             self.elements[path] = value
             return {"$": "generator", "number": number, **self._generator(value, path)}
@@ -167,28 +169,17 @@ class Encoder:
         if name is not None:
             self.elements[path] = value
             attributes = state_of(value)
-            for boxed in value.OBJECTS if isinstance(value, HoldsObjects) else ():
-                attributes |= {boxed: Objects(attributes[boxed])}
-            for left in value.NOT_SAVED if isinstance(value, Savable) else ():
-                attributes |= {left: NotSaved(attributes[left])}
+            for own in value.OBJECTS if isinstance(value, HoldsObjects) else ():
+                attributes |= {own: Objects(attributes[own])}
+            for own in value.NOT_SAVED if isinstance(value, Savable) else ():
+                attributes |= {own: NotSaved(attributes[own])}
             state = self.encode(attributes, path)
             return {"$": "object", "number": number, "class": name, "state": state}
         if not callable(value):
             self.unfit.append(path)
-        return self._noted(number, value, path)
+        return self._external(number, value, path)
 
-    def _number(self, value: Any) -> int:
-        """The number of an object that is found for the first time."""
-        number = self._seen[id(value)] = len(self._seen)
-        self._alive.append(value)
-        return number
-
-    def _external(self, value: Any, path: str) -> Any:
-        if id(value) in self._seen:
-            return {"$": "again", "number": self._seen[id(value)]}
-        return self._noted(self._number(value), value, path)
-
-    def _noted(self, number: int, value: Any, path: str) -> Any:
+    def _external(self, number: int, value: Any, path: str) -> Any:
         self.external[path] = value
         return {"$": "external", "number": number, "path": path, "type": type(value).__name__}
 
@@ -223,7 +214,7 @@ class Encoder:
 
 
 class Source(Protocol):
-    """Arrays, objects and rows of a state, by their numbers."""
+    """The arrays, Python objects and rows of a state, by number."""
 
     def array(self, number: int) -> NDArray[Any]: ...
     def objects(self, number: int) -> list[Any]: ...
@@ -233,7 +224,7 @@ class Source(Protocol):
 class Decoder:
     """Makes values of JSON.
 
-    ``replace`` has values by path, in place of those that were saved, and all external values.
+    ``replace`` has all external values by path, and values that replace saved ones.
     """
 
     def __init__(
@@ -251,7 +242,7 @@ class Decoder:
         self.elements: dict[str, Any] = {}
 
     def finish(self) -> None:
-        """Raise ``ValueError`` if an external value is missing, or a path of ``replace`` is."""
+        """Raise ``ValueError`` for a missing external value, or an unknown path of ``replace``."""
         if self._missing:
             raise ValueError(
                 "functions and environments are not saved, so they are missing here: "
@@ -341,7 +332,7 @@ class Decoder:
         if kind == "generator":
             value = self._generator(saved, path, depth)
         elif kind == "random state":
-            value = np.random.RandomState()  # that keras-gym's buffer has
+            value = np.random.RandomState()  # of the keras-gym buffer
             numbers = self.decode(saved["state"], "$", depth)
             _check_state(numbers, path)
             value.set_state(numbers)
@@ -396,10 +387,10 @@ class Decoder:
 
 
 def _check_state(state: Any, path: str) -> None:
-    """Raise ``DamagedError`` for a state that NumPy accepts and that crashes or hangs its draws.
+    """Raise ``DamagedError`` for a generator state with which NumPy's draws crash or hang.
 
-    NumPy reads beyond the words of MT19937 at a ``pos`` after the last one. A key of zeros, or an
-    even increment of PCG64, may yield zeros only; then a draw of another number never ends.
+    With a ``pos`` after the last word of MT19937, NumPy reads beyond its memory. A key of zeros, or
+    an even increment of PCG64, may yield only zeros; a draw that rejects zeros never ends.
     """
     _check_natural(state, path)
     kind, numbers = state["bit_generator"], state["state"]
@@ -414,7 +405,7 @@ def _check_state(state: Any, path: str) -> None:
 
 
 def _check_natural(state: Any, path: str) -> None:
-    """Raise ``DamagedError`` if there is a negative number in the state of a generator."""
+    """Raise ``DamagedError`` if the state of a generator has a negative number."""
     if isinstance(state, dict):
         for value in state.values():
             _check_natural(value, path)
@@ -431,7 +422,7 @@ def _from_inline(saved: list[Any]) -> NDArray[Any]:
 
 
 def join(path: str, name: str) -> str:
-    """The path of an attribute or entry: ``_`` before a name is left out."""
+    """The path of an attribute or entry, without a leading ``_`` of its name."""
     name = name.lstrip("_") or name
     return f"{path}.{name}" if path else name
 
@@ -447,7 +438,7 @@ class Node(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The tag: ``rows``, ``object``, ``external`` and so on."""
+        """The tag: ``rows``, ``object``, ``external`` or another."""
         return str(self.saved.get("$"))
 
     @property
@@ -471,7 +462,7 @@ class Node(NamedTuple):
         return int(self.saved["ring"])
 
     def attribute(self, name: str) -> Any:
-        """The JSON of an attribute of an object; None if there is none."""
+        """The JSON of an attribute of an object; None for an unknown attribute."""
         return self.saved["state"].get(name)
 
     def without(self, name: str) -> Any:

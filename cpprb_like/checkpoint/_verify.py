@@ -1,8 +1,8 @@
 """``verify``: checks every file of a checkpoint, and counts the rows that damage costs.
 
-Each file that a state names is read once and not stored: its length, its checksum, and the header
-that the manifest promises. Rows are read into memory only where something is damaged, to count
-those that are lost.
+Each file that a state names is read once, without storing it: the length, the checksum and the
+header must be those of the manifest. Rows of a ring are loaded only if one of its files is damaged,
+to count the lost rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Damage", "Verdict", "verify"]
 
 
 class Damage(NamedTuple):
-    """A damaged file: its name, what it holds, and what is wrong."""
+    """A damaged file: its name, its content in words, and its fault."""
 
     name: str
     content: str
@@ -36,12 +36,13 @@ class Verdict(NamedTuple):
     Attributes
     ----------
     number : int
-        Of the state.
+        Number of the state.
     files, nbytes : int
-        How many files it has, and their bytes as the manifest says.
+        Number of its files, and their bytes in the manifest.
     damage : list of Damage
+        The damaged files.
     lost : dict of int to (int, int)
-        By number of a ring: rows that are lost, and rows that there were.
+        By number of a ring with damaged files: the lost rows, and the rows that were saved.
     fatal : str
         Why the state cannot be loaded, even with ``salvage=True``; ``""`` if it can.
     """
@@ -60,7 +61,7 @@ class Verdict(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A file of a state, and its content in words."""
+    """A file of a state, its content in words, and the number of its ring."""
 
     file: File
     content: str
@@ -121,7 +122,7 @@ def _judge(disk: Disk, number: int, known: dict[File, str]) -> Verdict:
             continue
         damage.append(Damage(use.file.name, use.content, known[use.file]))
         if use.ring is None and use.file.dtype.kind == "f":
-            continue  # priorities: rows that have none get that of new ones
+            continue  # lost priorities: the rows get the priority of new rows
         if use.ring is None:
             fatal = f"{use.content} is lost"
         else:
@@ -140,7 +141,7 @@ def _judge(disk: Disk, number: int, known: dict[File, str]) -> Verdict:
 
 
 def _message(disk: Disk, file: File) -> str:
-    """The fault of a file; empty if it has none."""
+    """The fault of a file; empty for an intact file."""
     try:
         _arrays.check(disk, file)
     except (DamagedError, OSError) as error:

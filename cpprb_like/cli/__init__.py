@@ -1,8 +1,8 @@
 """The command line: ``cpprb_like inspect, verify, convert, copy``.
 
-``main`` is the entry point. It needs the package click, and says so where it is not there. What
-``inspect`` shows are plain values (``_inspect``), which become JSON or tables (``_tables``);
-``_convert`` makes a buffer of other files.
+``main`` is the entry point. It needs the package click, and names it in an error otherwise. The
+report of ``inspect`` is plain values (``_inspect``), printed as JSON or as tables (``_tables``).
+``_convert`` reads files of other programs into a buffer.
 May import: public names of the other rooms.
 """
 
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command that the arguments of this process name."""
+    """Run the command in the arguments of this process."""
     try:
         import click  # noqa: F401, PLC0415 (optional)
     except ImportError:

@@ -31,13 +31,13 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # click ends quietly
+            raise  # click ends without a message
         except EXPECTED as error:
             raise click.ClickException(_line(error)) from None
 
 
 def _line(error: BaseException) -> str:
-    """Message of an error in one line."""
+    """The message of an error, in one line."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"
@@ -173,7 +173,7 @@ def convert(
 
 
 def _names(text: str | None) -> list[str] | None:
-    """Names of fields, divided by commas."""
+    """The names of fields in a text with commas."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 

@@ -16,14 +16,14 @@ KINDS = (CHECKPOINT, CPPRB, *FORMATS)
 
 
 def kind_of(path: Path) -> str:
-    """Kind of a path: a checkpoint, a data set of some format, or else a file of cpprb's."""
+    """The kind of a path: a checkpoint, a data set of some format, or else a file of cpprb."""
     if path.is_dir() and checkpoint.states(path):
         return CHECKPOINT
     return detect_format(path) or CPPRB
 
 
 def written_as(path: Path, kind: str | None) -> str:
-    """Kind of file to write: ``kind``, or that of the suffix, or else a checkpoint."""
+    """The kind of a new file: ``kind``, or the kind of its suffix, or else a checkpoint."""
     if kind is None and path.suffix == ".npz":
         return CPPRB
     return kind or detect_format(path, is_new=True) or CHECKPOINT
@@ -69,14 +69,14 @@ def read_dataset(
 
 
 def about_of(source: Path, kind: str, written: str, split: str | None) -> dict[str, Any] | None:
-    """The metadata of a data set that another one of the same library may have too."""
+    """The metadata to copy to a new data set: those of Minari, if both are of Minari."""
     if not (kind.startswith(MINARI) and written.startswith(MINARI)):
         return None
     return describe(source, format=kind, split=split).about
 
 
 def write_transitions(buffer: ReplayBuffer, path: Path) -> Path:
-    """Write a new file of cpprb's; its path, with the suffix that it gets."""
+    """Write a new file of cpprb, and return its path with the suffix ``.npz``."""
     file = path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
     if file.exists():
         raise FileExistsError(f"{file}: there is something of this name already")
@@ -92,9 +92,10 @@ def read(
     gamma: float = 0.99,
     reward: str | None = None,
 ) -> tuple[ReplayBuffer, Transitions, list[str]]:
-    """The rows of a file in a new buffer, what the file says, and warnings.
+    """A new buffer with the rows of a file, the description of the file, and warnings.
 
-    No file says the options of n-step returns; ``ValueError`` if it needs them, or does not.
+    A file lacks the options of n-step returns. ``ValueError`` if its rows need these options and
+    ``nstep`` is missing, or do not need them and ``nstep`` is given.
     """
     found = describe_transitions(file)
     if found.is_nstep and nstep is None:

@@ -1,4 +1,4 @@
-"""Report of ``inspect``: plain values that JSON has."""
+"""Report of ``inspect``, as JSON values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE_MAP = b"cpprb_like ring, version "
 
 
 def inspect(path: Path, state: int | None = None, reward: str | None = None) -> dict[str, Any]:
-    """Look at a checkpoint folder, at a data set, or at a file of cpprb's."""
+    """The report of a checkpoint folder, a data set, or a file of cpprb."""
     kind = kind_of(path)
     if state is not None and kind != CHECKPOINT and not path.is_dir():
         raise ValueError(f"--state: expected none, as {path} is no checkpoint")
@@ -43,34 +43,34 @@ def inspect(path: Path, state: int | None = None, reward: str | None = None) -> 
 
 
 def _dataset(path: Path, kind: str, reward: str | None) -> dict[str, Any]:
-    """The description of a data set; its rows are read for returns, of a given ``reward``."""
-    said = describe(path, format=kind)
+    """The report of a data set. With a ``reward`` the rows are read, for returns of episodes."""
+    found = describe(path, format=kind)
     statistics: dict[str, Any] = {}
     if reward is not None:
-        reward_of(said.fields, reward)
-        ends = [name for name in ("done", "terminated", "truncated") if name in said.fields]
+        reward_of(found.fields, reward)
+        ends = [name for name in ("done", "terminated", "truncated") if name in found.fields]
         fields: dict[str, Any] = {name: {} for name in dict.fromkeys([reward, *ends])}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DataLossWarning)  # ``left_out`` says the same
+            warnings.simplefilter("ignore", DataLossWarning)  # the report has ``left_out``
             buffer = ReplayBuffer.from_dataset(path, format=kind, env_dict=fields)
         statistics = checkpoint.statistics(buffer, reward)
-    files = [file for file in (said.path, *said.path.rglob("*")) if file.is_file()]
+    files = [file for file in (found.path, *found.path.rglob("*")) if file.is_file()]
     return {
         "path": str(path),
         "kind": "data set",
-        "format": said.format,
+        "format": found.format,
         "files": len(files),
         "nbytes": sum(file.stat().st_size for file in files),
-        "rows": said.rows,
-        "left_out": said.left_out,
-        "lacks": said.lacks,
-        "about": said.about,
-        **_fields(said.fields, said.rows),
+        "rows": found.rows,
+        "left_out": found.left_out,
+        "lacks": found.lacks,
+        "about": found.about,
+        **_fields(found.fields, found.rows),
         "episodes": {
-            "number": len(said.episodes),
-            "open": sum(episode.is_open for episode in said.episodes),
-            "cut": sum(episode.is_cut for episode in said.episodes),
-            "length": spread([episode.length for episode in said.episodes]),
+            "number": len(found.episodes),
+            "open": sum(episode.is_open for episode in found.episodes),
+            "cut": sum(episode.is_cut for episode in found.episodes),
+            "length": spread([episode.length for episode in found.episodes]),
         },
         "reward": reward,
         "returns": statistics.get("returns"),
@@ -78,21 +78,21 @@ def _dataset(path: Path, kind: str, reward: str | None) -> dict[str, Any]:
 
 
 def _transitions(file: Path, reward: str | None) -> dict[str, Any]:
-    """The description of a file of cpprb's; of rows that sum steps without episodes."""
+    """The report of a file of cpprb, without episodes if its rows are n-step rows."""
     path = file if file.is_file() else file.with_name(f"{file.name}.npz")
-    said = describe_transitions(path)
-    statistics: dict[str, Any] = {"rows": said.rows}
-    if not said.is_nstep:
-        buffer, said, _ = read(path)
-        statistics = checkpoint.statistics(buffer, reward_of(said.fields, reward))
+    found = describe_transitions(path)
+    statistics: dict[str, Any] = {"rows": found.rows}
+    if not found.is_nstep:
+        buffer, found, _ = read(path)
+        statistics = checkpoint.statistics(buffer, reward_of(found.fields, reward))
     return {
         "path": str(path),
         "kind": "cpprb file",
         "files": 1,
         "nbytes": path.stat().st_size,
-        "next_of": list(said.next_of),
-        "is_nstep": said.is_nstep,
-        **_fields(said.fields, said.rows),
+        "next_of": list(found.next_of),
+        "is_nstep": found.is_nstep,
+        **_fields(found.fields, found.rows),
         **statistics,
     }
 
@@ -100,7 +100,7 @@ def _transitions(file: Path, reward: str | None) -> dict[str, Any]:
 def _fields(
     fields: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], rows: int
 ) -> dict[str, Any]:
-    """The descriptions of fields, and the bytes of a row of all."""
+    """The descriptions of fields, and the bytes of a row in all fields."""
     found = [
         describe_field(name, dtype, shape, math.prod(shape) * dtype.itemsize, rows)
         for name, (dtype, shape) in fields.items()

@@ -9,7 +9,7 @@ from cpprb_like.checkpoint import Verdict
 
 
 def amount(nbytes: int) -> str:
-    """A number of bytes: ``"1.5 GiB"``."""
+    """A number of bytes as text: ``"1.5 GiB"``."""
     value = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -19,7 +19,7 @@ def amount(nbytes: int) -> str:
 
 
 def plural(n: int, what: str) -> str:
-    """``"1 row"``, ``"2,000 rows"``."""
+    """A number and its noun: ``"1 row"``, ``"2,000 rows"``."""
     return f"{n:,} {what}" + ("" if n == 1 else "s")
 
 
@@ -30,12 +30,12 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """Text of a file without characters that would move the cursor of a terminal."""
+    """A text without control characters, which could change the state of a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def report(document: dict[str, Any]) -> str:
-    """Report of ``inspect``: a line for each value of its JSON that is not null or empty."""
+    """The report of ``inspect``: a line for each JSON value that is neither null nor empty."""
     return "\n".join(map(clean, _section(document)))
 
 
@@ -56,7 +56,7 @@ def _section(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Lines of a value: of a dict, its numbers in one, and one more for each dict in it."""
+    """The lines of a value. A dict has one line for its numbers, and lines for each inner dict."""
     if isinstance(value, dict):
         numbers = {key: entry for key, entry in value.items() if not isinstance(entry, dict)}
         if numbers:
@@ -68,7 +68,7 @@ def _pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _text(name: str, value: Any) -> str:
-    """A value in words; ``name`` says if it is a number of bytes."""
+    """A value as text. A ``name`` that begins with ``nbytes`` is of a number of bytes."""
     if value is None:
         return "unknown"
     if isinstance(value, bool):
@@ -81,7 +81,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def verdicts(found: list[Verdict]) -> str:
-    """Report of ``verify``."""
+    """The report of ``verify``."""
     lines = []
     for verdict in found:
         words = "OK" if verdict.is_in_order else "DAMAGED"

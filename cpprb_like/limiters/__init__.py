@@ -1,11 +1,11 @@
 """Rate limiters: limits on how fast rows are added and drawn, so that neither side runs ahead.
 
-A call of ``add`` or ``sample`` announces its items in the counters (``_counters``), which say
-whether the limiter (``_policies``) allows them; where it does not, the call takes them back, sleeps
-for a moment and looks again (``_gates``), until its time is out. ``RateLimited`` puts that in front
-of a buffer that threads share; a replay that processes share has such gates at both ends.
+A call of ``add`` or ``sample`` announces its items in the counters (``_counters``), which apply the
+formulas of the limiter (``_policies``). A call that is not allowed takes back its announcement,
+sleeps, and tries again until its time-out (``_gates``). ``RateLimited`` puts such gates before a
+buffer that threads share. Actors and learners of a shared replay have them too.
 
-May import the rooms below: buffers, checkpoint, views, samplers and what that may.
+May import: ``buffers`` and the rooms that ``buffers`` may import.
 Not here: which rows are drawn (``samplers``), and memory that processes share (``processes``).
 """
 

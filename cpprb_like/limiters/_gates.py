@@ -1,7 +1,7 @@
-"""Gates: a call that its limiter does not allow yet waits here, for a bounded time.
+"""Gates: wait, for a bounded time, until the limiter allows a call.
 
-The time of a batch that is drawn ahead counts from the request for it. Not here: the counters
-and the order of calls that wait (``_counters``), and the wait itself (``_machine.waiting``).
+The time-out of a batch that is drawn ahead counts from the request for the batch. Not here: the
+counters and the order of waiting calls (``_counters``), and the wait itself (``_machine.waiting``).
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ __all__ = ["Gate", "LimiterStats", "Peers", "begin_balanced", "stats", "waits"]
 
 Found = TypeVar("Found")
 
-ALIVE = 1e-3  # seconds of a wait before the processes of the other side are checked for life
+ALIVE = 1e-3  # seconds of a wait after which the other processes are checked for life
 
 
 def waits(counters: Counters, lines: range) -> list[Waits]:
-    """What each of these lines has waited by now."""
+    """The waits of each of these lines until now."""
     now = time.monotonic_ns()
     return [counters.waits(line, now) for line in lines]
 
 
 def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
-    """Set the counts of a limiter for ``rows`` stored rows to the middle of what it allows.
+    """Set the counts for ``rows`` stored rows, so that the balance is in the middle of its range.
 
-    So both sides of a buffer that was loaded, or filled before, can go on. Saved counts are most
-    often those of a moment at which one side waited. They would block that side for ever if the
-    other side has changed.
+    So both sides of a loaded or filled buffer can go on. Counts are not saved: one side mostly
+    waits when a save is made, and its counts would block it for ever if the other side changed.
     """
     ratio, _, low, high = limiter.bounds
     samples = 0
@@ -46,20 +45,20 @@ def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
 
 
 class Peers:
-    """The other ends of a limiter. This class: threads, which do not die without their process."""
+    """The other ends of a limiter. This base class is for threads, which die with their process."""
 
     def release_dead(self) -> None:
-        """Take back announcements and waits of dead processes."""
+        """Cancel the announcements and waits of dead processes."""
 
     def describe(self, lines: range) -> str:  # noqa: ARG002
-        """Processes that have these lines, for messages."""
+        """The owners of these lines, for messages."""
         return ""
 
 
 class Gate:
-    """One end of a limiter: of ``add`` at the line of a writer, of ``sample`` at that of a reader.
+    """One end of a limiter: ``add`` has the line of a writer, ``sample`` the line of a reader.
 
-    ``held()`` returns the buffer of a writer, or None after its end, as a weak reference does.
+    ``held()`` returns the buffer of a writer, or None after its deletion, as a weak reference does.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Gate:
         self.count_rows()
 
     def run(self, n: int, call: Callable[..., Found], /, *arguments: Any, **options: Any) -> Found:
-        """Make a call that adds or draws n items, when the limiter allows it."""
+        """Wait for the limiter, then make a call that adds or draws n items."""
         turn = Turn(self.counters, self.line, n)
         try:
             if not turn.begin():
@@ -96,13 +95,13 @@ class Gate:
             turn.close(self._held)  # one call of C: no signal handler can come before it
 
     def count_rows(self) -> None:
-        """Note how many rows a writer holds now."""
+        """Update the number of rows that a writer holds."""
         buffer = None if self._held is None else self._held()
         if buffer is not None:
             self.counters.set_rows(self.line, len(buffer.ring))
 
     def wait(self, turn: Turn, timeout: float | None) -> None:
-        """Wait until a turn has begun; ``RateLimitTimeoutError`` when the time is out."""
+        """Wait until a turn has begun; ``RateLimitTimeoutError`` after the time-out."""
         self._check_possible(turn.n)
         began = time.monotonic()
 
@@ -153,7 +152,7 @@ class Gate:
         return "; ".join([*parts, str(self.limiter)]) + (f"\n{found}" if found else "")
 
     def _reason(self, n: int) -> str:
-        """Why n items are not allowed now."""
+        """The reason why n items are not allowed now, for messages."""
         sums = self.counters.totals()
         ratio, min_size, low, high = self.limiter.bounds
         if self._adds:
@@ -195,7 +194,7 @@ class LimiterStats:
 
 
 def stats(counters: Counters) -> LimiterStats:
-    """Statistics from the counters, as they are now."""
+    """The present statistics of the counters."""
     sums = counters.totals()
     lines = waits(counters, range(counters.lines))
     writers, readers = lines[: counters.writers], lines[counters.writers :]

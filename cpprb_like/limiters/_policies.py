@@ -1,6 +1,6 @@
 """Rate limiters with the semantics of Reverb: which inserts and which draws are allowed.
 
-They are values: they hold no counters (``_counters``) and do not wait (``_gates``).
+Rate limiters are values, without counters (``_counters``) and waits (``_gates``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIMEOUT = 60.0  # seconds
 
 
 class Bounds(NamedTuple):
-    """The four numbers that every limiter comes down to: see ``RateLimiter``."""
+    """The four numbers that define a limiter: see ``RateLimiter``."""
 
     samples_per_insert: float
     min_size: float
@@ -65,7 +65,7 @@ class RateLimiter:
         raise NotImplementedError
 
     def _check_capacity(self, capacity: int) -> None:
-        """Raise ``ValueError`` if a replay of so many rows never holds as many as a draw wants."""
+        """Raise ``ValueError`` if ``min_size`` is greater than the capacity of the replay."""
         if self.bounds.min_size > capacity:
             raise ValueError(
                 f"limiter: {self} wants {self.bounds.min_size:g} rows, of a capacity of {capacity}"

@@ -23,7 +23,7 @@ __all__ = ["LimitedAdds", "LimitedSource", "RateLimited", "StepCounter"]
 
 
 class StepCounter:
-    """How many rows a call of ``add`` would add: by the size of the smallest field of numbers."""
+    """Counts the rows of a call of ``add``, by the size of the smallest numeric field."""
 
     def __init__(self, fields: Iterable[Field], n_envs: int) -> None:
         numbers = [field for field in fields if field.dtype.kind in "biufc"]
@@ -33,7 +33,7 @@ class StepCounter:
         self._size = 1 if smallest is None else max(1, int(np.prod(smallest.shape)))
 
     def __call__(self, fields: Mapping[str, Any]) -> int:
-        """The rows of a call; of one that lacks the field, those of a step."""
+        """The number of rows of a call; the rows of one step if the field is missing."""
         value = fields.get(self._name)
         if value is None or isinstance(value, float | int):
             return self._n_envs
@@ -46,14 +46,14 @@ class StepCounter:
 
 
 class LimitedAdds:
-    """The calls that change how many rows a writer holds, behind the gate of a limiter."""
+    """The calls that change the number of rows of a writer, behind the gate of a limiter."""
 
     _inserts: Gate
     _steps: StepCounter
 
     @property
     def _adds(self) -> ReplayBuffer:
-        """What adds at once: an object with these methods of a buffer."""
+        """The buffer without the gate: an object whose ``add`` does not wait."""
         raise NotImplementedError
 
     def add(self, **fields: Any) -> int | None:
@@ -100,7 +100,7 @@ class LimitedAdds:
 
 
 def _of_source(name: str) -> Any:
-    """A method of a limited source that calls the same method of its source."""
+    """A method of ``LimitedSource`` that calls the method of this name of its source."""
 
     def method(limited: LimitedSource, *arguments: Any) -> Any:
         return getattr(limited._source, name)(*arguments)
@@ -118,7 +118,7 @@ class LimitedSource(Source):
     def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
         n, names = self._source._read_batch_size(batch_size, options.fields)
         keywords = options.keywords
-        if names is not None:  # the option may be an iterator, which has no names left
+        if names is not None:  # the option may be an iterator, which is used up
             keywords["fields"] = names
         return self._gate.run(n, self._source.sample, n, **keywords)
 
@@ -231,7 +231,7 @@ class RateLimited(LimitedAdds, LimitedSource):
         self._steps = StepCounter(buffer.schema.fields, buffer.n_envs)
 
     def _in_child(self) -> None:
-        """In a forked child the calls of the parent's other threads are not at work."""
+        """In a forked child: forget the calls of the parent's other threads."""
         self._inserts.counters.renew()
 
     @property
