@@ -55,6 +55,7 @@ class History:
         self.thing = thing
         self._use = use
         self._known: dict[tuple[tuple[str, bytes], ...], str | None] = {}
+        self._named: dict[bytes, list[str]] = {}  # files, by manifest
 
     def save(self, **options: Any) -> None:
         """Save, after some changes."""
@@ -79,9 +80,13 @@ class History:
         """Of a state; each that has other bytes is loaded once."""
         manifest = _manifest.name_of(number)
         own = {manifest: folder[manifest]}
-        with contextlib.suppress(DamagedError):
-            files = _manifest.read(MemoryDisk(own), number).files
-            own |= {file.name: folder[file.name] for file in files if file.name in folder}
+        if folder[manifest] not in self._named:
+            self._named[folder[manifest]] = []
+            with contextlib.suppress(DamagedError):
+                files = _manifest.read(MemoryDisk(own), number).files
+                self._named[folder[manifest]] = [file.name for file in files]
+        named = self._named[folder[manifest]]
+        own |= {name: folder[name] for name in named if name in folder}
         key = tuple(sorted(own.items()))
         if key not in self._known:
             self._use(MemoryDisk(own))
@@ -124,7 +129,7 @@ def test_a_crash_costs_no_synchronised_state_and_tears_none(thing: str, use: Use
     for length, folders in crashes(history.disk, 4, 3):
         safe = max((n for n, at in history.synchronised.items() if at <= length), default=0)
         for files in folders if length % 4 == 0 or length == len(history.disk.log) else ():
-            found = history.look(dict(files))
+            found = history.look(files)
             for number, what in found.items():
                 assert what in (None, history.states[number]), (length, number)
                 damaged += what is None
@@ -145,7 +150,7 @@ def test_what_a_synchronised_state_takes_over_is_synchronised(use: Use) -> None:
     *_, (_, folders) = crashes(history.disk, 40, 1)
 
     for files in folders:
-        assert history.look(dict(files))[3] == history.states[3]
+        assert history.look(files)[3] == history.states[3]
 
 
 def test_a_state_that_a_crash_has_cost_says_so(use: Use) -> None:
@@ -154,7 +159,7 @@ def test_a_state_that_a_crash_has_cost_says_so(use: Use) -> None:
     for sync in (True, False):
         history.save(sync=sync)
     *_, (_, folders) = crashes(history.disk, 600, 1)
-    damaged = [dict(files) for files in folders if history.look(dict(files)).get(2, "") is None]
+    damaged = [files for files in folders if history.look(files).get(2, "") is None]
     by_data = [files for files in damaged if is_in_order(files["state-000002.json"])]
     assert len(damaged) > len(by_data) > 0
     for files in damaged:

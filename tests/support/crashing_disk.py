@@ -248,18 +248,16 @@ class _Unsafe:
             self.pending.append([((rest[0], None),), ()])
         elif kind == "sync_names":
             for choices in self.pending:
-                self.safe = _apply(self.safe, choices[0])
+                _apply(self.safe, choices[0])
             self.pending = []
 
 
-def _apply(names: dict[str, int], effect: Effect) -> dict[str, int]:
-    found = dict(names)
+def _apply(names: dict[str, int], effect: Effect) -> None:
     for name, inode in effect:
         if inode is None:
-            found.pop(name, None)
+            names.pop(name, None)
         else:
-            found[name] = inode
-    return found
+            names[name] = inode
 
 
 def _leftovers(data: bytes) -> list[bytes]:
@@ -271,9 +269,7 @@ def _leftovers(data: bytes) -> list[bytes]:
     return list(dict.fromkeys(found))
 
 
-def crashes(
-    disk: MemoryDisk, most: int, seed: int
-) -> Iterator[tuple[int, Iterator[tuple[tuple[str, bytes], ...]]]]:
+def crashes(disk: MemoryDisk, most: int, seed: int) -> Iterator[tuple[int, Iterator[Folder]]]:
     """For each prefix of the operations, its length and the folders that a crash then may leave.
 
     All of them, if these are at most ``most``, else so many drawn ones.
@@ -286,9 +282,7 @@ def crashes(
         yield length, _folders(state, most, rng)
 
 
-def _folders(
-    state: _Unsafe, most: int, rng: random.Random
-) -> Iterator[tuple[tuple[str, bytes], ...]]:
+def _folders(state: _Unsafe, most: int, rng: random.Random) -> Iterator[Folder]:
     unsafe = [i for i, data in state.bytes.items() if state.safe_bytes.get(i) != data]
     choices: list[list[Any]] = [*state.pending, *(_leftovers(state.bytes[i]) for i in unsafe)]
     n_names = len(state.pending)
@@ -298,11 +292,8 @@ def _folders(
     else:
         chosen = (tuple(rng.choice(some) for some in choices) for _ in range(most))
     for choice in chosen:
-        names = state.safe
+        names = dict(state.safe)
         for effect in choice[:n_names]:
-            names = _apply(names, effect)
-        left = dict(zip(unsafe, choice[n_names:], strict=True))
-        yield tuple(
-            (name, left[inode] if inode in left else state.safe_bytes[inode])
-            for name, inode in sorted(names.items())
-        )
+            _apply(names, effect)
+        left = state.safe_bytes | dict(zip(unsafe, choice[n_names:], strict=True))
+        yield {name: left[inode] for name, inode in names.items()}

@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from types import CodeType
 from typing import Any
 
 from forked import outcome
@@ -31,6 +33,13 @@ def _cut() -> None:
     raise Cut
 
 
+@cache
+def _with_lines(path: str) -> set[int]:
+    """The lines of a file that begin with ``with``."""
+    lines = enumerate(linecache.getlines(path), 1)
+    return {number for number, text in lines if text.lstrip().startswith("with ")}
+
+
 @contextmanager
 def cut_at(
     line: int, then: Callable[[], object] = _cut, only: Callable[[str], bool] = lambda path: True
@@ -40,20 +49,28 @@ def cut_at(
     Lines count in files for which ``only`` is true of the path.
     """
     count = [0]
+    counted: dict[CodeType, set[int] | None] = {}  # the lines of ``with`` statements; None: no line
 
-    def trace(frame: Any, event: str, arg: object) -> Any:
-        del arg
-        if not only(frame.f_code.co_filename):
-            return None
-        if frame.f_code.co_filename in HARNESS:
+    def with_lines(frame: Any) -> set[int] | None:
+        path = frame.f_code.co_filename
+        if not only(path) or path in HARNESS:
             return None
         if frame.f_globals.get("__name__", "").startswith(("hypothesis", "weakref", "_weakrefset")):
             return None  # callbacks of the garbage collector, where no error can pass
+        return _with_lines(path)
+
+    def trace(frame: Any, event: str, arg: object) -> Any:
+        del arg
+        code = frame.f_code
+        if code not in counted:
+            counted[code] = with_lines(frame)
+        passed = counted[code]
+        if passed is None:
+            return None
         # Not where an exception is handled: CPython then takes it for handled for ever. Nor at the
         # line of a ``with`` statement, which is traced again at its end, before ``__exit__``: an
         # error there leaves a lock taken, which no signal handler can do.
-        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        if event == "line" and sys.exc_info()[0] is None and not text.startswith("with "):
+        if event == "line" and sys.exc_info()[0] is None and frame.f_lineno not in passed:
             count[0] += 1
             if line in (count[0], EACH):
                 then()

@@ -1,11 +1,21 @@
-"""How many cases the long tests try: a few, or with ``CPPRB_LIKE_LONG=1`` those of a release."""
+"""How many cases the long tests try: a few, or with ``CPPRB_LIKE_LONG=1`` those of a release.
+
+``repeats`` is for tests that repeat one case at random times: with the Hypothesis profile ``ci``
+they repeat as often as before a release is prepared, with others less often.
+"""
 
 from __future__ import annotations
 
 import os
 
 LONG = os.environ.get("CPPRB_LIKE_LONG") == "1"
+THOROUGH = LONG or os.environ.get("HYPOTHESIS_PROFILE") in ("ci", "long")
 # Processes that each test of mapped buffers kills.
 KILLS = int(os.environ.get("CPPRB_LIKE_KILLS", "16"))
 # Processes that each test of random kills of a shared replay ends, at least.
 PROCESS_KILLS = int(os.environ.get("CPPRB_LIKE_PROCESS_KILLS", "1000" if LONG else "36"))
+
+
+def repeats(thorough: int, few: int) -> int:
+    """Repetitions of one case: ``thorough`` in CI and before a release, otherwise ``few``."""
+    return thorough if THOROUGH else few
