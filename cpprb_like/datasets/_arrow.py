@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.datasets._files import is_native, need, reading
-from cpprb_like.datasets._model import Array, Field, Place, Rows
+from cpprb_like.datasets._from_buffer import rows_in_chunk
+from cpprb_like.datasets._model import Array, Field, Header, Place, Rows
 
 MOST_AXES = 32
 EXTENSION = b"ARROW:extension:name"  # metadata key of columns whose type is not registered
@@ -85,6 +86,11 @@ def field_of(found: Any, name: str) -> Field | None:
     except ValueError:
         return None
     return Field(name, values.dtype, shape) if is_native(values.dtype) else None
+
+
+def rows_in_group(header: Header) -> int:
+    """Rows of a group of Parquet: writing takes up to 8 bytes for each byte of a row."""
+    return rows_in_chunk(header.row_nbytes, 8)
 
 
 class ParquetWriter:

@@ -44,29 +44,25 @@ def member(group: Any, name: str) -> Any:
     return found
 
 
-def members(group: Any) -> Iterator[tuple[Place, Any]]:
-    """All data sets below a group, with their paths; ``ValueError`` if a group has two links."""
-    yield from _members(group, (), {_address(group)})
+def members(
+    group: Any, path: Place = (), seen: set[int] | None = None
+) -> Iterator[tuple[Place, Any]]:
+    """All data sets below a group, with their paths; ``ValueError`` if a group has two links.
 
-
-def _address(group: Any) -> int:
-    """The address of a group in its file, which is the same for all links to the group."""
-    return int(need("h5py", HDF5).h5o.get_info(group.id).addr)
-
-
-def _members(group: Any, path: Place, seen: set[int]) -> Iterator[tuple[Place, Any]]:
+    ``seen`` are the addresses of groups in the file, the same for all links to a group.
+    """
     h5py = need("h5py", HDF5)
-
+    seen = set() if seen is None else seen
+    address = h5py.h5o.get_info(group.id).addr
     if len(path) > 32:
         raise ValueError(f"{group.name}: expected at most 32 groups in one another")
+    if address in seen:  # with two links to each group there are 2 ** depth paths
+        raise ValueError(f"{group.name}: expected one link to each group, got two")
+    seen.add(address)
     for name in group.keys():  # noqa: SIM118 (a mapping of HDF5)
         found = member(group, name)
         if isinstance(found, h5py.Group):
-            address = _address(found)
-            if address in seen:  # with two links to each group there are 2 ** depth paths
-                raise ValueError(f"{found.name}: expected one link to each group, got two")
-            seen.add(address)
-            yield from _members(found, (*path, name), seen)
+            yield from members(found, (*path, name), seen)
         elif isinstance(found, h5py.Dataset):
             yield (*path, name), found
 

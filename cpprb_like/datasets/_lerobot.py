@@ -24,7 +24,6 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import converted, is_native, need, reading
 from cpprb_like.datasets._format import CUT, FINAL, Format, Reader, Steps, Writer
-from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._images import COLORS, decoded, encoded
 from cpprb_like.datasets._model import (
     FLAG,
@@ -71,7 +70,6 @@ NO_VIDEO = "video, for which three channels and av are needed: pip install 'cppr
 FILES_IN_CHUNK, DATA_FILE_MB, VIDEO_FILE_MB = 1000, 100, 200  # LeRobot's defaults
 TASK = "from_replay_buffer"  # the task of LeRobot's own replay buffer
 FPS = 1
-BYTES_AS_PARQUET = 8  # bytes for each byte of a row while Parquet is written, at most
 MOST_EPISODES = 256  # episodes whose metadata are written together
 ALONE = ("observation", "observation.state", "observation.image")
 
@@ -127,7 +125,8 @@ class Feature(NamedTuple):
             found = found.storage
         n, field, numbers = len(found), self.field, self.numbers
         if self.is_image:
-            return self._from_images(found)
+            data = _arrow.part(found, ("bytes",), self.column)
+            return decoded(data.to_pylist(), self.image_shape, self.column, NAME)
         values, shape = _arrow.flat(found, self.column)
         fits = np.can_cast(values.dtype, numbers.dtype, "same_kind")
         if math.prod(shape) != math.prod(numbers.shape) or not fits:
@@ -143,10 +142,6 @@ class Feature(NamedTuple):
     def _images(self, values: Array) -> Array:
         """Values as images, with an axis of channels."""
         return values.reshape(len(values), *self.image_shape)
-
-    def _from_images(self, found: Any) -> Array:
-        data = _arrow.part(found, ("bytes",), self.column)
-        return decoded(data.to_pylist(), self.image_shape, self.column, NAME)
 
     def samples(self, values: Array) -> Array:
         """The samples of statistics: values, or for images the channels of each pixel."""
@@ -296,7 +291,7 @@ class LerobotWriter(Writer):
         features = [*found.values()]
         features += [Feature(column, Field(column, dtype, ())) for column, dtype in made.items()]
         self._features = {feature.column: feature for feature in features}
-        most = rows_in_chunk(header.row_nbytes, BYTES_AS_PARQUET)
+        most = _arrow.rows_in_group(header)
         where = {"chunk_index": 0, "file_index": 0}
         self._file = self._new_file(path / DATA_PATH.format(**where), most)
         place = path / EPISODES / f"{PIECE.format(**where)}.parquet"

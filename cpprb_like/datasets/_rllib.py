@@ -55,7 +55,6 @@ GROUPS = ("obs", "actions", "new_obs")  # columns that may have parts
 RESERVED = (EPISODE, TIME, AGENT, "module_id", "infos", "dones", "unroll_id")
 OF_RAY = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 METADATA = b"ARROW:extension:metadata"
-BYTES_AS_PARQUET = 8  # bytes for each byte of a row while Parquet is written, at most
 
 
 class RllibWriter(Writer):
@@ -67,7 +66,7 @@ class RllibWriter(Writer):
         super().__init__(header, header.places(COLUMNS, RESERVED))
         self._file = _arrow.ParquetWriter(
             path,
-            rows_in_chunk(header.row_nbytes, BYTES_AS_PARQUET),
+            _arrow.rows_in_group(header),
             {str(key): str(value) for key, value in about.items()},
             use_dictionary=[EPISODE],
             write_statistics=False,

@@ -35,10 +35,7 @@ try:
     from stable_baselines3.common.buffers import ReplayBuffer as TheirReplayBuffer
     from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
     from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
-    from stable_baselines3.common.type_aliases import (
-        DictReplayBufferSamples,
-        ReplayBufferSamples,
-    )
+    from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
     from stable_baselines3.common.utils import get_device
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
     from torch.nn.functional import smooth_l1_loss

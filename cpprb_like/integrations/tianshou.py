@@ -376,9 +376,7 @@ class PrioritizedVectorReplayBuffer(
         """Draw indices by priority: those of Tianshou's buffer."""
         found: Array = super().sample_indices(batch_size)
         while batch_size and (wrong := np.flatnonzero(self.weight[found] == 0)).size:
-            found[wrong] = super().sample_indices(
-                wrong.size
-            )  # sums are rounded
+            found[wrong] = super().sample_indices(wrong.size)  # sums are rounded
         return found
 
     def set_beta(self, beta: float) -> None:

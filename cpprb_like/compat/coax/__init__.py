@@ -5,13 +5,8 @@ a batch are fields of a ``ReplayBuffer``. coax and jax are not needed: a batch m
 with the attributes of ``TransitionBatch``. Drawn batches have the class of the first added batch.
 """
 
-from cpprb_like.compat.coax._buffers import (
-    PrioritizedReplayBuffer,
-    SimpleReplayBuffer,
-)
-from cpprb_like.compat.coax._transitions import (
-    TransitionBatch,
-)
+from cpprb_like.compat.coax._buffers import PrioritizedReplayBuffer, SimpleReplayBuffer
+from cpprb_like.compat.coax._transitions import TransitionBatch
 
 __all__ = [
     "PrioritizedReplayBuffer",

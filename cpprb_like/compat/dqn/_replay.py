@@ -357,49 +357,47 @@ class ReplayBuffer(Checkpointed):
     @property
     def obs(self) -> StoredField | None:
         """The frames by slot, None before the first one."""
-        return self._field("obs", self._read_frames)
+        return self._field("obs", self._frames_at)
 
     @property
     def action(self) -> StoredField | None:
         """The actions by slot, None before the first frame."""
-        return self._effects("last_action")
+        return self._field("last_action", self._effects_at)
 
     @property
     def reward(self) -> StoredField | None:
         """The rewards by slot, None before the first frame."""
-        return self._effects("last_reward")
+        return self._field("last_reward", self._effects_at)
 
     @property
     def done(self) -> StoredField | None:
         """Whether the episode ended, by slot; None before the first frame."""
-        return self._effects("last_done")
+        return self._field("last_done", self._effects_at)
 
-    def _effects(self, name: str) -> StoredField | None:
+    def _field(self, name: str, read_at: Callable[..., tuple[Ints, Array]]) -> StoredField | None:
+        rows = self._rows
+        if rows is None:
+            return None
+        field = next(field for field in rows.schema.fields if field.name == name)
+
         def read(slots: Ints) -> Array:
-            assert self._rows is not None
-            values: Array = self._rows.consistently(
-                partial(self._effects_at, self._rows, name, slots)
-            )
+            values: Array = rows.consistently(partial(read_at, rows, name, slots))
             return values
 
-        return self._field(name, read)
-
-    def _field(self, name: str, read: Callable[[Ints], Array]) -> StoredField | None:
-        if self._rows is None:
-            return None
-        field = next(field for field in self._rows.schema.fields if field.name == name)
         return StoredField((self.size, *field.shape), field.dtype, read)
 
-    def _read_frames(self, slots: Ints) -> Array:
-        assert self._rows is not None
+    def _frames_at(
+        self, rows: cpprb_like.ReplayBuffer, name: str, slots: Ints
+    ) -> tuple[Ints, Array]:
+        """Slots of the rows that are read, and the frames in ``slots``."""
         used = np.where(slots < self.num_in_buffer, slots, -1)
-        frames = self._rows.stack("obs", used[:, np.newaxis], axis=0)
-        return frames.reshape(len(slots), *self._frame_shape)
+        frames = rows.stack(name, used[:, np.newaxis], axis=0)
+        return used[used >= 0], frames.reshape(len(slots), *self._frame_shape)
 
     def _effects_at(
         self, rows: cpprb_like.ReplayBuffer, name: str, slots: Ints
     ) -> tuple[Ints, Array]:
-        """Slots of the rows that are read; the values of ``name`` for the frames in ``slots``."""
+        """Slots of the rows that are read, and effects of the frames in ``slots``."""
         # ``_pending`` is read before ``written``: between the two, another thread may store a frame
         # and its effect.
         of, effect = self._pending

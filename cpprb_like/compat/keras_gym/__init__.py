@@ -4,15 +4,8 @@ Steps are stored once, in a ``ReplayBuffer``. Frame stacks and n-step returns ar
 batch is drawn. The names of ``coax``, keras-gym's successor, are importable from here as well.
 """
 
-from cpprb_like.compat.coax import (
-    PrioritizedReplayBuffer,
-    SimpleReplayBuffer,
-    TransitionBatch,
-)
-from cpprb_like.compat.keras_gym._caches import (
-    MonteCarloCache,
-    NStepCache,
-)
+from cpprb_like.compat.coax import PrioritizedReplayBuffer, SimpleReplayBuffer, TransitionBatch
+from cpprb_like.compat.keras_gym._caches import MonteCarloCache, NStepCache
 from cpprb_like.compat.keras_gym._env import (
     ActionSpaceError,
     EpisodeDoneError,
@@ -22,9 +15,7 @@ from cpprb_like.compat.keras_gym._env import (
     NumpyArrayCheckError,
     SpaceError,
 )
-from cpprb_like.compat.keras_gym._replay import (
-    ExperienceReplayBuffer,
-)
+from cpprb_like.compat.keras_gym._replay import ExperienceReplayBuffer
 
 __all__ = [
     "ActionSpaceError",
