@@ -19,7 +19,7 @@ import pytest
 from forked import SECONDS, outcome
 from interruptions import Cut
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
-from scale import LONG
+from scale import LONG, repeats
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._machine.forks import BUFFER, watch
@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
-FORKS = 40
+FORKS = repeats(40, 12)
 FIELDS: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "wide": {"shape": 20}}
 
 
@@ -79,7 +79,7 @@ def buffer_of(kind: str, capacity: int = 20_000) -> ReplayBuffer:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["uniform", "prioritized", "ranks"])
 def test_children_of_a_busy_process_neither_hang_nor_find_half_of_anything(kind: str) -> None:
-    """Forty processes are forked while threads add, draw, update and read; all of them can go on.
+    """Processes are forked while threads add, draw, update and read; all of them can go on.
 
     What another thread held when the process was forked was held in the child for ever.
     """

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from beside_writers import FRAME, SIZE, check_together, frames_of
+from scale import THOROUGH
 from strategies import Array
 from threads import run_together
 from views import sample_sequences
@@ -20,7 +21,7 @@ from cpprb_like.compat import coax, dqn, keras_gym
 from cpprb_like.typing import NstepSpec
 from cpprb_like.views import Hindsight
 
-SECONDS = 0.05
+SECONDS = 0.05 if THOROUGH else 0.02
 EPISODE = 7  # steps, unless it is ended earlier
 STEPS = 4  # of a transition
 WIDE = 600  # numbers, so that a batch is copied without the interpreter lock

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scale import repeats
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer, checkpoint
 
@@ -90,7 +91,7 @@ def test_pickles_beside_threads_that_delete_and_clear(how: str, options: Any) ->
 
 def _take_copies(rb: Any, how: str, change: Callable[[int], None]) -> None:
     with beside(change):
-        for _ in range(150):
+        for _ in range(repeats(150, 50)):
             other = pickle.loads(pickle.dumps(rb)) if how == "pickle" else copy.deepcopy(rb)
             other.check()
             if len(other):

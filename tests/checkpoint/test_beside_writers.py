@@ -16,12 +16,12 @@ import pytest
 from crashing_disk import MemoryDisk
 from forked import outcome
 from saved_cases import add, check_rows, digest, digest_of_copy, make, update, versions_of
-from scale import LONG
+from scale import LONG, repeats
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import CancelledError, _disk, _manifest, _ring_writer, _saved, _segments
 
-SAVES = 300 if LONG else 15
+SAVES = 300 if LONG else repeats(15, 6)
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from crashing_disk import Folder, MemoryDisk
 from forged_folders import damaged, forged, sealed
 from optional import need
 from saved_cases import add, digest, make, mixture, parts, update
-from scale import LONG
+from scale import LONG, repeats
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.checkpoint import _saved, _segments, load
@@ -32,7 +32,7 @@ from cpprb_like.views import FrameStacks, NStep, Sequences
 needs_linux = pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="asks the system for its memory"
 )
-CASES = 10_000 if LONG else 400  # of each kind of folder, damaged and forged
+CASES = 10_000 if LONG else repeats(400, 150)  # of each kind of folder, damaged and forged
 ROOM = 1 << 29  # bytes of address space beside what the process has
 REFUSALS = (ValueError, TypeError, OSError, MemoryError)
 

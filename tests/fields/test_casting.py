@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,12 @@ def forms(value: Any) -> dict[str, Any]:
     return found
 
 
+@cache
+def with_forms() -> list[tuple[Any, dict[str, Any]]]:
+    """All values, each with its forms."""
+    return [(value, forms(value)) for value in VALUES]
+
+
 def same_number(value: Any, scalar: Any) -> bool:
     """Whether a NumPy scalar is exactly a Python number."""
     if isinstance(value, complex):
@@ -100,9 +107,10 @@ def test_numbers_are_held_or_refused(name: str, shape: tuple[int, ...]) -> None:
     dtype = np.dtype(name)
     rb = ReplayBuffer(2, {"x": {"shape": shape, "dtype": dtype}})
     # A complex number with nothing imaginary may be taken for a real one or not.
-    values = [x for x in VALUES if dtype.kind == "c" or not isinstance(x, complex) or x.imag != 0]
-    for value in values:
-        for form, given in forms(value).items():
+    for value, found_forms in with_forms():
+        if dtype.kind != "c" and isinstance(value, complex) and value.imag == 0:
+            continue
+        for form, given in found_forms.items():
             rb.clear()
             what = f"{value!r} as {form} into {name}"
             if not fits(value, dtype):

@@ -9,6 +9,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,7 @@ def try_all(cls: Any, blank: Callable[[Any], Any], state: Any, use: Callable[[An
     refused = 0
     for number in range(count):
         state = pickle.loads(raw)
-        what, change = list(changes(state))[number]
+        what, change = next(islice(changes(state), number, None))
         print(what, file=sys.stderr, flush=True)  # the last one is to blame
         change()
         try:

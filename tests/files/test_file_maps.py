@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scale import repeats
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._core import WORD_ABSENT_ROWS, WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
@@ -236,7 +237,7 @@ sys.stdin.readline()
 def test_two_processes_that_create_one_file(tmp_path: Path, mode: str) -> None:
     """One has it, and the other hears so: both had written to files of their own."""
     command = [sys.executable, "-c", CREATES, str(tmp_path / "a"), mode]
-    for _ in range(3):
+    for _ in range(repeats(3, 1)):
         pair = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             for _ in range(3)

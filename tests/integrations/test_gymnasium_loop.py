@@ -31,6 +31,7 @@ from gymnasium_cases import (
 )
 from helpers import needs_optimised_modules, refused
 from pages import blocks
+from scale import repeats
 
 from cpprb_like import GymnasiumRecorder, PrioritizedReplayBuffer, ReplayBuffer, train
 from cpprb_like.samplers import Prioritized, RankBased
@@ -673,7 +674,7 @@ def test_the_short_way_stores_what_the_long_way_does(
         assert outcomes[0] == outcomes[1]
 
     taken = 0
-    for _ in range(150):
+    for _ in range(repeats(150, 75)):
         if rng.random() < 0.2:
             first = some(space)
             mask: Any = np.asarray(rng.random(n_envs) < 0.5)[()]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from dying_processes import CASES, PLAIN, Child, act, ended, shared_memory, step, taken, torn
 from forged_folders import sealed
+from scale import repeats
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._core import stop_at
@@ -233,7 +234,7 @@ def test_episodes_that_end_while_a_shard_is_copied(options: dict[str, Any]) -> N
         child = Child("writer", job)
         with ended([child]):
             child.wait_for_beats(1)
-            for _ in range(300):
+            for _ in range(repeats(300, 100)):
                 copy = SavedShard._of(
                     replay._options,
                     Uniform(),

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,10 @@ def for_type_checkers_only(path: Path) -> set[str]:
     }
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Each import of a source file."""
-    return python_imports(path) if path.suffix in (".py", ".pyi") else cython_imports(path)
+    return tuple(python_imports(path) if path.suffix in (".py", ".pyi") else cython_imports(path))
 
 
 def own_imports(path: Path) -> Iterator[tuple[str, str]]:
