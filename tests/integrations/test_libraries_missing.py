@@ -9,6 +9,7 @@ import pytest
 
 # Module: the package that is not there, its name in the sentence, and the extra that has it.
 LIBRARIES = {
+    "rllib": ("ray", "Ray's RLlib", "rllib"),
     "stable_baselines3": ("stable_baselines3", "Stable-Baselines3", "stable-baselines3"),
     "tianshou": ("tianshou", "Tianshou", "tianshou"),
     "torch": ("torch", "PyTorch", "torch"),

@@ -36,6 +36,7 @@ NEEDED = {
     "cpprb_like.compat.reagent._prioritized": ("torch",),
     "cpprb_like.compat.reagent.utils": ("torch", "pandas"),
     "cpprb_like.integrations.dm_env": ("dm_env",),
+    "cpprb_like.integrations.rllib": ("ray",),
     "cpprb_like.integrations.stable_baselines3": ("torch", "stable_baselines3"),
     "cpprb_like.integrations.torch": ("torch",),
     "cpprb_like.integrations.tianshou": ("tianshou",),
