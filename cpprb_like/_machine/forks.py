@@ -10,8 +10,10 @@ run: an exception of a signal handler would end a hook half-way. Not here: what 
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -72,6 +74,10 @@ def _living() -> list[Any]:
 def _before() -> None:
     _ours.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    if "numpy.ma" in sys.modules:
+        # NumPy imports it in the first ``np.unique``. This waits for a thread that is doing so; the
+        # lock of a half-imported module would be held in the child for ever.
+        importlib.import_module("numpy.ma")
     until = time.monotonic() + TIMEOUT
     for lock in _living():
         acquire = methodcaller("acquire", timeout=max(0.0, until - time.monotonic()))

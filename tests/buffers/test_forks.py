@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -162,6 +164,38 @@ def test_children_of_a_process_that_is_in_numpys_global_generator(bits: Any) -> 
                 assert outcome(go_on) == 0, f"child {number}"
     finally:
         set_bit_generator(before)
+
+
+IN_AN_IMPORT = """
+import sys, threading, time
+import numpy as np
+from forked import outcome
+from cpprb_like import ReplayBuffer
+
+class Slow:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "numpy.ma.core":
+            time.sleep(0.5)
+
+ReplayBuffer(10, {"x": {}})
+sys.meta_path.insert(0, Slow)
+thread = threading.Thread(target=np.unique, args=([1, 1],))
+thread.start()
+while thread.is_alive() and "numpy.ma" not in sys.modules:
+    time.sleep(0.001)
+sys.exit(outcome(lambda: np.unique([1, 1]), seconds=10))
+"""
+
+
+def test_a_fork_waits_for_an_import_of_numpys() -> None:
+    """Of the module that ``np.unique`` imports when it is first called, as draws by rank do.
+
+    The child waited for the lock of the module, which a thread of the parent held.
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore", "-c", IN_AN_IMPORT]
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
 
 
 def test_a_generator_of_a_buffer_may_be_numpys_global_one() -> None:
