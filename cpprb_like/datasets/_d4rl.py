@@ -96,7 +96,7 @@ class D4rlReader(Reader):
             return f"{data.dtype} of shape {data.shape}"
 
         has_next = any(ROLES.get(path[0]) == "next_obs" for path in found)
-        builder = HeaderBuilder(ROLES, self.left_out, makes_next=not has_next)
+        builder = HeaderBuilder(ROLES, self.left_out, derives_next=not has_next)
         builder.add(found, field_of)
         self._data = {name: found[path] for name, path in builder.places.items()}
         self._n = rows

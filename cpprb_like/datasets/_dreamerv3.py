@@ -147,7 +147,7 @@ class DreamerWriter(Writer):
             key: np.concatenate([piece[key] for piece in stream.pieces]) for key in stream.pieces[0]
         }
         with (self._folder / name).open("xb") as file:
-            np.savez_compressed(file, **arrays)  # numbers: NumPy 1.26 has no allow_pickle here
+            np.savez_compressed(file, **arrays)  # numbers only; NumPy 1.26 lacks allow_pickle=
         stream.begin(following)
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ class DreamerReader(Reader):
         ]
         self._found = list(self._find_episodes())
         first = self._streams[self._found[0][1].stream if self._found else 0][0]
-        builder = HeaderBuilder(ROLES, self.left_out, makes_next=True, made=ENDS)
+        builder = HeaderBuilder(ROLES, self.left_out, derives_next=True, made=ENDS)
         with _opened(first.path) as archive:
             keys = [name.removesuffix(".npy") for name in archive.names]
             paths = {_path(key, keys): key for key in keys if key not in FLAGS}

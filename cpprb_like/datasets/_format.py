@@ -190,7 +190,7 @@ class Format:
     ) -> dict[str, Any]:
         """Entries of the format's own metadata, for a new data set at a path: by default ``about``.
 
-        Raises ``ValueError`` if ``about`` has others than the format can hold.
+        Raises ``ValueError`` if ``about`` has an entry that the format cannot hold.
         """
         unknown = sorted(about.keys() - set(about if self.keys is None else self.keys))
         if unknown:

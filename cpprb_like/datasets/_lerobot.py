@@ -452,7 +452,7 @@ class LerobotReader(Reader):
             (self._videos if is_video else self._features)[name] = feature
             return feature.field
 
-        builder = HeaderBuilder(ROLES, self.left_out, makes_next=True, takes_next=True, mark=".")
+        builder = HeaderBuilder(ROLES, self.left_out, derives_next=True, reads_next=True, mark=".")
         builder.add(columns, field_of)
         if not any(one.field.nbytes for one in (self._features | self._videos).values()):
             raise ValueError(
@@ -525,7 +525,7 @@ class LerobotReader(Reader):
 def _frames(
     path: Path, shape: tuple[int, ...], times: list[float], fps: float
 ) -> Generator[Array, None, None]:
-    """Yield the frame of a video at each of ascending times. ``times`` may grow meanwhile."""
+    """Yield the frame of a video at each of ascending times. ``times`` may grow between frames."""
     av = need("av", NAME)
     with Disk(path.parent).open(path.name) as file, reading(path):
         try:

@@ -150,7 +150,7 @@ class MinariReader(Reader):
                 reset_infos.update(
                     path for path in infos if one.columns[path].extra and _is_set(one, path, 0)
                 )
-        builder = HeaderBuilder(ROLES, self.left_out, makes_next=True)
+        builder = HeaderBuilder(ROLES, self.left_out, derives_next=True)
         if first is None:
             return builder
         self._add_fields(builder, first)

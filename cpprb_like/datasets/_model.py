@@ -57,12 +57,12 @@ class Ends:
 
     @property
     def is_done(self) -> bool:
-        """Whether ``done`` stands for both, so that it terminates where nothing truncates."""
+        """Whether ``done`` is set by truncations too, so that it terminates only without one."""
         return self.terminated == "done" and self.truncated is not None
 
     @property
     def names(self) -> list[str]:
-        """The fields, as far as there are any."""
+        """The names of the fields that are not None."""
         return [name for name in (self.terminated, self.truncated) if name is not None]
 
     def flags(self, rows: Mapping[str, Array], n: int) -> tuple[Array, Array]:
@@ -173,8 +173,8 @@ class HeaderBuilder:
         roles: Mapping[str, str],
         left_out: list[str],
         *,
-        makes_next: bool,  # next observations have no columns: the reader derives them
-        takes_next: bool = False,  # a column with the name of a next observation replaces it
+        derives_next: bool,  # next observations have no columns: the reader derives them
+        reads_next: bool = False,  # a column with the name of a next observation replaces it
         made: Collection[str] = (),  # fields that the reader makes without columns
         mark: str = "/",
     ) -> None:
@@ -183,7 +183,7 @@ class HeaderBuilder:
         self.seen: set[Place] = set()  # paths of all columns
         self._parts: dict[str, dict[str, Place]] = {OBS: {}, ACT: {}}
         self._roles, self._left_out = roles, left_out
-        self._makes_next, self._takes_next = makes_next, takes_next
+        self._derives_next, self._reads_next = derives_next, reads_next
         self._made, self._mark = made, mark
 
     def add(self, paths: Iterable[Place], field_of: Callable[[Place, str], Field | str]) -> None:
@@ -208,7 +208,7 @@ class HeaderBuilder:
 
     def _is_taken(self, name: str) -> bool:
         """Whether a field has this name, or a derived next observation will have it."""
-        is_next = self._makes_next and not self._takes_next
+        is_next = self._derives_next and not self._reads_next
         is_next = is_next and name.removeprefix("next_") in self._parts[OBS]
         return name in self.fields or name in self._made or is_next
 
@@ -216,7 +216,7 @@ class HeaderBuilder:
         """The header of all fields, without episodes."""
         observations, actions = self._parts[OBS], self._parts[ACT]
         fields, chained = dict(self.fields), {}
-        if self._makes_next:
+        if self._derives_next:
             nexts = {name: f"next_{name}" for name in observations}
             chained = {
                 name: following for name, following in nexts.items() if following not in fields

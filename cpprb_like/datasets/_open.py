@@ -374,12 +374,12 @@ def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None]) -> int:
     if header.episodes and header.episodes[0].is_cut:
         _add_absent(buffer, buffer.ring.capacity + 1 - header.rows)
     for number, episode in enumerate(header.episodes):
-        came = 0
-        for rows in _counted(reader, number):
+        n_read = 0
+        for rows in _checked_rows(reader, number):
             on_read(sum(values.nbytes for values in rows.values()))
             n = len(rows[names[0]])
-            came += n
-            if is_lacking and came == episode.length and not ends.flags(rows, n)[0][-1]:
+            n_read += n
+            if is_lacking and n_read == episode.length and not ends.flags(rows, n)[0][-1]:
                 # Targets bootstrap from the next value of a step that is not terminated.
                 left_out += 1
                 n -= 1
@@ -390,21 +390,21 @@ def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None]) -> int:
     return left_out
 
 
-def _counted(reader: Reader, number: int) -> Iterator[Rows]:
+def _checked_rows(reader: Reader, number: int) -> Iterator[Rows]:
     """The rows of an episode; ``ValueError`` unless their number is that of the header."""
-    header, came = reader.header, 0
+    header, n_read = reader.header, 0
     expected = header.episodes[number].length
     with reading(reader.path):
         for rows in reader.rows(number, rows_in_chunk(header.row_nbytes)):
             n = {len(values) for values in rows.values()}
             if len(n) != 1:
                 raise ValueError(f"episode {number}: expected as many rows of each field, got {n}")
-            came += n.pop()
-            if came > expected:
+            n_read += n.pop()
+            if n_read > expected:
                 break
             yield rows
-        if came != expected:
-            raise ValueError(f"episode {number}: expected {expected} rows, got {came} or more")
+        if n_read != expected:
+            raise ValueError(f"episode {number}: expected {expected} rows, got {n_read} or more")
 
 
 def _add_absent(buffer: Any, n_steps: int) -> None:

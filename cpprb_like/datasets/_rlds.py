@@ -179,7 +179,7 @@ class RldsReader(Reader):
             if leaf.encoding == IMAGE:
                 need("PIL.Image", NAME)
             self._leaves[place] = leaf
-        builder = HeaderBuilder(ROLES, self.left_out, makes_next=True, made=ENDS)
+        builder = HeaderBuilder(ROLES, self.left_out, derives_next=True, made=ENDS)
         paths = [path for path in self._leaves if path[0] not in FLAGS]
         builder.add(paths, lambda path, name: replace(self._leaves[path].field, name=name))
         return builder

@@ -135,7 +135,7 @@ class RllibReader(Reader):
             return kind
 
         has_next = any(path[0] == "new_obs" for path in paths)
-        builder = HeaderBuilder(COLUMNS, self.left_out, makes_next=not has_next)
+        builder = HeaderBuilder(COLUMNS, self.left_out, derives_next=not has_next)
         builder.add(paths, field_of)
         return builder
 

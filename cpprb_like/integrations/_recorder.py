@@ -28,11 +28,11 @@ class Recorder:
 
     n_envs: int
     _nest: ClassVar[str]  # "spaces" or "specs", for messages
-    _own_floats: ClassVar[str]  # the value of ``float_type`` that keeps dtypes
+    _keeps_floats: ClassVar[str]  # the value of ``float_type`` that keeps dtypes
     _restored: ClassVar[tuple[str, ...]]  # roots that ``restore`` nests
     _optional: ClassVar[tuple[str, ...]] = ()  # fields that a buffer may lack
-    _how_to_begin: ClassVar[str]  # message before the first reset
-    _how_to_go_on: ClassVar[str]  # end of the message after an end without a reset
+    _begin_hint: ClassVar[str]  # message before the first reset
+    _reset_hint: ClassVar[str]  # end of the message after an end without a reset
 
     def _set_up(
         self,
@@ -56,7 +56,7 @@ class Recorder:
 
     def _read_float_type(self, float_type: FloatType) -> np.dtype[Any] | None:
         """The dtype of floating-point fields; None to keep the dtype of each leaf."""
-        keep = self._own_floats
+        keep = self._keeps_floats
         if isinstance(float_type, str) and float_type == keep:
             return None
         try:
@@ -173,9 +173,9 @@ class Recorder:
         ``stuck`` are environments whose episode has ended and that were not reset.
         """
         if self._steps.obs is None:
-            raise RuntimeError(self._how_to_begin)
+            raise RuntimeError(self._begin_hint)
         if np.count_nonzero(stuck):
-            raise RuntimeError(f"the episode of {those(stuck)} has ended{self._how_to_go_on}")
+            raise RuntimeError(f"the episode of {names_of_envs(stuck)} has ended{self._reset_hint}")
         return self._steps.obs
 
     def _store(
@@ -194,6 +194,6 @@ class Recorder:
         return buffer.add_where(~np.atleast_1d(absent), **fields, **extra)
 
 
-def those(envs: Flags) -> str:
+def names_of_envs(envs: Flags) -> str:
     """The numbers of environments, for a message."""
     return f"environments {np.flatnonzero(envs).tolist()}"

@@ -244,10 +244,10 @@ class DmEnvRecorder(Recorder):
     [1.0, 1.0, 0.0]
     """
 
-    _nest, _own_floats, _restored = "specs", "spec", ("obs", "act", "rew", "next_obs")
+    _nest, _keeps_floats, _restored = "specs", "spec", ("obs", "act", "rew", "next_obs")
     _optional = ("discount",)
-    _how_to_begin = "call reset(time_step) with what env.reset() gave before the first step"
-    _how_to_go_on = (
+    _begin_hint = "call reset(time_step) with what env.reset() gave before the first step"
+    _reset_hint = (
         ", but no step of type FIRST followed: before the next step call env.reset() and "
         "reset(time_step), or let the environment reset itself"
     )

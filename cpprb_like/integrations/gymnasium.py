@@ -23,7 +23,7 @@ except ImportError as error:
     raise missing(__name__, "gymnasium 1.1 or newer", "gymnasium", error) from error
 
 from cpprb_like.integrations._nests import Leaf, Tree
-from cpprb_like.integrations._recorder import FloatType, Recorder, those
+from cpprb_like.integrations._recorder import FloatType, Recorder, names_of_envs
 from cpprb_like.integrations._spaces import (
     create_before_add_func,
     create_env_dict,
@@ -138,12 +138,12 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     (32, 4)
     """
 
-    _nest, _own_floats, _restored = "spaces", "space", ("obs", "act", "next_obs")
-    _how_to_begin = (
+    _nest, _keeps_floats, _restored = "spaces", "space", ("obs", "act", "next_obs")
+    _begin_hint = (
         "call reset(), or reset(obs) with what env.reset() gave, before the first step and after "
         "one that raised"
     )
-    _how_to_go_on = (
+    _reset_hint = (
         ": before the next step call env.reset() and reset(obs), or give the autoreset_mode that "
         "the environment has; step(action) of the recorder resets by itself"
     )
@@ -350,7 +350,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
                 raise RuntimeError("the first reset is of all environments: reset(obs), no mask")
             for number, one in enumerate(steps.obs):
                 before = np.asarray(one)  # ``one`` may be a number
-                # Dtypes are those of values, so the dtype of the new values may be narrower.
+                # A column has the dtype of its values. The common dtype holds the old values too.
                 dtype = np.result_type(arrived[number], before)
                 arrived[number] = arrived[number].astype(dtype)
                 arrived[number][~chosen] = before[~chosen]
@@ -406,12 +406,12 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         steps = self._steps
         slot = self._store(values, extra, steps.waiting if steps.n_waiting else None)
         steps.obs = arrived
-        if not self._resets_at_once:
+        if not self._is_same_step:
             steps.wait_for(ended)
         return slot
 
     @property
-    def _resets_at_once(self) -> bool:
+    def _is_same_step(self) -> bool:
         return self.autoreset_mode is AutoresetMode.SAME_STEP
 
     def _observed(self) -> list[Array]:
@@ -436,16 +436,16 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         twice = ended & self._steps.waiting
         if self._steps.n_waiting and np.any(twice):
             raise ValueError(
-                f"{those(twice)} ended in the step after an end, which is the reset in autoreset "
-                f"mode {self.autoreset_mode.name}: the environment has another"
+                f"{names_of_envs(twice)} ended in the step after an end, which is the reset in "
+                f"autoreset mode {self.autoreset_mode.name}: the environment has another"
             )
-        if self._n_rows is None and not self._resets_at_once:
+        if self._n_rows is None and not self._is_same_step:
             return arrived
         final = _final_observations(info, ended, self._trees["obs"], self._n_rows)
-        if final.keys() != (set(np.flatnonzero(ended).tolist()) if self._resets_at_once else set()):
+        if final.keys() != (set(np.flatnonzero(ended).tolist()) if self._is_same_step else set()):
             raise ValueError(
-                f"{those(ended)} ended and info has final_obs of {list(final)}: the environment "
-                f"has another autoreset mode than {self.autoreset_mode.name}"
+                f"{names_of_envs(ended)} ended and info has final_obs of {list(final)}: the "
+                f"environment has another autoreset mode than {self.autoreset_mode.name}"
             )
         if not final:
             return arrived

@@ -285,7 +285,7 @@ class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignor
         self._rings: list[buffers.ReplayBuffer] = []
 
     def sample_indices(self, batch_size: int | None) -> Array:
-        """Draw indices: those of Tianshou's buffer, in less calls of NumPy."""
+        """Draw the indices that Tianshou's buffer draws, with fewer calls of NumPy."""
         lengths = self._lengths
         if not batch_size or batch_size < 0 or not lengths.any():
             found: Array = super().sample_indices(batch_size)
@@ -373,7 +373,7 @@ class PrioritizedVectorReplayBuffer(
         self.weight[self._indices] = 0.0
 
     def sample_indices(self, batch_size: int | None) -> Array:
-        """Draw indices by priority: those of Tianshou's buffer."""
+        """Draw indices by priority, as Tianshou's buffer does."""
         found: Array = super().sample_indices(batch_size)
         while batch_size and (wrong := np.flatnonzero(self.weight[found] == 0)).size:
             found[wrong] = super().sample_indices(wrong.size)  # sums are rounded

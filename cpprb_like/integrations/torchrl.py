@@ -198,7 +198,7 @@ class TensorDictReplayBuffer:
             for env in resets.get(stop, ()):
                 self.buffer.on_episode_end(env)
             start = stop
-        followed = self._followed(values)
+        followed = self._chained_pairs(values)
         self._resets.remember({name: values[following][-1] for name, following in followed})
 
     def add(self, data: TensorDictBase) -> None:
@@ -206,7 +206,7 @@ class TensorDictReplayBuffer:
         _check_steps(data)
         self.extend(data.unsqueeze(-1))
 
-    def _followed(self, values: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
+    def _chained_pairs(self, values: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
         """Yield pairs of fields: the second, of a step, equals the first of the step after.
 
         Rewards and flags are left out. So are entries such as ``_ou_prev_noise`` of TorchRL's

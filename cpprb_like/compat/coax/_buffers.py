@@ -237,7 +237,7 @@ class PrioritizedReplayBuffer(_Buffer):
             check_for_update=True,
             stratified=False,
             weights="batch",
-            weights_dtype=np.float64,  # of the weights, which are then multiplied by W
+            weights_dtype=np.float64,  # weights are then multiplied by W
         )
         return buffers.PrioritizedReplayBuffer(
             self.capacity, fields, sampler=sampler, seed=self._random_seed

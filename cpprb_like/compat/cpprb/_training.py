@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def is_over(self) -> bool:
-        """Whether the episode is over, also if no field of the transition tells a truncation."""
+        """Whether the episode is over. It may be truncated without a field of the transition."""
         schema, transition = self._schema, self._transition
         names = {schema.names[number] for number, *_ in schema.end_fields()} & transition.keys()
         if not names:

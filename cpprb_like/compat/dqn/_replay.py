@@ -167,8 +167,8 @@ class ReplayBuffer(Checkpointed):
             rows = self._open(value)
         elif value.ndim != len(self._frame_shape):
             raise self._wrong_shape(value)
-        of, effect = self._pending
-        known = effect if of == number - 1 else NOT_KNOWN
+        newest, effect = self._pending
+        known = effect if newest == number - 1 else NOT_KNOWN
         try:
             slot = rows.add(obs=value, **known)
         except ValueError:
@@ -400,13 +400,13 @@ class ReplayBuffer(Checkpointed):
         """Slots of the rows that are read, and effects of the frames in ``slots``."""
         # ``_pending`` is read before ``written``: between the two, another thread may store a frame
         # and its effect.
-        of, effect = self._pending
+        pending, effect = self._pending
         number = rows.ring.written
         newest = (number - 1) % self.size
         older = (slots < min(number, self.size)) & (slots != newest)
         following = np.where(older, (slots + 1) % self.size, -1)
         values = rows.stack(name, following[:, np.newaxis]).reshape(-1)
-        known = effect if of == number - 1 else NOT_KNOWN
+        known = effect if pending == number - 1 else NOT_KNOWN
         values[slots == newest] = known[name]
         return following[older], values
 

@@ -62,8 +62,8 @@ class PiecewiseSchedule:
     Parameters
     ----------
     endpoints : iterable of (float, value)
-        Times, ascending, and the value at each. Of two at the same time the later one counts from
-        then on: a jump.
+        Times, ascending, and the value at each. Between two points at the same
+        time the value jumps.
     interpolation : callable
         ``(left, right, alpha)`` to the value a part ``alpha``, 0 to below 1, of the way from one
         point to the next; a straight line.

@@ -51,7 +51,7 @@ class _Cache(ForEnv):
         raise NotImplementedError
 
     def flush(self) -> tuple[Array, ...]:
-        """All that can be popped, in the order of ``pop``, as one batch; as ``pop``."""
+        """Call ``pop`` until the cache is false, and return the results as one batch."""
         popped = [self.pop()]
         while self:
             popped.append(self.pop())
@@ -88,10 +88,11 @@ class NStepCache(_Cache):
         self.n = as_int("n", n, 1)
 
     def pop(self) -> Transitions:
-        """The oldest transition, which is taken out: S, A, Rn, In, S_next, A_next.
+        """Remove the oldest transition and return its S, A, Rn, In, S_next, A_next.
 
-        They are those of ``ExperienceReplayBuffer.sample``, of one transition. Where the episode
-        ended before there was a next state, In is 0, and the next state and action are S and A.
+        The arrays are those of ``ExperienceReplayBuffer.sample``, for one transition. Where the
+        episode ended before there was a next state, In is 0, and the next state and action are S
+        and A.
         Raises ``InsufficientCacheError`` if the cache is not true.
         """
         if not self:
@@ -137,9 +138,9 @@ class MonteCarloCache(_Cache):
         self._return = 0.0  # return of the step that was popped last, in this episode
 
     def pop(self) -> tuple[Array, Array, Array]:
-        """The newest step, which is taken out: S, A, G.
+        """Remove the newest step and return its S, A, G.
 
-        State, action and the discounted sum of all rewards from there on, float64; of one step.
+        State, action and return: the discounted sum of the rewards from this step on, float64.
         Raises ``InsufficientCacheError`` if the cache is not true.
         """
         if not self:

@@ -90,7 +90,7 @@ class ElementMetadata:
 
 @dataclass(frozen=True)
 class DenseMetadata(ElementMetadata):
-    """An array, given out as a tensor of shape ``(n, *shape, stack)``, or without a stack of 1.
+    """An array, returned as a tensor of shape ``(n, *shape, stack)``, or without a stack of 1.
 
     ``dtype`` and ``shape`` are those of one step.
     """
@@ -176,13 +176,13 @@ class _ListsMetadata(ElementMetadata):
 
 
 class IDListMetadata(_ListsMetadata):
-    """A list of ids under each key, given out as ``{key: (offsets int32, ids int64)}``."""
+    """A list of ids under each key, returned as ``{key: (offsets int32, ids int64)}``."""
 
     DTYPES = (np.int64,)
 
 
 class IDScoreListMetadata(_ListsMetadata):
-    """Ids and their scores under each key, given out as ``{key: (offsets, ids, scores float32)}``.
+    """Ids and their scores under each key, returned as ``{key: (offsets, ids, scores float32)}``.
 
     A value is a tuple of two lists of the same length.
     """

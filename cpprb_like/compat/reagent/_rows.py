@@ -170,7 +170,7 @@ class Rows:
         written, capacity = self.ring.written, self.ring.capacity
         if written != self.seen:
             oldest = max(0, written - capacity)
-            # The last ``horizon`` old rows too: what follows them is among the new rows.
+            # The last ``horizon`` old rows too, as their next steps are among the new rows.
             for start in range(max(oldest, self.seen - self.horizon), written, CHUNK):
                 self._look(np.arange(start, min(start + CHUNK, written)) % capacity)
             if oldest:  # frames of the oldest stacks are overwritten: no override makes them valid

@@ -125,7 +125,7 @@ def declare_spaces(env: Any, *, store_log_prob: bool) -> dict[str, Any]:
     """
     space, action = env.observation_space, env.action_space
     extras: list[ReplayElement] = []
-    if _is(space, "Dict") and {"user", "doc", "response"} <= set(space.spaces):  # RecSim's
+    if _is(space, "Dict") and {"user", "doc", "response"} <= set(space.spaces):  # RecSim
         extras = list(_recommendation_fields(space.spaces))
         space = space.spaces["user"]
     if not _is(space, "Box"):

@@ -26,7 +26,7 @@ def replay_buffer_to_pre_timeline_df(
     Parameters
     ----------
     is_discrete_action : bool
-        Actions are numbers, given out as texts; otherwise vectors, given out as dicts.
+        Actions are numbers, returned as strings; otherwise vectors, returned as dicts.
     replay_buffer : ReplayBuffer
         Its states and actions are vectors, or a number; it has the fields ``mdp_id``,
         ``sequence_number`` and ``log_prob``.
