@@ -17,7 +17,7 @@ _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile(
     "dev",
-    max_examples=20,
+    max_examples=12,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=_SLOW_IS_FINE,

@@ -41,6 +41,7 @@ class History:
     def __init__(self, rb: ReplayBuffer, rng: np.random.Generator) -> None:
         self.rb, self.rng = rb, rng
         self.rows: list[Step | None] = []  # None was absent
+        self.numbered: dict[int, Step] = {}
         self.open = [Episode() for _ in range(rb.n_envs)]
         self.streams: list[list[Step]] = [[] for _ in range(rb.n_envs)]
         self.count = 0
@@ -51,11 +52,12 @@ class History:
         for _ in range(n):
             present = self.rng.random(self.rb.n_envs) < (0.8 if self.rb.n_envs > 1 else 1.1)
             rows = [self.step(env, bool(there)) for env, there in enumerate(present)]
-            block = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
             if self.rb.n_envs > 1:
+                names = rows[0]
+                block = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in names}
                 self.rb.add_where(present, **block)
             else:
-                self.rb.add(**{name: values[0] for name, values in block.items()})
+                self.rb.add(**rows[0])
             if self.rng.random() < 0.03:
                 self.rb.on_episode_end()
                 for episode in self.open:
@@ -66,8 +68,9 @@ class History:
         if self.open[env].over:
             self.open[env] = Episode()
         episode = self.open[env]
-        end = self.rng.choice(["terminated", "truncated", ""], p=[0.07, 0.07, 0.86])
-        values = step(self.count, end or None, not episode.steps, self.stack)
+        chance = self.rng.random()
+        end = "terminated" if chance < 0.07 else "truncated" if chance < 0.14 else None
+        values = step(self.count, end, not episode.steps, self.stack)
         names = self.rb.fields
         values = {name: values[name] for name in names if name in values}
         if not there:
@@ -79,6 +82,7 @@ class History:
         self.count += 1
         kept = Step(values, episode, len(episode.steps), len(self.rows))
         self.rows.append(kept)
+        self.numbered[values["id"]] = kept
         self.streams[env].append(kept)
         episode.steps.append(kept)
         episode.over = bool(end)
@@ -86,7 +90,7 @@ class History:
 
     def by_id(self) -> dict[int, Step]:
         """The steps by number."""
-        return {row.values["id"]: row for row in self.rows if row is not None}
+        return self.numbered
 
 
 class Reading:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,24 @@ Array = npt.NDArray[Any]
 N = 12
 
 
+# Options that change no row, no priority and no layer: their cells are tried on one view.
+READ_ONLY = ("sample", "replace", "out", "fields", "beta", "batches", "epoch", "Mixture")
+
+
 def played(cell: Cell, seed: int = 0) -> tuple[View, History, Reading]:
     """The view of a cell over a buffer that has wrapped, and its twin."""
+    is_shared = cell.option in READ_ONLY or reason(cell) is not None
+    return play_once(cell.sampler, cell.view, seed) if is_shared else play(cell, seed)
+
+
+@lru_cache(maxsize=2)
+def play_once(sampler: str, view: str, seed: int) -> tuple[View, History, Reading]:
+    """That of all cells that only read."""
+    return play(Cell(sampler, view, "sample"), seed)
+
+
+def play(cell: Cell, seed: int) -> tuple[View, History, Reading]:
+    """That of one cell."""
     rb = build(cell, seed)
     history = History(rb, np.random.default_rng(seed))
     history.play(100 if rb.n_envs == 1 else 70)
