@@ -126,7 +126,7 @@ cdef class Ring:
     cdef int c_end_episode(self, intp_t stream) except -1
     cdef int c_hide(self, ndarray slots, Moment moment) except -1
     cdef int c_clear(self) except -1
-    cdef void c_tell(self, intp_t slot) noexcept
+    cdef void c_mark_edited(self, intp_t slot) noexcept
     cdef void c_log_hidden(self, int64_t first, int64_t last, intp_t step) noexcept nogil
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept

@@ -638,7 +638,7 @@ cdef class Ring:
         self.c_begin_edit()
         if row >= 0:
             self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
-            self.c_tell(<intp_t> (row % self.capacity))
+            self.c_mark_edited(<intp_t> (row % self.capacity))
         while self.counts[stream]:
             self.c_complete(stream)
         if self.lookahead:
@@ -671,7 +671,7 @@ cdef class Ring:
                 self.c_flags(values[k])[0] |= ABSENT
                 self.state[ABSENT_ROWS] += 1
                 self.out.c_add(values[k])
-                self.c_tell(values[k])
+                self.c_mark_edited(values[k])
         self.c_log_hidden(first, last, self.n_envs)
         if self.changes != NULL:
             (<int64_t*> self.changes)[0] += 2
@@ -686,7 +686,7 @@ cdef class Ring:
         entry[0], entry[1], entry[2] = first, last, step
         self.n_hidden += 1
 
-    cdef void c_tell(self, intp_t slot) noexcept:
+    cdef void c_mark_edited(self, intp_t slot) noexcept:
         """Tell the trackers that the row in a slot was edited."""
         cdef Tracker tracker
         for tracker in self.trackers:
@@ -762,9 +762,9 @@ cdef class Ring:
     def holds(self, Moment moment not None, cnp.ndarray slots not None):
         """Whether everything read of these slots since a moment is valid for that moment.
 
-        That is so if none of them has another row by now, the ring was not cleared, and nothing
-        was edited: values replaced, rows hidden, episodes ended. Rows that follow those in the
-        slots are younger, so they need no check.
+        True if no slot has a new row, the ring was not cleared, and no row was edited: values
+        replaced, row hidden, episode ended. Rows that follow those in the slots are younger, so they
+        need no check.
         """
         c_check_array(slots, "slots", cnp.NPY_INTP, -1)
         return self.c_holds(moment, slots)
@@ -1055,10 +1055,10 @@ cdef class Ring:
 
 
 cdef class DerivedState:
-    """Base class of state that is derived from the rows of a ring, and brought up to date lazily.
+    """Base class of state that is derived from the rows of a ring, and updated lazily.
 
-    An added row costs nothing. The next call that needs the state compares four numbers with those of
-    the ring (``c_is_current``), takes in what has changed, and notes that (``c_mark_current``).
+    An added row costs nothing. The next call that needs the state compares four numbers with the ring
+    (``c_is_current``), updates the state, and stores the numbers (``c_mark_current``).
     """
 
 

@@ -5,14 +5,15 @@ Not here: how the values are stored (``schema``, ``chained``) and read (``views.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like._arguments.narrow_dtypes import kind_of
-from cpprb_like._fields.schema import Field, Schema, Stack
+from cpprb_like._fields.schema import Field, Schema, Stack, read_names
 
 __all__ = ["NStepReturns", "check_nstep", "derive", "likely_axis", "read_nstep"]
 
@@ -58,25 +59,17 @@ def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
     return replace(schema, stacks=tuple(one for one in stacks if one.name not in following))
 
 
-def _read_names(option: str, names: object, schema: Schema) -> list[str]:
+def _read_names(option: str, names: Any, schema: Schema) -> list[str]:
     if names is None:
         return []
-    if isinstance(names, str):
-        names = [names]
-    if not isinstance(names, Iterable) or (isinstance(names, Mapping) and names):
+    if isinstance(names, Mapping) and names:
         raise TypeError(f"{option}: expected names of fields, got {names!r}")
-    try:
-        given = list(names)
-    except TypeError:
-        raise TypeError(f"{option}: expected names of fields, got {names!r}") from None
-    for name in given:
-        if not isinstance(name, str):
-            raise TypeError(f"{option}: expected names of fields, got {name!r}")
-        if name not in schema.names:
-            raise ValueError(f"{option}: expected some of {list(schema.names)}, got {name!r}")
-        (field,) = [field for field in schema.fields if field.name == name]
-        if field.dtype.hasobject:
-            raise ValueError(f"{option}: field {name!r} holds Python objects; expected numbers")
+    given = read_names(option, names, schema.names)
+    for field in schema.fields:
+        if field.name in given and field.dtype.hasobject:
+            raise ValueError(
+                f"{option}: field {field.name!r} holds Python objects; expected numbers"
+            )
     if len(set(given)) != len(given):
         raise ValueError(f"{option}: expected each name once, got {given}")
     return given

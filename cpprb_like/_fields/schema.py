@@ -650,11 +650,10 @@ def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) ->
 
 def as_names(option: str, names: str | Iterable[str]) -> list[str]:
     """One name or several as a list; ``TypeError`` if they are no strings."""
-    if isinstance(names, str):
-        names = [names]
-    if not isinstance(names, Iterable):
-        raise TypeError(f"{option}: expected names of fields, got {names!r}")
-    given = list(names)
+    try:
+        given = [names] if isinstance(names, str) else list(names)
+    except TypeError:
+        raise TypeError(f"{option}: expected names of fields, got {names!r}") from None
     for name in given:
         if not isinstance(name, str):
             raise TypeError(f"{option}: expected names of fields, got {name!r}")

@@ -1,4 +1,4 @@
-"""Rows of a ring: where their values lie, what follows what, and which rows can be drawn.
+"""Rows of a ring: memory of their values, order in streams, and which rows can be drawn.
 
 A step comes in through ``column``, which holds where a field lies. ``chained`` and ``overflow``
 store fields that mostly repeat other rows. ``gather`` copies rows into batches. The ring buffer

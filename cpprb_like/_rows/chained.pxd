@@ -49,8 +49,8 @@ cdef class Chain:
     cdef void c_clear(self, int64_t base) noexcept nogil
     cdef bint c_lacks_room(self) noexcept
     cdef bint c_promises_hold(self) noexcept
-    cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept
-    cdef bint c_find_promises(self, int64_t tag) noexcept
+    cdef void c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept
+    cdef void c_find_promises(self, int64_t tag) noexcept
     cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil
 
 

@@ -1,11 +1,10 @@
-"""Fields whose values mostly repeat those of neighbouring rows: next observations, frame stacks.
+"""Chained fields: values that mostly repeat other rows, such as next observations and frame stacks.
 
-The next observation of a step usually is the observation of the next step, and a frame stack is the
-previous one shifted by one frame, so little of them is stored. The bytes are compared when rows are
-added; what no neighbouring row holds goes to the ``overflow``. So what was added is what is read,
-wherever episodes end. Compiled
-because it looks at every row. Not here: what is done with the values (``views._rows``), and fields
-that are stored as they are (``_core``).
+The next observation of a step usually is the observation of the next step. A frame stack usually is
+the previous one shifted by a frame. ``add`` compares the bytes with neighbouring rows, and stores
+other values in the ``overflow``. So reads return exactly what was added, wherever episodes end.
+Compiled because it compares every row. Not here: reads of several fields (``views._rows``), and
+fields that are stored as they are (``_core``).
 """
 
 cimport cython
@@ -38,7 +37,7 @@ cdef enum:  # where the next value of a row is
 
 
 cdef class Chain:
-    """A field whose values of ``nbytes`` may repeat those of other rows of their stream."""
+    """A chained field: values of ``nbytes`` bytes, which may repeat other rows of their stream."""
 
     def __cinit__(self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, *_):
         self.name = name
@@ -103,27 +102,21 @@ cdef class Chain:
                 return True
         return False
 
-    cdef bint c_find_promises(self, int64_t tag) noexcept:
-        """Use the newest values that the writing process stored with ``tag``; false if they are gone."""
+    cdef void c_find_promises(self, int64_t tag) noexcept:
+        """Use the newest values that the writing process stored with ``tag``, if they still exist."""
         cdef char* data = <char*> self.tags + 2 * sizeof(int64_t)
         cdef intp_t size = (self.n_envs * self.nbytes + 7) // 8 * 8
         self.which = 1 if self.tags[1] == tag else 0
         self.latest_data = data + self.which * size
         self.promise = tag
         self.is_promise_read = False
-        return self.tags[self.which] == tag
 
-    cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
-        """Follow the overflow that another process has written for the rows from ``oldest`` to ``written``.
-
-        False if it has to be tried again.
-        """
+    cdef void c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
+        """Take in what another process has stored for the rows from ``oldest`` to ``written``."""
         cdef Overflow aside
-        cdef bint complete = True
         for aside in self.asides:
-            complete = aside.c_follow(base, oldest, written) and complete
+            aside.c_follow(base, oldest, written)
         self.c_find_promises(base + written)
-        return complete
 
     cdef bint c_promises_hold(self) noexcept:
         """Whether the newest values that a follower has read were intact."""
@@ -197,7 +190,7 @@ cdef void c_close(Values* values) noexcept:
 def follow_file(Chain chain not None, cnp.ndarray memory not None):
     """Read the value of the newest row of each stream from a file that another process writes.
 
-    See ``use_file`` for ``memory``. A follower of the rows calls ``c_find_promises`` to find the newest.
+    See ``use_file`` for ``memory``. ``c_follow`` finds newer values.
     """
     chain.latest, chain.tags = memory, <int64_t*> cnp.PyArray_DATA(memory)
     chain.c_find_promises(0)
@@ -206,10 +199,10 @@ def follow_file(Chain chain not None, cnp.ndarray memory not None):
 def use_file(Chain chain not None, cnp.ndarray memory not None, int64_t tag, cnp.ndarray seen not None, bint is_new):
     """Store the value of the newest row of each stream in a file from now on.
 
-    ``memory`` has two words, and room for these values twice, each padded to words. Which of its two
-    places has the values says ``tag``, the number of rows written so far, those before the last clear
-    included. ``seen`` are the streams whose newest row is there. With ``is_new``
-    the file has nothing yet.
+    ``memory`` has two words, and two places for these values, each padded to words. The first word is
+    the tag of the first place, the second word of the second place. Values with the tag ``tag`` are
+    valid: the number of rows written so far, rows before the last clear included. ``seen`` says which
+    streams have a newest row. With ``is_new`` the file has no values yet.
     """
     cdef char* data = <char*> cnp.PyArray_DATA(memory)
     cdef intp_t size = (chain.n_envs * chain.nbytes + 7) // 8 * 8
@@ -241,8 +234,8 @@ cdef class FrameStack(Chain):
 
     The older frames of a stack that is not the previous one shifted by a frame go to the overflow.
     A value has ``outer * depth * inner`` bytes, with ``axis`` of length ``depth``, 1 to 256. ``frames``
-    is memory for ``capacity + (depth - 1) * n_envs`` frames: rows that are no longer in the ring lend
-    theirs to those that are.
+    is memory for ``capacity + (depth - 1) * n_envs`` frames, so the oldest rows of the ring have the
+    frames of the rows before them.
     """
 
     def __cinit__(
@@ -285,8 +278,8 @@ cdef class FrameStack(Chain):
         Chain.c_clear(self, base)
         self.older.c_clear(base)
 
-    cdef bint c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
-        return Chain.c_follow(self, base, written, oldest - (self.depth - 1) * self.n_envs)
+    cdef void c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
+        Chain.c_follow(self, base, written, oldest - (self.depth - 1) * self.n_envs)
 
     cdef void c_write(self, NewRows* rows) noexcept nogil:
         cdef const char* values = rows.values[self.place]

@@ -1,11 +1,11 @@
 """Edits of stored rows: which rows were edited (``Tracker``), and the bytes before (``Undo``).
 
 A ``Tracker`` marks the slots of edited rows, for the next save or flush. An ``Undo`` log lies in a
-file and restores rows after a process was killed between two stores. Added rows need neither: their
-ids say which they are, and they are not visible before their last byte is written. Compiled because
-both run between the stores of a compiled loop. ``clock`` and ``fence`` are for Python code that
-shares memory with other processes. Not here: the edits (``_core``, ``gather``), and
-what is restored when a file is opened (``_files.recovery``).
+file and restores rows after a process was killed between two stores. Added rows need neither: row
+ids tell which rows are new, and rows are not visible before their last byte is written. Compiled
+because both run between the stores of a compiled loop. ``clock`` and ``fence`` are for Python code
+that shares memory with other processes. Not here: the edits (``_core``, ``gather``), and the
+recovery of a file that is opened (``_files.recovery``).
 """
 
 cimport cython
@@ -58,10 +58,10 @@ cdef class Undo:
     """Log of old bytes of an arena that lies in a file; all arguments but ``tracker`` are memory.
 
     ``log`` begins with the number of bytes of entries in force, 0 most of the time. An entry is the
-    offset of bytes in the arena, how many there are, and what they were, padded to words. ``lens`` has
-    the lengths of episodes before the rows that are being added. ``added_at`` is the ``clock`` of the
-    last row, and a word that is raised when old bytes come into force and when they no longer are.
-    ``times`` are those at which rows were added, by slot: later calls of all processes have later ones.
+    offset of bytes in the arena, their number, and the old bytes, padded to words. ``lens`` has the
+    episode lengths before the ``add`` in progress. ``added_at`` has two words: the ``clock`` of the last
+    row, and a counter, +1 when entries come into force and +1 when they are dropped. ``times`` has the
+    time of each row by slot; a later call of any process has a later time.
     """
 
     def __cinit__(
@@ -94,7 +94,7 @@ cdef class Undo:
         c_fence()
 
     cdef void c_note_times(self, int64_t written, intp_t n) noexcept nogil:
-        """Write the time of n rows behind ``written``, whose slots are reserved already."""
+        """Write the time of n rows behind ``written``, after their slots were reserved."""
         cdef intp_t k, capacity = self.times.shape[0]
         cdef int64_t now = c_fine_clock()
         c_fence()  # readers of the row before see the reservation first
@@ -112,7 +112,7 @@ cdef class Undo:
 
 
 def clock():
-    """The time now, in nanoseconds from some moment on; the same in all processes of a machine."""
+    """The present time in nanoseconds, on a clock that all processes of a machine share."""
     return c_clock()
 
 

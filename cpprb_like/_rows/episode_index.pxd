@@ -23,7 +23,7 @@ cdef class EpisodeIndex(DerivedState):
     cdef int64_t[::1] cut_lasts  # last row of the cut episode
     cdef intp_t n_cut
     cdef ndarray cut             # streams with a cut episode, by ``cut_firsts`` ...
-    cdef bint cut_is_sorted      # ... if this says so
+    cdef bint cut_is_sorted      # ... while this is true; otherwise in no order
     # Records of the other episodes, by first row, from ``head`` to ``tail``:
     cdef ndarray table           # memory: ``room`` int64 for each pointer below
     cdef int64_t* firsts

@@ -1,10 +1,10 @@
 """Index of the episodes (trajectories) of a ring: by number, and by row.
 
-It is updated lazily: an added row costs nothing, and the next call looks once at the flags of the
-rows that were added since, notes where episodes begin and end, and drops those that were
-overwritten. An episode is then found by number, or deleted, in logarithmic time, and found by one
-of its rows in constant time. Compiled because it looks at every new row. Not here: reading episodes
-(``buffers._episodes``), and draws among their rows (``samplers._starts``).
+The index is updated lazily: an added row costs nothing. The next call reads the flags of new rows once,
+notes where episodes begin and end, and drops overwritten episodes. An episode is found by number, or
+deleted, in logarithmic time, and found by one of its rows in constant time. Compiled because it reads
+every new row. Not here: reading episodes (``buffers._episodes``), and draws among their rows
+(``samplers._starts``).
 """
 
 cimport cython
@@ -54,8 +54,8 @@ cdef class EpisodeIndex:
 
     @property
     def nbytes(self):
-        """Bytes of memory: in proportion to the most episodes that were there at one time, and 4 a
-        slot from the first read of the episode of a row on.
+        """Bytes of memory: proportional to the greatest number of episodes so far. Finding episodes by
+        row takes 4 bytes more for each slot.
         """
         by_row = 0 if self.memory is None else self.memory.nbytes
         return self.table.nbytes + self.gone.nbytes + by_row + 4 * 8 * self.ring.n_envs
@@ -102,7 +102,7 @@ cdef class EpisodeIndex:
         return 0
 
     cdef int c_sync_numbers(self) except -1:
-        """As ``c_sync``, for finding episodes by number."""
+        """``c_sync`` for finding episodes by number."""
         cdef intp_t* cut = <intp_t*> cnp.PyArray_DATA(self.cut)
         cdef intp_t stream, k = 0
         self.c_sync()
@@ -119,7 +119,7 @@ cdef class EpisodeIndex:
         return 0
 
     cdef int c_sync_rows(self) except -1:
-        """As ``c_sync``, for finding episodes by row; the first time, looks at all rows."""
+        """``c_sync`` for finding episodes by row; the first call reads all rows."""
         cdef intp_t place
         cdef int64_t row
         if self.numbers == NULL:
@@ -386,11 +386,11 @@ cdef class EpisodeIndex:
             )
         return complete
 
-    def tell(self, bint with_slots):
+    def describe(self, bint with_slots):
         """Describe all episodes.
 
-        Returns arrays of their first row ids, lengths, flags of their last rows, and whether they
-        are complete; and the slots of all their rows one after the other, or None.
+        Returns, by number: id of the first row, length, flags of the last row, and whether the episode
+        is complete; and the slots of all rows one after another, or None.
         """
         self.c_sync_numbers()
         cdef intp_t k, total = 0, n = self.c_count()

@@ -1,8 +1,7 @@
 """Copies between rows of a ring and dense arrays, in both directions.
 
-Rows that other threads change at the same time are copied as they are; the caller that chose them
-checks once, after all is read, whether all were there at one time (``Ring.holds``). Writes keep the
-interpreter lock from the first byte to the last.
+Other threads may change rows during a copy. The caller checks once, after all reads, whether the
+rows are valid (``Ring.holds``). Writes hold the interpreter lock from the first byte to the last.
 
 Compiled because copies are most of the cost of a batch, and because no other thread may run within a
 write. Not here: which rows (``samplers._uniform_draws``, ``samplers._base``), fields that are not
@@ -319,7 +318,7 @@ cdef void c_write(
     if ring.trackers or ring.undo is not None:
         for k in range(n):
             if slots[k] >= 0:
-                ring.c_tell(slots[k])
+                ring.c_mark_edited(slots[k])
     ring.c_end_edit()
 
 

@@ -25,4 +25,4 @@ cdef class Overflow:
     cdef char* c_find(self, int64_t row) noexcept nogil
     cdef bint c_lacks_room(self) noexcept nogil
     cdef void c_clear(self, int64_t base) noexcept nogil
-    cdef bint c_follow(self, int64_t base, int64_t oldest, int64_t stop) noexcept nogil
+    cdef void c_follow(self, int64_t base, int64_t oldest, int64_t stop) noexcept nogil

@@ -120,17 +120,16 @@ cdef class Overflow:
         self.head = self.count = 0
         self.base = base
 
-    cdef bint c_follow(self, int64_t base, int64_t oldest, int64_t stop) noexcept nogil:
-        """Find the values that another process has written for rows before ``stop``, in the same file.
+    cdef void c_follow(self, int64_t base, int64_t oldest, int64_t stop) noexcept nogil:
+        """Take in the values that another process has written to the file for rows before ``stop``.
 
-        Forget those of the rows before ``oldest``. False if the keys are in no order that the other
-        process can have left, which is so if it has written over some meanwhile.
+        Values of rows before ``oldest`` are dropped.
         """
         cdef int64_t* rows = <int64_t*> cnp.PyArray_DATA(self.rows)
         cdef int64_t key, last = -1
         cdef intp_t place
         if self.key_data == NULL:
-            return True
+            return
         if base != self.base:
             self.c_clear(base)
         if self.count:
@@ -138,11 +137,11 @@ cdef class Overflow:
         while True:
             self.c_drop(oldest)
             if self.count == self.room:
-                return True
+                return
             place = self.c_place(self.count)
             key = self.key_data[place] - self.base
             if key <= last or key >= stop:
-                return True
+                return
             rows[place] = last = key
             self.count += 1
 
@@ -207,7 +206,7 @@ def follow_file(
 ):
     """Read values that another process stores in a file: of the rows from ``oldest`` to ``stop``.
 
-    See ``use_file``. ``c_follow`` goes on from here.
+    See ``use_file``. ``c_follow`` takes in later values.
     """
     cdef cnp.ndarray seen = np.array(keys)
     cdef intp_t room = len(seen), newest = int(seen.argmax()) if room else 0
@@ -219,12 +218,12 @@ def follow_file(
     if room and seen[newest] >= base:  # the queue continues behind this place
         order = (newest + 1 + np.arange(room)) % room
         ids = seen[order] - base
-        there = np.flatnonzero((ids >= max(oldest, 0)) & (ids < stop))  # places without one have -1
+        there = np.flatnonzero((ids >= max(oldest, 0)) & (ids < stop))  # places without a value have -1
         if len(there):
             overflow.head = order[there[0]]
             overflow.count = len(there)
             overflow.rows[order[there]] = ids[there]
-        else:  # those behind ``stop`` come next
+        else:  # the queue begins with the rows from ``stop`` on
             later = np.flatnonzero(ids >= stop)
             overflow.head = order[later[0]] if len(later) else (newest + 1) % room
 
@@ -238,10 +237,10 @@ def grow(
     Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray values not None,
     cnp.ndarray complete not None,
 ):
-    """Move to a larger file, from the heap or a smaller one, whose word ``complete`` is set
-    when all is there. Returns false, and does nothing, if it is no larger.
+    """Move the values from the heap, or from a smaller file, to a larger file.
 
-    From the first byte to the last no Python code runs.
+    The word ``complete`` of that file is set at the end. Returns false, and does nothing, if the file
+    is not larger. No Python code runs during the move.
     """
     cdef intp_t k, place, room = cnp.PyArray_DIM(keys, 0)
     cdef ndarray rows = np.full(room, -1, np.int64)

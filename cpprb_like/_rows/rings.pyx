@@ -230,7 +230,7 @@ cdef class Rings(Parts):
         return PyBytes_FromStringAndSize(<char*> self.spans, (self.mask + 1) * sizeof(Span))
 
     def holds(self, bytes moment not None, cnp.ndarray rows not None):
-        """Whether these rows are as they were at a moment."""
+        """Whether these rows have not changed since a moment: see ``Ring.holds``."""
         c_check_array(rows, "rows", cnp.NPY_INTP, -1)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
         cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
@@ -245,7 +245,7 @@ cdef class Rings(Parts):
         return holds
 
     def is_now(self, bytes moment not None):
-        """Whether all rows of all rings are as they were at a moment."""
+        """Whether no row of any ring has changed since a moment."""
         cdef const Span* spans = <const Span*> PyBytes_AS_STRING(moment)
         cdef intp_t number
         cdef Ring ring

@@ -125,7 +125,7 @@ cdef class SlotSet:
     # ------------------------------------------------------------------ for tests
 
     def add(self, intp_t slot):
-        """Add a slot. Raises ``IndexError`` if there is no such slot, as the methods below."""
+        """Add a slot. Raises ``IndexError`` for a slot out of range, like the methods below."""
         self._check(slot, self.capacity - 1)
         self.c_prepare()
         self.c_add(slot)

@@ -148,7 +148,7 @@ class Episodes:
     def _records(self, reward: Column | None) -> tuple[Slots, Records] | None:
         ring = self._index.ring
         version = self._index.version()
-        firsts, lengths, flags, complete, slots = self._index.tell(reward is not None)
+        firsts, lengths, flags, complete, slots = self._index.describe(reward is not None)
         returns: list[Any] = [None] * len(firsts)
         if reward is not None and slots is not None and len(firsts):
             values = new_array(ring, reward, len(slots))

@@ -188,7 +188,7 @@ cdef class Follower:
         c_read_fence()
         if (edits | changes) & 1 or self.live[EDITS] != edits or ring.changes[0] != changes:
             return BUSY
-        cdef bint rereads = changes != ring.seen, complete = True
+        cdef bint rereads = changes != ring.seen
         if clears != ring.state[CLEARS] or written < ring.state[WRITTEN]:
             self.c_forget(clears, base)
         elif edits != ring.live_edits and not rereads:
@@ -204,8 +204,8 @@ cdef class Follower:
             self.reopen(base, ring.c_bound(), written)
         ring.seen = changes
         for chain in ring.chains:
-            complete = chain.c_follow(base, written, ring.c_bound()) and complete
-        return 0 if complete else BUSY
+            chain.c_follow(base, written, ring.c_bound())
+        return 0
 
     cdef int c_forget(self, int64_t clears, int64_t base) except -1:
         """The other process has forgotten all rows."""

@@ -1,8 +1,8 @@
 """Large Batch Experience Replay (LaBER; Lahire, Geist and Rachelson, 2022).
 
-A large batch is drawn, the network gives its TD errors as they are now, and the batch to learn from
-is drawn out of it by these priorities; so none is stored and none goes stale. Not here: drawing the
-large batch (``buffers._replay``).
+A large batch is drawn uniformly, and the network computes its present TD errors. The batch to learn
+from is drawn out of the large one by these priorities. So no priority is stored or outdated. Not
+here: drawing the large batch (``buffers._replay``).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    FEW = 32                 # up to so many powers take less time in C than a call of NumPy
+    FEW = 32                 # up to FEW powers take less time in C than a call of NumPy
     MODEST = 2               # exponents up to MODEST of numbers from SMALL to LARGE ...
 
 cdef float64_t SMALL = 1e-150    # ... have results in the range of float64,

@@ -36,7 +36,7 @@ cnp.import_array()
 
 cdef enum:
     FETCHED_ROWS = 1024      # most rows prefetched: the cache must hold them until they are copied
-    NEAR = 64                # hidden rows at most so many slots apart have their sums computed at once
+    NEAR = 64                # sums of hidden rows at most NEAR slots apart are computed at once
 
 cdef enum:  # places in ``notes``
     NEWEST_WEIGHT = 0

@@ -213,7 +213,7 @@ cdef class Starts:
         return self.starts.count
 
     def slots(self):
-        """All slots at which a sequence can start, ascending. Cost: as ``count``, and a copy of them."""
+        """All slots at which a sequence can start, ascending. Cost: that of ``count``, and a copy."""
         self.c_follow()
         return self.starts.c_list(self.starts.count, False)
 

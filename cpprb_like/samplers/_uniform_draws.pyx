@@ -121,13 +121,13 @@ cdef struct Plan:            # the slots of a draw
     intp_t drawable          # rows among these slots that can be drawn
     intp_t passed            # older rows that can be drawn
     int64_t oldest           # id of the oldest row that is not left out
-    bint skips               # reject slots that cannot be drawn, which are at most half of them
+    bint skips               # reject slots that cannot be drawn, at most half of ``among``
 
 
 def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=None):
     """Draw n slots whose rows can be drawn, each with the same probability; intp, in random order.
 
-    Without ``replace`` they are distinct. They are of so many ``newest`` rows that can be drawn, at
+    Without ``replace`` slots are distinct. They are of the ``newest`` rows that can be drawn, at
     least 1; by default of all. Raises ``NotEnoughDataError`` where there are not enough.
 
     Cost: proportional to n; times the logarithm of the rows stored, if over half of these cannot be

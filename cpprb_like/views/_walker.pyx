@@ -1,8 +1,8 @@
-"""``Walker``: walks the windows of a batch, the rows around each drawn row in its episode, once.
+"""``Walker``: walks the windows of a batch once. A window is the rows around a row in its episode.
 
-Values that a batch takes from the windows are read on the way: those of the first and last row, and
-discounted sums. Compiled because it visits every row of every window. Not here: what the windows
-are for (the layers), steps along a stream (``_core``), and sums of unusual dtypes (``_rows``).
+The walk reads values of the first and last rows, and discounted sums. Compiled because it visits every
+row of every window. Not here: the use of windows (the layers), steps along a stream (``_core``), and
+sums of unusual dtypes (``_rows``).
 """
 
 cimport cython
