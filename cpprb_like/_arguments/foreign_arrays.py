@@ -21,10 +21,10 @@ CPU_DEVICES = (1, 3)  # DLPack: plain memory, and memory that a GPU can read too
 def read_array(value: Any) -> NDArray[Any]:
     """``np.asarray(value)``, also for tensors.
 
-    A tensor that requires gradients is read as its ``detach()``, one of floats that NumPy does not
-    have, such as bfloat16, as float32, and an object that has only DLPack through that. The array
-    may share memory with ``value``. Exceptions of the value's own methods pass: for a tensor on
-    another device, or of another dtype that NumPy does not have.
+    A tensor that requires gradients is read as its ``detach()``. Floats that NumPy lacks, such as
+    bfloat16, are read as float32. An object that has only DLPack is read by DLPack. The array may
+    share memory with ``value``. Exceptions of the value's own methods pass, such as those of a
+    tensor on another device.
     """
     if getattr(value, "requires_grad", False) is True:
         value = value.detach()
@@ -44,7 +44,7 @@ def read_array(value: Any) -> NDArray[Any]:
 
 
 def read_argument(name: str, value: Any) -> NDArray[Any]:
-    """As ``read_array``; a ``ValueError``, as of a ragged list, names the argument."""
+    """``read_array`` whose ``ValueError``, such as for a ragged list, names the argument."""
     try:
         return read_array(value)
     except ValueError as error:
@@ -67,8 +67,8 @@ def _place_of(tensor: Any) -> object:
 def as_out(name: str, value: object) -> NDArray[Any]:
     """An array over the memory of ``value``: an array, or a tensor or buffer on the CPU.
 
-    Tensors come by DLPack, other objects by the buffer protocol. ``TypeError`` for anything else,
-    subclasses of arrays among it, for which writing may mean something else.
+    Tensors are read by DLPack, other objects by the buffer protocol. ``TypeError`` for other
+    values, and for subclasses of arrays, as writes may have another meaning for them.
     """
     if type(value) is np.ndarray:
         return value

@@ -22,9 +22,9 @@ def attach(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a room, which also give it ``__all__``.
 
-    ``room`` and ``file`` are its ``__name__`` and ``__file__``; the stub stands beside that file,
-    and is read on the first use of a lazy name. ``hidden`` gives names, and modules all of whose
-    names, that are not listed. A name that was used once is an attribute of the room.
+    ``room`` and ``file`` are its ``__name__`` and ``__file__``. The stub beside that file is read
+    on the first use of a lazy name. ``hidden`` returns names, and modules with names, that
+    ``__all__`` leaves out. The first use of a name makes it an attribute of the room.
     """
 
     @cache

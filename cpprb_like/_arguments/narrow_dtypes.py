@@ -22,16 +22,16 @@ HERE = "<" if sys.byteorder == "little" else ">"
 
 
 def name_of(dtype: np.dtype[Any]) -> str | None:
-    """The byte order and name, such as ``"<bfloat16"``; None for NumPy's own dtypes."""
+    """Byte order and name of a dtype, such as ``"<bfloat16"``; None for NumPy's own dtypes."""
     if dtype.isbuiltin != 2 or dtype.type.__module__ != PACKAGE:
         return None
     return (HERE if dtype.itemsize > 1 else "|") + dtype.name
 
 
 def named(name: str) -> np.dtype[Any] | None:
-    """The dtype of this name; None if it is none of these.
+    """The dtype of ml_dtypes of this name; None for other names.
 
-    Raises ``ImportError`` without ml_dtypes, ``ValueError`` if it has no such dtype or byte order.
+    Raises ``ImportError`` without ml_dtypes, ``ValueError`` for an unknown dtype or byte order.
     """
     found = NAME.fullmatch(name)
     if found is None:
@@ -48,7 +48,7 @@ def named(name: str) -> np.dtype[Any] | None:
 
 
 def kind_of(dtype: np.dtype[Any]) -> str:
-    """``dtype.kind``, but ``"V"`` for each of these: one of them says ``"f"``."""
+    """``dtype.kind``, but ``"V"`` for all dtypes of ml_dtypes, one of which has ``"f"``."""
     return "V" if name_of(dtype) is not None else dtype.kind
 
 
@@ -60,16 +60,16 @@ def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def bounds(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """The least and the greatest finite value of one of these."""
+    """The least and the greatest finite value of a dtype of ml_dtypes."""
     package = importlib.import_module(PACKAGE)
     limits = (package.finfo if "float" in dtype.name else package.iinfo)(dtype)
     return float(limits.min), float(limits.max)
 
 
 def descr_of(dtype: np.dtype[Any], *, as_bytes: bool = False) -> Any:
-    """``numpy.lib.format.dtype_to_descr``, with the names of these dtypes, or with bytes for them.
+    """``numpy.lib.format.dtype_to_descr`` with names of ml_dtypes, or with bytes for them.
 
-    Raises ``TypeError`` for a dtype of any other package: no file can say which it is.
+    Raises ``TypeError`` for a dtype of another package, which no file can name.
     """
     name = name_of(dtype)
     if name is not None:

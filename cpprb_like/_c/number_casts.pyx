@@ -141,7 +141,7 @@ cdef inline bint c_cast_all(
     cdef wanted_t* out = <wanted_t*> to
     cdef bint sound = True
     cdef intp_t k
-    if stride == sizeof(given_t):  # known to the compiler: many numbers at a time
+    if stride == sizeof(given_t):  # a stride that the compiler knows: vectorized
         for k in range(n):
             memcpy(&value, values + k * sizeof(given_t), sizeof(given_t))
             sound &= c_cast_one[given_t, wanted_t](value, out + k)
@@ -184,8 +184,9 @@ cdef bint c_cast_to(
 cdef bint c_cast_run(
     intp_t given, intp_t wanted, const char* values, intp_t stride, char* to, intp_t n
 ) noexcept nogil:
-    """Store n numbers that lie ``stride`` bytes apart side by side; false if one of them would
-    mean another number then. ``to`` is aligned, ``values`` need not be.
+    """Cast n numbers that lie ``stride`` bytes apart, and store them densely.
+
+    False if a value changes more than by rounding. ``to`` is aligned, ``values`` need not be.
     """
     if given == FLOAT64:
         return c_cast_to[float64_t](0, wanted, values, stride, to, n)

@@ -40,8 +40,8 @@ class NStepReturns:
 def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
     """The schema with next values that are not stored, and frame stacks stored as single frames.
 
-    The options are those of ``ReplayBuffer``. Raises ``TypeError`` or ``ValueError`` that names an
-    option which names no field, or one that does not fit.
+    The options are those of ``ReplayBuffer``. Raises ``TypeError`` or ``ValueError`` for an option
+    that names no field, or a field that does not fit.
     """
     schema = _with_next(schema, _read_names("next_of", next_of, schema))
     axes: dict[str, object]
@@ -115,11 +115,11 @@ def _read_stack(field: Field, axis: object) -> Stack:
 
 
 def likely_axis(shape: tuple[int, ...]) -> int:
-    """The axis of the frames of a stack, by its shape, which has a length: the last or the first.
+    """The probable axis of the frames of a stack, first or last, by a shape of at least one axis.
 
     Gymnasium has the frames first, as in ``(4, 84, 84)``, and most others last, as in
-    ``(84, 84, 4)``. It is the first axis if that has a plausible number of frames and the last one
-    has not, or has the colours of a pixel.
+    ``(84, 84, 4)``. The result is the first axis if its length is a plausible number of frames, and
+    that of the last axis is not, or is the number of colours of a pixel.
     """
     first, last = shape[0], shape[-1]
     if first not in PLAUSIBLE or len(shape) == 1:
@@ -131,8 +131,8 @@ def likely_axis(shape: tuple[int, ...]) -> int:
 def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
     """The option ``Nstep`` of ``ReplayBuffer``.
 
-    Raises ``TypeError`` or ``ValueError`` if it is no such dict, names no field or a reward that is
-    no float, or leaves out rewards or next values where the names of the fields are ambiguous.
+    Raises ``TypeError`` or ``ValueError`` if the option is no dict, names no field or a reward that
+    is no float, or leaves out rewards or next values where the names of the fields are ambiguous.
     """
     if options is None or options is False or (isinstance(options, Mapping) and not options):
         return None

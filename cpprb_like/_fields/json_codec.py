@@ -49,7 +49,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, saved: Any, path: str = "") -> Any:
-    """The value of type ``kind`` that some JSON at ``path`` of a file stands for.
+    """Read a value of type ``kind`` from JSON, which stands at ``path`` in a file.
 
     A kind is a frozen dataclass, ``numpy.dtype``, int, float, bool, str, ``Any``, or a ``tuple``,
     ``dict``, ``Literal`` or union of these. Integers are 0 to ``MOST``. Raises ``DamagedError`` for
@@ -169,7 +169,7 @@ def dtype_to_json(dtype: np.dtype[Any]) -> Any:
 
 
 def dtype_from_json(descr: Any) -> np.dtype[Any]:
-    """The dtype; ``DamagedError`` if there is none, or it holds Python objects.
+    """Read a dtype; ``DamagedError`` if the JSON is no dtype, or one with Python objects.
 
     ``ImportError`` for a dtype of ml_dtypes where that is not installed.
     """

@@ -51,7 +51,7 @@ class RowOptions:
         stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
         Nstep: object = None,  # noqa: N803 (cpprb's name)
     ) -> RowOptions:
-        """The arguments of ``ReplayBuffer`` of these names; ``TypeError`` or ``ValueError``."""
+        """Check arguments of ``ReplayBuffer``; raises ``TypeError`` or ``ValueError``."""
         rows = read_size(size)
         fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
         schema = Schema(fields, terminated, truncated)
@@ -66,7 +66,7 @@ class RowOptions:
         return self.size + (0 if self.nstep is None else (self.nstep.size - 1) * self.n_envs)
 
     def resized(self, size: object) -> RowOptions:
-        """The same with another size."""
+        """These options with another size."""
         rows = read_size(size)
         return replace(self, size=rows, n_envs=read_n_envs(self.n_envs, rows))
 

@@ -56,13 +56,13 @@ class SavedLayout:
         return self.options.n_envs
 
     def native(self, names: Sequence[str] | None = None) -> RowOptions:
-        """The options of a buffer with these fields: see ``fields``."""
+        """Options of a buffer that loads these fields: see ``fields``."""
         return replace(self.options, schema=self.fields(names))
 
     def fields(self, names: Sequence[str] | None = None) -> Schema:
         """All fields, or those of these names.
 
-        Raises ``ValueError`` if those depend on fields that are not among them.
+        Raises ``ValueError`` if they depend on other fields.
         """
         schema = self.schema
         if names is None:

@@ -74,7 +74,7 @@ class ColumnSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class Field:
-    """One named value of a step. Those of a buffer have a dtype in the machine's byte order."""
+    """One named value of a step. In a buffer the dtype has the machine's byte order."""
 
     name: str
     dtype: np.dtype[Any]
@@ -82,7 +82,7 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one step; of Python objects, those of the references."""
+        """Bytes of one step, where a Python object counts as a reference."""
         nbytes = self.dtype.itemsize
         for length in self.shape:
             nbytes *= length
@@ -90,7 +90,7 @@ class Field:
 
     @property
     def can_end(self) -> bool:
-        """Whether it can be an end flag: one bool, integer or float of up to 8 bytes."""
+        """Whether the field can be an end flag: one bool, integer or float of up to 8 bytes."""
         return self.nbytes == self.dtype.itemsize <= 8 and kind_of(self.dtype) in "biuf"
 
     @property
@@ -99,10 +99,10 @@ class Field:
         return self.shape in ((), (1,))
 
     def convert(self, value: object, n_envs: int) -> NDArray[Any]:
-        """The values as a C-contiguous array of the declared dtype, ``(n, *shape)``.
+        """Convert values to a C-contiguous array of the declared dtype, ``(n, *shape)``.
 
-        It may share memory with ``value``, unless the field holds Python objects. Raises
-        ``ValueError`` that names the field, what was expected and what was given.
+        The array may share memory with ``value``, unless the field holds Python objects. The
+        message of a ``ValueError`` names the field, the expected values and the given ones.
         """
         try:
             array = casting.as_array(value, self.dtype, one_item=self.is_single)
@@ -156,9 +156,9 @@ class Field:
 
 
 def read_env_dict(env_dict: object, default_dtype: DTypeLike | None) -> tuple[Field, ...]:
-    """The fields that ``env_dict`` declares; it is only read.
+    """The fields that ``env_dict`` declares; the dict is not changed.
 
-    Raises ``TypeError`` or ``ValueError`` that names the field and what is wrong with it.
+    The message of a ``TypeError`` or ``ValueError`` names the field and the fault.
     """
     if not isinstance(env_dict, Mapping):
         raise TypeError(
@@ -285,12 +285,12 @@ class Schema:
 
     @property
     def chained(self) -> set[str]:
-        """Names of the fields that are derived when they are read: next values, frame stacks."""
+        """Names of the chained fields: next values and frame stacks."""
         return {name for name, _ in self.next_of} | {stack.name for stack in self.stacks}
 
     @property
     def chained_in_order(self) -> tuple[str, ...]:
-        """The same, in the order in which they are written."""
+        """Names of the chained fields, in the order in which ``add`` writes them."""
         stacks = tuple(stack.name for stack in self.stacks)
         return stacks + tuple(name for name, _ in self.next_of)
 
@@ -331,11 +331,12 @@ class Schema:
     def end_fields(self) -> list[tuple[int, int, int, int]]:
         """The fields that end episodes, in the order in which their values change the flags.
 
-        Of each: number of the field, byte of its sign (-1 for none), bits that a value other than 0
-        sets, and bits that it clears before. ``terminated`` terminates, ``truncated`` truncates. A
-        ``done`` beside ``terminated`` only ends the episode. A ``done`` without it terminates, so
-        ``truncated`` clears that. Fields of these names that are no bool, integer or float of up to
-        8 bytes end nothing; one that was named explicitly raises ``ValueError`` then.
+        For each: number of the field, byte of its sign (-1 for none), bits that a value other than
+        0 sets, and bits that such a value clears before. ``terminated`` terminates, ``truncated``
+        truncates. A ``done`` beside ``terminated`` only ends the episode. A lone ``done``
+        terminates, and ``truncated`` clears that bit. Fields of these names that are no bool,
+        integer or float of up to 8 bytes do not end episodes; if an option names such a field,
+        ``ValueError`` is raised.
         """
         found: list[tuple[int, int, int, int]] = []
         terminated = self._end_field(self.terminated, "terminated")
@@ -351,10 +352,10 @@ class Schema:
         return found
 
     def near_ends(self) -> list[tuple[str, Field]]:
-        """Fields that look like end flags and are none, each with the option that would name it.
+        """Fields whose names resemble those of end flags, each with the option that would name it.
 
-        Empty where the end flag is known, by its name or by an option: ``dones`` beside ``done`` is
-        no near-miss.
+        Empty if the end flag is known, by its name or by an option: then ``dones`` beside ``done``
+        means something else.
         """
         found = []
         meanings = [flags for _, _, flags, _ in self.end_fields()]
@@ -516,7 +517,7 @@ class Layout:
         return blocks + self._newest_nbytes(field)
 
     def columns(self) -> list[Column]:
-        """The columns of the fields; those of Python objects allocate their memory."""
+        """The columns of the fields; columns of Python objects allocate their memory."""
         return [
             Column(field.name, field.dtype, field.shape, self.capacity, offset, stride)
             for field, offset, stride in zip(
@@ -608,8 +609,8 @@ class Layout:
     def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
         """A table of the fields and their bytes.
 
-        ``overflow`` are bytes by field of values that no neighbouring row holds; ``index`` those of
-        the index of rows.
+        ``overflow`` has the bytes of the overflow by field; ``index`` is the bytes of the index of
+        rows.
         """
         apart = {name: size for name, size in (overflow or {}).items() if size}
         rows = [("field", "dtype", "shape", "bytes/step", "total")]
@@ -640,7 +641,7 @@ class Layout:
 
 
 def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) -> list[str]:
-    """The field names, one or several, that were given as ``option``."""
+    """The names of fields, one or several, in the argument ``option``; raises for unknown ones."""
     given, among = as_names(option, names), set(known)
     for name in given:
         if name not in among:
@@ -665,8 +666,8 @@ def read_columns(
 ) -> tuple[Column, ...] | None:
     """The columns that the option ``fields`` names, in declared order; None for all.
 
-    Raises ``TypeError`` if it holds no names, ``ValueError`` if there is no such field, one comes
-    twice, or there are none.
+    Raises ``TypeError`` for values that are no names, and ``ValueError`` for an unknown name, a
+    repeated name, or no names.
     """
     if fields is None:
         return None

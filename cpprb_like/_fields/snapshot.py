@@ -23,7 +23,7 @@ __all__ = ["check_layout", "load", "save"]
 
 
 def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring, *, copies: bool) -> dict[str, Any]:
-    """All rows, and what the ring knows of them: as views of its memory, or as ``copies``."""
+    """All rows and the state of the ring: views of its memory, or ``copies``."""
 
     def taken(values: NDArray[Any]) -> NDArray[Any]:
         return values.copy() if copies else values
@@ -53,7 +53,7 @@ def check_layout(layout: object) -> Layout:
 
 
 def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
-    """Fill a fresh ring over fresh memory with what was saved; ``rebuild(ring)`` has to follow.
+    """Restore saved rows in a fresh ring; the caller calls ``rebuild(ring)`` afterwards.
 
     Raises ``ValueError`` if the parts do not fit. ``check_memory`` compares header and rows
     afterwards.

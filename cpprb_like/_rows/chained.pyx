@@ -32,8 +32,8 @@ cdef enum:
 
 cdef enum:  # where the next value of a row is
     FOLLOWS = 0              # value of the next row
-    KEPT_WHOLE = 1
-    KEPT_FRAME = 2           # stack of the row itself, shifted by a frame in the overflow
+    APART_WHOLE = 1
+    APART_FRAME = 2          # stack of the row itself, shifted by a frame in the overflow
 
 
 cdef class Chain:
@@ -119,11 +119,11 @@ cdef class Chain:
         self.c_find_promises(base + written)
 
     cdef bint c_promises_hold(self) noexcept:
-        """Whether the newest values that a follower has read were intact."""
+        """Whether no newest value that a follower has read was overwritten during the read."""
         return not self.is_promise_read or self.tags[self.which] == self.promise
 
     cdef void c_clear(self, int64_t base) noexcept nogil:
-        """Forget all rows. ``base`` is at least the number of rows written so far."""
+        """Remove all rows. ``base`` is at least the number of rows written so far."""
         cdef intp_t stream
         for stream in range(self.n_envs):
             (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = False
@@ -439,10 +439,10 @@ cdef class NextOf(Chain):
             if promised == NULL or not memcmp(promised, source + k * self.nbytes, self.nbytes):
                 choices[k] = FOLLOWS
             elif self.c_is_own(rows, k, promised):
-                choices[k] = KEPT_FRAME
+                choices[k] = APART_FRAME
                 frames += 1
             else:
-                choices[k] = KEPT_WHOLE
+                choices[k] = APART_WHOLE
                 whole += 1
         self.whole.c_reserve(whole)
         return self.newest.c_reserve(frames)
@@ -472,7 +472,7 @@ cdef class NextOf(Chain):
         cdef int64_t row = rows.first + k - self.n_envs
         cdef const char* promised = c_before(self, rows, k, rows.values[self.place])
         self.marks[row % self.capacity] = choice
-        if choice == KEPT_FRAME:
+        if choice == APART_FRAME:
             self.stack.c_split(promised, self.stack.depth - 1, self.newest.c_push(row))
         else:
             self.apart += 1
@@ -481,7 +481,7 @@ cdef class NextOf(Chain):
     cdef const char* c_whole(self, int64_t row) noexcept nogil:
         """Address of a next value that is stored whole; NULL: ``c_point`` finds its frames."""
         cdef const char* found = NULL
-        if self.marks[row % self.capacity] == KEPT_WHOLE:
+        if self.marks[row % self.capacity] == APART_WHOLE:
             found = self.whole.c_find(row)
         if found != NULL or self.column is None:
             return found
@@ -493,7 +493,7 @@ cdef class NextOf(Chain):
         """Addresses of the frames of the next value of a row, oldest first."""
         cdef intp_t frame
         cdef const char* found = NULL
-        if self.marks[row % self.capacity] == KEPT_FRAME:
+        if self.marks[row % self.capacity] == APART_FRAME:
             found = self.newest.c_find(row)
         self.stack.c_point(row if found != NULL else row + self.n_envs, frames)
         if found != NULL:

@@ -1,7 +1,7 @@
-"""Columns: where the values of a field are in memory, and the fast path of a value of ``add``.
+"""``Column``: place and dtype of the values of a field, and the fast path of a value of ``add``.
 
-Values that have the declared dtype and shape are used as they are, and numbers of other dtypes are
-cast in C. Compiled because every value of every ``add`` passes here. Not here: the casts
+Values of the declared dtype and shape are used without a copy, and numbers of other dtypes are
+cast in C. Compiled because every value of every ``add`` is read here. Not here: the casts
 (``_c.number_casts``), and values that need Python to convert them (``casting``).
 """
 
@@ -247,8 +247,8 @@ cdef class Column:
     cdef bint c_same_dtype(self, PyObject* value, bint converted) noexcept:
         """Whether another dtype object is equivalent, such as long and long long of the same size.
 
-        Runs no Python code, so that structured dtypes, whose names may be anything, are compared by
-        equal only if ``converted``.
+        Runs no Python code. So structured dtypes, whose names may be any objects, are equivalent only
+        if ``converted``.
         """
         if self.kind != NO_NUMBER:
             return c_kind_of(c_typenum(value)) == self.kind and c_is_native(value)

@@ -15,7 +15,7 @@ __all__ = ["resolve"]
 
 
 def resolve(ring: Ring, index: Any) -> Slots:
-    """The slots that an int, slice, array of ints or mask means; each can be drawn.
+    """Slots for an int, a slice, an array of ints or a mask; rows in all of them can be drawn.
 
     Negative numbers count from the last slot in use. Raises ``IndexError`` for anything else.
     """

@@ -52,10 +52,10 @@ def check_rows(
 
 
 def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:
-    """Raise ``ValueError`` unless the header of an arena, which another program wrote, can be used.
+    """Raise ``ValueError`` unless an arena that another program may have written is sound.
 
-    Its numbers are compared with each other and with the rows, and what the fields of ``ring`` that
-    are not stored as they are keep with the rows, too. Cost: proportional to the rows.
+    The words of the header are compared with each other and with the rows, and the overflows of the
+    chained fields of ``ring`` with the rows. Cost: proportional to the rows.
     """
     try:
         _check_arena(layout, arena, () if ring is None else ring.chains)

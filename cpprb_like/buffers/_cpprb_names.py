@@ -23,7 +23,7 @@ __all__ = ["CpprbNames"]
 
 
 class CpprbNames:
-    """Base class of ``ReplayBuffer``: sizes and files as in cpprb."""
+    """Base class of ``ReplayBuffer``: cpprb's methods of sizes and files."""
 
     _layout: Layout
     _nstep: NStepReturns | None

@@ -21,10 +21,9 @@ from cpprb_like._core import FLAG_TERMINATED, FLAG_TRUNCATED
 from cpprb_like._fields.schema import read_columns
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.episode_index import EpisodeIndex
-from cpprb_like._rows.gather import new_array
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._starts import choose
-from cpprb_like.views._rows import read_rows
+from cpprb_like.views._rows import read_fields
 
 if TYPE_CHECKING:
     from cpprb_like.buffers._source import MomentSource
@@ -151,8 +150,7 @@ class Episodes:
         firsts, lengths, flags, complete, slots = self._index.describe(reward is not None)
         returns: list[Any] = [None] * len(firsts)
         if reward is not None and slots is not None and len(firsts):
-            values = new_array(ring, reward, len(slots))
-            read_rows(ring, slots, {reward.name: values})
+            values = read_fields(ring, slots, {reward.name})[reward.name]
             starts = np.cumsum(lengths) - lengths
             returns = np.add.reduceat(values.reshape(-1).astype(np.float64), starts).tolist()
         columns = (
@@ -326,9 +324,7 @@ class Episodes:
         """The slots and the values of rows of an episode."""
         ring = self._index.ring
         slots = self._index.slots(number)[0][rows]
-        batch = {column.name: new_array(ring, column, len(slots)) for column in columns}
-        read_rows(ring, slots, batch)
-        return slots, batch
+        return slots, read_fields(ring, slots, {column.name for column in columns})
 
     # ------------------------------------------------------------------ deleting
 

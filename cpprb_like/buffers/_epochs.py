@@ -39,10 +39,10 @@ class Part(NamedTuple):
 
 
 class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
-    """The batches of one part of an epoch, which begins with the first of them.
+    """The batches of one part of an epoch, which begins with its first batch.
 
-    With ``drop_last`` a round ends the epoch in which the batch of one part would be smaller. A
-    batch that cannot be read is left out. ``ahead`` is how many batches ``back`` may be asked for.
+    With ``drop_last`` the epoch ends before a round in which a batch of any part would be smaller.
+    A batch that cannot be read is left out. ``ahead`` is the greatest argument of ``back``.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
             raise
 
     def back(self, n: int) -> None:
-        """Read the batches of the last n calls again, as those were not handed out."""
+        """Let the next calls read the batches of the last n calls again."""
         read = [slots for slots in list(self._recent)[-n:] if slots is not None] if n else []
         self._again.extendleft(reversed(read))
 
@@ -116,8 +116,4 @@ class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
     def _no_more(self) -> None:
         """Drop the order, which may be large. Batches of ``_again`` can still be read."""
         if self._order is not None:
-            self._order = self._order._replace(take=_nothing)
-
-
-def _nothing(_: int) -> Slots:
-    return np.empty(0, np.intp)
+            self._order = self._order._replace(take=lambda _: np.empty(0, np.intp))

@@ -38,7 +38,6 @@ from cpprb_like.views._layer import Drawn, Items, Layer, Plan, Revision
 from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._sequences import (
     ROW_INDEXES,
-    PartOfBatch,
     SequenceReader,
     Taken,
     spread,
@@ -274,7 +273,7 @@ class Opened:
         shape = Starts(
             self.buffer._episodes, rows=items.rows, least=1, across=items.across, stride=1
         )
-        return SequenceReader(self.ring, items, partial(_whole_batch, shape))
+        return SequenceReader(self.ring, items, lambda slots: [(shape, slots, None)])
 
     # ------------------------------------------------------------------ plans
 
@@ -395,11 +394,6 @@ def _hold(
 def ring_names(columns: tuple[Column, ...]) -> list[str]:
     """Names of columns."""
     return [column.name for column in columns]
-
-
-def _whole_batch(shape: Starts, slots: Slots) -> list[PartOfBatch]:
-    """The parts of a batch from a single ring."""
-    return [(shape, slots, None)]
 
 
 def chunks(numbers: Slots) -> Callable[[int], Slots]:

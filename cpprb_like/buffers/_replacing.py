@@ -25,7 +25,7 @@ Updatable = dict[str, tuple[Field, Column, str | None]]
 def read_update(
     known: Updatable, indexes: ArrayLike, fields: dict[str, Any]
 ) -> tuple[NDArray[np.int64], list[Column], list[NDArray[Any]]]:
-    """The indexes of rows, and the columns and values of fields; or a refusal of any of them."""
+    """Indexes of rows, columns and values for ``gather.write``; raises for wrong arguments."""
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise FieldNameError(f"unknown fields {unknown}; this buffer has {list(known)}")
@@ -44,7 +44,7 @@ def read_update(
 
 
 def updatable_fields(schema: Schema, ring: Ring) -> Updatable:
-    """Each field by its name, its column, and why it cannot be replaced, or None."""
+    """By name: field, column, and the reason why values cannot be replaced, or None."""
     reasons = _reasons(schema)
     return {
         field.name: (field, column, reasons.get(field.name))

@@ -1061,9 +1061,9 @@ def _check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = 
 
 
 def check_columns(sampler: Sampler, names: Iterable[str]) -> None:
-    """Raise ``ValueError`` if fields have names that a sampler takes.
+    """Raise ``ValueError`` if fields have names of further columns of a sampler.
 
-    These are the columns that it adds to batches, and ``priorities``, which ``add`` takes.
+    With priorities the name ``priorities``, a keyword of ``add``, is taken too.
     """
     columns = sampler.columns
     if not isinstance(columns, Mapping):

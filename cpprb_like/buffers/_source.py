@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from cpprb_like.samplers._starts import Starts
 
     def if_prioritized(method: Method) -> Method:
-        """A type cannot tell whether an object has priorities: to it all of a class have some."""
+        """For type checkers: all objects of a class have the method."""
 
 else:
 
     class if_prioritized:  # noqa: N801 (a decorator)
-        """A method that only those objects of a class have whose ``has_priorities`` is true."""
+        """Descriptor of a method that an object has only if its ``has_priorities`` is true."""
 
         def __init__(self, method: Callable[..., Any]) -> None:
             self.method = method
@@ -366,7 +366,7 @@ class Source(Checkpointed):
             return Batches(draw, made, None)
         from cpprb_like.buffers._prefetch import Prefetcher  # noqa: PLC0415 (on demand)
 
-        make = _as_it_is if made is None else made.make
+        make: Callable[[Batch], Any] = (lambda batch: batch) if made is None else made.make
         return Batches(draw, made, Prefetcher(draw, make, ahead, self._draw_states, back))
 
     def _check_epoch(self) -> None:
@@ -571,10 +571,6 @@ def _conversion(to: To | None, device: Any) -> Conversion | None:
     from cpprb_like.buffers._tensors import conversion  # noqa: PLC0415 (on demand)
 
     return conversion(to, device)
-
-
-def _as_it_is(batch: Batch) -> Batch:
-    return batch
 
 
 def _endless(draw: Callable[[], Batch]) -> Batch:

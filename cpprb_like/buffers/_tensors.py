@@ -80,7 +80,7 @@ class TensorBatch(dict[str, Any]):
 
 
 class JaxBatch(TensorBatch):
-    """A batch of arrays of JAX, which name the move between devices otherwise."""
+    """A batch of arrays of JAX, which move between devices by ``to_device``."""
 
     __slots__ = ()
 
@@ -89,44 +89,39 @@ class JaxBatch(TensorBatch):
 
 
 class Conversion:
-    """What a batch is made into, by the thread that draws it, and then by that which gets it."""
+    """Conversion of a batch in two steps: in the thread that draws, and in the learner's thread."""
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
-        """What is made of a batch when it is drawn."""
+        """Convert a batch in the thread that draws it."""
         raise NotImplementedError
 
     def hand_out(self, made: Any) -> Any:
-        """What the learner gets of it."""
+        """Finish the conversion in the thread of the learner."""
         return made
 
 
 class Columns(Conversion):
-    """Each column by itself; None leaves it the array that it is."""
+    """Converts each column by a function; None leaves arrays."""
 
-    def __init__(
-        self,
-        convert: Callable[[NDArray[Any]], Any] | None,
-        kind: type[TensorBatch] = TensorBatch,
-    ) -> None:
+    def __init__(self, convert: Callable[[NDArray[Any]], Any] | None) -> None:
         self._convert = convert
-        self._kind = kind
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> TensorBatch:
-        """A batch of what the columns are made into."""
+        """A batch of the converted columns."""
         convert = self._convert
         if convert is None:
-            return self._kind(batch)
-        return self._kind({name: convert(values) for name, values in batch.items()})
+            return TensorBatch(batch)
+        return TensorBatch({name: convert(values) for name, values in batch.items()})
 
 
 class Called(Conversion):
-    """What a function of the caller makes of the dict."""
+    """Converts the dict by a function of the caller."""
 
     def __init__(self, function: Callable[[dict[str, NDArray[Any]]], Any]) -> None:
         self._function = function
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
-        """What the function returns."""
+        """The result of the function."""
         try:
             return self._function(dict(batch))
         except StopIteration as error:  # a StopIteration would end a loop over the batches silently
@@ -134,10 +129,10 @@ class Called(Conversion):
 
 
 class OfJax(Conversion):
-    """Arrays of JAX; what JAX has no numbers for stays an array of NumPy.
+    """Converts columns to arrays of JAX; columns of dtypes that JAX lacks stay arrays of NumPy.
 
-    Whether it has those of 64 bits depends on the thread, as with ``jax.enable_x64``. So the thread
-    that gets the batch makes its arrays.
+    Whether JAX has numbers of 64 bits depends on the thread, as ``jax.enable_x64`` does. So the
+    thread of the learner makes the arrays.
     """
 
     def __init__(self, jax: Any, device: Any) -> None:
@@ -171,7 +166,7 @@ def _is_wide(dtype: np.dtype[Any]) -> bool:
 
 
 def conversion(to: To | None, device: Any = None) -> Conversion | None:
-    """How ``to`` and ``device`` say that batches are made into something; None if they are not.
+    """The conversion for the arguments ``to`` and ``device``; None for batches of arrays.
 
     Raises ``TypeError`` or ``ValueError`` for wrong arguments, ``ImportError`` without the package.
     """
@@ -200,9 +195,9 @@ def _package(name: str) -> Any:
 
 
 class OnCuda(Conversion):
-    """Tensors on a CUDA device: copied by the thread that draws, awaited by the learner's stream.
+    """Converts to tensors on a CUDA device: copied by the drawing thread, awaited by the learner's.
 
-    Copies from pinned memory run beside what the learner computes. PyTorch keeps pinned memory for
+    Copies from pinned memory overlap with computations. PyTorch keeps pinned memory for
     later batches, and uses it again after its copy has ended.
 
     ``as_tensor`` makes a tensor over an array, or returns the array if none has its dtype.
@@ -228,7 +223,7 @@ class OnCuda(Conversion):
         return columns, arrived
 
     def hand_out(self, made: Any) -> TensorBatch:
-        """The columns, for what the learner's stream computes from now on."""
+        """The columns; the present stream of the learner waits for their copies."""
         columns, arrived = made
         stream = self._torch.cuda.current_stream(self._device)
         stream.wait_event(arrived)

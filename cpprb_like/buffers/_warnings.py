@@ -27,7 +27,7 @@ def warn(message: str) -> None:
 
 
 def warn_of_rows(options: RowOptions, given: object) -> None:
-    """Warn of options of rows, and of the option ``Nstep`` as it was given."""
+    """Warn of suspicious options of rows, and of the user's option ``Nstep``."""
     for option, field in options.schema.near_ends():  # names like those of end flags
         if field.can_end or name_of(field.dtype) is not None:
             warn(
@@ -43,7 +43,7 @@ def warn_of_short_windows(nstep: NStepReturns, schema: Schema, *, says_discount:
     """Warn of n-step returns whose bootstrap discount cannot be known from a batch.
 
     Before a truncation a window has fewer than n steps, and the value that follows counts.
-    ``says_discount`` is whether the options ask for the column, or say that it is not wanted.
+    ``says_discount`` is whether the options mention the column, to ask for it or to refuse it.
     """
     ends = schema.end_fields()
     names = [schema.names[number] for number, _, sets, _ in ends if sets == FLAG_TRUNCATED]

@@ -164,7 +164,7 @@ class Where:
 
 
 def is_true(found: Any, n: int) -> NDArray[np.bool_]:
-    """What a condition returned for n rows, as an array of bools."""
+    """The result of a condition for n rows, checked: an array of bools."""
     if isinstance(found, np.ma.MaskedArray):
         raise TypeError("condition: expected bools, got a masked array, whose mask would be lost")
     array = np.asarray(found)

@@ -561,7 +561,7 @@ def _refuse_stale_goals(goals: Iterable[str], fields: Iterable[str]) -> None:
 
 
 def is_goal(name: object) -> bool:
-    """Whether a field of this name is a goal, whatever its place in an observation."""
+    """Whether a field of this name is a goal, in any part of an observation."""
     return isinstance(name, str) and _last_part(name) in ("goal", "desired_goal")
 
 
@@ -578,12 +578,12 @@ def _achieved_beside(goal: str) -> str:
 
 
 def alike(field: Field, other: Field) -> bool:
-    """Whether values of one field are values of the other."""
+    """Whether two fields have the same dtype and shape."""
     return (field.dtype, field.shape) == (other.dtype, other.shape)
 
 
 def kind(field: Field) -> str:
-    """Dtype and shape, for messages."""
+    """Dtype and shape of a field, for messages."""
     return f"{field.dtype} of shape {field.shape}"
 
 

@@ -40,7 +40,7 @@ Condition = tuple[Iterable[str], Callable[[Batch], Any]]
 
 @dataclass(frozen=True)
 class Steps:
-    """How rows are read as n-step returns, with n drawn from ``least`` to ``returns.size``."""
+    """n-step returns of a view; n is drawn from ``least`` to ``returns.size``."""
 
     returns: NStepReturns | None  # None: single steps
     least: int = 1
@@ -49,7 +49,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Items:
-    """The rows of each item of a batch, where an item is more than one row."""
+    """The rows of each item of a batch, for items of several rows."""
 
     rows: int  # rows of an item
     least: int  # least rows of an item, in an episode that has ended
@@ -93,7 +93,7 @@ class Revision:
     """Changes of a layer in one batch after it was read: see ``Layer.revises``."""
 
     def choose(self, drawn: Drawn, batch: Batch) -> bool:  # noqa: ARG002 (for subclasses)
-        """Choose and read rows during the draw; false if some were overwritten: it is repeated."""
+        """Choose and read rows during a draw; false if rows were overwritten: repeat the draw."""
         return True
 
     def write(self, batch: Batch) -> bool:  # noqa: ARG002 (for subclasses)
@@ -259,7 +259,7 @@ class Layer:
 
 
 def as_names(names: Any) -> Any:
-    """An iterable of names as a tuple, so that it can be iterated again; anything else as it is."""
+    """An iterable of names as a tuple, for repeated iteration; other values unchanged."""
     is_iterable = isinstance(names, Iterable) and not isinstance(names, (str, Mapping))
     return tuple(names) if is_iterable else names
 

@@ -97,8 +97,8 @@ class RowReader:
     ) -> Batch:
         """A batch of the given rows.
 
-        ``columns`` are those to read, by default all; ``arrays`` are those of ``out``, one for each
-        column. ``steps`` is the number n of steps by row, at most that of ``nstep``.
+        ``columns`` are the columns to read, by default all; ``arrays`` are the caller's arrays, one
+        for each column. ``steps`` is the number of steps of each row, at most ``nstep.size``.
         """
         if self._walker is not None:
             batch, rows, _, lengths = self._walker.take(slots, arrays, steps, columns)
@@ -141,8 +141,7 @@ class RowReader:
         within = np.arange(most) < lengths[:, np.newaxis]
         for column in self._odd:
             if column.name in batch:
-                values = new_array(self.ring, column, window.size)
-                read_rows(self.ring, window.ravel(), {column.name: values})
+                values = read_fields(self.ring, window.ravel(), {column.name})[column.name]
                 steps = values.reshape(*window.shape, *column.shape)
                 batch[column.name][...] = discounted_sums(steps, within, self.nstep.gamma)
 

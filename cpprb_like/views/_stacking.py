@@ -19,9 +19,8 @@ from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
-from cpprb_like._rows.gather import new_array
 from cpprb_like.views._gather_windows import COPIED_AT_ONCE, take_stacks
-from cpprb_like.views._rows import read_rows
+from cpprb_like.views._rows import read_fields
 
 __all__ = ["read_stacks", "stack_rows", "take_stacks"]
 
@@ -72,8 +71,7 @@ def read_stacks(
 def _take_others(ring: Ring, column: Column, slots: Slots, axis: int, out: Array | None) -> Array:
     """``take_stacks`` for fields that are not plain bytes."""
     there = slots >= 0
-    found = new_array(ring, column, int(there.sum()))
-    read_rows(ring, slots[there], {column.name: found})
+    found = read_fields(ring, slots[there], {column.name})[column.name]
     blank = None if column.dtype.kind == "O" else np.zeros((), column.dtype)
     values = np.full((*slots.shape, *column.shape), blank, column.dtype)
     values[there] = found
