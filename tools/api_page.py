@@ -46,7 +46,7 @@ Every public name, from the docstrings; `make api` writes this page. `from cpprb
 gives the names of [cpprb_like](#cpprb_like); the others are imported from the module in whose
 section they stand. What needs a library of others is on pages of its own: ReAgent's modules in
 [From ReAgent](migrating.md#from-reagent), and `cpprb_like.integrations.stable_baselines3`,
-`.torchrl`, `.tianshou` and `.torch` in [Libraries](libraries.md).
+`.torchrl`, `.tianshou`, `.rllib` and `.torch` in [Libraries](libraries.md).
 """
 
 

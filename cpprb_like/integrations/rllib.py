@@ -448,10 +448,10 @@ class _Steps(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[mi
 
     def _names(self, include_infos: bool, include_extra: bool) -> list[str]:
         """The fields that a draw of transitions reads."""
-        if include_infos and not self._store_infos:
-            raise ValueError("include_infos: expected a buffer made with store_infos=True")
         if self._form is None:
             return []
+        if include_infos and INFO not in self._form.fields:
+            raise ValueError("include_infos: expected a buffer made with store_infos=True")
         roots = [OBS, ACTION, *([EXTRA] if include_extra else [])]
         names = [name for root in roots for name in self._form.names(root)]
         return [*names, *([INFO] if include_infos else [])]
@@ -821,6 +821,10 @@ class EpisodeReplayBuffer(_Steps):
 
         Where an episode stops in a row, the row goes on with a drawn episode from its start.
         """
+        form: Any = self._form
+        for root in (OBS, ACTION) if form else ():
+            if not isinstance(form.trees[root], Leaf):
+                raise ValueError(f"sample: expected sample_episodes=True, as {root} is a nest")
         # By place of a row: the slots that observations, actions and rewards are of.
         obs, actions, rewards = (np.full((n, length), OPEN, np.intp) for _ in range(3))
         first, last, terminated, truncated = (np.zeros((n, length), np.bool_) for _ in range(4))
@@ -863,11 +867,7 @@ class EpisodeReplayBuffer(_Steps):
         self, obs: Array, actions: Array, rewards: Array, finals: list[tuple[int, int, int]]
     ) -> dict[str, Array]:
         """The values of slots; of the places of finals what follows on their slots."""
-        form: Any = self._form
         stored: Any = self._rows
-        for root in (OBS, ACTION):
-            if not isinstance(form.trees[root], Leaf):
-                raise ValueError(f"sample: expected sample_episodes=True, as {root} is a nest")
         observations = stored.stack(OBS, obs, axis=0)
         for row, place, slot in finals:
             observations[row, place] = self._ends[slot][0]

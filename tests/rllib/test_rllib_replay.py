@@ -594,6 +594,27 @@ def test_bad_options_of_draws_are_refused(options: dict[str, Any], found: str) -
         buffer.sample(sample_episodes=True, **options)
 
 
+def test_nests_are_no_rows_of_arrays() -> None:
+    """As there is no dict of arrays for them; episodes of them there are."""
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    fill("nest", buffer, calls=2)
+    with pytest.raises(ValueError, match="sample_episodes=True"):
+        buffer.sample(3)
+
+
+def test_nests_of_arrays_join_lists() -> None:
+    """Chunks that were turned into arrays are added as those of lists are."""
+    buffers = EpisodeReplayBuffer(100, seed=0), EpisodeReplayBuffer(100, seed=0)
+    runner = Runner("nest")
+    for _ in range(5):
+        chunks = runner(4)
+        buffers[0].add(chunks)
+        buffers[1].add([chunk.to_numpy() for chunk in chunks])
+    items = [buffer.sample(50, n_step=3, sample_episodes=True) for buffer in buffers]
+    for a, b in zip(*items, strict=True):
+        same_episode(a, b, named=True)
+
+
 def test_an_empty_buffer_has_nothing_to_draw() -> None:
     """Nor one whose episodes are all shorter than what is asked for."""
     for buffer in (EpisodeReplayBuffer(), PrioritizedEpisodeReplayBuffer()):
