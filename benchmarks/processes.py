@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from environments import Environment
-from machine import this_machine
-from programs import answer
+from programs import answer, this_machine
 from reports.processes import processes_tables
 from tqdm import tqdm
 

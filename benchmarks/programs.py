@@ -1,17 +1,19 @@
-"""Programs that measure in the environment of a package, and print what they found as JSON.
+"""Programs that measure in the environment of a package, and the machine on which they do.
 
-Not here: contenders that take turns (``contest``).
+A program prints what it found as JSON. Not here: contenders that take turns (``contest``).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-__all__ = ["answer"]
+__all__ = ["answer", "this_machine"]
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -36,3 +38,17 @@ def answer(python: Path, program: str, *arguments: str, timeout: float) -> dict[
         return {"error": errors[-1] if errors else f"ended with {done.returncode}"}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def this_machine() -> dict[str, Any]:
+    """Its processor, how busy it is, and the day."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+        "date": datetime.now(timezone.utc).date().isoformat(),
+    }

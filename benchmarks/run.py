@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
@@ -18,16 +18,15 @@ from typing import Any, NoReturn
 from cases import EFFORTS, Case, Effort, cases
 from contest import Contest, Party, use_one_core
 from environments import PEERS, Environment
-from machine import this_machine
+from programs import answer, this_machine
 from reports.findings import Cases
 from reports.tables import missed, table
 from reports.waits import waits_table
 from tqdm import tqdm
-from waits import waits
 
 import cpprb_like
 
-__all__ = ["RESULTS", "finish", "measured"]
+__all__ = ["BESIDE", "RESULTS", "finish", "measured"]
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -44,6 +43,19 @@ OURS = tuple(
 WITH_TORCH = ("contenders.with_torch",)  # in the environment of a peer
 HAS_TORCH = "stable_baselines3"
 WAITING = "waiting"
+PATIENCE = 1200.0  # seconds
+# Contenders by the environment in which they run; ours run in that of Stable-Baselines3.
+BESIDE = {
+    "stable_baselines3": (
+        "cpprb_like",
+        "cpprb_like, prefetch=1",
+        "cpprb_like, prefetch=2",
+        "EpochDataset, DataLoader with 1 worker",
+        "DataLoader over arrays",
+        "Stable-Baselines3",
+    ),
+    "torchrl": ("torchrl", "torchrl, prefetch=2"),
+}
 
 
 def main() -> None:
@@ -147,12 +159,26 @@ def _options() -> argparse.Namespace:
 def _measure_waits(effort: Effort, peers: dict[str, Party], options: argparse.Namespace) -> None:
     """How long a learner waits, into a file of its own."""
     pythons = {name: party.python for name, party in peers.items()}
-    found = waits(pythons, steps=effort.learner_steps, rows=effort.learner_rows)
+    found = _waits(pythons, steps=effort.learner_steps, rows=effort.learner_rows)
     found["machine"] = this_machine()
     whole = options.peers == PEERS
     path = options.output.with_name(f"waiting-{options.effort if whole else 'partial'}.json")
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(f"{waits_table(found)}\n\nwritten to {path}")
+
+
+def _waits(pythons: Mapping[str, Path], *, steps: int, rows: int) -> dict[str, Any]:
+    """Results of all environments that are there, and the reasons of those that failed."""
+    found: dict[str, Any] = {"about": {}, "cases": [], "failed": {}}
+    for peer in (peer for peer in BESIDE if peer in pythons):
+        options = f"--steps={steps}", f"--rows={rows}", "--only", *BESIDE[peer]
+        one = answer(pythons[peer], "waiting.py", *options, timeout=PATIENCE)
+        if "error" in one:
+            found["failed"][peer] = one["error"]
+        else:
+            found["about"][peer] = one["about"]
+            found["cases"] += one["cases"]
+    return found
 
 
 def _peers(text: str) -> tuple[str, ...]:

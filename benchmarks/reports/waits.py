@@ -12,7 +12,7 @@ HEAD = ["batch", "of", "by itself", "waited for: least", "median", "a training s
 
 
 def waits_table(results: dict[str, Any]) -> str:
-    """What ``waits.waits`` found, and on what."""
+    """What ``waiting.py`` found, and on what."""
     rows = [
         [
             str(case["batch"]),

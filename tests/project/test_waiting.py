@@ -12,7 +12,7 @@ from optional import need
 
 torch = need("torch", "make test-torch")
 import waiting
-from waits import BESIDE
+from run import BESIDE
 
 
 def test_each_contender_is_measured_in_an_environment() -> None:
