@@ -137,18 +137,28 @@ class WeightsTogether:
         self.members: dict[int, RowWeights] = {}
         self.largest = LARGEST
         self.given = self.late = 0
+        self._floor = 0.0, 0.0  # that new rows get at least: a priority, and its weight
 
     def put(self, number: int, weights: RowWeights) -> None:
         """Have the weights of the ring of this number, too."""
         self.members[number] = weights
         self.largest = min(self.largest, weights.largest / self.ring.width)
 
+    def raise_largest(self, priority: float, weight: float) -> None:
+        """Have new rows get this priority, of this weight, if it is the greatest of all."""
+        if priority > self._floor[0]:
+            self._floor = priority, weight
+            self._sync()
+
+    def _sync(self) -> None:
+        sync_together(list(self.members.values()), *self._floor)
+
     def _parts(self, *, rank: bool = False) -> list[tuple[int, RowWeights, float]]:
         """The rings that have rows of a weight: number, weights, and mass of a row of weight 1.
 
         Ranks that are due are sorted first if ``rank``, as weights are those of ranks then.
         """
-        sync_together(list(self.members.values()))
+        self._sync()
         found = []
         for number, ring in self.ring.usable_rings:
             one = self.members[number]
@@ -161,8 +171,9 @@ class WeightsTogether:
     @property
     def largest_priority(self) -> float:
         """The greatest priority that any row was given, 1.0 at first."""
-        sync_together(list(self.members.values()))
-        return max((one.largest_priority for one in self.members.values()), default=1.0)
+        self._sync()
+        found = (one.largest_priority for one in self.members.values())
+        return max(found, default=max(1.0, self._floor[0]))
 
     @property
     def total(self) -> float:
@@ -252,7 +263,7 @@ class WeightsTogether:
 
     def save_each(self) -> dict[int, Any]:
         """The weights of each ring, by number."""
-        sync_together(list(self.members.values()))
+        self._sync()
         return {number: one.save() for number, one in self.members.items()}
 
     def update(

@@ -304,13 +304,17 @@ class Folder:
             unfinished.write_text(text, encoding="utf-8")
 
     @classmethod
-    def open(cls, name: str, base: Path | None = None) -> Folder:
-        """The folder of this name, which some process has open; in this base, if one is given."""
+    def open(cls, name: str, base: Path | None = None, *, left: bool = False) -> Folder:
+        """The folder of this name, which some process has open; in this base, if one is given.
+
+        With ``left`` also a folder whose processes were all killed, unless it was removed since.
+        """
         path = (memory_folder() if base is None else base) / check_name(name)
         known = _open_folders.get(str(path))
         if known is not None and known.is_open:
             return known
-        _remove_if_left(path)
+        if not left:
+            _remove_if_left(path)
         life = FileLock(path / LIFE, inherited=True)
         try:
             taken = life.take(shared=True)

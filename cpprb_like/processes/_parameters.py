@@ -162,7 +162,7 @@ class Parameters:
         -----
         Cost: a copy of the values, and some 10 microseconds.
         """
-        arrays = _read(values)
+        arrays = read_parameters(values)
         self._replay.check_open()
         with self._publishing():
             slots = self._open()
@@ -334,7 +334,7 @@ def _quoted(name: str) -> str:
     return "the array" if name == ALONE else repr(name)
 
 
-def _read(values: Any) -> dict[str, NDArray[Any]]:
+def read_parameters(values: Any) -> dict[str, NDArray[Any]]:
     """What is to be published, as arrays by name."""
     is_alone, arrays = not isinstance(values, Mapping), {}
     for name, value in [(ALONE, values)] if is_alone else values.items():

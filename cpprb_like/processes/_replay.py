@@ -267,9 +267,12 @@ class SharedReplay:
         return cls._open(name)
 
     @classmethod
-    def _open(cls, name: str, base: Path | None = None) -> SharedReplay:
-        """As ``attach``; in this folder, wherever this process has its shared memory."""
-        replay, folder = cls.__new__(cls), Folder.open(name, base)
+    def _open(cls, name: str, base: Path | None = None, *, left: bool = False) -> SharedReplay:
+        """As ``attach``; in this folder, wherever this process has its shared memory.
+
+        With ``left`` also a replay whose processes were all killed.
+        """
+        replay, folder = cls.__new__(cls), Folder.open(name, base, left=left)
         description = folder.description()
         if description["format"] != FORMAT:
             raise ValueError(f"the replay {name} was made by another version of cpprb_like")
@@ -342,17 +345,21 @@ class SharedReplay:
                 continue
             given = self._shard(number), number, lock, self._options, self._folder, self._first
             try:
-                if self._limits is None:
-                    return Actor(*given)
-                actor = LimitedActor(*given)
-                actor.limit(self._limits)
-                return actor
+                return self._open_actor(*given)
             except BaseException:
                 lock.release()
                 raise
         if all(is_owned(self._lock_path(number)) for number in numbers):
             raise self._are_taken(numbers)
         return None
+
+    def _open_actor(self, *given: Any) -> Actor:
+        """The actor of a shard whose lock was taken."""
+        if self._limits is None:
+            return Actor(*given)
+        actor = LimitedActor(*given)
+        actor.limit(self._limits)
+        return actor
 
     def _taken(self, path: Path, whose: str) -> FileLock | None:
         """The lock of a place that was free; None if another process has it."""

@@ -207,6 +207,7 @@ class ByPriority(PrioritySampler):
 
     maps_rows = True
     BY_ROWS: ClassVar[bool] = False  # whether weights of several rings are not comparable
+    as_masses = False  # whether ``probabilities`` are weights, not divided by their sum
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Make new priorities go through the hooks of a subclass, if it has any.
@@ -368,7 +369,7 @@ class ByPriority(PrioritySampler):
             "indexes": indexes,
         }
         if self.probabilities:
-            extra["probabilities"] = weights / total
+            extra["probabilities"] = weights if self.as_masses else weights / total
         self.draws += 1
         return slots, extra
 
@@ -444,7 +445,8 @@ class ByPriority(PrioritySampler):
             "indexes": rows.indexes(slots, self.check_for_update),
         }
         if self.probabilities:
-            extra["probabilities"] = weights / self.rows.get(starts.slots()).sum()
+            total = 1.0 if self.as_masses else self.rows.get(starts.slots()).sum()
+            extra["probabilities"] = weights / total
         self.draws += 1
         return slots, extra
 

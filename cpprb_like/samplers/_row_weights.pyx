@@ -776,9 +776,11 @@ def notes_size(Ring ring not None):
 # ---------------------------------------------------------------------- several rings
 
 
-cpdef sync_together(list members):
-    """As ``RowWeights.sync``, of several rings: new rows get the greatest weight of all."""
-    cdef float64_t weight = 0.0, priority = 0.0
+cpdef sync_together(list members, float64_t priority=0.0, float64_t weight=0.0):
+    """As ``RowWeights.sync``, of several rings: new rows get the greatest weight of all.
+
+    They get at least this priority and its weight.
+    """
     cdef RowWeights one
     for one in members:
         one.c_begin()
