@@ -1,0 +1,227 @@
+"""``Block``: steps on their way to a host, and pairs of frame stacks on their way from one.
+
+What one row shares with another travels once: a next value that the next step begins with, and the
+frames that a stack has in common with the stack before it. Each saving is compared byte for byte
+where the block is made, so what comes out is what went in. Not here: how a ring stores such fields
+(``_rows.chained``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.arrays import Array, Batch
+from cpprb_like._fields.schema import Schema, Stack
+
+__all__ = ["Block", "Chained", "Pair", "join", "pack", "pairs_of", "part", "unpack"]
+
+
+@dataclass(frozen=True)
+class Chained:
+    """A column of which some rows, ``whole``, are given, and the others follow from other values.
+
+    Attributes
+    ----------
+    whole : ndarray of intp
+        Rows that are given.
+    values : ndarray
+        Their values.
+    newest : ndarray or None
+        Of a stack, the newest frame of each row.
+    source : str
+        Of a next value, the field whose value at the next step it is; else "".
+    """
+
+    whole: NDArray[np.intp]
+    values: Array
+    newest: Array | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Steps of one writer, one after another.
+
+    Attributes
+    ----------
+    first : int
+        Rows that were ever written to the shard before it: the block's number.
+    steps, n_envs : int
+        Time steps, and environments of each.
+    columns : dict
+        Of each field the values, shape ``(steps * n_envs, *shape)``, or ``Chained``. ``priorities``
+        and ``present`` are further columns, of ``add`` and ``add_where``.
+    ends : tuple of (int, int or None)
+        Calls of ``on_episode_end``: after so many steps, of which environment.
+    stacks : tuple of Stack
+        The fields that are stacks.
+    """
+
+    first: int
+    steps: int
+    n_envs: int
+    columns: Mapping[str, Array | Chained]
+    ends: tuple[tuple[int, int | None], ...]
+    stacks: tuple[Stack, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the block."""
+        return self.steps * self.n_envs
+
+    def parts(self) -> Iterator[tuple[int, int, list[int | None]]]:
+        """Steps between two ends: the first, the one behind the last, and which episodes end."""
+        start = 0
+        for stop in sorted({stop for stop, _ in self.ends} | {self.steps}):
+            yield start, stop, [env for at, env in self.ends if at == stop]
+            start = stop
+
+
+def _frames(values: Array, stack: Stack) -> Array:
+    """Stacks with the axis of the frames first, behind that of the rows: a view."""
+    return np.moveaxis(values, 1 + stack.axis, 1)
+
+
+def _equal(some: Array, others: Array) -> NDArray[np.bool_]:
+    """Which rows have the same bytes."""
+    some, others = np.ascontiguousarray(some), np.ascontiguousarray(others)
+    n = len(some)
+    if n == 0 or some[0].nbytes == 0:
+        return np.ones(n, np.bool_)
+    found: NDArray[np.bool_] = (
+        some.reshape(n, -1).view(np.uint8) == others.reshape(n, -1).view(np.uint8)
+    ).all(axis=1)
+    return found
+
+
+def pack(
+    first: int,
+    n_envs: int,
+    columns: Batch,
+    ends: tuple[tuple[int, int | None], ...],
+    schema: Schema,
+) -> Block:
+    """A block of whole columns, each of shape ``(steps * n_envs, *shape)``."""
+    rows = len(next(iter(columns.values())))
+    packed: dict[str, Array | Chained] = dict(columns)
+    later = np.arange(n_envs, rows)  # the same environments, one step later
+    for name, source in schema.next_of:
+        values, following = columns[name], np.zeros(rows, np.bool_)
+        following[: rows - n_envs] = _equal(values[: rows - n_envs], columns[source][later])
+        whole = np.flatnonzero(~following)
+        packed[name] = Chained(whole, values[whole], source=source)
+    for stack in schema.stacks:
+        frames = _frames(columns[stack.name], stack)
+        shifted = np.zeros(rows, np.bool_)
+        shifted[n_envs:] = _equal(frames[later, :-1], frames[: rows - n_envs, 1:])
+        whole = np.flatnonzero(~shifted)
+        if isinstance(packed[stack.name], Chained) or 2 * len(whole) > rows:
+            continue
+        packed[stack.name] = Chained(
+            whole, frames[whole], newest=np.ascontiguousarray(frames[:, -1])
+        )
+    return Block(first, rows // n_envs, n_envs, packed, ends, schema.stacks)
+
+
+def unpack(block: Block) -> Batch:
+    """The columns of a block as ``add`` takes them, the axis of environments second."""
+    found: Batch = {}
+    stacks = {stack.name: stack for stack in block.stacks}
+    chained = {name: one for name, one in block.columns.items() if isinstance(one, Chained)}
+    for name, one in chained.items():
+        if one.newest is not None:
+            found[name] = _unstacked(one, stacks[name], block)
+    found.update({name: one for name, one in block.columns.items() if not isinstance(one, Chained)})
+    for name, one in chained.items():
+        if one.source:
+            source = found[one.source]
+            values = np.empty_like(source)
+            values[: len(source) - block.n_envs] = source[block.n_envs :]
+            values[one.whole] = one.values
+            found[name] = values
+    if block.n_envs > 1:
+        lead = block.steps, block.n_envs
+        found = {name: values.reshape(*lead, *values.shape[1:]) for name, values in found.items()}
+    return found
+
+
+def _unstacked(one: Chained, stack: Stack, block: Block) -> Array:
+    """Whole stacks from their newest frames."""
+    assert one.newest is not None
+    shape = (block.rows, stack.depth, *one.newest.shape[1:])
+    frames = np.empty(shape, one.newest.dtype)
+    given = np.zeros(block.rows, np.bool_)
+    given[one.whole] = True
+    frames[:, -1] = one.newest
+    frames[one.whole] = one.values
+    # The older frames of a row are the newer ones of the step before: one pass for each depth.
+    age = np.zeros(block.rows, np.intp)  # steps since a stack was given
+    for row in range(block.n_envs, block.rows):
+        age[row] = 0 if given[row] else age[row - block.n_envs] + 1
+    for back in range(1, stack.depth):
+        # Frame ``depth - 1 - back`` is the newest of ``back`` steps before, or of the given stack.
+        place = stack.depth - 1 - back
+        rows = np.flatnonzero(age > 0)
+        steps = np.minimum(age[rows], back)
+        frames[rows, place] = frames[rows - steps * block.n_envs, place + steps]
+    return np.ascontiguousarray(np.moveaxis(frames, 1, 1 + stack.axis))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two fields of a batch: stacks, and the stacks of the steps after them."""
+
+    name: str
+    following: Stack
+
+
+def pairs_of(fields: Mapping[str, tuple[int, ...]], stacks: Mapping[str, Stack]) -> list[Pair]:
+    """The pairs among the fields of a batch, of which these are stacks."""
+    return [
+        Pair(name, Stack(f"next_{name}", stack.axis, stack.depth))
+        for name, stack in stacks.items()
+        if fields.get(f"next_{name}") == fields.get(name)
+    ]
+
+
+def part(columns: Batch, pairs: list[Pair]) -> dict[str, Array | Chained]:
+    """A batch for the way: of stacks that follow others by one frame, the newest frame alone."""
+    packed: dict[str, Array | Chained] = dict(columns)
+    for pair in pairs:
+        name = pair.following.name
+        if pair.name in columns and name in columns:
+            frames = _frames(columns[pair.name], pair.following)
+            following = _frames(columns[name], pair.following)
+            whole = np.flatnonzero(~_equal(following[:, :-1], frames[:, 1:]))
+            if 2 * len(whole) <= len(following):
+                newest = np.ascontiguousarray(following[:, -1])
+                packed[name] = Chained(whole, following[whole], newest, pair.name)
+    return packed
+
+
+def join(
+    columns: Mapping[str, Array | Chained],
+    name: str,
+    items: slice,
+    pairs: list[Pair],
+    out: Array,
+    places: NDArray[np.intp],
+) -> None:
+    """Write some items of a column that ``part`` made to these places of an array."""
+    one = columns[name]
+    if not isinstance(one, Chained):
+        out[places] = one[items]
+        return
+    (stack,) = (pair.following for pair in pairs if pair.following.name == name)
+    source = columns[one.source]
+    assert one.newest is not None
+    assert not isinstance(source, Chained)
+    to = _frames(out, stack)
+    to[places, :-1] = _frames(source, stack)[items, 1:]
+    to[places, -1] = one.newest[items]
+    first, last = np.searchsorted(one.whole, [items.start, items.stop])
+    to[places[one.whole[first:last] - items.start]] = one.values[first:last]

@@ -1,0 +1,59 @@
+"""``Host``: calls to a host that have an end, whether its process lives, restarts or is gone."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from cpprb_like._machine.waiting import PAUSE
+
+__all__ = ["Host"]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host of a cluster, for other processes.
+
+    Attributes
+    ----------
+    number : int
+        Of the host, from 0 on.
+    actor : ActorHandle
+        Of ``ShardHost``. Ray restarts the process, and the handle stays.
+    """
+
+    number: int
+    actor: Any
+
+    def begin(self, method: str, *arguments: Any) -> Any:
+        """The object reference of a call."""
+        return getattr(self.actor, method).remote(*arguments)
+
+    def call(self, method: str, *arguments: Any, timeout: float) -> Any:
+        """The answer to a call that may be repeated; it is, as long as the host is started again.
+
+        Raises ``TimeoutError`` after so many seconds, and what the call raises.
+        """
+        until = time.monotonic() + timeout
+        while True:
+            left = until - time.monotonic()
+            try:
+                return ray.get(self.begin(method, *arguments), timeout=max(0.0, left))
+            except (GetTimeoutError, RayActorError) as error:
+                if left <= 0:
+                    raise TimeoutError(
+                        f"{self}: no answer to {method} in {timeout:g} s: {_short(error)}"
+                    ) from error
+            time.sleep(PAUSE)
+
+    def __str__(self) -> str:
+        return f"host {self.number}"
+
+
+def _short(error: BaseException) -> str:
+    """The first line of an error."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

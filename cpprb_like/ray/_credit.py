@@ -1,0 +1,119 @@
+"""``HostReplay``: the shared replay of a host, whose actors wait for the limiter of the cluster.
+
+Each shard has two words in shared memory: how many rows may have been written to it in all, and how
+many a call that waits needs. The host brings both to the ledger and back. So an actor asks nobody
+as long as it has credit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._machine.waiting import wait_until
+from cpprb_like.errors import RateLimitTimeoutError
+from cpprb_like.limiters import RateLimiter
+from cpprb_like.limiters._rate_limited import StepCounter
+from cpprb_like.processes import Actor, SharedReplay
+from cpprb_like.processes._limits import LimitedActor
+from cpprb_like.processes._words import mapped
+
+__all__ = ["CREDIT", "Credit", "HostReplay", "check_possible"]
+
+CREDIT = "credit"  # file in the folder of the replay
+GIVEN, WANTED = range(2)  # words of a shard
+Found = TypeVar("Found")
+
+
+def check_possible(limiter: RateLimiter, n: int) -> None:
+    """Raise ``ValueError`` if n rows in one call are more than a limiter can ever allow."""
+    ratio, min_size, low, high = limiter.bounds
+    if not math.isinf(high) and n > min_size and n * ratio > high - max(low, -high):
+        raise ValueError(
+            f"add of {n} rows in one call: {limiter} can never allow that; add fewer at once, or "
+            "take a greater error_buffer or size"
+        )
+
+
+class Credit:
+    """The gate of an actor: a call waits until its shard may have so many rows more."""
+
+    def __init__(
+        self, limiter: RateLimiter, words: NDArray[np.int64], held: Callable[[], Any]
+    ) -> None:
+        self._limiter, self._words, self._held = limiter, words, held
+
+    def run(self, n: int, call: Callable[..., Found], /, *arguments: Any, **options: Any) -> Found:
+        """Make a call that adds n rows, when there is credit for them."""
+        self.wait(n)
+        return call(*arguments, **options)
+
+    def wait(self, n: int) -> None:
+        """Wait for credit for n rows; ``RateLimitTimeoutError`` when the time is out."""
+        if self._left() >= n:
+            return
+        check_possible(self._limiter, n)
+        began = time.monotonic()
+        self._words[WANTED] = n
+        try:
+            wait_until(
+                lambda: self._left() >= n,
+                self._limiter.timeout,
+                lambda: RateLimitTimeoutError(
+                    f"add of {n}: waited {time.monotonic() - began:.1f} s for learners, or for the "
+                    f"host, which brings their counts; {self._limiter}"
+                ),
+            )
+        finally:
+            self._words[WANTED] = 0
+
+    def _left(self) -> int:
+        return int(self._words[GIVEN]) - int(self._held().ring.written)
+
+    def count_rows(self) -> None:
+        """Nothing: the host counts."""
+
+
+class CreditedActor(LimitedActor):
+    """An actor of a host whose cluster has a limiter."""
+
+    def take_credit(self, limiter: RateLimiter, words: NDArray[np.int64]) -> None:
+        """Wait for the credit of this shard from now on."""
+        gate: Any = Credit(limiter, words, weakref.ref(self))
+        self._inserts = gate
+        self._steps = StepCounter(self.schema.fields, self.n_envs)
+
+
+class HostReplay(SharedReplay):
+    """The shared replay of a host."""
+
+    limiter: RateLimiter | None = None  # that of the cluster
+
+    def credit(self) -> NDArray[np.int64]:
+        """The words of all shards, shape ``(writers, 2)``."""
+        path = self.folder / CREDIT
+        if not path.exists():
+            path.write_bytes(bytes(16 * self.writers))
+        return mapped(path, np.int64).reshape(self.writers, 2)
+
+    @classmethod
+    def on_node(cls, name: str, base: str, limiter: RateLimiter | None) -> HostReplay:
+        """That of the host of this process's node; ``FileNotFoundError`` if it is gone."""
+        replay = cls._open(name, Path(base))
+        assert isinstance(replay, HostReplay)
+        replay.limiter = limiter
+        return replay
+
+    def _open_actor(self, *given: Any) -> Actor:
+        if self.limiter is None:
+            return super()._open_actor(*given)
+        actor = CreditedActor(*given)
+        actor.take_credit(self.limiter, self.credit()[actor.number])
+        return actor

@@ -1,0 +1,219 @@
+"""Draws at one host: batches of its rows, with what a draw over all hosts needs to know of them.
+
+A host draws for learners elsewhere; a learner on its node draws by the same class, without a call
+of Ray. Not here: how many rows come from which host (``_learner``).
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.arrays import Array
+from cpprb_like._fields.schema import Schema, Stack
+from cpprb_like._machine.generators import Seed
+from cpprb_like.buffers._source import Source
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.processes import Learner, SharedReplay
+from cpprb_like.ray._blocks import Chained, Pair, pairs_of, part
+from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers._prioritized import ByPriority
+from cpprb_like.views import FrameStacks
+from cpprb_like.views._layer import Layer
+
+__all__ = ["Drawer", "Mass", "Reply", "identity_of", "stacked_pairs"]
+
+SHARE_OF_TIME = 20  # the masses of starts are computed again after so many times what that took
+
+
+def identity_of(replay: SharedReplay) -> str:
+    """What tells the memory of a host from that of a later one: the incarnation of its rows."""
+    return str(replay._folder.description()["identity"])
+
+
+@dataclass(frozen=True)
+class Mass:
+    """What a host weighs in draws over all hosts.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that can be drawn.
+    total : float
+        The sum of the masses of all items that can be drawn: their number, or their weights.
+    least : float
+        The least mass of an item above 0; infinity if there is none.
+    largest : float
+        The greatest priority that a row was given.
+    moment : float
+        When this was so, by ``time.time`` of the node.
+    """
+
+    rows: int
+    total: float
+    least: float
+    largest: float
+    moment: float
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Items that a host drew.
+
+    Attributes
+    ----------
+    identity : str
+        See ``identity_of``.
+    columns : dict of (ndarray or Chained)
+        The items of all batches that were asked for, one after another.
+    masses : ndarray or None
+        The mass of each item; None if all are 1.
+    mass : Mass
+        That of the host, before the draw.
+    """
+
+    identity: str
+    columns: Mapping[str, Array | Chained]
+    masses: NDArray[np.float64] | None
+    mass: Mass
+
+
+def stacked_pairs(source: Source, layers: tuple[Layer, ...]) -> list[Pair]:
+    """The fields of a source's batches that are stacks and next stacks of the same frames."""
+    specs = source._field_specs(None)
+    rows: Any = getattr(source, "buffer", source)  # of a view
+    schema: Schema = rows.schema
+    stacks = {stack.name: stack for stack in schema.stacks}
+    for layer in layers:
+        if isinstance(layer, FrameStacks):
+            for name, depth in layer.depths.items():
+                stacks[name] = Stack(name, layer.axis % len(specs[name].shape), depth)
+    return pairs_of({name: spec.shape for name, spec in specs.items()}, stacks)
+
+
+class Drawer:
+    """The end of one learner at one host: a learner of its shared replay, and views of that.
+
+    Parameters
+    ----------
+    replay : SharedReplay
+        That of the host.
+    sampler : Sampler
+        That of the cluster's learner: a copy draws here, without strata, so that any part of its
+        draws is a fair draw.
+    seed : Seed
+        Of the draws.
+    """
+
+    def __init__(self, replay: SharedReplay, sampler: Sampler, seed: Seed) -> None:
+        own = copy.deepcopy(sampler)
+        if isinstance(own, ByPriority):
+            own.probabilities = own.as_masses = True
+            own.stratified = False
+        self._begin(replay, replay.learner(own, seed=seed))
+
+    @classmethod
+    def restored(cls, replay: SharedReplay, folder: str, name: str) -> Drawer:
+        """One that goes on where the host saved it: see ``SharedReplay.restore_learner``."""
+        drawer = cls.__new__(cls)
+        drawer._begin(replay, replay.restore_learner(folder, name))
+        return drawer
+
+    def _begin(self, replay: SharedReplay, learner: Learner) -> None:
+        self.learner = learner
+        self.identity = identity_of(replay)
+        self._sources: dict[str, Source] = {"": learner}
+        self._pairs = {"": stacked_pairs(learner, ())}
+        self._known: dict[str, tuple[Mass, float]] = {}
+        self.updates = 0  # the number of the last call of ``update``
+
+    def open_view(self, view: str, layers: tuple[Layer, ...]) -> None:
+        """Know a view of the learner by this name."""
+        if view not in self._sources:
+            source = self.learner.view(*copy.deepcopy(layers))
+            self._pairs[view] = stacked_pairs(source, layers)
+            self._sources[view] = source
+
+    def mass(self, view: str = "") -> Mass:
+        """What the host weighs now, or a short time ago where counting takes long."""
+        known = self._known.get(view)
+        if known is not None and time.monotonic() < known[1]:
+            return known[0]
+        began = time.monotonic()
+        found = self._mass(view)
+        now = time.monotonic()
+        self._known[view] = found, now + (SHARE_OF_TIME * (now - began) if view else 0.0)
+        return found
+
+    def _mass(self, view: str) -> Mass:
+        learner, source = self.learner, self._sources[view]
+        rows, largest = len(learner), 1.0
+        total, least = float(rows), 1.0
+        starts: Any = None if source is learner else source._now.starts  # type: ignore[attr-defined]
+        with learner._shards.lock:
+            weights = learner._shards.weights
+            if weights is not None:
+                largest = weights.largest_priority
+                if starts is not None:
+                    masses = weights.get(starts.slots())
+                    total = float(masses.sum())
+                    least = float(masses[masses > 0.0].min(initial=np.inf))
+                else:
+                    total, least = weights.total, weights.least
+            elif starts is not None:
+                total = float(starts.count)
+        return Mass(rows, total, least, largest, time.time())
+
+    def draw(self, view: str, n: int, options: Mapping[str, Any], largest: float) -> Reply:
+        """Draw n items; rows that are new get the priority ``largest``, if that is the greatest."""
+        self._raise_largest(largest)
+        mass = self.mass(view)
+        try:
+            columns = self._sources[view].sample(n, **options)
+        except NotEnoughDataError:
+            columns = {}
+            mass = Mass(mass.rows, 0.0, np.inf, mass.largest, mass.moment)
+        masses = columns.pop("probabilities", None)
+        columns.pop("weights", None)
+        return Reply(self.identity, columns, masses, mass)
+
+    def update(
+        self,
+        number: int,
+        indexes: NDArray[np.int64],
+        priorities: NDArray[np.float64],
+        largest: float,
+    ) -> None:
+        """Set priorities, as call ``number`` of the learner; a repeated call does nothing."""
+        if number <= self.updates:
+            return
+        self._raise_largest(largest)
+        self.learner.update_priorities(indexes, priorities)
+        self.updates = number
+
+    def for_the_way(self, reply: Reply, view: str) -> Reply:
+        """The same, for a process of another node: frames that two stacks share travel once."""
+        columns: Any = reply.columns
+        return replace(reply, columns=part(columns, self._pairs[view]))
+
+    def _raise_largest(self, largest: float) -> None:
+        """Have new rows get at least this priority: the greatest that any host knows."""
+        weights, sampler = self.learner._shards.weights, self.learner.sampler
+        if weights is not None and isinstance(sampler, ByPriority):
+            with self.learner._shards.lock:
+                weights.raise_largest(largest, float(sampler._weigh(np.array([largest]))[0]))
+
+    def counts(self) -> tuple[int, int]:
+        """Priorities that were given, and how many of them came too late."""
+        weights = self.learner._shards.weights
+        return (0, 0) if weights is None else (weights.given, weights.late)
+
+    def close(self) -> None:
+        """Leave the replay."""
+        self.learner.close()

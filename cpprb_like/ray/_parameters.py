@@ -1,0 +1,100 @@
+"""``ClusterParameters``: weights on their way from a learner to the actors of all nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import ray
+from numpy.typing import ArrayLike
+
+from cpprb_like._machine.waiting import PAUSE
+from cpprb_like.processes._parameters import read_parameters
+from cpprb_like.ray._credit import HostReplay
+
+if TYPE_CHECKING:
+    from cpprb_like.ray._cluster import ClusterReplay
+
+__all__ = ["ClusterParameters"]
+
+PATIENCE = 60.0  # seconds that an answer of a host may take
+ALONE = "the array of the cluster"  # name of parameters that are one array and no dict
+VERSION = "the version of the cluster"  # name of their version among the parameters of a host
+
+
+class ClusterParameters:
+    """The newest version of an array, or of a dict of arrays: see ``Parameters``.
+
+    ``publish`` puts it into the shared memory of each host, once for each node. Actors on a node
+    with a host read it there; others ask a host.
+    """
+
+    def __init__(self, cluster: ClusterReplay) -> None:
+        self._cluster = cluster
+        self._own: HostReplay | None = None
+
+    def publish(self, values: Mapping[str, Any] | ArrayLike) -> int:
+        """Have these be the newest version: see ``Parameters.publish``.
+
+        Waits until the hosts that answer have it. A host that starts later gets it, too.
+        """
+        given = values if isinstance(values, Mapping) else {ALONE: values}
+        arrays = read_parameters(given)
+        ledger = self._cluster._ledger
+        reference = ray.put(arrays)
+        version: int = ray.get(ledger.publish.remote([reference]), timeout=PATIENCE)
+        asked = [host.begin("publish", version, reference) for host in self._cluster.hosts]
+        ray.wait(asked, num_returns=len(asked), timeout=PATIENCE)
+        return version
+
+    def latest(self, after: int = 0) -> tuple[int, Any] | None:
+        """The newest version and its values, if it is newer than ``after``; else None."""
+        self._look_for_own()
+        if self._own is not None:
+            return split(self._own.parameters.latest(), after)
+        for host in self._cluster.hosts:
+            with contextlib.suppress(TimeoutError):
+                found: tuple[int, Any] | None = host.call("parameters", after, timeout=PATIENCE)
+                if found is None:
+                    return None
+                version, values = found  # those of Ray are read-only
+                return version, _copies(values)
+        raise TimeoutError(f"parameters: no host answered within {PATIENCE:g} s")
+
+    def wait(self, after: int = 0, timeout: float | None = 60.0) -> tuple[int, Any]:
+        """As ``latest``, as soon as there is a newer version: see ``Parameters.wait``."""
+        began = time.monotonic()
+        while True:
+            found = self.latest(after)
+            if found is not None:
+                return found
+            if timeout is not None and time.monotonic() - began > timeout:
+                raise TimeoutError(f"parameters: no version after {after} in {timeout:g} s")
+            time.sleep(PAUSE)
+
+    def _look_for_own(self) -> None:
+        """Find the host of this node, if there is one."""
+        if self._own is None:
+            for about in self._cluster._abouts(PATIENCE).values():
+                if about.node == self._cluster._node():
+                    with contextlib.suppress(FileNotFoundError):
+                        self._own = HostReplay.on_node(about.replay, about.base, None)
+
+
+def split(found: tuple[int, Any] | None, after: int) -> tuple[int, Any] | None:
+    """What a host published: the version, and the values without it."""
+    if found is None:
+        return None
+    values = dict(found[1])
+    version = int(values.pop(VERSION))
+    if version <= after:
+        return None
+    return version, values.get(ALONE, values) if set(values) == {ALONE} else values
+
+
+def _copies(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: array.copy() for name, array in values.items()}
+    return values.copy()
