@@ -1,0 +1,243 @@
+"""``ClusterActor``: the end of a cluster that adds steps from a node without a host.
+
+Steps go to a host in numbered blocks. A block that is sent again, as its answer was lost, adds only
+the rows that are not there. Not here: actors of a node that has a host, which are those of its
+shared replay (``processes``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+from numpy.typing import ArrayLike
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from cpprb_like._arguments.arrays import Array, Batch
+from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._machine.waiting import PAUSE
+from cpprb_like.errors import RateLimitTimeoutError
+from cpprb_like.limiters import RateLimiter
+from cpprb_like.ray._blocks import Block, pack
+from cpprb_like.ray._calls import Host
+from cpprb_like.ray._credit import check_possible
+from cpprb_like.ray._hosts import Unknown
+from cpprb_like.samplers._prioritized import read_priorities
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ClusterActor"]
+
+STEPS = 64  # of a block
+NBYTES = 8 << 20  # of a block, at most
+AHEAD = 2  # blocks without an answer
+
+
+class ClusterActor:
+    """Adds steps to a host of another node: ``ClusterReplay.actor``.
+
+    It has the methods of ``Actor`` that an environment loop needs: ``add``, ``add_where`` and
+    ``on_episode_end``. Steps are sent in blocks, so a learner sees a step after up to 64 more, or
+    after ``flush``.
+
+    Attributes
+    ----------
+    number : int
+        Of the shard at its host.
+    lost : int
+        Rows that were added and are gone, as the memory of the host was: see
+        ``ClusterReplay.losses``.
+
+    Raises
+    ------
+    TimeoutError
+        By any method: the host did not answer within ``timeout`` seconds. Steps that were given are
+        kept, and are sent by the next call.
+
+    Notes
+    -----
+    Each step is added once, however often its host dies. When a host dies the episode that is open
+    in a shard is ended as truncated.
+
+    Cost of a step: some microseconds for each field; a block is one call of Ray. Frames that stacks
+    share, and next values that the next step begins with, are sent once.
+    """
+
+    def __init__(
+        self, host: Host, options: RowOptions, timeout: float, limiter: RateLimiter | None
+    ) -> None:
+        self._host, self._timeout = host, timeout
+        self._options, self.n_envs = options, options.n_envs
+        self._fields = {field.name: field for field in options.schema.fields}
+        self._writer = uuid.uuid4().hex
+        self._lock = threading.RLock()
+        self._steps: list[Batch] = []
+        self._ends: list[tuple[int, int | None]] = []
+        self._count = self._nbytes = 0
+        self._sent: deque[tuple[Block, Any]] = deque()
+        self.lost = 0
+        self._limiter, self._steps_of_block = limiter, STEPS
+        if limiter is not None:
+            ratio, _, low, high = limiter.bounds
+            window = (high - max(low, -high)) / ratio / self.n_envs
+            self._steps_of_block = int(max(1, min(STEPS, window / 4)))
+        self._open()
+
+    def _open(self) -> None:
+        """Take a shard of the host, after it was started or started again."""
+        given = self._host.call("open_writer", self._writer, None, timeout=self._timeout)
+        self.number, self._next, self._identity, _ = given
+        self._base = self._next  # rows that were written to the shard by others before
+
+    # ------------------------------------------------------------------ adding
+
+    def add(self, *, priorities: ArrayLike | None = None, **fields: Any) -> None:
+        """Add a time step of all environments, or several: see ``ReplayBuffer.add``.
+
+        ``priorities`` are first ones: see ``Actor``. Raises ``TypeError`` or ``ValueError``, and
+        nothing was added, if a field is missing, unknown, or of another shape or kind.
+        """
+        self._add(fields, priorities, None)
+
+    def add_where(
+        self, present: ArrayLike, *, priorities: ArrayLike | None = None, **fields: Any
+    ) -> None:
+        """Add steps of some environments: see ``ReplayBuffer.add_where``."""
+        self._add(fields, priorities, np.asarray(present, np.bool_).reshape(-1))
+
+    def _add(
+        self, given: dict[str, Any], priorities: ArrayLike | None, present: Array | None
+    ) -> None:
+        if given.keys() != self._fields.keys():
+            missing = [name for name in self._fields if name not in given]
+            unknown = [name for name in given if name not in self._fields]
+            raise TypeError(f"add: fields {missing} are missing, and {unknown} are none")
+        columns: Batch = {}
+        for name, field in self._fields.items():
+            values = field.convert(given[name], self.n_envs).reshape(-1, *field.shape)
+            columns[name] = np.array(values)  # the environment may write to its array
+        if priorities is not None:
+            columns["priorities"] = read_priorities(np.asarray(priorities).reshape(-1))
+        if present is not None:
+            columns["present"] = present
+        counts = {name: len(values) for name, values in columns.items()}
+        rows = next(iter(counts.values()))
+        if len(set(counts.values())) > 1 or rows % self.n_envs:
+            raise ValueError(f"add: expected as many values of each field, got {counts}")
+        with self._lock:
+            if self._steps and columns.keys() != self._steps[0].keys():
+                self._flush()
+            self._steps.append(columns)
+            self._count += rows // self.n_envs
+            self._nbytes += sum(values.nbytes for values in columns.values())
+            if self._count >= self._steps_of_block or self._nbytes >= NBYTES:
+                self._flush()
+
+    def on_episode_end(self, env: int | None = None) -> None:
+        """End open episodes as truncated: see ``ReplayBuffer.on_episode_end``."""
+        with self._lock:
+            self._ends.append((self._count, env))
+
+    def flush(self) -> None:
+        """Send all steps, and wait until they are in the replay."""
+        with self._lock:
+            self._flush()
+            while self._sent:
+                self._confirm()
+
+    def _flush(self) -> None:
+        if not self._steps:
+            self._steps = [self._no_rows()] if self._ends else []
+        if self._steps:
+            names = self._steps[0]
+            columns = {name: np.concatenate([one[name] for one in self._steps]) for name in names}
+            self._wait_for_credit()
+            block = pack(self._next, self.n_envs, columns, tuple(self._ends), self._options.schema)
+            self._steps, self._ends, self._count, self._nbytes = [], [], 0, 0
+            self._sent.append((block, self._host.begin("add", self._writer, block)))
+            self._next += block.rows
+        while len(self._sent) > AHEAD:
+            self._confirm()
+
+    def _wait_for_credit(self) -> None:
+        """Wait until the limiter allows the steps that were given."""
+        if self._limiter is None or not self._count:
+            return
+        while self._sent:  # credit is that of rows which are not written yet
+            self._confirm()
+        rows, began = self._count * self.n_envs, time.monotonic()
+        check_possible(self._limiter, rows)
+        while not self._host.call("has_credit", self._writer, rows, timeout=self._timeout):
+            waited = time.monotonic() - began
+            if self._limiter.timeout is not None and waited > self._limiter.timeout:
+                raise RateLimitTimeoutError(
+                    f"add of {rows}: waited {waited:.1f} s for learners; {self._limiter}"
+                )
+            time.sleep(PAUSE)
+
+    def _no_rows(self) -> Batch:
+        return {name: np.empty((0, *one.shape), one.dtype) for name, one in self._fields.items()}
+
+    def _confirm(self) -> None:
+        """Wait for the answer to the oldest block; send what the host lacks again."""
+        until = time.monotonic() + self._timeout
+        while True:
+            block, answer = self._sent[0]
+            try:
+                written = ray.get(answer, timeout=max(0.0, until - time.monotonic()))
+                if written >= block.first + block.rows:
+                    self._sent.popleft()
+                    return
+            except GetTimeoutError:
+                raise TimeoutError(
+                    f"add: {self._host} did not answer in {self._timeout} s"
+                ) from None
+            except (RayActorError, Unknown):
+                pass
+            self._resend(until)
+
+    def _resend(self, until: float) -> None:
+        """Send the blocks without an answer again, from the first row that the host lacks."""
+        left = max(0.0, until - time.monotonic())
+        given = self._host.call("open_writer", self._writer, self.number, timeout=left)
+        self.number, written, self._identity, done = given
+        oldest = self._sent[0][0].first
+        there = self._base if done is None else done  # rows of this writer, by their numbers
+        self.lost += max(0, oldest - there)
+        shift = written - max(there, oldest)
+        self._base = min(self._base + shift, written)
+        blocks = [block for block, _ in self._sent]
+        self._sent.clear()
+        for block in blocks:
+            again = Block(
+                block.first + shift,
+                block.steps,
+                block.n_envs,
+                block.columns,
+                block.ends,
+                block.stacks,
+            )
+            self._sent.append((again, self._host.begin("add", self._writer, again)))
+        self._next += shift
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Send what is left, and free the shard."""
+        self.flush()
+        self._host.call("close_writer", self._writer, timeout=self._timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ClusterActor(number={self.number}, host={self._host.number})"

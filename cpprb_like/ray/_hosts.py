@@ -1,0 +1,461 @@
+"""``ShardHost``: the shared replay of one node, in a Ray actor, and what others ask of it.
+
+A host whose process dies is started again by Ray. It attaches to its memory if the node lives, as
+shared memory outlives a process; or loads its last checkpoint, and says what was lost. Not here:
+which host is asked (``_learner``, ``_adding``), and draws at a host (``_drawing``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import GetTimeoutError, RayError
+
+from cpprb_like._machine.generators import Seed
+from cpprb_like.checkpoint import states
+from cpprb_like.errors import DamagedError
+from cpprb_like.limiters import RateLimiter
+from cpprb_like.processes import Actor, Member, SharedReplay
+from cpprb_like.processes._shards import written
+from cpprb_like.ray._blocks import Block, unpack
+from cpprb_like.ray._credit import GIVEN, WANTED, HostReplay
+from cpprb_like.ray._drawing import Drawer, Mass, Reply, identity_of
+from cpprb_like.ray._parameters import VERSION, split
+from cpprb_like.samplers._base import Sampler
+from cpprb_like.views._layer import Layer
+
+__all__ = ["About", "HostPlan", "Loss", "ShardHost", "Unknown"]
+
+WRITER = "writer-"  # file of each shard that a writer of another node has: the writer's name
+BEAT = 0.05  # seconds between two reports to the ledger
+LEASE = 30.0  # seconds after which the place of a silent writer or learner may be given to another
+
+
+class Unknown(Exception):  # noqa: N818 (an answer, no error of a user)
+    """The host knows no such writer or learner: after a restart, or after a long silence."""
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What a host makes its replay of, each time that Ray starts it.
+
+    Attributes
+    ----------
+    cluster : str
+        The name of the cluster.
+    number : int
+        Of the host, from 0 on.
+    capacity, writers : int
+        Rows of the host, and how many may add at the same time.
+    fields : dict
+        ``env_dict``.
+    options : dict
+        Further keyword arguments of ``SharedReplay``.
+    limiter : RateLimiter or None
+        That of the cluster: actors ask for credit.
+    folder : str or None
+        Folder of the checkpoints of this host.
+    seconds : float
+        Between two checkpoints.
+    begin : (str, int) or None
+        Folder and number of a saved state, with which the host begins.
+    """
+
+    cluster: str
+    number: int
+    capacity: int
+    writers: int
+    fields: Mapping[str, Any]
+    options: Mapping[str, Any]
+    limiter: RateLimiter | None = None
+    folder: str | None = None
+    seconds: float = 60.0
+    begin: tuple[str, int] | None = None
+
+    @property
+    def replay(self) -> str:
+        """The name of its shared replay."""
+        return f"{self.cluster}-{self.number}"
+
+
+@dataclass(frozen=True)
+class About:
+    """Where a host is.
+
+    Attributes
+    ----------
+    number : int
+        Of the host.
+    node : str
+        The node's name in Ray.
+    replay, base : str
+        Name and folder of its shared replay, for processes of the node.
+    identity : str
+        See ``identity_of``.
+    written : tuple of int
+        Rows that were ever written to each shard.
+    moment : float
+        When this was so, by ``time.time`` of the node.
+    """
+
+    number: int
+    node: str
+    replay: str
+    base: str
+    identity: str
+    written: tuple[int, ...]
+    moment: float
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What was lost as the memory of a host went: ``ClusterReplay.losses``.
+
+    Attributes
+    ----------
+    host : int
+        Its number.
+    rows : int
+        Rows that it had written when it was heard of last, and that are not in the checkpoint with
+        which it goes on.
+    seconds : float
+        From that checkpoint to when it was heard of last. Rows written within the next 50 ms may
+        be lost besides.
+    """
+
+    host: int
+    rows: int
+    seconds: float
+
+
+@dataclass
+class Place:
+    """A writer of another node, at its host."""
+
+    actor: Actor
+    used: float = field(default_factory=time.monotonic)
+
+
+class ShardHost:
+    """The Ray actor of a node: see the head of this module.
+
+    Ray calls the methods for adds, for draws and the others in a thread each, in the order in which
+    a caller sent them.
+
+    Parameters
+    ----------
+    plan : HostPlan
+        The same at each start.
+    ledger : ActorHandle
+        See ``Ledger``.
+    """
+
+    def __init__(self, plan: HostPlan, ledger: Any) -> None:
+        self._plan, self._ledger = plan, ledger
+        self._lock = threading.Lock()
+        self._writers: dict[str, Place] = {}
+        self._left: dict[str, int] = {}  # of writers that lost their place: rows of the shard then
+        self._drawers: dict[str, Drawer] = {}
+        self._used: dict[str, float] = {}
+        self._saved_at = 0.0
+        self._replay = self._open()
+        self._identity = identity_of(self._replay)
+        self._begun = dict(enumerate(self.about().written))  # rows of each shard at the start
+        self._retake()
+        self._credit = None
+        if plan.limiter is not None:
+            self._credit = self._replay.credit()
+            self._credit[:, GIVEN] = np.maximum(self._credit[:, GIVEN], self.about().written)
+        ray.get(ledger.started.remote(self.about(), self._saved_at))
+        version, held = ray.get(ledger.parameters.remote())
+        if held:
+            with contextlib.suppress(RayError, GetTimeoutError):  # their publisher has ended
+                self.publish(version, ray.get(held[0], timeout=10.0))
+        self._closing = threading.Event()
+        self._threads = [threading.Thread(target=self._report, daemon=True)]
+        if plan.folder is not None:
+            self._threads.append(threading.Thread(target=self._keep_saving, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def _open(self) -> HostReplay:
+        """The replay as it was, as it was saved last, or a new one."""
+        plan = self._plan
+        replay = None
+        with contextlib.suppress(FileNotFoundError):
+            replay = HostReplay._open(plan.replay, left=True)
+        if replay is None and plan.folder is not None:
+            replay = self._load(plan.folder, None)
+        if replay is None and plan.begin is not None:
+            replay = self._load(*plan.begin)
+        if replay is None:
+            options = dict(plan.options)
+            replay = HostReplay(
+                plan.capacity, plan.fields, writers=plan.writers, name=plan.replay, **options
+            )
+        assert isinstance(replay, HostReplay)
+        replay.limiter = plan.limiter
+        return replay
+
+    def _load(self, folder: str, state: int | None) -> SharedReplay | None:
+        """The replay of a checkpoint; None if there is none."""
+        try:
+            replay = HostReplay.load(folder, name=self._plan.replay, state=state)
+        except FileNotFoundError:
+            return None
+        self._saved_at = Path(folder).stat().st_mtime
+        return replay
+
+    # ------------------------------------------------------------------ who and how much
+
+    def about(self) -> About:
+        """Where the host is, and how much was written."""
+        replay = self._replay
+        counts = tuple(written(shard, replay._options) for shard in replay._shards())
+        node = ray.get_runtime_context().get_node_id()
+        return About(
+            self._plan.number,
+            node,
+            replay.name,
+            str(replay.folder.parent),
+            identity_of(replay),
+            counts,
+            time.time(),
+        )
+
+    def pid(self) -> int:
+        """The process of the host."""
+        return os.getpid()
+
+    def members(self) -> list[Member]:
+        """See ``SharedReplay.members``."""
+        return self._replay.members()
+
+    def _report(self) -> None:
+        """Tell the ledger every moment how much was written, and take the credit that it gives."""
+        while not self._closing.wait(BEAT):
+            with contextlib.suppress(RayError, FileNotFoundError):  # the ledger is started again
+                about, wanted = self.about(), []
+                if self._credit is not None:
+                    alive = {
+                        one.number for one in self.members() if one.kind == "actor" and one.alive
+                    }
+                    wanted = [
+                        int(self._credit[number, WANTED]) if number in alive else -1
+                        for number in range(self._plan.writers)
+                    ]
+                rows = sum(min(n, self._replay._options.size) for n in about.written)
+                credit = ray.get(self._ledger.report.remote(about, rows, wanted), timeout=10.0)
+                if self._credit is not None:
+                    self._credit[:, GIVEN] = credit
+
+    # ------------------------------------------------------------------ adds of other nodes
+
+    @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
+    def open_writer(self, writer: str, shard: int | None) -> tuple[int, int, str, int | None]:
+        """A shard for a writer of another node, which had this one before.
+
+        Its number, rows that were ever written to it, the identity, and how many rows the shard
+        that the writer had before got up to its last one; None if that is not known.
+        """
+        place = self._writers.get(writer)
+        if place is not None:
+            count = int(place.actor.ring.written)
+            return place.actor.number, count, self._identity, count
+        done = self._left.pop(writer, None if shard is None else self._begun.get(shard))
+        actor = self._free_actor(shard)
+        self._writers[writer] = Place(actor)
+        (self._replay.folder / f"{WRITER}{actor.number}").write_text(writer)
+        return actor.number, int(actor.ring.written), self._identity, done
+
+    def _free_actor(self, shard: int | None) -> Actor:
+        """This shard; or one that no process has; or that of the writer that fell silent first."""
+        if shard is not None:
+            with contextlib.suppress(BlockingIOError, IndexError):
+                return self._replay.actor(shard)
+        try:
+            return self._replay.actor()
+        except BlockingIOError:
+            used = {place.used: name for name, place in self._writers.items()}
+            if not used or time.monotonic() - min(used) < LEASE:
+                raise
+            name = used[min(used)]
+            self._left[name] = self._writers[name].actor.ring.written
+            self.close_writer(name)
+            return self._replay.actor()
+
+    def _retake(self) -> None:
+        """Take the shards of writers of other nodes again, whose memory outlived this process."""
+        for path in self._replay.folder.glob(f"{WRITER}*"):
+            with contextlib.suppress(BlockingIOError, IndexError, ValueError):
+                actor = self._replay.actor(int(path.name.removeprefix(WRITER)))
+                self._writers[path.read_text()] = Place(actor)
+
+    @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
+    def add(self, writer: str, block: Block) -> int:
+        """Add the steps of a block that are not there yet; how many rows were ever written.
+
+        A number below ``block.first`` says that rows before the block are missing, and nothing was
+        added.
+        """
+        place = self._writers.get(writer)
+        if place is None:
+            raise Unknown(f"writer {writer}")
+        place.used = time.monotonic()
+        actor = place.actor
+        n_envs = actor.n_envs
+        there = (actor.ring.written - block.first) // n_envs
+        if there < 0:
+            return int(actor.ring.written)
+        steps = unpack(block)
+        for start, stop, ends in block.parts():
+            if stop > there:
+                begin = max(start, there)
+                actor.add(**{name: values[begin:stop] for name, values in steps.items()})
+            if stop >= there:
+                for env in ends:
+                    actor.on_episode_end(env)
+        return int(actor.ring.written)
+
+    @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
+    def has_credit(self, writer: str, rows: int) -> bool:
+        """Whether a writer may add so many rows now, those on their way included."""
+        place = self._writers.get(writer)
+        if place is None:
+            raise Unknown(f"writer {writer}")
+        assert self._credit is not None
+        words = self._credit[place.actor.number]
+        there = bool(words[GIVEN] - place.actor.ring.written >= rows)
+        words[WANTED] = 0 if there else rows
+        return there
+
+    @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
+    def close_writer(self, writer: str) -> None:
+        """The writer has ended: its shard is free."""
+        place = self._writers.pop(writer, None)
+        if place is not None:
+            (self._replay.folder / f"{WRITER}{place.actor.number}").unlink(missing_ok=True)
+            place.actor.close()
+
+    # ------------------------------------------------------------------ draws of other nodes
+
+    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
+    def open_learner(
+        self, learner: str, sampler: Sampler, seed: Seed, views: Mapping[str, tuple[Layer, ...]]
+    ) -> int:
+        """Draw for a learner of another node; the number of the last update that is known."""
+        with self._lock:
+            if learner not in self._drawers:
+                self._leave_silent()
+                self._drawers[learner] = self._restored(learner) or Drawer(
+                    self._replay, sampler, seed
+                )
+        for view, layers in views.items():
+            self._drawers[learner].open_view(view, layers)
+        self._used[learner] = time.monotonic()
+        return self._drawers[learner].updates
+
+    def _restored(self, learner: str) -> Drawer | None:
+        """The drawer of a learner that was in the last checkpoint."""
+        if self._plan.folder is None:
+            return None
+        try:
+            return Drawer.restored(self._replay, self._plan.folder, learner)
+        except (FileNotFoundError, ValueError, DamagedError):
+            return None
+
+    def _leave_silent(self) -> None:
+        """Give up the drawers of learners that fell silent, which have ended."""
+        for name, used in list(self._used.items()):
+            if time.monotonic() - used > 10 * LEASE and name in self._drawers:
+                self._drawers.pop(name).close()
+                del self._used[name]
+
+    def _drawer(self, learner: str) -> Drawer:
+        self._used[learner] = time.monotonic()
+        try:
+            return self._drawers[learner]
+        except KeyError:
+            raise Unknown(f"learner {learner}") from None
+
+    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
+    def mass(self, learner: str, view: str) -> tuple[str, Mass]:
+        """See ``Drawer.mass``."""
+        return self._identity, self._drawer(learner).mass(view)
+
+    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
+    def draw(
+        self, learner: str, view: str, n: int, options: Mapping[str, Any], largest: float
+    ) -> Reply:
+        """See ``Drawer.draw``."""
+        drawer = self._drawer(learner)
+        return drawer.for_the_way(drawer.draw(view, n, options, largest), view)
+
+    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
+    def update(
+        self,
+        learner: str,
+        number: int,
+        indexes: NDArray[np.int64],
+        priorities: NDArray[np.float64],
+        largest: float,
+    ) -> tuple[int, int]:
+        """See ``Drawer.update``; how many priorities were given so far, and how many late."""
+        drawer = self._drawer(learner)
+        drawer.update(number, indexes, priorities, largest)
+        return drawer.counts()
+
+    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
+    def close_learner(self, learner: str) -> None:
+        """The learner has ended: its place is free."""
+        with self._lock:
+            drawer = self._drawers.pop(learner, None)
+            self._used.pop(learner, None)
+        if drawer is not None:
+            drawer.close()
+
+    # ------------------------------------------------------------------ parameters
+
+    def publish(self, version: int, values: Mapping[str, Any]) -> None:
+        """Have these be the newest parameters of the node, unless it has newer ones."""
+        if self.parameters(version - 1) is None:
+            self._replay.parameters.publish({**values, VERSION: np.int64(version)})
+
+    def parameters(self, after: int) -> tuple[int, Any] | None:
+        """The newest parameters, if their version is newer."""
+        return split(self._replay.parameters.latest(), after)
+
+    # ------------------------------------------------------------------ saving
+
+    def _keep_saving(self) -> None:
+        while not self._closing.wait(self._plan.seconds):
+            with contextlib.suppress(BlockingIOError):  # a shard was being edited, or another saves
+                self.save(str(self._plan.folder))
+
+    def save(self, folder: str) -> int:
+        """Save the rows and the learners of other nodes; the number of the saved state."""
+        with self._lock:
+            learners = {name: drawer.learner for name, drawer in self._drawers.items()}
+        self._replay.save(folder, learners=learners)
+        return states(folder)[-1]
+
+    def close(self) -> None:
+        """Let go of the replay; the memory is freed when no process of the node has it open."""
+        self._closing.set()
+        for writer in list(self._writers):
+            self.close_writer(writer)
+        for learner in list(self._drawers):
+            self.close_learner(learner)
+        for thread in self._threads:
+            thread.join(timeout=1.0)
+        self._replay.close()
