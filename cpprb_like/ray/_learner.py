@@ -1,0 +1,745 @@
+"""``ClusterLearner``: batches from the hosts of a cluster, as from one buffer; and its views.
+
+Each item of a batch comes from a host that is drawn by its mass; which item it is, the host draws.
+Not here: draws at a host (``_drawing``), and hosts (``_hosts``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+from numpy.typing import ArrayLike, NDArray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.schema import ColumnSpec, check_out
+from cpprb_like._machine.aligned import empty
+from cpprb_like._machine.generators import Seed, generator
+from cpprb_like._machine.waiting import PAUSE
+from cpprb_like._rows.rings import Parts
+from cpprb_like.buffers._entry import SampleOptions
+from cpprb_like.buffers._replay import ReplayBuffer
+from cpprb_like.buffers._source import Batch, Source, if_prioritized
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.processes._draws import check_sampler
+from cpprb_like.ray._blocks import Pair, join
+from cpprb_like.ray._calls import Host
+from cpprb_like.ray._credit import HostReplay
+from cpprb_like.ray._drawing import Drawer, Mass, Reply, stacked_pairs
+from cpprb_like.ray._hosts import About, Unknown
+from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers._prioritized import ByPriority, read_indexes, read_priorities
+from cpprb_like.samplers._priority_powers import importance
+from cpprb_like.samplers._uniform import Uniform
+from cpprb_like.schedules import value_at
+from cpprb_like.views._layer import Layer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from cpprb_like.ray._cluster import ClusterReplay
+
+__all__ = ["ClusterLearner"]
+
+MOST_PARTS = 1024  # incarnations of hosts that a learner can tell apart
+UPDATES_AHEAD = 8  # calls of ``update`` without an answer, of each host
+MODEL_ROWS = 2**16  # of the buffer without rows that knows the columns of batches
+DOWN = 1.0  # seconds before a host that did not answer is asked again
+
+
+class PartDownError(Exception):
+    """A host does not answer: its rows cannot be drawn now."""
+
+
+@dataclass(eq=False)
+class Part:
+    """The rows of one incarnation of a host, for one learner.
+
+    Attributes
+    ----------
+    number : int
+        What names it in handles.
+    host : Host
+        That has the rows.
+    about : About
+        Where it is.
+    drawer : Drawer or None
+        The draws of this process, on the node of the host; None elsewhere.
+    masses : dict of Mass
+        What it weighs, of each view, as it said last.
+    """
+
+    number: int
+    host: Host
+    about: About
+    drawer: Drawer | None
+    masses: dict[str, Mass] = field(default_factory=dict)
+    down_until: float = 0.0
+    update: int = 0  # the number of the last call of ``update``
+    waiting: deque[tuple[Any, tuple[Any, ...]]] = field(default_factory=deque)
+    given: int = 0
+    late: int = 0
+
+    @property
+    def identity(self) -> str:
+        """The incarnation."""
+        return self.about.identity
+
+
+@dataclass(eq=False)
+class Group:
+    """Batches that were asked for together.
+
+    Attributes
+    ----------
+    owners : ndarray of intp, shape (batches, n)
+        The place in ``parts`` of the host of each item.
+    chances : dict of float
+        The probability with which each part was drawn, by its number.
+    parts : list of Part
+        The hosts.
+    answers : list
+        Of each part its ``Reply``, or the reference of the call; None if nothing was asked of it.
+    """
+
+    owners: NDArray[np.intp]
+    chances: NDArray[np.float64]
+    parts: list[Part]
+    answers: list[Any]
+    asked: float
+    pairs: list[Pair]
+    next: int = 0  # the batch that is given next
+    taken: NDArray[np.intp] | None = None  # items of each part that were given so far
+
+
+class ClusterLearner(Source):
+    """The end of a cluster that draws: ``ClusterReplay.learner``.
+
+    Batches have the distribution, the columns and the importance-sampling weights of those of one
+    buffer that holds the rows of all hosts.
+
+    Attributes
+    ----------
+    sampler : Sampler
+        Which rows are drawn.
+    rng : numpy.random.Generator
+        Which host an item comes from.
+    draws : int
+        Batches drawn so far.
+
+    Notes
+    -----
+    A host on the learner's own node is read through shared memory. Others are asked for several
+    batches in one call, ``ahead`` calls before they are needed, of ``nbytes`` bytes at most. Such a
+    batch lacks the rows and the priorities of the time since it was asked for, and is drawn by the
+    masses that its host had at its answer before that. ``stats()["age_of_masses"]`` and
+    ``["age_of_batch"]`` say in seconds how old both were. With ``ahead=0`` each batch is asked for
+    when it is needed.
+
+    Prioritized draws are independent, not stratified. New rows get the greatest priority that the
+    learner knows of any host. Draws are with replacement.
+
+    A host that does not answer is passed over until it does; batches are those of the rows that are
+    there. ``TimeoutError`` names the hosts that were waited for.
+
+    Cost of a batch: one copy of its rows from the answers into fresh, aligned arrays.
+
+    Examples: see ``ClusterReplay``.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterReplay,
+        sampler: Sampler | None,
+        seed: Seed,
+        *,
+        ahead: int = 2,
+        batches: int = 8,
+        nbytes: float = 64e6,
+        timeout: float = 60.0,
+    ) -> None:
+        self.sampler = Uniform() if sampler is None else sampler
+        check_sampler(self.sampler)
+        self._cluster = cluster
+        self._ahead, self._batches = as_int("ahead", ahead, 0), as_int("batches", batches, 1)
+        self._nbytes, self._timeout = float(nbytes), float(timeout)
+        self.rng = generator(seed)
+        self._seed = self.rng.integers(2**63)
+        self.name = uuid.uuid4().hex
+        self.draws = 0
+        few = cluster._options.resized(min(cluster._options.size, MODEL_ROWS))
+        self._model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
+        self.schema = self._model.schema
+        self._names = Parts(MOST_PARTS)
+        self._lock = threading.RLock()
+        self._views: dict[str, tuple[Layer, ...]] = {}
+        self._pairs = {"": stacked_pairs(self._model, ())}
+        self._parts: dict[int, Part] = {}  # the newest of each host
+        self._known: list[Part] = []
+        self._late_of_gone = 0
+        self._age_of_masses = self._age_of_batch = math.nan
+        self._groups: dict[tuple[Any, ...], deque[Group]] = {}
+        self._look_for_hosts()
+
+    # ------------------------------------------------------------------ hosts
+
+    def _look_for_hosts(self) -> None:
+        """Know the hosts that are there now, and new incarnations of them."""
+        for number, about in self._cluster._abouts(self._timeout).items():
+            known = self._parts.get(number)
+            if known is None or known.identity != about.identity:
+                self._open_part(number, about)
+
+    def _open_part(self, number: int, about: About) -> None:
+        host, drawer = self._cluster.hosts[number], None
+        seed = np.random.SeedSequence([int(self._seed), len(self._known)])
+        try:
+            if about.node == self._cluster._node():
+                replay = HostReplay.on_node(about.replay, about.base, None)
+                drawer = Drawer(replay, self.sampler, seed)
+                for view, layers in self._views.items():
+                    drawer.open_view(view, layers)
+            part = Part(len(self._known), host, about, drawer)
+            if drawer is None:
+                part.update = host.call(
+                    "open_learner",
+                    self.name,
+                    self.sampler,
+                    seed,
+                    self._views,
+                    timeout=self._timeout,
+                )
+        except (FileNotFoundError, TimeoutError):
+            return  # it went away again
+        if len(self._known) == MOST_PARTS:
+            raise RuntimeError(f"hosts were started again {MOST_PARTS} times; make a new learner")
+        self._known.append(part)
+        self._parts[number] = part
+
+    def _try_again(self, part: Part) -> None:
+        """Ask a host that did not answer whether it is there now, and which incarnation."""
+        now = time.monotonic()
+        if part.drawer is not None or now < part.down_until:
+            return
+        part.down_until = now + DOWN
+        about = self._cluster._about(part.host, DOWN / 2)
+        if about is None:
+            return
+        if about.identity != part.identity:
+            self._open_part(part.host.number, about)
+        else:
+            part.host.call(
+                "open_learner", self.name, self.sampler, None, self._views, timeout=self._timeout
+            )
+            part.masses.clear()
+            part.down_until = 0.0
+
+    def _usable(self, view: str) -> list[Part]:
+        """The hosts that answer, each with its mass."""
+        found = []
+        for part in list(self._parts.values()):
+            if part.down_until:
+                self._try_again(part)
+            newest = self._parts[part.host.number]  # perhaps another incarnation
+            mass = newest.masses.get(view)
+            if newest.drawer is not None or mass is None or mass.total == 0.0:
+                with contextlib.suppress(PartDownError):
+                    newest.masses[view] = self._mass(newest, view)
+            if not newest.down_until:
+                found.append(newest)
+        return found
+
+    def _mass(self, part: Part, view: str) -> Mass:
+        """What a host weighs now."""
+        if part.down_until:
+            raise PartDownError(str(part.host))
+        if part.drawer is not None:
+            return part.drawer.mass(view)
+        identity, mass = self._answer(part, part.host.begin("mass", self.name, view))
+        if identity != part.identity:
+            raise self._is_down(part)
+        found: Mass = mass
+        return found
+
+    def _answer(self, part: Part, reference: Any, until: float | None = None) -> Any:
+        """The answer to a call; ``PartDownError`` if the host gives none."""
+        left = self._timeout if until is None else max(0.0, until - time.monotonic())
+        try:
+            return ray.get(reference, timeout=left)
+        except (GetTimeoutError, RayActorError, Unknown) as error:
+            raise self._is_down(part) from error
+
+    def _is_down(self, part: Part) -> PartDownError:
+        part.down_until = time.monotonic()
+        part.masses.clear()
+        return PartDownError(str(part.host))
+
+    # ------------------------------------------------------------------ sampling
+
+    def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
+        return self._draw("", self._model, batch_size, options)
+
+    def _draw(self, view: str, model: Source, batch_size: int, options: SampleOptions) -> Batch:
+        """A batch of a view; ``model`` has its columns, and no rows."""
+        n, names = model._read_batch_size(batch_size, options.fields)
+        if not options.replace:
+            raise TypeError("replace: a cluster draws with replacement")
+        specs = model._field_specs(names)
+        arrays = None
+        if options.out is not None:
+            arrays = dict(zip(specs, check_out(options.out, n, specs), strict=True))
+        with self._lock:
+            beta = self._beta(options)
+            batch = self._next(view, n, names, options, arrays, specs)
+            self._weigh(view, batch, beta)
+            self.draws += 1
+        if options.out is None:
+            return batch
+        options.out.update(batch)
+        return options.out
+
+    def _beta(self, options: SampleOptions) -> float:
+        if not isinstance(self.sampler, ByPriority):
+            return 0.0
+        beta = self.sampler.beta if options.beta is None else options.beta
+        return float(value_at(beta, self.draws, "beta", 0))
+
+    def _next(
+        self,
+        view: str,
+        n: int,
+        names: tuple[str, ...] | None,
+        options: SampleOptions,
+        arrays: Batch | None,
+        specs: Mapping[str, ColumnSpec],
+    ) -> Batch:
+        """The next batch: of calls that were made before, or of new ones."""
+        key = view, n, names, options.indexes
+        until = time.monotonic() + self._timeout
+        nbytes = n * sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs.values())
+        asked = {"indexes": options.indexes} | ({} if names is None else {"fields": names})
+        groups = self._groups.setdefault(key, deque())
+        for other in [other for other in self._groups if other != key]:
+            self._forget(other)  # the program went on to another kind of batch
+        while True:
+            if not groups:
+                groups.append(self._ask(view, n, asked, nbytes, until))
+            group = groups[0]
+            self._collect(group, view, asked, until)
+            while len(groups) <= self._ahead and self._is_far(group):
+                groups.append(self._ask(view, n, asked, nbytes, until))
+            batch = self._batch(group, specs, arrays)
+            if group.next == len(group.owners):
+                groups.popleft()
+            return batch
+
+    def _is_far(self, group: Group) -> bool:
+        return self._ahead > 0 and any(part.drawer is None for part in group.parts)
+
+    def _forget(self, key: tuple[Any, ...]) -> None:
+        """Give up batches that were asked for and that nobody wants."""
+        for group in self._groups.pop(key):
+            left = group.owners[group.next :].size
+            if left:
+                self._cluster._give_back(left)
+
+    def _ask(self, view: str, n: int, asked: Mapping[str, Any], nbytes: int, until: float) -> Group:
+        """Ask the hosts for the next batches."""
+        most = 1
+        if self._ahead and any(part.drawer is None for part in self._parts.values()):
+            most = max(
+                1, min(self._batches, int(self._nbytes / (self._ahead + 1) / max(nbytes, 1)))
+            )
+        count = self._cluster._take(n, most, until, self._timeout)
+        try:
+            parts = self._parts_with_mass(view, until)
+        except BaseException:
+            self._cluster._give_back(count * n)
+            raise
+        masses = np.array([part.masses[view].total for part in parts])
+        chances = masses / masses.sum()
+        owners = self.rng.choice(len(parts), size=(count, n), p=chances)
+        pairs = self._pairs[view]
+        group = Group(owners, chances, parts, [None] * len(parts), time.time(), pairs)
+        largest = max(part.masses[view].largest for part in parts)
+        for place, part in enumerate(parts):
+            items = int((owners == place).sum())
+            if items and part.drawer is not None:
+                group.answers[place] = part.drawer.draw(view, items, asked, largest)
+            elif items:
+                group.answers[place] = part.host.begin(
+                    "draw", self.name, view, items, asked, largest
+                )
+        self._age_of_masses = time.time() - min(part.masses[view].moment for part in parts)
+        return group
+
+    def _parts_with_mass(self, view: str, until: float) -> list[Part]:
+        """The hosts that have rows to draw; ``NotEnoughDataError`` if none has."""
+        while True:
+            usable = self._usable(view)
+            parts = [part for part in usable if part.masses[view].total > 0.0]
+            if parts:
+                return parts
+            if len(usable) == len(self._cluster.hosts) or time.monotonic() > until:
+                down = sorted({*range(len(self._cluster.hosts))} - {p.host.number for p in usable})
+                waits = f"; hosts {down} do not answer" if down else ""
+                raise NotEnoughDataError(f"cannot sample: no host has a row to draw{waits}")
+            time.sleep(PAUSE)
+            self._look_for_hosts()
+
+    def _collect(self, group: Group, view: str, asked: Mapping[str, Any], until: float) -> None:
+        """Wait for the answers; what a host that went away owed comes from the others."""
+        for place, part in enumerate(group.parts):
+            answer = group.answers[place]
+            if answer is None or isinstance(answer, Reply):
+                self._note(part, view, answer)
+                continue
+            try:
+                reply: Reply = self._answer(part, answer, until)
+                if reply.identity != part.identity:
+                    raise self._is_down(part)
+                group.answers[place] = reply
+                self._note(part, view, reply)
+            except PartDownError:
+                group.answers[place] = None
+        missing = [
+            place
+            for place, answer in enumerate(group.answers)
+            if (answer is None or not answer.columns) and (group.owners == place).any()
+        ]
+        if missing:
+            self._replace(group, view, asked, missing, until)
+
+    def _note(self, part: Part, view: str, reply: Reply | None) -> None:
+        if reply is not None:
+            part.masses[view] = reply.mass
+
+    def _replace(
+        self,
+        group: Group,
+        view: str,
+        asked: Mapping[str, Any],
+        missing: list[int],
+        until: float,
+    ) -> None:
+        """Draw all batches that were not given yet anew, from the hosts that are there."""
+        if time.monotonic() > until:
+            names = ", ".join(str(group.parts[place].host) for place in missing)
+            raise TimeoutError(f"sample: {names} did not answer in {self._timeout:g} s")
+        owners = group.owners[group.next :]
+        parts = self._parts_with_mass(view, until)
+        masses = np.array([part.masses[view].total for part in parts])
+        group.parts, group.chances = parts, masses / masses.sum()
+        group.owners = self.rng.choice(len(parts), size=owners.shape, p=group.chances)
+        group.next, group.taken = 0, None
+        largest = max(part.masses[view].largest for part in parts)
+        group.answers = []
+        for place, part in enumerate(parts):
+            items = int((group.owners == place).sum())
+            if not items:
+                group.answers.append(None)
+            elif part.drawer is not None:
+                group.answers.append(part.drawer.draw(view, items, asked, largest))
+            else:
+                group.answers.append(
+                    part.host.begin("draw", self.name, view, items, asked, largest)
+                )
+        self._collect(group, view, asked, until)
+
+    def _batch(self, group: Group, specs: Mapping[str, ColumnSpec], arrays: Batch | None) -> Batch:
+        """One batch of a group: rows of the answers, each at the place of its item."""
+        owners = group.owners[group.next]
+        if group.taken is None:
+            group.taken = np.zeros(len(group.parts), np.intp)
+        n = len(owners)
+        taken = []  # of each part: its answer, the places of its items, and which items
+        for place, answer in enumerate(group.answers):
+            places = np.flatnonzero(owners == place)
+            if len(places):
+                start = int(group.taken[place])
+                taken.append((place, answer, places, slice(start, start + len(places))))
+        batch: Batch = {} if arrays is None else dict(arrays)
+        first = taken[0][1].columns if taken else {}
+        for name, values in first.items():
+            if name not in batch and name in specs:
+                batch[name] = empty((n, *specs[name].shape), specs[name].dtype)
+            elif name not in batch:
+                batch[name] = empty((n, *values.shape[1:]), values.dtype)
+            for _, answer, places, items in taken:
+                join(answer.columns, name, items, group.pairs, batch[name], places)
+        if "indexes" in batch:
+            for place, _, places, _ in taken:
+                own = np.ascontiguousarray(batch["indexes"][places])
+                batch["indexes"][places] = self._names.name(group.parts[place].number, own)
+        if isinstance(self.sampler, ByPriority):
+            chances = np.empty(n)
+            least = math.inf
+            for place, answer, places, items in taken:
+                scale = group.chances[place] / answer.mass.total
+                chances[places] = answer.masses[items] * scale
+            for place, answer in enumerate(group.answers):
+                mass = group.parts[place].masses if answer is None else None
+                one = answer.mass if answer is not None else next(iter((mass or {}).values()))
+                least = min(least, group.chances[place] * one.least / max(one.total, 1e-300))
+            batch["probabilities"], batch["least"] = chances, np.array(least)
+        for place, _, places, _ in taken:
+            group.taken[place] += len(places)
+        group.next += 1
+        self._age_of_batch = time.time() - group.asked
+        return batch
+
+    def _weigh(self, view: str, batch: Batch, beta: float) -> None:
+        """Importance-sampling weights of the probabilities over all hosts."""
+        if not isinstance(self.sampler, ByPriority):
+            return
+        chances, least = batch.pop("probabilities"), float(batch.pop("least"))
+        unit = float(chances.min(initial=math.inf)) if view else self.sampler._unit(chances, least)
+        single = self.sampler.weights_dtype.itemsize == 4
+        batch["weights"] = importance(chances, unit, beta, single)
+        if self.sampler.probabilities:
+            batch["probabilities"] = chances
+
+    # ------------------------------------------------------------------ views
+
+    def view(self, *layers: Layer) -> ClusterView:
+        """The rows of all hosts, read in another way: see ``ReplayBuffer.view``."""
+        return ClusterView(self, layers)
+
+    def _open_view(self, model: Source, layers: tuple[Layer, ...]) -> str:
+        view = uuid.uuid4().hex
+        with self._lock:
+            self._pairs[view] = stacked_pairs(model, layers)
+            self._views[view] = layers
+            for part in list(self._parts.values()):
+                if part.drawer is not None:
+                    part.drawer.open_view(view, layers)
+                else:
+                    try:
+                        part.host.call(
+                            "open_learner",
+                            self.name,
+                            self.sampler,
+                            None,
+                            {view: layers},
+                            timeout=self._timeout,
+                        )
+                    except TimeoutError:
+                        self._is_down(part)
+        return view
+
+    # ------------------------------------------------------------------ priorities
+
+    @if_prioritized
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of drawn rows: see ``Learner.update_priorities``.
+
+        Each update has its effect once, at the host of the row. It is sent, and not waited for. An
+        update of a row that is gone, or whose host lost it, changes nothing and is counted as late:
+        ``stats()["late_updates"]``.
+        """
+        values = read_priorities(priorities)
+        given = read_indexes(indexes, len(values))
+        with self._lock:
+            parts = self._names.split(given)
+            for number, places, _ in parts:
+                if number >= len(self._known):
+                    raise IndexError(
+                        f"indexes[{places[0]}]: expected that of a row of a batch, "
+                        f"got {given[places[0]]}"
+                    )
+            if sum(len(places) for _, places, _ in parts) < len(given):
+                raise IndexError("indexes: expected those of rows of a batch, got negative ones")
+            largest = max((m.largest for p in self._known for m in p.masses.values()), default=1.0)
+            largest = max(largest, float(values.max(initial=0.0)))
+            for number, places, own in parts:
+                self._update(self._known[number], own, values[places], largest)
+
+    def _update(
+        self, part: Part, own: NDArray[np.int64], values: NDArray[np.float64], largest: float
+    ) -> None:
+        if self._parts.get(part.host.number) is not part:
+            self._late_of_gone += len(own)
+            return
+        part.update += 1
+        arguments = part.update, own, values, largest
+        if part.drawer is not None:
+            part.drawer.update(*arguments)
+            part.given, part.late = part.drawer.counts()
+            return
+        part.waiting.append((part.host.begin("update", self.name, *arguments), arguments))
+        while len(part.waiting) > UPDATES_AHEAD:
+            self._confirm(part)
+
+    def _confirm(self, part: Part) -> None:
+        """Wait for the answer to the oldest update; send those without one again."""
+        until = time.monotonic() + self._timeout
+        while part.waiting:
+            reference, _ = part.waiting[0]
+            try:
+                part.given, part.late = self._answer(part, reference, until)
+                part.waiting.popleft()
+                return
+            except PartDownError:
+                part.down_until = 0.0001
+                self._try_again(part)
+                if self._parts[part.host.number] is not part or time.monotonic() > until:
+                    self._late_of_gone += sum(len(one[1]) for _, one in part.waiting)
+                    part.waiting.clear()
+                    return
+                if not part.down_until:
+                    again = [one for _, one in part.waiting]
+                    part.waiting.clear()
+                    for one in again:
+                        part.waiting.append((part.host.begin("update", self.name, *one), one))
+                else:
+                    time.sleep(PAUSE)
+
+    @if_prioritized
+    def get_max_priority(self) -> float:
+        """The priority that new rows get: the greatest that this learner knows."""
+        with self._lock:
+            self._usable("")
+            found = (m.largest for p in self._parts.values() for m in p.masses.values())
+            return max(found, default=1.0)
+
+    def flush(self) -> None:
+        """Wait until all updates have had their effect."""
+        with self._lock:
+            for part in list(self._parts.values()):
+                while part.waiting:
+                    self._confirm(part)
+
+    # ------------------------------------------------------------------ state
+
+    def stats(self) -> dict[str, float]:
+        """What the learner knows of itself.
+
+        ``draws``; ``updates`` and ``late_updates``; ``age_of_masses`` and ``age_of_batch`` in
+        seconds, of the last batch; ``hosts`` that answer.
+        """
+        with self._lock:
+            return {
+                "draws": self.draws,
+                "updates": sum(part.given for part in self._known) + self._late_of_gone,
+                "late_updates": sum(part.late for part in self._known) + self._late_of_gone,
+                "age_of_masses": self._age_of_masses,
+                "age_of_batch": self._age_of_batch,
+                "hosts": sum(not part.down_until for part in self._parts.values()),
+            }
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether rows are drawn by priority."""
+        return self.sampler.has_priorities
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return self._model.fields
+
+    def _read_batch_size(
+        self, batch_size: int, fields: str | Iterable[str] | None = None
+    ) -> tuple[int, tuple[str, ...] | None]:
+        return self._model._read_batch_size(batch_size, fields)
+
+    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
+        return self._model._field_specs(names)
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        return {**self._model._further_specs(), **self.sampler.columns}
+
+    def _check_epoch(self) -> None:
+        raise TypeError("a learner of a cluster has no epoch, as actors replace its rows")
+
+    def __len__(self) -> int:
+        """Rows of the hosts that answer, as they say now."""
+        with self._lock:
+            self._look_for_hosts()
+            for part in self._parts.values():
+                part.masses.clear()
+            return sum(part.masses[""].rows for part in self._usable(""))
+
+    def close(self) -> None:
+        """Leave the cluster: its places at the hosts are free."""
+        with self._lock:
+            for key in list(self._groups):
+                self._forget(key)
+            for part in self._parts.values():
+                if part.drawer is not None:
+                    part.drawer.close()
+                else:
+                    part.host.begin("close_learner", self.name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a learner belongs to its process; hand on the ClusterReplay instead")
+
+    def __repr__(self) -> str:
+        return f"ClusterLearner(sampler={self.sampler!r}, hosts={len(self._parts)})"
+
+
+class ClusterView(Source):
+    """The rows of all hosts, read in another way: ``ClusterLearner.view``."""
+
+    def __init__(self, learner: ClusterLearner, layers: tuple[Layer, ...]) -> None:
+        self.buffer, self.layers = learner, layers
+        self._model = learner._model.view(*layers)
+        self._view = learner._open_view(self._model, layers)
+
+    def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
+        return self.buffer._draw(self._view, self._model, batch_size, options)
+
+    @if_prioritized
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
+        """Set the priorities of drawn rows: see ``ClusterLearner.update_priorities``."""
+        self.buffer.update_priorities(indexes, priorities)
+
+    @property
+    def sampler(self) -> Sampler:
+        """That of the learner."""
+        return self.buffer.sampler
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether rows are drawn by priority."""
+        return self.buffer.has_priorities
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return self.buffer.fields
+
+    def _read_batch_size(
+        self, batch_size: int, fields: str | Iterable[str] | None = None
+    ) -> tuple[int, tuple[str, ...] | None]:
+        return self._model._read_batch_size(batch_size, fields)
+
+    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
+        return self._model._field_specs(names)
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        return {**self._model._further_specs(), **self.sampler.columns}
+
+    def _check_epoch(self) -> None:
+        self.buffer._check_epoch()
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def __repr__(self) -> str:
+        return f"ClusterView({', '.join(map(repr, [self.buffer, *self.layers]))})"
