@@ -127,8 +127,8 @@ test-datasets:
 		tests/datasets/test_minari.py tests/datasets/test_rlds.py tests/datasets/test_lerobot.py \
 		tests/datasets/test_d4rl.py tests/datasets/test_dreamerv3.py $(ARGS)
 	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "ray[rllib]==2.60.0" "numpy<2.4"
-	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium,pyarrow $(DATASETS_BIN)/pytest tests/datasets/test_ray.py tests/rllib $(ARGS)
-	CPPRB_LIKE_REQUIRE=ray $(DATASETS_BIN)/pytest tests/project/test_docs.py -k integrations.rllib
+	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium,pyarrow $(DATASETS_BIN)/pytest tests/datasets/test_ray.py tests/rllib tests/cluster $(ARGS)
+	CPPRB_LIKE_REQUIRE=ray RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 $(DATASETS_BIN)/pytest tests/project/test_docs.py -k "integrations.rllib or cluster"
 
 dev:
 	$(call environment,dev)

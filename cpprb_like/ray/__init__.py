@@ -5,3 +5,17 @@ memory; others send it numbered blocks of steps. A learner draws from all hosts 
 buffer. Ray places the hosts, restarts them, and carries arrays between nodes.
 May import: all rooms up to ``processes``, and Ray.
 """
+
+try:
+    import ray as _ray  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"cpprb_like.ray needs Ray (pip install 'cpprb_like[ray]'): {error}"
+    ) from error
+
+from cpprb_like.ray._adding import ClusterActor
+from cpprb_like.ray._cluster import ClusterReplay
+from cpprb_like.ray._hosts import Loss
+from cpprb_like.ray._learner import ClusterLearner
+
+__all__ = ["ClusterActor", "ClusterLearner", "ClusterReplay", "Loss"]

@@ -29,6 +29,7 @@ SLOW = {"hindsight.md", "samplers.md", "CONTRIBUTING.md", "cpprb_like.testing"} 
 NEEDED = {
     "From ReAgent": ("torch",),
     "From TF-Agents' replay buffers": ("dm_env",),
+    "cluster.md": ("ray",),
     "command-line.md": ("click", "h5py"),
     "datasets.md": ("h5py", "pyarrow", "gymnasium"),
     "cpprb_like.cli._commands": ("click",),
@@ -41,6 +42,7 @@ NEEDED = {
     "cpprb_like.integrations.torch": ("torch",),
     "cpprb_like.integrations.tianshou": ("tianshou",),
     "cpprb_like.integrations.torchrl": ("torch", "tensordict"),
+    "cpprb_like.ray": ("ray",),
     "learners.md": ("torch", "jax"),
     "libraries.md": ("torch", "stable_baselines3", "tensordict"),
 }

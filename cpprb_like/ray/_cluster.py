@@ -1,0 +1,449 @@
+"""``ClusterReplay``: a replay that processes of all nodes of a Ray cluster add to and draw from.
+
+Not here: what a host does (``_hosts``), adds of nodes without one (``_adding``), and batches
+(``_learner``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from numpy.typing import DTypeLike
+from ray.exceptions import GetTimeoutError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.json_codec import from_json, to_json
+from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.schema import read_size
+from cpprb_like._machine.file_systems import replacing
+from cpprb_like._machine.generators import Seed
+from cpprb_like.errors import DamagedError, RateLimitTimeoutError
+from cpprb_like.limiters import LimiterStats, RateLimiter
+from cpprb_like.processes import Actor, Member
+from cpprb_like.processes._folder import check_name
+from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
+from cpprb_like.ray._adding import ClusterActor
+from cpprb_like.ray._calls import Host
+from cpprb_like.ray._credit import HostReplay
+from cpprb_like.ray._hosts import About, HostPlan, Loss, ShardHost
+from cpprb_like.ray._learner import ClusterLearner
+from cpprb_like.ray._ledger import Ledger
+from cpprb_like.ray._parameters import ClusterParameters
+from cpprb_like.samplers._base import Sampler
+from cpprb_like.typing import FieldSpec
+from cpprb_like.typing import RowOptions as RowKeywords
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+__all__ = ["ClusterReplay"]
+
+MANIFEST = "cluster.json"
+FORMAT = 1
+STATES = "a", "b"  # folders of the states of hosts: a save leaves the one that is named alone
+START = 120.0  # seconds in which the hosts have to come
+LOOK = 0.01  # seconds between two questions for credit
+
+
+class ClusterReplay:
+    """A replay of a Ray cluster: the words of ``SharedReplay``, over several machines.
+
+    On each node that takes part a Ray actor, the *host*, holds a shared replay. Processes of that
+    node add to its memory without a call of Ray; others send blocks of steps. Learners draw from
+    all hosts as from one buffer.
+
+    Parameters
+    ----------
+    capacity : int
+        Steps stored in all: each host has ``capacity // hosts``, and each of its writers an equal
+        part of these.
+    env_dict, default_dtype, n_envs, **options
+        As for ``SharedReplay``.
+    writers : int
+        Processes that add to one host at the same time, at most.
+    hosts : int or sequence of str, optional
+        How many hosts, spread over the nodes; or the nodes, by their names in Ray, one for each
+        host. By default one on each node that is alive.
+    limiter : RateLimiter, optional
+        As for ``SharedReplay``, over all hosts.
+    checkpoints : str or path, optional
+        Folder in which each host saves its rows every ``checkpoint_seconds``: a folder that all
+        nodes see, or one of each node's own. A host whose node died goes on from there.
+    checkpoint_seconds : float
+        Between two checkpoints of a host; 60 seconds.
+    name : str, optional
+        Of the cluster; a random one.
+    resources : dict, optional
+        What Ray reserves for each host, as ``ActorClass.options`` takes it; by default no
+        processor.
+
+    Raises
+    ------
+    TimeoutError
+        The hosts did not come within two minutes; the message says how many did.
+    TypeError, ValueError
+        A parameter is of a wrong type or value.
+
+    Notes
+    -----
+    The process that makes the cluster owns it: hosts end when it ends. The object is pickled: hand
+    it to tasks and actors of Ray.
+
+    A Ray cluster trusts its network, and so does this class: whoever reaches a port of Ray can run
+    code. What travels is arrays and small tuples, by Ray's own transport.
+
+    Source: Horgan et al. (2018), "Distributed Prioritized Experience Replay", for actors, learner
+    and first priorities.
+
+    Examples
+    --------
+    >>> import ray
+    >>> from cpprb_like.ray import ClusterReplay
+    >>> _ = ray.init(address="local", num_cpus=1, include_dashboard=False)  # doctest: +SKIP
+    >>> replay = ClusterReplay(1000, {"x": {"shape": ()}}, writers=1)       # doctest: +SKIP
+    >>> with replay.actor() as actor:                                       # doctest: +SKIP
+    ...     actor.add(x=[1, 2, 3])
+    >>> replay.learner(seed=0).sample(8)["x"].shape                         # doctest: +SKIP
+    (8,)
+    """
+
+    def __init__(
+        self,
+        capacity: float,
+        env_dict: Mapping[str, FieldSpec],
+        *,
+        writers: int,
+        hosts: int | Sequence[str] | None = None,
+        default_dtype: DTypeLike | None = None,
+        n_envs: int = 1,
+        limiter: RateLimiter | None = None,
+        checkpoints: str | Path | None = None,
+        checkpoint_seconds: float = 60.0,
+        name: str | None = None,
+        resources: Mapping[str, Any] | None = None,
+        **options: Unpack[RowKeywords],
+    ) -> None:
+        nodes = _nodes(hosts)
+        size = read_size(capacity) // len(nodes)
+        keywords: dict[str, Any] = {"default_dtype": default_dtype, "n_envs": n_envs, **options}
+        self._options = RowOptions.read(size // as_int("writers", writers, 1), env_dict, **keywords)
+        if limiter is not None:
+            limiter._check_capacity(self._options.size * writers * len(nodes))
+        plan = HostPlan(
+            f"cluster-{secrets.token_hex(6)}" if name is None else check_name(name),
+            0,
+            size,
+            writers,
+            dict(env_dict),
+            keywords,
+            limiter,
+            None if checkpoints is None else str(Path(checkpoints).resolve()),
+            float(checkpoint_seconds),
+        )
+        self._begin(plan, nodes, dict(resources or {"num_cpus": 0}))
+
+    def _begin(
+        self,
+        plan: HostPlan,
+        nodes: list[str],
+        resources: dict[str, Any],
+        begin: Mapping[str, tuple[str, int]] | None = None,
+    ) -> None:
+        """Start the ledger and the hosts, and wait until all are there."""
+        self.name, self._plan, self._limiter = plan.cluster, plan, plan.limiter
+        restarts: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
+        self._ledger = ray.remote(Ledger).options(**restarts, num_cpus=0).remote(plan.limiter)
+        plans = []
+        for number in range(len(nodes)):
+            own = f"host-{number}"
+            plans.append(
+                replace(
+                    plan,
+                    number=number,
+                    folder=None if plan.folder is None else str(Path(plan.folder) / own),
+                    begin=None if begin is None else begin[own],
+                )
+            )
+        kind = ray.remote(concurrency_groups={"adds": 1, "draws": 1})(ShardHost)
+        self.hosts = [
+            Host(
+                plan.number,
+                kind.options(
+                    **restarts,
+                    **resources,
+                    max_concurrency=4,
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
+                ).remote(plan, self._ledger),
+            )
+            for plan, node in zip(plans, nodes, strict=True)
+        ]
+        until, found = time.monotonic() + START, 0
+        for host in self.hosts:
+            left = max(0.0, until - time.monotonic())
+            try:
+                ray.get(host.begin("about"), timeout=left)
+                found += 1
+            except GetTimeoutError:
+                raise TimeoutError(
+                    f"{found} of {len(self.hosts)} hosts came within {START:g} s: is there a node "
+                    "with the resources that they ask for?"
+                ) from None
+
+    # ------------------------------------------------------------------ the two ends
+
+    def actor(self, *, timeout: float = 60.0) -> Actor | ClusterActor:
+        """The end that adds: on a node with a host an ``Actor`` of its shared replay.
+
+        On other nodes it is a ``ClusterActor``, which sends blocks of steps to the host that has
+        written least. Raises ``BlockingIOError`` if all writers are taken.
+        """
+        abouts = self._abouts(timeout)
+        own = [about for about in abouts.values() if about.node == self._node()]
+        for about in own:
+            with contextlib.suppress(FileNotFoundError):
+                return HostReplay.on_node(about.replay, about.base, self._limiter).actor()
+        if not abouts:
+            raise TimeoutError(f"no host answered within {timeout:g} s")
+        least = min(abouts.values(), key=lambda about: sum(about.written))
+        return ClusterActor(self.hosts[least.number], self._options, timeout, self._limiter)
+
+    def learner(
+        self,
+        sampler: Sampler | None = None,
+        *,
+        seed: Seed = None,
+        ahead: int = 2,
+        batches: int = 8,
+        nbytes: float = 64e6,
+        timeout: float = 60.0,
+    ) -> ClusterLearner:
+        """The end that draws: a ``Source`` of batches from the rows of all hosts.
+
+        Parameters
+        ----------
+        sampler : Sampler, optional
+            As for ``SharedReplay.learner``.
+        seed : int, SeedSequence, BitGenerator, Generator, optional
+            Of the draws.
+        ahead : int
+            Calls that a host of another node is asked ahead; 0 for none.
+        batches : int
+            Of one call, at most.
+        nbytes : float
+            Of all batches that are on their way, at most.
+        timeout : float
+            Seconds that a call waits for hosts, and for the limiter.
+        """
+        return ClusterLearner(
+            self, sampler, seed, ahead=ahead, batches=batches, nbytes=nbytes, timeout=timeout
+        )
+
+    @property
+    def parameters(self) -> ClusterParameters:
+        """Weights on their way from a learner to the actors, as ``SharedReplay.parameters``."""
+        return ClusterParameters(self)
+
+    # ------------------------------------------------------------------ who is there
+
+    def _node(self) -> str:
+        """The node of this process."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def _about(self, host: Host, timeout: float) -> About | None:
+        """Where a host is; None if it does not answer."""
+        try:
+            found: About = ray.get(host.begin("about"), timeout=timeout)
+        except (GetTimeoutError, RayActorError):
+            return None
+        return found
+
+    def _abouts(self, timeout: float) -> dict[int, About]:
+        """Where the hosts are that answer."""
+        asked = {host.number: host.begin("about") for host in self.hosts}
+        ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout)
+        found = {}
+        for number, reference in asked.items():
+            with contextlib.suppress(GetTimeoutError, RayActorError):
+                found[number] = ray.get(reference, timeout=0.001)
+        return found
+
+    def members(self) -> list[tuple[int, Member]]:
+        """The processes that add to and draw from each host, by its number."""
+        found = []
+        for host in self.hosts:
+            with contextlib.suppress(TimeoutError):
+                found += [(host.number, one) for one in host.call("members", timeout=10.0)]
+        return found
+
+    def stats(self) -> LimiterStats:
+        """Rows inserted and items drawn in all, and how long each side waited for the other."""
+        found: LimiterStats = ray.get(self._ledger.stats.remote(), timeout=60.0)
+        return found
+
+    def losses(self) -> list[Loss]:
+        """What was lost as nodes died, oldest first."""
+        found: list[Loss] = ray.get(self._ledger.losses.remote(), timeout=60.0)
+        return found
+
+    @property
+    def capacity(self) -> int:
+        """Steps stored in all."""
+        return self._options.size * self._plan.writers * len(self.hosts)
+
+    # ------------------------------------------------------------------ the limiter
+
+    def _take(self, n: int, most: int, until: float, timeout: float) -> int:
+        """How many batches of n items may be drawn; one at least."""
+        if self._limiter is None:
+            return most
+        began, waited = time.monotonic(), 0.0
+        while True:
+            count: int = ray.get(self._ledger.take.remote(n, most), timeout=timeout)
+            if count:
+                if waited:
+                    self._ledger.waited.remote(0, waited)
+                return count
+            waited = time.monotonic() - began
+            if time.monotonic() > min(until, began + (self._limiter.timeout or timeout)):
+                why = ray.get(self._ledger.why.remote(), timeout=timeout)
+                raise RateLimitTimeoutError(
+                    f"sample of {n}: waited {waited:.1f} s for inserts: {why}"
+                )
+            time.sleep(LOOK)
+
+    def _give_back(self, n: int) -> None:
+        if self._limiter is not None:
+            self._ledger.give_back.remote(n)
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self, folder: str | Path, *, timeout: float = 600.0) -> None:
+        """Save the rows of all hosts, while actors go on, to a folder that all nodes see.
+
+        Each host saves its own rows. Then one file names the state of each of them: so the folder
+        has the whole state before, or the whole new one, whatever dies in between.
+        """
+        base = Path(folder).resolve()
+        base.mkdir(parents=True, exist_ok=True)
+        before = _manifest(base) if (base / MANIFEST).exists() else {"states": ""}
+        states = next(name for name in STATES if name != before["states"])
+        asked = {
+            f"host-{host.number}": host.begin("save", str(base / states / f"host-{host.number}"))
+            for host in self.hosts
+        }
+        try:
+            found = dict(zip(asked, ray.get(list(asked.values()), timeout=timeout), strict=True))
+        except (GetTimeoutError, RayActorError) as error:
+            raise TimeoutError(f"save: a host gave no answer: {error}") from error
+        told = {"format": FORMAT, "states": states, "hosts": found, "cluster": self._told()}
+        with replacing(base / MANIFEST) as unfinished:
+            unfinished.write_text(json.dumps(told), encoding="utf-8")
+
+    def _told(self) -> dict[str, Any]:
+        """What ``load`` needs to know of the cluster besides the states of its hosts."""
+        return {
+            "options": to_json(self._options),
+            "capacity": self._plan.capacity,
+            "writers": self._plan.writers,
+            "limiter": limiter_to_json(self._limiter),
+        }
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        hosts: Sequence[str] | None = None,
+        checkpoints: str | Path | None = None,
+        checkpoint_seconds: float = 60.0,
+        name: str | None = None,
+        resources: Mapping[str, Any] | None = None,
+    ) -> ClusterReplay:
+        """A new cluster with the rows that ``save`` saved: as many hosts as there were.
+
+        Raises ``FileNotFoundError`` if nothing was saved there, ``DamagedError`` if the file that
+        names the states is none, or of another format.
+        """
+        base = Path(folder).resolve()
+        told = _manifest(base)
+        cluster, states = told["cluster"], told["hosts"]
+        nodes = _nodes(len(states) if hosts is None else hosts)
+        if len(nodes) != len(states):
+            raise ValueError(f"hosts: expected {len(states)}, as were saved, got {len(nodes)}")
+        self = cls.__new__(cls)
+        self._options = from_json(RowOptions, cluster["options"], "options")
+        plan = HostPlan(
+            f"cluster-{secrets.token_hex(6)}" if name is None else check_name(name),
+            0,
+            int(cluster["capacity"]),
+            int(cluster["writers"]),
+            {},
+            {},
+            limiter_from_json(cluster["limiter"]),
+            None if checkpoints is None else str(Path(checkpoints).resolve()),
+            float(checkpoint_seconds),
+        )
+        given = dict(resources or {"num_cpus": 0})
+        begin = {name: (str(base / told["states"] / name), states[name]) for name in states}
+        self._begin(plan, nodes, given, begin)
+        return self
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """End the hosts, which frees their memory when no process of their nodes has it open."""
+        asked = [host.begin("close") for host in self.hosts]
+        ray.wait(asked, num_returns=len(asked), timeout=10.0)
+        for host in self.hosts:
+            ray.kill(host.actor)
+        ray.kill(self._ledger)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"ClusterReplay(capacity={self.capacity}, hosts={len(self.hosts)}, name={self.name!r})"
+        )
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """What ``save`` wrote last."""
+    try:
+        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        is_sound = told["format"] == FORMAT and told["states"] in STATES and bool(told["hosts"])
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{folder}: no cluster was saved there") from None
+    except (ValueError, LookupError, TypeError) as error:
+        raise DamagedError(f"{folder / MANIFEST}: {error!r}") from error
+    if not is_sound:
+        raise DamagedError(f"{folder / MANIFEST}: expected format {FORMAT}, got {told}")
+    return dict(told)
+
+
+def _nodes(hosts: int | Sequence[str] | None) -> list[str]:
+    """The nodes of the hosts, by their names in Ray."""
+    if not ray.is_initialized():
+        raise RuntimeError("Ray was not started here: call ray.init() first")
+    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    if hosts is None:
+        return alive
+    if isinstance(hosts, int):
+        count = as_int("hosts", hosts, 1)
+        return [alive[number % len(alive)] for number in range(count)]
+    unknown = [node for node in hosts if node not in alive]
+    if unknown or not hosts:
+        raise ValueError(f"hosts: expected names of nodes {alive}, got {list(hosts)}")
+    return list(hosts)

@@ -1,0 +1,166 @@
+"""Train a DQN on CartPole on a Ray cluster, in the way of Ape-X (Horgan et al., 2018).
+
+Actors are tasks of Ray. Each explores at a rate of its own, computes the first priorities of its
+steps, and plays with the newest weights. The learner draws prioritized 3-step transitions of all
+actors, and sends priorities and weights back. On one machine this starts a Ray of its own; on a
+cluster, with ``--address auto``, the same program uses all nodes.
+"""
+
+import argparse
+import os
+import sys
+import time
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+
+import gymnasium
+import matplotlib as mpl
+import numpy as np
+import ray
+from cartpole_dqn import (
+    BATCH,
+    GAMMA,
+    LEARNING_RATE,
+    SOLVED,
+    TARGET_RATE,
+    WARM_UP,
+    Network,
+    evaluate,
+)
+from tqdm import tqdm
+
+from cpprb_like.limiters import SampleToInsertRatio
+from cpprb_like.ray import ClusterReplay
+from cpprb_like.samplers import Prioritized
+
+CAPACITY = 20_000  # steps of all actors together
+STEPS = 3  # of a return
+CHUNK = 16  # steps that an actor adds at once
+AHEAD = 64 * BATCH  # samples that the learner, or the actors, may be ahead
+PUBLISH_EVERY, EVALUATE_EVERY = 10, 1_000  # batches
+FIELDS = {
+    "obs": {"shape": 4},
+    "act": {"shape": (), "dtype": "int64"},
+    "rew": {"shape": ()},
+    "next_obs": {"shape": 4},
+    "terminated": {"shape": (), "dtype": bool},
+    "truncated": {"shape": (), "dtype": bool},
+}
+
+
+@ray.remote(num_cpus=1)
+def act(replay: ClusterReplay, number: int, actors: int, seed: int) -> None:
+    """Play and add steps, until the program ends."""
+    rng = np.random.default_rng((seed, number))
+    explore = 0.4 ** (1 + 7 * number / max(1, actors - 1))  # Ape-X, section 4
+    env, network, parameters = gymnasium.make("CartPole-v1"), Network(rng), replay.parameters
+    version, network.flat[:] = parameters.wait()  # until the learner has begun
+    obs, _ = env.reset(seed=seed * 1_000 + number)
+    with replay.actor() as actor:
+        while True:
+            chunk: dict[str, list] = {name: [] for name in FIELDS}
+            for _ in range(CHUNK):
+                greedy = rng.random() >= explore
+                action = int(network(obs[None]).argmax()) if greedy else int(rng.integers(2))
+                following, reward, terminated, truncated, _ = env.step(action)
+                step = obs, action, reward, following, terminated, truncated
+                for values, value in zip(chunk.values(), step, strict=True):
+                    values.append(value)
+                obs = env.reset()[0] if terminated or truncated else following
+            actor.add(**chunk, priorities=np.abs(error(network, network, chunk, GAMMA)))
+            newest = parameters.latest(after=version)
+            if newest is not None:
+                version, network.flat[:] = newest
+
+
+def error(
+    online: Network, target: Network, batch: dict, discount: np.ndarray | float
+) -> np.ndarray:
+    """Temporal-difference errors of double Q-learning."""
+    rows = np.arange(len(batch["act"]))
+    following = np.asarray(batch["next_obs"])
+    best = target(following)[rows, online(following).argmax(1)]
+    goal = np.asarray(batch["rew"]) + discount * np.where(batch["terminated"], 0.0, best)
+    return goal - online(np.asarray(batch["obs"]))[rows, batch["act"]]
+
+
+def learn(replay: ClusterReplay, seed: int, steps: int) -> list[tuple[int, float]]:
+    """Draw and learn, until it is solved or the actors have added so many steps: the curve."""
+    rng = np.random.default_rng(seed)
+    online, target, curve = Network(rng), Network(rng), []
+    target.flat[:] = online.flat
+    replay.parameters.publish(online.flat)
+    learner = replay.learner(Prioritized(), seed=seed)
+    inserted = 0
+    with tqdm(total=steps, unit="step", mininterval=0.5) as bar:
+        while inserted < steps:
+            batch = learner.sample(BATCH)  # waits if the actors lag
+            wrong = error(online, target, batch, GAMMA**STEPS)
+            learner.update_priorities(batch["indexes"], np.abs(wrong))
+            goal = online(batch["obs"])[np.arange(BATCH), batch["act"]] + wrong
+            rate = LEARNING_RATE * (1 - inserted / steps)
+            online.learn(batch["obs"], batch["act"], goal, batch["weights"], rate)
+            target.flat += TARGET_RATE * (online.flat - target.flat)
+            if online.updates % PUBLISH_EVERY == 0:
+                replay.parameters.publish(online.flat)
+                inserted = replay.stats().inserts
+                bar.update(inserted - bar.n)
+            if online.updates % EVALUATE_EVERY == 0:
+                curve.append((inserted, evaluate(online, 20, seed + online.updates)))
+                bar.set_postfix_str(f"greedy return {curve[-1][1]:.0f}")
+                if curve[-1][1] >= SOLVED:
+                    break
+    print(learner.stats())
+    return curve
+
+
+def draw(curve: list[tuple[int, float]], path: str) -> None:
+    """The learning curve as a picture."""
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415 (after the choice of a backend)
+
+    plt.plot(*zip(*curve, strict=True), marker="o")
+    plt.xlabel("environment steps of all actors")
+    plt.ylabel("mean return of 20 greedy episodes")
+    plt.savefig(path)
+    print(f"The learning curve is in {path}.")
+
+
+def main() -> None:
+    """Start Ray, the hosts and the actors; learn; fail if it did not learn."""
+    parser = argparse.ArgumentParser(description="Train a DQN on CartPole-v1 on a Ray cluster.")
+    parser.add_argument("--address", default="local", help="of the Ray cluster: auto, or local")
+    parser.add_argument("--actors", type=int, default=2, help="tasks that play")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=80_000, help="environment steps at most")
+    parser.add_argument("--score", type=float, default=SOLVED, help="mean return that is asked for")
+    parser.add_argument("--picture", default="cartpole_cluster.png")
+    options = parser.parse_args()
+    local = {"num_cpus": options.actors, "include_dashboard": False}
+    ray.init(options.address, **(local if options.address == "local" else {}))
+    replay = ClusterReplay(
+        CAPACITY,
+        FIELDS,
+        writers=options.actors,
+        limiter=SampleToInsertRatio(BATCH, WARM_UP, error_buffer=AHEAD),
+        Nstep={"size": STEPS, "gamma": GAMMA, "rew": "rew", "next": "next_obs"},
+    )
+    began = time.monotonic()
+    with replay:
+        actors = [
+            act.remote(replay, number, options.actors, options.seed)
+            for number in range(options.actors)
+        ]
+        curve = learn(replay, options.seed, options.steps)
+        print(replay.stats())
+        for actor in actors:
+            ray.cancel(actor, force=True)  # at any moment: no process waits for one that ended
+    draw(curve, options.picture)
+    best = max((found for _, found in curve), default=0.0)
+    if best < options.score:
+        sys.exit(f"Not learned: mean return {best:.0f}, expected at least {options.score:.0f}.")
+    print(f"Learned: mean return {best:.0f}, in {time.monotonic() - began:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()
