@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 from cpprb_like._machine.waiting import PAUSE
 
-__all__ = ["Host"]
+__all__ = ["Host", "call"]
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,25 @@ class Host:
 
         Raises ``TimeoutError`` after so many seconds, and what the call raises.
         """
-        until = time.monotonic() + timeout
-        while True:
-            left = until - time.monotonic()
-            try:
-                return ray.get(self.begin(method, *arguments), timeout=max(0.0, left))
-            except (GetTimeoutError, RayActorError) as error:
-                if left <= 0:
-                    raise TimeoutError(
-                        f"{self}: no answer to {method} in {timeout:g} s: {_short(error)}"
-                    ) from error
-            time.sleep(PAUSE)
+        return call(self.actor, method, *arguments, timeout=timeout, name=str(self))
 
     def __str__(self) -> str:
         return f"host {self.number}"
+
+
+def call(actor: Any, method: str, *arguments: Any, timeout: float, name: str = "ledger") -> Any:
+    """The answer of an actor that Ray starts again: see ``Host.call``."""
+    until = time.monotonic() + timeout
+    while True:
+        left = until - time.monotonic()
+        try:
+            return ray.get(getattr(actor, method).remote(*arguments), timeout=max(0.0, left))
+        except (GetTimeoutError, RayActorError) as error:
+            if left <= 0:
+                raise TimeoutError(
+                    f"{name}: no answer to {method} in {timeout:g} s: {_short(error)}"
+                ) from error
+        time.sleep(PAUSE)
 
 
 def _short(error: BaseException) -> str:

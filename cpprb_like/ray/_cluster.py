@@ -32,7 +32,7 @@ from cpprb_like.processes import Actor, Member
 from cpprb_like.processes._folder import check_name
 from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
 from cpprb_like.ray._adding import ClusterActor
-from cpprb_like.ray._calls import Host
+from cpprb_like.ray._calls import Host, call
 from cpprb_like.ray._credit import HostReplay
 from cpprb_like.ray._hosts import About, HostPlan, Loss, ShardHost
 from cpprb_like.ray._learner import ClusterLearner
@@ -161,7 +161,9 @@ class ClusterReplay:
         """Start the ledger and the hosts, and wait until all are there."""
         self.name, self._plan, self._limiter = plan.cluster, plan, plan.limiter
         restarts: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
-        self._ledger = ray.remote(Ledger).options(**restarts, num_cpus=0).remote(plan.limiter)
+        here = NodeAffinitySchedulingStrategy(self._node(), soft=True)
+        ledger = ray.remote(Ledger).options(**restarts, num_cpus=0, scheduling_strategy=here)
+        self._ledger = ledger.remote(plan.limiter)
         plans = []
         for number in range(len(nodes)):
             own = f"host-{number}"
@@ -286,12 +288,12 @@ class ClusterReplay:
 
     def stats(self) -> LimiterStats:
         """Rows inserted and items drawn in all, and how long each side waited for the other."""
-        found: LimiterStats = ray.get(self._ledger.stats.remote(), timeout=60.0)
+        found: LimiterStats = call(self._ledger, "stats", timeout=60.0)
         return found
 
     def losses(self) -> list[Loss]:
         """What was lost as nodes died, oldest first."""
-        found: list[Loss] = ray.get(self._ledger.losses.remote(), timeout=60.0)
+        found: list[Loss] = call(self._ledger, "losses", timeout=60.0)
         return found
 
     @property
@@ -307,14 +309,14 @@ class ClusterReplay:
             return most
         began, waited = time.monotonic(), 0.0
         while True:
-            count: int = ray.get(self._ledger.take.remote(n, most), timeout=timeout)
+            count: int = call(self._ledger, "take", n, most, timeout=timeout)
             if count:
                 if waited:
                     self._ledger.waited.remote(0, waited)
                 return count
             waited = time.monotonic() - began
             if time.monotonic() > min(until, began + (self._limiter.timeout or timeout)):
-                why = ray.get(self._ledger.why.remote(), timeout=timeout)
+                why = call(self._ledger, "why", timeout=timeout)
                 raise RateLimitTimeoutError(
                     f"sample of {n}: waited {waited:.1f} s for inserts: {why}"
                 )

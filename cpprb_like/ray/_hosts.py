@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError
 
 from cpprb_like._machine.generators import Seed
 from cpprb_like.checkpoint import states
@@ -28,6 +28,7 @@ from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Member, SharedReplay
 from cpprb_like.processes._shards import written
 from cpprb_like.ray._blocks import Block, unpack
+from cpprb_like.ray._calls import call
 from cpprb_like.ray._credit import GIVEN, WANTED, HostReplay
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, identity_of
 from cpprb_like.ray._parameters import VERSION, split
@@ -176,10 +177,11 @@ class ShardHost:
         if plan.limiter is not None:
             self._credit = self._replay.credit()
             self._credit[:, GIVEN] = np.maximum(self._credit[:, GIVEN], self.about().written)
-        ray.get(ledger.started.remote(self.about(), self._saved_at))
-        version, held = ray.get(ledger.parameters.remote())
-        if held:
-            with contextlib.suppress(RayError, GetTimeoutError):  # their publisher has ended
+        with contextlib.suppress(TimeoutError):  # then ``report`` tells the ledger
+            call(ledger, "started", self.about(), self._saved_at, timeout=LEASE)
+        with contextlib.suppress(RayError, TimeoutError):  # the publisher has ended
+            version, held = call(ledger, "parameters", timeout=LEASE)
+            if held:
                 self.publish(version, ray.get(held[0], timeout=10.0))
         self._closing = threading.Event()
         self._threads = [threading.Thread(target=self._report, daemon=True)]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from cpprb_like._machine.waiting import PAUSE
 from cpprb_like.processes._parameters import read_parameters
+from cpprb_like.ray._calls import call
 from cpprb_like.ray._credit import HostReplay
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class ClusterParameters:
         arrays = read_parameters(given)
         ledger = self._cluster._ledger
         reference = ray.put(arrays)
-        version: int = ray.get(ledger.publish.remote([reference]), timeout=PATIENCE)
+        version: int = call(ledger, "publish", [reference], timeout=PATIENCE)
         asked = [host.begin("publish", version, reference) for host in self._cluster.hosts]
         ray.wait(asked, num_returns=len(asked), timeout=PATIENCE)
         return version
