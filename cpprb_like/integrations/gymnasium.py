@@ -452,6 +452,12 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         return final[0] if self._n_rows is None else _with_final(arrived, final)
 
 
+if TYPE_CHECKING:
+    _VectorWrapper = VectorWrapper[Any, Any, Any, Any, Any]
+else:
+    _VectorWrapper = VectorWrapper  # which Gymnasium 1.3 and older cannot subscript
+
+
 # Type checkers see a recorder as Env and VectorEnv, which conflicts with each of these classes.
 class _EnvRecorder(  # type: ignore[misc, override]
     GymnasiumRecorder, gymnasium.Wrapper[Any, Any, Any, Any]
@@ -468,9 +474,7 @@ class _EnvRecorder(  # type: ignore[misc, override]
         return self.env.spec
 
 
-class _VectorRecorder(  # type: ignore[misc]
-    GymnasiumRecorder, VectorWrapper[Any, Any, Any, Any, Any]
-):
+class _VectorRecorder(GymnasiumRecorder, _VectorWrapper):  # type: ignore[misc]
     """Recorder of a vector environment."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], **options: Any) -> None:

@@ -160,8 +160,10 @@ class ClusterReplay:
     ) -> None:
         """Start the ledger and the hosts, and wait until all are there."""
         self.name, self._plan, self._limiter = plan.cluster, plan, plan.limiter
+        self._replays: dict[str, HostReplay] = {}  # of hosts of this node, by identity
         restarts: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
-        here = NodeAffinitySchedulingStrategy(self._node(), soft=True)
+        node = str(ray.get_runtime_context().get_node_id())
+        here = NodeAffinitySchedulingStrategy(node, soft=True)
         ledger = ray.remote(Ledger).options(**restarts, num_cpus=0, scheduling_strategy=here)
         self._ledger = ledger.remote(plan.limiter)
         plans = []
@@ -212,7 +214,7 @@ class ClusterReplay:
         own = [about for about in abouts.values() if about.node == self._node()]
         for about in own:
             with contextlib.suppress(FileNotFoundError):
-                return HostReplay.on_node(about.replay, about.base, self._limiter).actor()
+                return self._opened(about).actor()
         if not abouts:
             raise TimeoutError(f"no host answered within {timeout:g} s")
         least = min(abouts.values(), key=lambda about: sum(about.written))
@@ -259,6 +261,14 @@ class ClusterReplay:
     def _node(self) -> str:
         """The node of this process."""
         return str(ray.get_runtime_context().get_node_id())
+
+    def _opened(self, about: About) -> HostReplay:
+        """The shared replay of a host of this node; ``FileNotFoundError`` if it is gone."""
+        replay = self._replays.get(about.identity)
+        if replay is None:
+            replay = HostReplay.on_node(about.replay, about.base, self._limiter)
+            self._replays[about.identity] = replay
+        return replay
 
     def _about(self, host: Host, timeout: float) -> About | None:
         """Where a host is; None if it does not answer."""
@@ -402,12 +412,20 @@ class ClusterReplay:
     # ------------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """End the hosts, which frees their memory when no process of their nodes has it open."""
+        """End the hosts, which frees their memory when no process of their nodes has it open.
+
+        Actors and learners of this process keep the rows that they have mapped.
+        """
+        for replay in self._replays.values():
+            replay.close()
         asked = [host.begin("close") for host in self.hosts]
         ray.wait(asked, num_returns=len(asked), timeout=10.0)
         for host in self.hosts:
             ray.kill(host.actor)
         ray.kill(self._ledger)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_replays": {}}
 
     def __enter__(self) -> Self:
         return self

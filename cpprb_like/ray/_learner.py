@@ -34,7 +34,6 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.ray._blocks import Pair, join
 from cpprb_like.ray._calls import Host
-from cpprb_like.ray._credit import HostReplay
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, stacked_pairs
 from cpprb_like.ray._hosts import About, Unknown
 from cpprb_like.samplers._base import Sampler
@@ -205,8 +204,7 @@ class ClusterLearner(Source):
         seed = np.random.SeedSequence([int(self._seed), len(self._known)])
         try:
             if about.node == self._cluster._node():
-                replay = HostReplay.on_node(about.replay, about.base, None)
-                drawer = Drawer(replay, self.sampler, seed)
+                drawer = Drawer(self._cluster._opened(about), self.sampler, seed)
                 for view, layers in self._views.items():
                     drawer.open_view(view, layers)
             part = Part(len(self._known), host, about, drawer)

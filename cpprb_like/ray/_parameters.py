@@ -81,7 +81,7 @@ class ClusterParameters:
             for about in self._cluster._abouts(PATIENCE).values():
                 if about.node == self._cluster._node():
                     with contextlib.suppress(FileNotFoundError):
-                        self._own = HostReplay.on_node(about.replay, about.base, None)
+                        self._own = self._cluster._opened(about)
 
 
 def split(found: tuple[int, Any] | None, after: int) -> tuple[int, Any] | None:

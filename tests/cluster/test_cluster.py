@@ -431,7 +431,6 @@ def test_images_travel_as_they_are_stored(where: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_cluster_is_left() -> Iterator[None]:
+    before = set(Path("/dev/shm").glob("cpprb_like-*/cluster-*"))
     yield
-    base = Path("/dev/shm")
-    left = [path for path in base.glob("cpprb_like-*/cluster-*") if path.is_dir()]
-    until(lambda: not [path for path in left if path.exists()], 10.0)
+    until(lambda: set(Path("/dev/shm").glob("cpprb_like-*/cluster-*")) <= before, 10.0)
