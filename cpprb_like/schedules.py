@@ -128,8 +128,8 @@ def check(
 ) -> None:
     """Raise unless an argument is a number from ``least`` to ``most``, or a schedule.
 
-    ``above`` excludes ``least`` itself. The values of a schedule of a user are not known before it
-    is called: ``value_at`` checks these.
+    ``above`` excludes ``least`` itself. The values of a user's schedule are checked by
+    ``value_at``.
     """
     known: list[Any] = [value]
     if isinstance(value, Linear):
@@ -151,7 +151,7 @@ def value_at(
     *,
     above: bool = False,
 ) -> float:
-    """The number itself, or that of the schedule at time ``t``, in the range of ``check``."""
+    """The number, or the schedule's value at time ``t``, in the range of ``check``; or an error."""
     number = value(t) if callable(value) else value
     return _in_range(name, number, least, most, above, value)
 

@@ -256,7 +256,7 @@ class _Stage:
         self.earlier.append((where, drawn, _copy(drawn)))
 
     def end(self) -> None:
-        """Check that no earlier draw was written to, and the state by row."""
+        """Check that no earlier draw was changed, and that the state by row is sound."""
         for where, drawn, before in self.earlier:
             _expect_same(where, FRESH, before, drawn)
         _check_state(self.place, self.probed)

@@ -25,12 +25,12 @@ from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
-from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers._entry import SampleOptions, check_drawn
 from cpprb_like.buffers._source import Batch, ColumnSpec, MomentSource
 from cpprb_like.buffers._warnings import warn_of_short_windows
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
+from cpprb_like.samplers._base import with_handles
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.samplers._where import Where, is_true
@@ -322,9 +322,7 @@ class Opened:
         else:
             slots, extra = sampler.draw(ring, n, rng, **keywords)
         if options.indexes and not self.buffer.has_priorities:
-            if "indexes" in extra:
-                raise ValueError(f"indexes: {sampler!r} gives indexes of its own")
-            extra = {**extra, "indexes": handles(ring, slots)}
+            extra = with_handles(sampler, ring, slots, extra)
         return slots, extra
 
     def draw_steps(self, n: int) -> Slots | None:

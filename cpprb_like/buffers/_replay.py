@@ -34,7 +34,7 @@ from cpprb_like._rows.edits import Tracker
 from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.gather import take, write
 from cpprb_like._rows.indexing import resolve
-from cpprb_like._rows.row_handles import handles, without_row
+from cpprb_like._rows.row_handles import without_row
 from cpprb_like.buffers._cpprb_names import CpprbNames
 from cpprb_like.buffers._entry import SampleOptions, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
@@ -50,7 +50,7 @@ from cpprb_like.buffers._source import (
 from cpprb_like.buffers._warnings import warn, warn_of_rows
 from cpprb_like.checkpoint._savable import EditsSinceSave, HoldsRows, RowsToSave
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._base import Extra, Sampler, Slots, with_handles
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import Epoch, draw_uniform
@@ -699,9 +699,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     ) -> tuple[Slots, Extra]:
         """``Sampler.draw``, with the handles of the rows as a further column."""
         slots, extra = self.sampler.draw(ring, n, rng, replace=replace)
-        if "indexes" in extra:
-            raise ValueError(f"indexes: {self.sampler!r} gives indexes of its own")
-        return slots, {**extra, "indexes": handles(ring, slots)}
+        return slots, with_handles(self.sampler, ring, slots, extra)
 
     @property
     def episodes(self) -> Episodes:

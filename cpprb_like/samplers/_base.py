@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like._core import Ring
 from cpprb_like._fields.schema import ColumnSpec
+from cpprb_like._rows.row_handles import handles
 from cpprb_like.samplers._starts import Starts
 
-__all__ = ["Extra", "FileMemory", "Sampler", "Slots", "reject"]
+__all__ = ["Extra", "FileMemory", "Sampler", "Slots", "reject", "with_handles"]
 
 Extra = dict[str, NDArray[Any]]
 FileMemory = Callable[[str, Mapping[str, int]], tuple[dict[str, Floats], bool]]
@@ -267,3 +268,10 @@ def reject(
         places = np.sort(rng.choice(places, n, replace=False))
     places = places[:n]
     return slots[places], {name: values[places] for name, values in extra.items()}
+
+
+def with_handles(sampler: Sampler, ring: Any, slots: Slots, extra: Extra) -> Extra:
+    """The further columns of a draw, and handles of the drawn rows as ``indexes``."""
+    if "indexes" in extra:
+        raise ValueError(f"indexes: {sampler!r} gives indexes of its own")
+    return {**extra, "indexes": handles(ring, slots)}
