@@ -110,8 +110,8 @@ learning-curves:
 
 # The formats of data sets, with the libraries that they are of as judges. Of LeRobot its data sets alone, without the robots, whose packages
 # are many; those that it was made for take no arrays of one number for a number, so NumPy is not the newest. Of D4RL and DreamerV3 what reads
-# and writes data, which needs neither simulators nor networks. Ray comes last, in a run of its own: RLlib takes an older Gymnasium, and Ray changes
-# what pyarrow knows.
+# and writes data, which needs neither simulators nor networks. Ray comes last, in runs of its own: RLlib takes an older Gymnasium, Ray changes what
+# pyarrow knows, and a process that starts Ray's twice ends with a warning.
 test-datasets:
 	$(PYTHON) -m venv "$(DATASETS_VENV)"
 	$(DATASETS_BIN)/python -m pip uninstall --quiet --yes cpprb_like
@@ -127,7 +127,9 @@ test-datasets:
 		tests/datasets/test_minari.py tests/datasets/test_rlds.py tests/datasets/test_lerobot.py \
 		tests/datasets/test_d4rl.py tests/datasets/test_dreamerv3.py $(ARGS)
 	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "ray[rllib]==2.60.0" "numpy<2.4"
-	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium,pyarrow $(DATASETS_BIN)/pytest tests/datasets/test_ray.py tests/rllib tests/cluster $(ARGS)
+	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium,pyarrow $(DATASETS_BIN)/pytest tests/datasets/test_ray.py $(ARGS)
+	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium $(DATASETS_BIN)/pytest tests/rllib $(ARGS)
+	CPPRB_LIKE_REQUIRE=ray $(DATASETS_BIN)/pytest tests/cluster $(ARGS)
 	CPPRB_LIKE_REQUIRE=ray RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 $(DATASETS_BIN)/pytest tests/project/test_docs.py -k "integrations.rllib or cluster"
 
 dev:
