@@ -1,6 +1,6 @@
 """Memory of a buffer: on the heap (``arenas``) or in mapped files that survive a crash.
 
-``file_maps`` creates and opens the files; ``recovery`` repairs what a killed process left, and
-``flushes`` what a crash of the machine left.
-May import: ``_fields`` and what that may.
+``file_maps`` creates and opens the files. ``recovery`` repairs rows after a kill of the process,
+``flushes`` after a crash of the machine.
+May import: ``_fields`` and the rooms that ``_fields`` may import.
 """

@@ -1,8 +1,8 @@
-"""The files of a buffer: created, locked, mapped, opened again.
+"""The files of a buffer: created, locked, mapped, and opened again.
 
-The rows are in ``<prefix>.dat``: the arena, and behind it what makes a process that is killed at
-any time harmless. Not here: what such a process leaves half-done (``recovery``), memory on the heap
-(``arenas``), and what is read and written (``_core``).
+The file ``<prefix>.dat`` has the arena, then data that make a kill at any time harmless. Not here:
+repairs after a kill (``recovery``), memory on the heap (``arenas``), and the reads and writes of
+rows (``_core``).
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ FileMode = Literal["x", "w", "r", "r+"]
 WORD = 8
 CACHE_LINE = 64
 MAGIC = b"cpprb_like ring, version "
-VERSION_NBYTES = 32  # of the identity of a layout
-SIDE_NBYTES = 64  # header of a file beside the rows; incarnation and three words come last
+VERSION_NBYTES = 32  # first bytes of the identity of a layout
+SIDE_NBYTES = 64  # header of a side file, which ends with the incarnation and three words
 SIDE_MAGIC = b"cpprb_like, 1"
 INCARNATION_NBYTES = 16
-MARK_NBYTES = 8  # of what a file of the sampler holds
+MARK_NBYTES = 8  # digest of the content of the file of a sampler
 NO_MARK = bytes(MARK_NBYTES)
-SAMPLER, LOG = "sampler", "flushed"  # names of files beside the rows, as ``Aside.name``
-FIRST_NBYTES = 1 << 16  # bytes of a new file of a chained field ...
-FIRST_ROOM = 1024  # ... with room for at most so many values
-UNFINISHED, COMPLETE, REPLACED = range(3)  # states of a file beside the rows
+SAMPLER, LOG = "sampler", "flushed"  # names of side files, as ``Aside.name``
+FIRST_NBYTES = 1 << 16  # bytes of a new file of a chained field
+FIRST_ROOM = 1024  # most values in such a file
+UNFINISHED, COMPLETE, REPLACED = range(3)  # states of a side file
 BOOT_NBYTES = 36
 CHANGES_AT = 40  # place, in the part ``boot``, of the change counter for followers of a shard
-LOG_NBYTES = 1 << 20  # A log with more bytes than this is rewritten ...
-LOG_GROWTH = 3  # ... if it is so many times as long as its first record.
-TRIES = 100  # to copy a file whose rows are being edited
+LOG_NBYTES = 1 << 20  # bytes of a log below which the log is never rewritten
+LOG_GROWTH = 3  # a log is rewritten above this multiple of its first record plus LOG_NBYTES
+TRIES = 100  # copies of a file whose rows are being edited
 NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
 NO_BYTES: Bytes = np.empty(0, np.uint8)
-FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)  # errors of a system without room
+FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)  # errors of a full disk or memory
 KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
 NOTHING_ADDED = "; nothing was added, and no row is lost"
 SHARED_FILE = (
@@ -100,20 +100,20 @@ NO_LOCKS = (
 
 
 def check_mode(mode: object) -> None:
-    """Raise ``ValueError`` unless it is a mode."""
+    """Raise ``ValueError`` for an unknown mode."""
     if mode not in ("x", "w", "r", "r+"):
         raise ValueError(f"mmap_mode: expected 'x', 'w', 'r' or 'r+', got {mode!r}")
 
 
 @dataclass(frozen=True)
 class _Places:
-    """Parts of the rows file behind the arena: offset and bytes of each."""
+    """Offset and length of each part of the rows file behind the arena."""
 
     boot: tuple[int, int]
     lens: tuple[int, int]  # lengths of open episodes before the rows that are being added
     latest: tuple[tuple[int, int], ...]  # newest values of each chained field, twice
     log: tuple[int, int]  # undo log
-    nbytes: int  # bytes of the file
+    nbytes: int  # length of the file
 
     @classmethod
     def of(cls, layout: Layout) -> _Places:
@@ -132,10 +132,10 @@ class _Places:
 
 
 class _Side:
-    """A file beside the rows: a header, keys and values.
+    """A side file: a header, keys and values.
 
-    Its word ``complete`` goes from ``UNFINISHED`` to ``COMPLETE``, and to ``REPLACED`` when a
-    larger one is complete: it lacks what is written from then on.
+    The word ``complete`` of the header is ``UNFINISHED``, then ``COMPLETE``. When a larger file is
+    complete the word becomes ``REPLACED``: later values are only in the larger file.
     """
 
     def __init__(self, memory: Bytes, nbytes: int, generation: int) -> None:
@@ -148,17 +148,17 @@ class _Side:
 
 
 class Files:
-    """The files of one buffer, open as long as this object or the memory that it gave lives.
+    """The files of one buffer, open as long as this object or its memory lives.
 
-    ``mode`` is that of ``ReplayBuffer(mmap_mode=)``. ``ValueError`` names a field of objects,
-    and a file of another buffer or a damaged one. ``BlockingIOError`` is raised while another
-    buffer writes to the files, or reads those that this one is to write.
+    ``mode`` is that of ``ReplayBuffer(mmap_mode=)``. Raises ``ValueError`` for a field of Python
+    objects, a file of another buffer and a damaged file. Raises ``BlockingIOError`` while another
+    buffer writes to the files, or reads files that this buffer is to write.
     """
 
     def __init__(self, layout: Layout, prefix: str | Path, mode: FileMode) -> None:
-        boxed = [field.name for field in layout.schema.fields if field.dtype.hasobject]
-        if boxed:
-            raise ValueError(f"mmap_prefix: fields {boxed} hold Python objects, which no file can")
+        names = [field.name for field in layout.schema.fields if field.dtype.hasobject]
+        if names:
+            raise ValueError(f"mmap_prefix: fields {names} hold Python objects, which no file can")
         self.layout = layout
         self.path = Path(f"{as_path('mmap_prefix', prefix)}.dat")
         self.mode = mode
@@ -168,18 +168,18 @@ class Files:
             raise MemoryError(f"no file can have {self._places.nbytes} bytes\n{layout.table()}")
         self._asides = Aside.all(layout)
         self._sides: dict[str, _Side] = {}
-        self._overflows: dict[str, Any] = {}  # what is in them
+        self._overflows: dict[str, Any] = {}  # overflow in each side file, by name
         self._process = os.getpid()
         self._flushed = Flushed(layout)
         self._log_number = 0  # generation of the log
-        self._log_nbytes = self._first_nbytes = 0  # of the log, and of its first record
+        self._log_nbytes = self._first_nbytes = 0  # length of the log, and of its first record
         self._edited = NO_SLOTS
-        self._is_copy = False  # of files that another process writes to
-        self._staged = ""  # what names of new files end with before ``publish``
+        self._is_copy = False  # whether the memory is a copy beside a writer
+        self._staged = ""  # suffix of names of new files before ``publish``
         self._old: BinaryIO | None = None  # the file that ``publish`` replaces, locked
         self._unpublished: list[Path] = []
         self.one_process = OneProcess(SHARED_FILE)
-        """Who may write: this process alone."""
+        """Lock that only this process can take, for writing."""
         try:
             if mode in ("r", "r+"):
                 memory = self._read() if mode == "r" else self._open()
@@ -200,7 +200,7 @@ class Files:
         if mode in ("r", "r+"):
             self._recover()
         self.undo = self._make_undo()
-        """The undo log, for the ring."""
+        """The undo log of the ring."""
 
     def _make_undo(self) -> Undo:
         lens = self._part(self._places.lens).view(np.int64)
@@ -210,7 +210,7 @@ class Files:
     # ------------------------------------------------------------------ flushing
 
     def flush(self, hold: Callable[..., Any]) -> None:
-        """Put all that is in memory now on the disk: see ``flushes``.
+        """Synchronise all rows with the disk: see ``flushes``.
 
         ``hold(True, call)`` makes the call while writers wait.
         """
@@ -222,20 +222,20 @@ class Files:
                     sync(self._side_path(SAMPLER, self._sides[SAMPLER].generation))
                 self._append(record)
             except BaseException:
-                self._flushed, self._log_nbytes = Flushed(self.layout), 0  # the next one says all
+                self._flushed, self._log_nbytes = Flushed(self.layout), 0  # begin a new log
                 raise
             self._edited = NO_SLOTS
 
     def publish(self) -> None:
-        """Give a new file its name, when all files of the buffer hold what they should.
+        """Give a new rows file its final name, after all files of the buffer are complete.
 
-        The name of the rows is the one step after which the new buffer is there. A process that is
-        killed before it leaves the old files, or none. Files that are out of use are removed.
+        The new buffer exists from this step on. A process that is killed before this step leaves
+        the old files, or none. Unused files are removed.
         """
         if self._staged:
             self.flush(lambda _, call: call())
             unpublished = self._unpublished[:]
-            self._unpublished.clear()  # an interrupt must not remove what has its name
+            self._unpublished.clear()  # an interrupt must not remove a published file
             try:
                 if self._old is None:
                     name_new(self._rows_path, self.path)
@@ -252,16 +252,16 @@ class Files:
         self._forget_sides()
 
     def _sync_names(self) -> None:
-        """Return when the names of the files are on the disk."""
+        """Synchronise the names of the files with the disk."""
         sync(self.path.parent)
 
     @property
     def _rows_path(self) -> Path:
-        """Path of the rows, which have their final name after ``publish``."""
+        """Path of the rows file, which has its final name after ``publish``."""
         return self.path.with_name(self.path.name + self._staged)
 
     def flush_at_the_end(self) -> None:
-        """Flush a buffer at its end; a failure is a warning."""
+        """Flush a buffer at its deletion, with a warning in place of an error."""
         if os.getpid() != self._process or not (self._is_dirty() and self.path.exists()):
             return
         try:
@@ -274,6 +274,7 @@ class Files:
         return not np.array_equal(state, before) or self._log_nbytes == 0
 
     def _note(self) -> bytes:
+        """The record of the changes since the last flush."""
         undo = self.undo
         self._edited = np.union1d(self._edited, undo.tracker.slots())
         undo.tracker = Tracker(self.layout.capacity)
@@ -285,7 +286,7 @@ class Files:
             tags, values = part[: 2 * WORD].view(np.int64), part[2 * WORD :].reshape(2, -1)
             latest.append(values[1 if tags[1] == tag else 0].copy())
         limit = LOG_GROWTH * self._first_nbytes + LOG_NBYTES
-        is_whole = self._log_nbytes > limit  # the log is written again, as one record
+        is_whole = self._log_nbytes > limit  # the log is rewritten as one record
         side_values = {}
         for queue in self._queues():
             newest = -1 if is_whole else self._flushed.newest.get(queue.name, -1)
@@ -300,7 +301,7 @@ class Files:
         return pack(*record)
 
     def _append(self, record: bytes) -> None:
-        """Write a record behind the others, or in place of all if there are none."""
+        """Append a record to the log, or begin a new log with it."""
         if self._log_nbytes == 0:
             old, number = self._log_number, self._next_number(LOG)
             path = self._side_path(LOG, number)
@@ -311,7 +312,7 @@ class Files:
             self._unpublished += [path] if self._staged else []
             sync(path.parent)
             self._log_number = number
-            with contextlib.suppress(OSError):  # it goes when the file is opened again
+            with contextlib.suppress(OSError):  # removed when the buffer is opened again
                 self._side_path(LOG, old).unlink(missing_ok=True)
             self._log_nbytes = INCARNATION_NBYTES
             self._first_nbytes = len(record)
@@ -328,7 +329,7 @@ class Files:
         return [queue for asides in self._asides for queue in asides if queue.nbytes]
 
     def _read_log(self) -> bool:
-        """Find what was flushed; false if nothing was."""
+        """Read the log of flushes; false without a log of this buffer."""
         for number, path in self._all_sides()[LOG]:
             log = path.read_bytes()
             if log.startswith(self._incarnation):
@@ -343,7 +344,7 @@ class Files:
         return self._log_nbytes > 0
 
     def _after_a_crash(self) -> None:
-        """Restore the state of the last flush, after a restart of the machine."""
+        """Restore the state of the last flush after a restart of the machine."""
         try:
             is_known = self._read_log()
         except (ArithmeticError, LookupError, TypeError, ValueError):
@@ -376,21 +377,20 @@ class Files:
 
     @property
     def _is_of_this_start(self) -> bool:
-        """Whether the machine has run without a restart since a process last had the file open."""
+        """Whether the machine has not restarted since a process last opened the file."""
         boot, now = self._part(self._places.boot), _boot_id()
         return boot[:BOOT_NBYTES].tobytes() == now.ljust(BOOT_NBYTES, b"\0")
 
     def _part(self, place: tuple[int, int]) -> Bytes:
-        offset, nbytes = place
-        return self._memory[offset : offset + nbytes]
+        return self._part_of(self._memory, place)
 
     def keep(self, ring: Ring) -> None:
-        """Put the overflow of a ring over this memory into files."""
+        """Move the overflow of a ring over this memory to side files."""
         layout, is_new = self.layout, self.mode in ("x", "w")
         state = layout.state(self.arena)
         written, base = int(state[WORD_WRITTEN]), int(state[WORD_HANDLE_BASE])
         newest = np.arange(written - layout.n_envs, written) % layout.capacity
-        # A row that was being overwritten is absent, and nothing follows from what it had.
+        # A row that was being overwritten is absent, so later values cannot refer to its values.
         there = layout.flags(self.arena)[newest] != FLAG_ABSENT
         for chain, place, asides in zip(
             ring.chains, self._places.latest, self._asides, strict=True
@@ -417,7 +417,7 @@ class Files:
             _sign(self._part(self._places.boot))
 
     def grow(self, ring: Ring) -> None:
-        """Make files larger where the ring needs room; ``MemoryError`` if the disk has none."""
+        """Enlarge side files as far as the ring needs; ``MemoryError`` if the disk is full."""
         with self._growing:
             lacking = self._lacking(ring)
             try:
@@ -431,7 +431,7 @@ class Files:
                 self._forget_sides()
 
     def _room_for(self, nbytes: int) -> Room:
-        """Error for a full disk when files grow: see ``Room``."""
+        """The error for a full disk when side files grow: see ``Room``."""
         folder = self.path.parent
         return Room(
             lambda: (
@@ -442,7 +442,7 @@ class Files:
         )
 
     def _lacking(self, ring: Ring) -> list[tuple[Any, Aside, int]]:
-        """What lies in a file that is too small, that file, and for how many values it is to be."""
+        """Each overflow whose side file is too small, the side file, and the number of values."""
         found = []
         for chain, asides in zip(ring.chains, self._asides, strict=True):
             for aside, queue in zip(chain.asides, asides, strict=True):
@@ -452,9 +452,9 @@ class Files:
         return found
 
     def floats(self, what: str, sizes: Mapping[str, int]) -> tuple[dict[str, Floats], bool]:
-        """Arrays in the file of the sampler, by name, and whether they have what they had.
+        """Arrays in the file of the sampler, by name, and whether their values were loaded.
 
-        ``what`` says in words what they hold. Raises ``ValueError`` if the file has something else.
+        ``what`` is the content in words. Raises ``ValueError`` if the file has another content.
         """
         mark = hashlib.sha256(repr((what, dict(sizes))).encode()).digest()[:MARK_NBYTES]
         file, side = Aside(SAMPLER, 0, 0, 0), None
@@ -479,17 +479,17 @@ class Files:
         stops = np.cumsum(list(sizes.values()))[:-1]
         return dict(zip(sizes, np.split(side.keys.view(np.float64), stops), strict=True)), there
 
-    # ------------------------------------------------------------------ files beside the rows
+    # ------------------------------------------------------------------ side files
 
     @property
     def _incarnation(self) -> bytes:
-        """What the files of one buffer have in common, and no others have."""
+        """The random bytes in all files of this buffer, which no other buffer has."""
         return self._part(self._places.boot)[-INCARNATION_NBYTES:].tobytes()
 
     def _all_sides(self) -> dict[str, list[tuple[int, Path]]]:
-        """The generations of each file, newest first; those of other buffers too.
+        """The generations of each side file, newest first, including files of old buffers.
 
-        Cost: in proportion to the files of the folder.
+        Cost: proportional to the files of the folder.
         """
         stem = re.escape(self.path.name.removesuffix(".dat"))
         name = re.compile(rf"{stem}\.(\d+-\d+|{SAMPLER}|{LOG})\.(\d+)\.dat", re.ASCII)
@@ -503,16 +503,16 @@ class Files:
         return {name: sorted(paths, reverse=True) for name, paths in found.items()}
 
     def _next_number(self, name: str) -> int:
-        """Generation of a new file, greater than any in the folder."""
+        """The generation of a new side file, greater than any in the folder."""
         return 1 + max((number for number, _ in self._all_sides()[name]), default=0)
 
     def _side_path(self, name: str, generation: int | str) -> Path:
         return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{name}.{generation}.dat")
 
     def _create_side(self, queue: Aside, room: int, mark: bytes = NO_MARK) -> _Side:
-        """A new generation of a file, with room for so many values and none of them.
+        """A new generation of a side file, with room for ``room`` values and no value.
 
-        It gets its name when its header is complete, so no process finds it without.
+        The file gets its name when its header is complete, so no process finds it without one.
         """
         number = self._next_number(queue.name)
         path = self._side_path(queue.name, number)
@@ -538,9 +538,9 @@ class Files:
         return side
 
     def _open_side(self, queue: Aside, mark: bytes = NO_MARK, what: str = "") -> _Side:
-        """The newest generation of a file that is complete.
+        """The newest complete generation of a side file.
 
-        What has no header is no hindrance if there is one: who was killed may have left it.
+        A file without a header, which a killed process may have left, is skipped.
         """
         damaged = None
         for number, path in self._all_sides()[queue.name]:
@@ -577,20 +577,20 @@ class Files:
         )  # fmt: skip
 
     def _sweep(self) -> None:
-        """Remove the files that a process that was killed had not finished.
+        """Remove unfinished files of killed processes.
 
-        Only who keeps all others from writing may.
+        The caller holds the lock that excludes other writers.
         """
         stem = re.escape(self.path.name.removesuffix(".dat"))
         beside = rf"({SAMPLER}|{LOG}|\d+-\d+)\.\d+\."
         left = re.compile(rf"{stem}\.({beside})?dat(\.[0-9a-f]{{16}}\.new)+")
         for path in self.path.parent.iterdir():
             if left.fullmatch(path.name):
-                with contextlib.suppress(OSError):  # it goes when the file is opened again
+                with contextlib.suppress(OSError):  # removed when the buffer is opened again
                     path.unlink()
 
     def _forget_sides(self) -> None:
-        """Remove all files beside the rows but the present generations.
+        """Remove all side files but the present generations.
 
         A buffer without priorities leaves the file of the sampler.
         """
@@ -601,11 +601,11 @@ class Files:
         for name, found in self._all_sides().items():
             for number, path in found:
                 if number != numbers.get(name, number):
-                    with contextlib.suppress(OSError):  # it goes when the file is opened again
+                    with contextlib.suppress(OSError):  # removed when the buffer is opened again
                         path.unlink()
 
     def _recover(self) -> None:
-        """Set right what a process that was killed left half-done."""
+        """Repair the rows after a kill of the process or a crash of the machine."""
         if self.mode == "r+":
             self._sweep()
         if self._is_copy:
@@ -631,7 +631,7 @@ class Files:
         self._flushed.side_values.clear()
         edits = self.layout.state(self.arena)[WORD_EDITS]
         is_known = self._is_of_this_start and not len(torn)
-        if not is_known or edits != self._flushed.state[WORD_EDITS]:  # which rows is unknown now
+        if not is_known or edits != self._flushed.state[WORD_EDITS]:  # the edited rows are unknown
             self._edited = np.arange(self.layout.capacity)
         if len(torn):
             self._tell_torn(torn)
@@ -661,19 +661,18 @@ class Files:
             return _array(mmap.mmap(file.fileno(), self._places.nbytes))
 
     def _lock(self, file: BinaryIO, path: Path) -> None:
-        """Keep other writers out, as long as the memory lives."""
+        """Exclude other writers as long as the memory lives."""
         _lock(file, path)
 
     def _read(self) -> Bytes:
-        """The bytes of the file, to be read: those of the file itself, or of a copy.
+        """The bytes of the file for mode "r": private pages, or a copy while a process writes.
 
-        While no process writes, private pages of the file serve: changes of them do not reach the
-        file. If a process writes, all of the file is copied.
+        Changes of private pages do not reach the file.
         """
         with self.path.open("rb") as file:
             try:
                 _lock(file, self.path, shared=True)
-            except OSError as error:  # beside a writer, or where nothing says that there is none
+            except OSError as error:  # a writer has the lock, or the file system has no locks
                 if not isinstance(error, BlockingIOError) and error.errno not in REFUSED:
                     raise
                 self._check(file)
@@ -683,9 +682,9 @@ class Files:
             return _array(mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_COPY))
 
     def _copy(self, file: BinaryIO) -> Bytes:
-        """Copy a file that another process writes: the rows that did not change during the copy.
+        """Copy a file that another process writes, without the rows that changed during the copy.
 
-        If many rows were lost in this way, it is made again; the more often, the more may be lost.
+        A copy that lost many rows is repeated. Each try may lose more rows than the one before.
         """
         live = np.frombuffer(
             mmap.mmap(file.fileno(), self._places.nbytes, access=mmap.ACCESS_READ), np.uint8
@@ -702,9 +701,7 @@ class Files:
             except (FileNotFoundError, ValueError):
                 if attempt + 1 == TRIES:
                     raise
-                sleep(
-                    PAUSE
-                )  # a file grew: the new one is not complete, and the old one was removed
+                sleep(PAUSE)  # a side file is being replaced by a larger one
                 continue
             after = state.copy()
             same = before[WORD_CLEARS] == after[WORD_CLEARS]
@@ -727,20 +724,20 @@ class Files:
         )
 
     def _header(self, live: Bytes) -> NDArray[np.int64]:
-        """A copy of the header of a live file; of an unfinished ``add``, as before that."""
+        """A copy of the header of a live file, as before an unfinished ``add``."""
         return self.layout.state(live[: self.layout.nbytes]).copy()
 
     def _edits_in_place(self, state: NDArray[np.int64]) -> int:
-        """Change counter of the live file: raised by each edit of rows, odd during one."""
+        """Edit counter of the live file, which is odd during an edit."""
         return int(state[WORD_EDITS])
 
     def _copy_sides(self) -> None:
         self._is_copy = True
-        for queue in (queue for asides in self._asides for queue in asides if queue.nbytes):
+        for queue in self._queues():
             self._sides[queue.name] = self._open_side(queue)
 
     def _hide_newest(self, memory: Bytes, live: Bytes, written: int) -> None:
-        """Leave out the newest rows of a copy if their next values were overwritten during it."""
+        """Hide the newest rows of a copy if their next values changed during the copy."""
         layout = self.layout
         arena = memory[: layout.nbytes]
         tag = int(layout.state(arena)[WORD_HANDLE_BASE]) + written
@@ -762,7 +759,7 @@ class Files:
         return memory[offset : offset + nbytes]
 
     def _check(self, file: BinaryIO) -> None:
-        """Raise ``ValueError`` unless an open file is one of a buffer with this layout."""
+        """Raise ``ValueError`` unless an open file is of a buffer with this layout."""
         identity, nbytes = self.layout.identity(), os.fstat(file.fileno()).st_size
         given = file.read(len(identity))
         version = identity[:VERSION_NBYTES]
@@ -786,7 +783,7 @@ class Files:
     # ------------------------------------------------------------------ creating
 
     def _create(self, mode: str) -> Bytes:
-        """Create the file. It is locked, and gets its name in ``publish``."""
+        """Create and lock the rows file, which gets its name in ``publish``."""
         if mode == "x" and self.path.exists():
             raise FileExistsError(f"{self.path} exists; mmap_mode='r+' opens it, 'w' replaces it")
         self._old = _open_locked(self.path)
@@ -816,22 +813,22 @@ class Files:
 
 
 def _side_nbytes(queue: Aside, room: int) -> int:
-    """Bytes of a side file with room for so many values."""
+    """Length of a side file with room for ``room`` values."""
     return SIDE_NBYTES + room * (WORD + queue.nbytes)
 
 
 def reserve(file: BinaryIO, nbytes: int) -> None:
-    """Give a new file its size; its disk space is reserved at once where the system can."""
+    """Set the size of a new file, and reserve its disk space where the system can."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, nbytes)
     file.truncate(nbytes)
 
 
 class Room:
-    """Says what to do where a system has no room left: ``MemoryError`` from the system's error.
+    """Raises ``MemoryError`` with a message in place of the error of a full disk or memory.
 
-    No generator does it: the frames of one and of its error would hold each other, and with them
-    the buffer, until the garbage collector runs.
+    This is no generator: the frames of a generator and of its error would form a cycle, which would
+    hold the buffer until the garbage collector runs.
     """
 
     def __init__(self, message: Callable[[], str]) -> None:
@@ -846,10 +843,7 @@ class Room:
 
 
 def _remove(paths: list[Path], process: int, old: BinaryIO | None) -> None:
-    """Remove files that were never published, unless this is a forked process.
-
-    The file that they were to replace is closed, and is no longer locked.
-    """
+    """Close and unlock the old file; remove unpublished files, unless in a forked child."""
     if old is not None:
         old.close()
     for path in paths if os.getpid() == process else []:
@@ -867,7 +861,7 @@ def _align(offset: int, alignment: int) -> int:
 
 @functools.cache
 def _boot_id() -> bytes:
-    """What names the time since the machine was started; empty if the system does not tell."""
+    """The system's name of the time since the last restart; empty where it has none."""
     with contextlib.suppress(OSError):
         if sys.platform == "darwin":
             import subprocess  # noqa: PLC0415 (only needed here)
@@ -883,9 +877,9 @@ def _sign(boot: Bytes) -> None:
 
 
 def _open_locked(path: Path) -> BinaryIO | None:
-    """The file of this name, locked until it is closed; None if there is none.
+    """The file at a path, locked until it is closed; None if it is missing.
 
-    Raises ``BlockingIOError`` if it is in use.
+    Raises ``BlockingIOError`` if the file is in use.
     """
     try:
         file = path.open("r+b")
@@ -900,9 +894,9 @@ def _open_locked(path: Path) -> BinaryIO | None:
 
 
 def _lock(file: BinaryIO, path: Path, *, shared: bool = False) -> None:
-    """Lock an open file for as long as it, or a memory map of it, lives: also beyond a fork.
+    """Lock an open file as long as the file or a memory map of it lives, in forked children too.
 
-    The system releases the lock when the last of them is closed, however the process ends.
+    The system releases the lock when the last of these is closed, by a kill too.
     """
     try:
         is_ours = try_lock(file.fileno(), shared=shared)

@@ -1,10 +1,10 @@
 """Log of flushes: restores the rows of the last ``flush`` after a crash of the machine.
 
-The system writes the pages of a mapped file when it likes. So after a crash each page, or part of
-one, is as it was at the last flush or at any time since. A log beside the rows has the header at
-each flush, a checksum of each row, and whole what chained fields keep aside. Rows whose bytes
-differ from the checksum are left out. Each flush appends a record of what changed. Not here: the
-files (``file_maps``), and what a killed process leaves (``recovery``).
+The system writes the pages of a mapped file at any time. So after a crash each part of a page has
+its bytes of the last flush, or of any later time. A log file has the header at each flush, a
+checksum of each row, and the values of side files. Rows with another checksum are left out. Each
+flush appends a record of the changes. Not here: the files (``file_maps``), and repairs after a kill
+(``recovery``).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from cpprb_like._machine.crc32 import crc32
 
 __all__ = ["Flushed", "Record", "SideValues", "pack", "unpack"]
 
-SideValues = tuple[Array, Array]  # of a side file, oldest first: keys, and a row of bytes for each
+SideValues = tuple[Array, Array]  # keys of a side file, oldest first, and the bytes of each value
 Record = tuple[dict[str, Any], dict[str, Array]]
 
 MAGIC = b"cpprb_f2"
-HEAD_NBYTES = 24  # magic, bytes of the record, its checksum
+HEAD_NBYTES = 24  # magic, length of the record, checksum
 FOLLOWS, WHOLE, FRAME = 0, 1, 2  # marks of ``chained.NextOf``
 
 
 def pack(numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
-    """Bytes of a record of numbers and arrays, with a checksum."""
+    """The bytes of a record of numbers and arrays, with a checksum."""
     listing = [(name, array.dtype.str, list(array.shape)) for name, array in arrays.items()]
     text = json.dumps([dict(numbers), listing]).encode()
     parts = [np.int64(len(text)).tobytes(), text, *(array.tobytes() for array in arrays.values())]
@@ -49,7 +49,7 @@ def pack(numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
 
 
 def unpack(log: bytes) -> Iterator[tuple[dict[str, Any], dict[str, Array], int]]:
-    """Records of a log up to the first that is not whole, each with the place of its end."""
+    """The records of a log before the first damaged one, each with the place of its end."""
     place = 0
     while log[place : place + len(MAGIC)] == MAGIC and len(log) >= place + HEAD_NBYTES:
         nbytes, checksum = np.frombuffer(log, np.int64, 2, place + len(MAGIC)).tolist()
@@ -68,7 +68,7 @@ def unpack(log: bytes) -> Iterator[tuple[dict[str, Any], dict[str, Array], int]]
 
 
 def _checksums(memory: memoryview, starts: Array, nbytes: int, before: list[int]) -> list[int]:
-    """Checksum of ``nbytes`` bytes at each start; each continues a checksum of ``before``."""
+    """The checksum of ``nbytes`` bytes at each start, which continues the one in ``before``."""
     return [
         crc32(memory[start : start + nbytes], checksum)
         for start, checksum in zip(starts.tolist(), before, strict=True)
@@ -89,10 +89,10 @@ class Flushed:
         }
         self.latest: list[Array] = []
         self.newest: dict[str, int] = {}  # key of the newest logged value of each side file
-        self.side_values: dict[str, list[SideValues]] = {}  # of records that were read
+        self.side_values: dict[str, list[SideValues]] = {}  # from the records of ``take``
 
     def _small(self) -> list[str]:
-        """Names of the parts with one byte for each row, which the log has unchanged."""
+        """The names of the parts with one byte for each row, which the log stores as they are."""
         names = [name for name, _, _ in self.layout.blocks if not name.startswith("frames of ")]
         return ["flags", *names]
 
@@ -112,8 +112,8 @@ class Flushed:
     ) -> Record:
         """Take in the present state; return a record of the changes, or of all if ``is_whole``.
 
-        ``side_values`` has the values of side files that the log lacks. Cost: proportional to the
-        changes.
+        ``side_values`` are the values of side files that are not in the log. Cost: proportional to
+        the changes.
         """
         layout, before = self.layout, self.state
         state = layout.state(arena).copy()
@@ -122,7 +122,7 @@ class Flushed:
         new = np.arange(max(first, written - layout.capacity), written) % layout.capacity
         newest = np.arange(max(0, written - 2 * layout.n_envs), written) % layout.capacity
         slots = np.union1d(np.union1d(new, newest), edited[edited < written]).astype(np.int64)
-        # The mark of the newest row changes with the next row: all that may have are noted again.
+        # The mark of the newest row changes with the next row, so marks of these rows are included.
         since = np.arange(max(0, first - layout.n_envs, written - layout.capacity), written)
         small = np.union1d(slots, since % layout.capacity)
         self.state, self.latest = state, latest
@@ -148,7 +148,7 @@ class Flushed:
         return {"state": state.tolist(), "side_values": list(side_values)}, arrays
 
     def _sums(self, arena: Bytes, slots: NDArray[np.int64]) -> list[int]:
-        """Checksums of the bytes of rows, without those parts that the log has unchanged."""
+        """Checksums of the rows, without the parts that the log stores as they are."""
         layout, memory = self.layout, arena.data
         offset, stride, nbytes = layout.record
         found = _checksums(memory, offset + slots * stride, nbytes, [0] * len(slots))
@@ -190,7 +190,7 @@ class Flushed:
     def restore(
         self, arena: Bytes, asides: Sequence[Sequence[Aside]]
     ) -> tuple[int, dict[str, SideValues]]:
-        """Restore an arena to the last flush; rows with other bytes than then become absent.
+        """Restore an arena to the last flush; rows that changed since become absent.
 
         ``asides`` are the side files of each chained field. Returns the number of rows that are
         left out, and the values of each side file.
@@ -222,7 +222,7 @@ class Flushed:
             bad = bad | bad_stacks[stack.name]
         for number, (name, source) in enumerate(layout.schema.next_of, len(layout.schema.stacks)):
             marks = self.bytes[f"marks of {name}"][slots]
-            later = ids + n_envs < written  # of the newest rows the log has the next values
+            later = ids + n_envs < written  # the log has the next values of the newest rows
             source_bad = bad_stacks.get(source, torn[slots])
             next_bad = np.zeros(len(ids), np.bool_)
             next_bad[: max(0, len(ids) - n_envs)] = source_bad[n_envs:]
@@ -246,7 +246,7 @@ class Flushed:
         return len(lost), side_values
 
     def _side_values(self, aside: Aside) -> SideValues:
-        """Values of a side file, with those that its file had dropped by the last flush."""
+        """The logged values of a side file, including values that it dropped before the flush."""
         side_values = self.side_values.get(aside.name, [])
         keys = [np.empty(0, np.int64), *(keys for keys, _ in side_values)]
         values = [np.empty((0, aside.nbytes), np.uint8), *(values for _, values in side_values)]
@@ -255,9 +255,9 @@ class Flushed:
     def _bad_stacks(
         self, arena: Bytes, name: str, depth: int, ids: Array, entries: Array | None
     ) -> NDArray[np.bool_]:
-        """True for each row with a frame that differs from the last flush.
+        """A flag for each row with a frame that differs from the last flush.
 
-        ``entries`` are the row ids whose older frames stand aside.
+        ``entries`` are the ids of rows whose older frames are in a side file.
         """
         n_envs, sums = self.layout.n_envs, self.frame_sums[name]
         torn = np.zeros(len(sums), np.bool_)

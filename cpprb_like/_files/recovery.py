@@ -1,10 +1,9 @@
-"""Recovery of a buffer in a file after its process was killed: undoes half-done work.
+"""Recovery of a buffer in a file after its process was killed: undoes unfinished work.
 
-Rows that were being written over others are left out, as absent rows; what was being edited is
-undone; and what the header says of the rows is derived from them. All of this can be interrupted
-itself, and done again. Not here: the files (``file_maps``), the overflow of chained fields
-(``chained``), and whether memory that no killed process left is sound
-(``buffers._checking``).
+Rows that were being overwritten become absent, unfinished edits are undone, and counts in the
+header are derived from the rows again. A recovery can be interrupted and repeated. Not here: the
+files (``file_maps``), the overflow of chained fields (``chained``), and checks of memory that no
+killed process left (``buffers._checking``).
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from cpprb_like._fields.schema import Layout
 
 __all__ = ["MOST", "Aside", "derive", "end_before", "hide", "open_steps", "recover"]
 
-MOST = 1 << 61  # of what is counted: sums of several such numbers have room in 64 bits
+MOST = 1 << 61  # greatest count; a sum of several counts fits 64 bits
 WORD = 8
-FEW = 1 << 13  # rows of a stream: its newest end is nearly always among these
+FEW = 1 << 13  # newest rows of a stream, which nearly always have the last end
 
 
 @dataclass(frozen=True)
 class Aside:
     """Side file of a chained field, with values that the rows of the ring do not store."""
 
-    name: str  # of the file, between the prefix and the generation
-    nbytes: int  # of a value; 0 if there is no such file
-    reach: int  # rows before the newest whose values are stored
-    lag: int  # newest rows that have no value yet
+    name: str  # part of the file name between the prefix and the generation
+    nbytes: int  # bytes of a value; 0 without a file
+    reach: int  # number of newest rows whose values are stored
+    lag: int  # number of newest rows without a value
 
     @classmethod
     def all(cls, layout: Layout) -> list[list[Aside]]:
-        """Side files of each chained field, in the order of ``Chain.asides``."""
+        """The side files of each chained field, in the order of ``Chain.asides``."""
         sizes = {field.name: field.nbytes for field in layout.schema.fields}
         frames, found = {}, []
         for number, stack in enumerate(layout.schema.stacks):
@@ -68,11 +67,10 @@ def recover(
     log: Bytes,
     queues: Sequence[tuple[Aside, NDArray[np.int64]]] = (),
 ) -> NDArray[np.int64]:
-    """Undo half-done work, and return the ids of the rows that are left out.
+    """Undo unfinished work, and return the ids of the rows that are left out.
 
-    ``queues`` are side files with their keys: rows before the last clear + row id, or -1.
-
-    Raises ``ValueError`` for a header that no process can have left.
+    ``queues`` are side files with their keys: ``HANDLE_BASE`` + row id, or -1. Raises
+    ``ValueError`` for a damaged header or log.
     """
     if int(log[:WORD].view(np.int64)[0]):
         _undo(arena, log)
@@ -109,7 +107,7 @@ def recover(
 
 
 def _undo(arena: Bytes, log: Bytes) -> None:
-    """Restore the bytes that the log has."""
+    """Restore the bytes in the undo log."""
     used = int(log[:WORD].view(np.int64)[0])
     entries, place = log[WORD:], 0
     found: list[tuple[int, Bytes]] = []
@@ -128,15 +126,15 @@ def _undo(arena: Bytes, log: Bytes) -> None:
 
 
 def hide(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
-    """Make rows absent; ``derive`` has to follow."""
+    """Mark rows as absent. The caller calls ``derive`` afterwards."""
     layout.flags(arena)[rows % layout.capacity] = FLAG_ABSENT
 
 
 def end_before(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
-    """End each episode before its first row that was lost; ``derive`` has to follow.
+    """Truncate each episode before its first lost row. The caller calls ``derive`` afterwards.
 
-    ``rows`` are the ids of absent rows that lost their values. Their ends are lost with them, so an
-    episode that went on over such a gap would join the steps of two episodes.
+    ``rows`` are the ids of absent rows whose values were lost. Their ends were lost too, so an
+    episode that continued after a gap could join two episodes.
     """
     flags, n_envs = layout.flags(arena), layout.n_envs
     written = int(layout.state(arena)[WORD_WRITTEN])
@@ -147,13 +145,13 @@ def end_before(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
         slots = np.arange(oldest + (stream - oldest) % n_envs, written, n_envs) % layout.capacity
         here = flags[slots]
         steps = np.where(here & FLAG_ABSENT == 0, np.arange(len(slots)), -1)
-        before = np.maximum.accumulate(steps)[is_lost[slots]]  # the newest step before each
+        before = np.maximum.accumulate(steps)[is_lost[slots]]  # the step before each lost row
         before = before[before >= 0]
         flags[slots[before[here[before] & FLAG_END == 0]]] |= FLAG_TRUNCATED
 
 
 def derive(layout: Layout, arena: Bytes) -> None:
-    """Count absent rows and open episodes, from the flags as far as these tell."""
+    """Count absent rows and the steps of open episodes, from the flags and the saved counts."""
     state, flags = layout.state(arena), layout.flags(arena)
     written = int(state[WORD_WRITTEN])
     stored = flags[: min(written, layout.capacity)]
@@ -165,9 +163,9 @@ def derive(layout: Layout, arena: Bytes) -> None:
 
 
 def open_steps(layout: Layout, arena: Bytes, stream: int) -> tuple[int, int]:
-    """The steps of the open episode of a stream, by the flags: at least, and at most.
+    """Bounds of the number of steps of a stream's open episode, from the flags.
 
-    These differ if it began before the oldest row, or before rows that were left out.
+    The bounds differ if the episode may have begun before the oldest row.
     """
     n_envs, capacity = layout.n_envs, layout.capacity
     written = int(layout.state(arena)[WORD_WRITTEN])

@@ -1,6 +1,6 @@
 """The machine and the process: cores, memory, clock, locks, forks, waits, random generators.
 
-Modules that copy large batches, allocate their memory, wait, or ask the system. Nothing here knows
-of buffers.
-May import: ``_arguments`` and what that may.
+Modules that copy large batches, allocate memory of batches, wait, or query the system. No module of
+this room knows buffers.
+May import: ``_arguments`` and the rooms that ``_arguments`` may import.
 """

@@ -6,7 +6,7 @@ from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 cdef enum:
     SLACK = 63                   # extra bytes of an allocation, so that it can start at a cache line
-    LARGE_NBYTES = 65536         # least bytes of an array over memory of a pool
+    LARGE_NBYTES = 65536         # smallest array that uses memory of a pool
 
 
 cdef ndarray c_empty(dtype kind, intp_t ndim, intp_t* dims)
@@ -18,11 +18,11 @@ cdef void* c_start(ndarray memory) noexcept
 
 
 cdef class Pool:
-    cdef list spare                  # (memory, number of the last array when it came back), oldest first
-    cdef int64_t arrays              # of batches that were made, with memory from here or without
+    cdef list spare                  # (memory, ``arrays`` when it returned), oldest first
+    cdef int64_t arrays              # arrays made so far, with memory of this pool or without
     cdef intp_t spare_nbytes         # bytes in ``spare``
     cdef intp_t lent                 # bytes on loan
-    cdef intp_t peak                 # most bytes on loan at a time
+    cdef intp_t peak                 # greatest ``lent`` so far
     cdef object reference            # weak, to this pool
     cdef object __weakref__
 
@@ -34,4 +34,4 @@ cdef class Pool:
 
 cdef class Lease:
     cdef object memory               # the bytes on loan
-    cdef object home                 # weak reference to the pool that they return to
+    cdef object home                 # weak reference to the pool of the memory

@@ -1,16 +1,15 @@
 """Memory of batch arrays: aligned to cache lines, and reused.
 
-Libraries that take a batch by DLPack or by its address need no copy then (JAX copies unless memory
-is aligned to 64 bytes), and rows of a cache line lie in one. A small array owns memory of this
-module, by NumPy's own interface for that (NEP 49). Freed memory of small arrays is
-reused for the next array of its size, as a program draws batches of one size again and again.
+Libraries that take a batch by DLPack or by its address need no copy of aligned memory: JAX copies
+memory that is not aligned to 64 bytes. Rows of 64 bytes lie in one cache line. A small array owns
+memory of this module, by NumPy's interface for allocators (NEP 49). Its freed memory is reused for
+the next array of its size, as programs draw many batches of one size.
 
-A large array is over memory that a ``Pool`` lends, and that returns to it with the array. Each
-fresh one would cost a page fault for every 4 KiB, as the allocator gives large memory back to the
-system.
+The memory of a large array is lent by a ``Pool``, and returns to the pool with the array. New
+memory would cost a page fault for every 4 KiB, as the allocator returns large memory to the system.
 
-Compiled because it is called for each array of each batch, and because memory returns by a C
-destructor. Not here: which arrays are over memory of a pool (``_rows.gather``).
+Compiled because this module is called for each array of each batch, and because memory returns by a
+C destructor. Not here: which arrays use memory of a pool (``_rows.gather``).
 """
 
 cimport cython
@@ -35,7 +34,7 @@ cnp.import_array()
 cdef extern from "Python.h":
     """
     #ifdef Py_GIL_DISABLED
-    #define CPPRB_KEEPS_MEMORY 0   /* several threads may be here at once */
+    #define CPPRB_KEEPS_MEMORY 0   /* several threads may run this code at once */
     #else
     #define CPPRB_KEEPS_MEMORY 1
     #endif
@@ -68,9 +67,9 @@ cdef extern from "numpy/arrayobject.h":
 
 cdef enum:
     LINE = SLACK + 1             # bytes of a cache line
-    PIECES = 8                   # pieces of freed memory that are stored for each size
-    SMALL_LINES = 64             # cache lines of the largest such array (4 kB); 1.1 MB in all at most
-    TRACED = 389047              # NumPy's number for ``tracemalloc``, which it forgets memory by
+    PIECES = 8                   # most pieces of freed memory of each size
+    SMALL_LINES = 64             # cache lines of the largest small array (4 kB); 1.1 MB in all at most
+    TRACED = 389047              # NumPy's domain in ``tracemalloc``
 
 cdef struct Spare:               # freed memory for arrays of one size
     intp_t count
@@ -90,7 +89,7 @@ cdef PyObject* handler = <PyObject*> capsule
 
 
 def empty(tuple shape not None, cnp.dtype dtype not None):
-    """An uninitialised C-contiguous array, aligned; one of Python objects is filled with None."""
+    """An uninitialised, aligned C-contiguous array. Arrays of Python objects have None values."""
     cdef intp_t[cnp.NPY_MAXDIMS] dims
     cdef intp_t k, ndim = len(shape)
     if dtype.hasobject or ndim > cnp.NPY_MAXDIMS:
@@ -108,10 +107,10 @@ def aligned(array):
 
 
 cdef object c_aligned(array):
-    """The array if it is C-contiguous, aligned, of the machine's byte order and may be written to,
-    or else a copy that is.
+    """The array if it is C-contiguous, aligned, writeable and in the machine's byte order.
 
-    What is no array of numbers is given back as it is.
+    Otherwise a copy with these properties. Other objects than arrays of numbers are returned
+    unchanged.
     """
     if not cnp.PyArray_CheckExact(array):
         return array
@@ -147,7 +146,7 @@ cdef cnp.ndarray c_empty(cnp.dtype kind, intp_t ndim, intp_t* dims):
     if nbytes >= LARGE_NBYTES:
         memory = c_memory(nbytes)
         return c_over(kind, ndim, dims, c_start(memory), memory)
-    array = c_wrap(kind, ndim, dims, <void*> LINE)  # refuses what no array can be; nothing is there
+    array = c_wrap(kind, ndim, dims, <void*> LINE)  # raises for impossible shapes; the address is replaced below
     data = c_malloc(NULL, nbytes)
     if data == NULL:
         raise MemoryError(f"no memory left for an array of {nbytes} bytes")
@@ -160,7 +159,7 @@ cdef cnp.ndarray c_empty(cnp.dtype kind, intp_t ndim, intp_t* dims):
 
 
 cdef cnp.ndarray c_over(cnp.dtype kind, intp_t ndim, intp_t* dims, void* data, owner):
-    """An array over memory; it holds a reference to the owner."""
+    """An array over memory, with a reference to the owner of the memory."""
     array = c_wrap(kind, ndim, dims, data)
     cnp.set_array_base(array, owner)
     return array
@@ -175,7 +174,7 @@ cdef cnp.ndarray c_wrap(cnp.dtype kind, intp_t ndim, intp_t* dims, void* data):
 
 
 cdef cnp.ndarray c_memory(intp_t nbytes):
-    """Bytes of NumPy's, which asks for huge pages, and room to start at a cache line."""
+    """An array of bytes, with room to start at a cache line. NumPy asks for huge pages."""
     nbytes += SLACK
     return cnp.PyArray_SimpleNew(1, &nbytes, cnp.NPY_UINT8)
 
@@ -186,8 +185,8 @@ cdef void* c_start(cnp.ndarray memory) noexcept:
     return <void*> ((address + SLACK) // LINE * LINE)
 
 
-# Before an array are two bytes: how far behind the start of the allocated memory it is, and nearest
-# to it how many cache lines it has if its memory may be reused, or else 0.
+# Two bytes precede an array. The first is its distance from the start of the allocated memory. The
+# second is its number of cache lines if the memory may be reused, or else 0.
 
 
 cdef void* c_place(char* raw, intp_t lines) noexcept nogil:
@@ -252,8 +251,8 @@ cdef enum:
 cdef class Pool:
     """Pool of large pieces of memory.
 
-    Its memory, with what is on loan, never exceeds the most that was on loan at a time. Memory that
-    is unused for PATIENCE arrays is freed, so the memory of one huge batch does not stay.
+    Unused memory and memory on loan never exceed the greatest loan at any time. Memory that is
+    unused for PATIENCE arrays is freed, so the memory of one huge batch does not stay.
     """
 
     def __cinit__(self):
@@ -261,7 +260,7 @@ cdef class Pool:
         self.reference = weakref.ref(self)
 
     cdef Lease c_lease(self, intp_t nbytes):
-        """Uninitialised memory, as that of ``c_memory``, that returns here when the lease dies."""
+        """Uninitialised memory as of ``c_memory``, which returns here when the lease is deleted."""
         cdef Lease lease = Lease.__new__(Lease)
         cdef intp_t place, size = nbytes + SLACK
         self.arrays += 1
@@ -303,7 +302,7 @@ cdef class Pool:
 @cython.final
 @cython.no_gc
 cdef class Lease:
-    """Loan of memory to an array: the memory returns to its pool when the array dies."""
+    """Loan of memory to an array. The memory returns to the pool when the array is deleted."""
 
     def __dealloc__(self):
         cdef Pool pool = None if self.home is None else self.home()

@@ -1,12 +1,12 @@
-"""Copies of large values into a batch: by several cores, and past the caches for large batches.
+"""Copies of large values into a batch, by several cores, and past the caches for large batches.
 
-Rows of columns that lie in a block of their own, and values that are found one by one or put
-together of frames. Each large copy starts the threads that it needs and waits for them. That takes
-10 to 20 us each, where the smallest copy that is shared takes 400, so there is no pool of threads
-to repair after a fork or to stop when the program ends.
+Large values are rows of columns with a block of their own, single values, and stacks of frames. A
+large copy starts its threads and waits for them. A thread costs 10 to 20 us, and the smallest copy
+with threads takes 400 us. So no pool of threads is needed, which forks and the end of the program
+would complicate.
 
-Compiled because it is what a batch of images costs; the threads are the system's and run without
-the interpreter. Not here: columns of records (``_rows.gather``), and the loops over bytes
+Compiled because such copies are the main cost of a batch of images. The threads run without the
+interpreter. Not here: columns of records (``_rows.gather``), and the loops over bytes
 (``copying``).
 """
 
@@ -25,7 +25,7 @@ cdef extern from "Python.h":
 cdef extern from *:
     """
     #if defined(_WIN32)
-    /* No threads: one core does all. */
+    /* Without threads: one core copies everything. */
     typedef int cpprb_thread;
     typedef int cpprb_signals;
     #define cpprb_start(thread, run, argument) ((void)(thread), (void)(run), (void)(argument), -1)
@@ -43,7 +43,7 @@ cdef extern from *:
     #define cpprb_start(thread, run, argument) pthread_create(thread, NULL, run, argument)
     #define cpprb_join(thread) ((void)pthread_join(thread, NULL))
 
-    /* Signals are for the threads of the program: those that are started here take none. */
+    /* Threads of this module block all signals, which are for the threads of the program. */
     static inline void cpprb_block(sigset_t *before)
     {
         sigset_t all;
@@ -52,7 +52,7 @@ cdef extern from *:
     }
     #define cpprb_unblock(before) ((void)pthread_sigmask(SIG_SETMASK, before, NULL))
 
-    /* Those that this process may use, by the mask of its scheduler where there is one. */
+    /* The cores that this process may use, by the scheduler's mask where the system has one. */
     static int cpprb_cores(void)
     {
     #if defined(__linux__) && defined(CPU_COUNT)
@@ -75,11 +75,11 @@ cdef extern from *:
     int cpprb_cores() nogil
 
 cdef enum:
-    MOST = 64                    # threads at one copy
-    BY_DEFAULT = 4               # more do not copy faster: memory is not
+    MOST = 64                    # most threads of a copy
+    BY_DEFAULT = 4               # default; more threads are no faster, as memory is the limit
 
-cdef intp_t wanted = 0               # threads; 0: as many as there are cores, up to BY_DEFAULT
-cdef intp_t share_nbytes = 1 << 21   # the least that a thread is given
+cdef intp_t wanted = 0               # threads; 0: the number of cores, up to BY_DEFAULT
+cdef intp_t share_nbytes = 1 << 21   # smallest number of bytes of a thread
 
 
 cdef struct Share:
@@ -143,14 +143,14 @@ def get_num_threads():
 
 
 def share_from(intp_t nbytes):
-    """Set the least number of bytes that a thread is given, for tests; the number before."""
+    """Set the smallest number of bytes of a thread, for tests; returns the previous number."""
     global share_nbytes
     before, share_nbytes = share_nbytes, nbytes
     return before
 
 
 def _read_default(given):
-    """The number of threads that the environment asks for; 0 if it asks for none."""
+    """The number of threads in the environment variable; 0 for an empty one."""
     if not given:
         return 0
     if not given.isdecimal() or int(given) < 1:
@@ -163,7 +163,7 @@ wanted = by_default
 
 
 cdef intp_t c_limit() noexcept nogil:
-    """The most threads that copy."""
+    """The greatest number of threads of a copy."""
     return wanted if wanted else max(1, min(cpprb_cores(), BY_DEFAULT))
 
 
@@ -174,11 +174,11 @@ cdef void* c_run(void* argument) noexcept nogil:
 
 
 cdef void c_share(Job job, const void* work, intp_t n, intp_t nbytes) noexcept nogil:
-    """Do n items, of so many bytes in all, on as many cores as are worth it.
+    """Do n items, of ``nbytes`` in all, with a number of threads that fits the bytes.
 
-    What a thread that cannot be started should do is done by the caller. A caller that holds the
-    interpreter lock does all: its copy is a small one, and modules built for tracing would have the
-    threads wait for the lock, and the caller for them.
+    If a thread cannot be started, the caller does its items. A caller that holds the interpreter
+    lock does all items: its copy is small, and in modules built for tracing the threads would wait
+    for the lock.
     """
     cdef Share[MOST] shares
     cdef cpprb_thread[MOST] threads
@@ -204,30 +204,30 @@ cdef void c_share(Job job, const void* work, intp_t n, intp_t nbytes) noexcept n
             c_run(&shares[k])
 
 
-cdef intp_t past_caches = CACHED_NBYTES  # batches that are larger are written so
+cdef intp_t past_caches = CACHED_NBYTES  # larger batches are written past the caches
 
 
-cdef struct Gathering:       # of blocks
+cdef struct Gathering:       # arguments of ``c_gather_part``
     const Block* blocks
     intp_t count
     bint streams
 
 
-cdef struct Placing:         # of values
+cdef struct Placing:         # arguments of ``c_place_part``
     const Values* values
     intp_t n
     bint streams
 
 
 def stream_from(intp_t nbytes):
-    """Set which batches are written past the caches, for tests; the number before."""
+    """Write larger batches past the caches, for tests; returns the previous number."""
     global past_caches
     before, past_caches = past_caches, nbytes
     return before
 
 
 cdef inline bint c_is_past_caches(intp_t nbytes) noexcept nogil:
-    """Whether a batch of so many bytes is written past the caches."""
+    """Whether a batch of ``nbytes`` is written past the caches."""
     return STREAMS and nbytes > past_caches
 
 
@@ -264,10 +264,10 @@ cdef void c_gather_part(const void* work, intp_t start, intp_t stop) noexcept no
 
 
 cdef void c_gather_values(const Values* values, intp_t n, bint beside_actors) noexcept nogil:
-    """Copy n values, or put them together.
+    """Copy n values, or make them of their frames.
 
-    ``beside_actors`` this thread works alone, unless the program has chosen a number of threads. Actors
-    need the other cores: a second thread waits for one, and takes a third more of processor time.
+    With ``beside_actors`` and the default number of threads, the calling thread works alone. Actors
+    need the other cores: a second thread would wait for one, and cost a third more processor time.
     """
     cdef Placing work
     work.values, work.n, work.streams = values, n, c_is_past_caches(n * values.nbytes)
@@ -300,7 +300,7 @@ cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nog
         elif values.outer != 1:
             c_interleave(to, frames, values.depth, values.outer, values.inner)
         else:
-            for i in range(values.depth):  # mostly of rows that follow one another
+            for i in range(values.depth):  # mostly frames of consecutive rows
                 if placing.streams and values.inner >= PIECE:
                     c_stream_ahead(to + i * values.inner, frames[i], frames[i], values.inner)
                 else:
@@ -312,7 +312,7 @@ cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nog
 cdef inline void c_place(
     char* to, const char* value, const char* following, intp_t nbytes, bint streams
 ) noexcept nogil:
-    """Copy a value while the following one is fetched."""
+    """Copy a value while the following value is fetched into the cache."""
     if nbytes < PIECE or nbytes > LONGEST and not streams:
         c_copy(to, value, nbytes)
     elif streams:

@@ -1,8 +1,8 @@
-"""Two clocks that all processes of a machine share: nanoseconds that never go back.
+"""Two monotonic clocks in nanoseconds, common to all processes of a machine.
 
-``c_clock`` is read with every row that is added to shared memory, so it is the system's fastest: on
-Linux it moves on every 4 ms or less, and reading it takes 5 ns. ``c_fine_clock`` tells rows of several
-processes apart: reading it takes some 25 ns.
+``c_clock`` is read for every row that is added to shared memory, so it is the system's fastest: on
+Linux it advances at least every 4 ms, and a read takes 5 ns. ``c_fine_clock`` orders the rows of
+several processes: a read takes about 25 ns.
 """
 
 from cpprb_like._c.typedefs cimport int64_t

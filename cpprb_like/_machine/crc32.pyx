@@ -1,10 +1,10 @@
 """CRC-32, the checksum of zlib, at the speed of memory on processors with carry-less products.
 
-zlib sums up 1 to 2 GB/s, which is slower than a file is read. The remainder of a long polynomial is
-found by folding: 64 bytes are multiplied into the next 64 by two constants, powers of x modulo the
-polynomial, so four products run side by side. What is left of 16 bytes is reduced after Barrett.
-On other machines, and for less than 64 bytes, zlib does it. CRC-32C, that of TFRecord, goes byte
-by byte.
+zlib sums 1 to 2 GB/s, which is slower than reading a file. Here the remainder of a long polynomial is
+computed by folding: 64 bytes are multiplied into the next 64 by two constants, powers of x modulo the
+polynomial, so four products run in parallel. The last 16 bytes are reduced after Barrett. On other
+machines, and for less than 64 bytes, zlib is used. CRC-32C, the checksum of TFRecord, is computed
+byte by byte.
 
 Source: Gopal, Ozturk, Guilford et al. (2009), "Fast CRC Computation for Generic Polynomials Using
 PCLMULQDQ Instruction", for bits in reflected order.
@@ -35,7 +35,7 @@ cdef extern from *:
         return _mm_loadu_si128((const __m128i *)from);
     }
 
-    /* Both halves of 16 bytes, moved on by the powers of x that the constants are, and added to others. */
+    /* Both halves of 16 bytes, multiplied by the powers of x in the constants, and added to the next. */
     CRC_TARGET static inline __m128i crc_fold_into(__m128i value, __m128i constants, __m128i next)
     {
         __m128i low = _mm_clmulepi64_si128(value, constants, 0x00);
@@ -90,7 +90,7 @@ cdef bint FOLDS = crc_can_fold()
 
 
 def crc32(const uint8_t[::1] data not None, uint32_t value=0):
-    """The same as ``zlib.crc32(data, value)``. It runs without the interpreter lock."""
+    """``zlib.crc32(data, value)``, computed without the interpreter lock."""
     cdef size_t n = <size_t> data.shape[0]
     cdef size_t folded = n & ~<size_t> 15
     if not FOLDS or n < LEAST:
@@ -118,7 +118,7 @@ c_fill_table()
 
 
 def crc32c(const uint8_t[::1] data not None):
-    """The checksum CRC-32C of some bytes, which no module of Python has. Cost: some 2 ns a byte.
+    """The checksum CRC-32C of bytes, which Python's modules lack. Cost: about 2 ns a byte.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""File locks, names of files that change in one step, and names that are on the disk.
+"""File locks, atomic renames, and synchronisation with the disk.
 
-The one place that calls ``flock`` and renames files. Some file systems refuse these calls. Not
-here: which files are locked, replaced and synchronised (``_files.file_maps``,
-``checkpoint._disk``, ``processes._folder``).
+Only this module calls ``flock`` and renames files. Some file systems refuse these calls. Not here:
+the choice of files to lock, replace and synchronise (``_files.file_maps``, ``checkpoint._disk``,
+``processes._folder``).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ __all__ = [
     "unlock",
 ]
 
-LOCKED_BYTE = 1 << 62  # where Windows locks a file: no file has a byte there
-# What network and user-space file systems answer to a call that they do not have.
+LOCKED_BYTE = 1 << 62  # place of the lock on Windows, beyond the end of any file
+# Errors of network and user-space file systems for calls that they do not support.
 REFUSED = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def sync_folder(path: Path) -> None:
-    """Return when the names of the files in a folder are on the disk, where a system has that.
+    """Synchronise the names of the files in a folder with the disk, except on Windows.
 
-    A ``RuntimeWarning`` says what may be lost where the file system refuses it.
+    A file system that refuses the call causes a ``RuntimeWarning``.
     """
     if sys.platform == "win32":
         return
@@ -61,7 +61,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Return when a file, or the names in a folder, are on the disk."""
+    """Synchronise a file, or the names in a folder, with the disk."""
     if path.is_dir():
         sync_folder(path)
         return
@@ -70,10 +70,10 @@ def sync(path: Path) -> None:
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file; false if another open file has its lock.
+    """Lock an open file; false if another open file has the lock.
 
-    The lock lasts as long as the open file: the system releases it however a process ends.
-    ``OSError`` with a number of ``REFUSED`` where the file system has no locks.
+    The lock lasts as long as the open file: the system releases the locks of a killed process.
+    ``OSError`` with a number in ``REFUSED`` where the file system has no locks.
     """
     try:
         if sys.platform == "win32":
@@ -90,19 +90,19 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Release a lock although a forked child has the file open too; Windows does it on closing."""
+    """Release a lock, even if a forked child has the file open too; no effect on Windows."""
     if sys.platform != "win32":
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def rename(old: Path, new: Path) -> None:
-    """Give a file or a folder another name in one step; a file that has the name is replaced."""
+    """Rename a file or a folder atomically, and replace a file that has the new name."""
     old.replace(new)
 
 
 def name_new(unfinished: Path, path: Path) -> None:
-    """Give a file a name that no file has, in one step; ``FileExistsError`` if one has it.
+    """Give a file a new name atomically; ``FileExistsError`` if a file has the name.
 
     The file may keep its old name too.
     """
@@ -113,7 +113,7 @@ def name_new(unfinished: Path, path: Path) -> None:
             os.link(unfinished, path)
     except FileExistsError:
         raise FileExistsError(f"{path} exists: another program has just created it") from None
-    except FileNotFoundError:  # the folder was removed, or the file was
+    except FileNotFoundError:  # the folder or the file was removed
         raise
     except OSError:  # a file system without links
         with path.open("xb"):
@@ -123,10 +123,10 @@ def name_new(unfinished: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, is_new: bool = False) -> Iterator[Path]:
-    """A path for a new file that takes the name ``path`` in one step, once it is complete.
+    """A path for a new file that is renamed to ``path`` atomically at the end of the block.
 
-    With ``is_new``, ``FileExistsError`` is raised instead of replacing a file. The new file is
-    removed if an error is raised before it has its name.
+    With ``is_new`` a file at ``path`` is not replaced; ``FileExistsError`` is raised. If an error
+    is raised before the renaming, the new file is removed.
     """
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     try:

@@ -1,11 +1,11 @@
 """Locks across ``os.fork``: a child starts with all locks of the package free.
 
-A fork copies the memory of all threads, but only the forking thread goes on in the child. A call of
-another thread would stay half-done there, and its locks held for ever. So the forking thread first
-takes every lock of this package, in the order in which calls take them, and the lock of NumPy's
-global generator, which seeds buffers. Signals are blocked until the hooks of both processes have
-run: an exception of a signal handler would end a hook half-way. Not here: what the locks are for
-(``generators``, ``buffers._replay``, ``processes``).
+A fork copies the memory of all threads, but the child has only the forking thread. Unfinished calls
+of other threads would hold their locks in the child for ever. So the forking thread first takes
+every lock of this package, in the order of calls, and the lock of NumPy's global generator, which
+seeds buffers. Signals are blocked until the hooks of both processes have run, as an exception of a
+signal handler would interrupt a hook. Not here: what the locks guard (``generators``,
+``buffers._replay``, ``processes``).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from numpy.random.mtrand import get_bit_generator
 
 __all__ = ["BUFFER", "EPOCH", "GENERATOR", "INNERMOST", "OneProcess", "tell", "watch"]
 
-EPOCH, BUFFER, GENERATOR, INNERMOST = range(4)  # in the order in which calls take them
-TIMEOUT = 5.0  # seconds for all locks; the child replaces one that is held for longer
+EPOCH, BUFFER, GENERATOR, INNERMOST = range(4)  # levels of locks, in the order of calls
+TIMEOUT = 5.0  # seconds for all locks; the child replaces a lock that is held longer
 
 
 _watched: dict[tuple[int, int], weakref.ref[Any]] = {}
-_told: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
+_methods: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
 
 
-class _OfFork(threading.local):
+class _ForkState(threading.local):
     """State of a fork between its hooks, of the thread that forks."""
 
     def __init__(self) -> None:
@@ -42,37 +42,37 @@ class _OfFork(threading.local):
         self.mask: set[int | signal.Signals] | None = None  # None: no signal was blocked
 
 
-_ours = _OfFork()
+_state = _ForkState()
 
 
 def watch(lock: Any, level: int) -> None:
-    """Make sure that a lock is free in every child, as long as the lock exists.
+    """Make a lock free in every forked child, as long as the lock exists.
 
-    It is one of ``threading``, or has the same ``acquire``, ``release`` and ``_at_fork_reinit``.
+    The lock is one of ``threading``, or has ``acquire``, ``release`` and ``_at_fork_reinit``.
     """
     key = level, id(lock)
     if key not in _watched:
-        # Callbacks are one call of C each, ``pop(key, reference)``: of a Python function there, an
-        # exception of a signal handler would be lost.
+        # The callback is one C call, ``pop(key, reference)``: in a Python function, an exception of
+        # a signal handler would be lost.
         _watched[key] = weakref.ref(lock, partial(_watched.pop, key))
 
 
 def tell(method: Callable[[], None]) -> None:
-    """Call a method in every child, as long as its object exists; it does not raise."""
+    """Call a method in every forked child, as long as its object exists. It must not raise."""
     owner, function = method.__self__, method.__func__  # type: ignore[attr-defined]
-    _told[id(owner)] = weakref.ref(owner, partial(_told.pop, id(owner))), function
+    _methods[id(owner)] = weakref.ref(owner, partial(_methods.pop, id(owner))), function
 
 
 def _living() -> list[Any]:
-    """The locks, in the order in which they are taken."""
-    watch(get_bit_generator().lock, GENERATOR)  # it may be another one each time
-    known = _watched.copy()  # one atomic call: other threads may add locks
+    """The existing locks, in the order in which they are taken."""
+    watch(get_bit_generator().lock, GENERATOR)  # the global generator may have changed
+    known = _watched.copy()  # one atomic call, as other threads may add locks
     found = [known[key]() for key in sorted(known)]
     return [lock for lock in found if lock is not None]
 
 
 def _before() -> None:
-    _ours.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    _state.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     if "numpy.ma" in sys.modules:
         # NumPy imports it in the first ``np.unique``. This waits for a thread that is doing so; the
@@ -81,17 +81,17 @@ def _before() -> None:
     until = time.monotonic() + TIMEOUT
     for lock in _living():
         acquire = methodcaller("acquire", timeout=max(0.0, until - time.monotonic()))
-        # One call of C: a signal that another thread got is not handled before the lock is noted.
-        _ours.taken.extend(filter(acquire, (lock,)))
+        # One C call: no signal handler can run between taking and recording the lock.
+        _state.taken.extend(filter(acquire, (lock,)))
 
 
 def _give_back() -> None:
-    taken, _ours.taken = _ours.taken, []
+    taken, _state.taken = _state.taken, []
     list(map(methodcaller("release"), reversed(taken)))
 
 
 def _unblock() -> None:
-    mask, _ours.mask = _ours.mask, None
+    mask, _state.mask = _state.mask, None
     if mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -102,12 +102,12 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    taken = {id(lock) for lock in _ours.taken}
+    taken = {id(lock) for lock in _state.taken}
     for lock in _living():
         if id(lock) not in taken:
             lock._at_fork_reinit()
     _give_back()
-    for ref, function in _told.copy().values():
+    for ref, function in _methods.copy().values():
         owner = ref()
         if owner is not None:
             function(owner)
@@ -119,9 +119,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class OneProcess:
-    """A reentrant lock that only the process that made it can take; others get ``RuntimeError``.
+    """A reentrant lock that only the process that made it can take.
 
-    It guards what a forked child shares with its parent without a lock between processes.
+    Other processes get ``RuntimeError``. The lock guards memory that a forked child shares.
     """
 
     def __init__(self, refusal: str) -> None:
@@ -131,12 +131,12 @@ class OneProcess:
         watch(self._lock, BUFFER)
 
     def close(self, refusal: str) -> None:
-        """Refuse the lock to all callers from now on."""
+        """Refuse the lock to all later callers."""
         with self._lock:
             self._process, self._refusal = -1, refusal
 
     def check(self) -> None:
-        """Raise what taking it would raise in this process."""
+        """Raise ``RuntimeError`` if this process cannot take the lock."""
         if os.getpid() != self._process:
             raise RuntimeError(self._refusal)
 

@@ -19,7 +19,7 @@ OF_NUMPY = (
     np.random.Generator,
     np.random.RandomState,
 )
-MOST_NESTED = 8  # lists in lists
+MOST_NESTED = 8  # nested lists
 
 Seed = int | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
 
@@ -27,8 +27,8 @@ Seed = int | np.random.SeedSequence | np.random.BitGenerator | np.random.Generat
 def generator(seed: Seed) -> np.random.Generator:
     """The generator of a buffer.
 
-    Without a seed it is seeded from NumPy's global state, so that ``np.random.seed`` controls it; a
-    ``Generator`` is taken as it is.
+    Without a seed the generator is seeded from NumPy's global state, so ``np.random.seed`` controls
+    it. A ``Generator`` is used as it is.
     """
     if seed is None:
         words = np.random.randint(0, 2**32, size=4, dtype=np.uint32)
@@ -43,11 +43,10 @@ def generator(seed: Seed) -> np.random.Generator:
 
 
 def read_seed(name: str, seed: Any) -> Any:
-    """A seed that NumPy can read: what it knows itself, an integer, or nested lists of integers.
+    """A seed that NumPy can read: a seed of NumPy's classes, an integer, or lists of integers.
 
-    NumPy descends into whatever has items until the stack of the process is full: a list that
-    holds itself, and a matrix, each row of which is a matrix again. Raises ``TypeError`` that names
-    the argument.
+    NumPy itself overflows the stack for a list that contains itself, and for a matrix, whose rows
+    are matrices. Raises ``TypeError`` that names the argument.
     """
     if seed is None or isinstance(seed, OF_NUMPY):
         return seed
@@ -60,7 +59,7 @@ def read_seed(name: str, seed: Any) -> Any:
 
 
 def _integers(seed: Any, depth: int) -> Any:
-    """Integers, or lists of them; ``TypeError`` for anything else, and too deep ones."""
+    """Integers or lists of integers; ``TypeError`` for other values and for deep lists."""
     if type(seed) is np.ndarray:
         if seed.ndim > 1 and not seed.size:
             raise TypeError("no integers, in any number of lists")

@@ -1,6 +1,6 @@
-"""How much memory the machine has free, limits of a container included.
+"""Free memory of the machine, limits of a container included.
 
-A figure that the operating system does not give counts as no limit.
+A figure that the operating system lacks counts as no limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if sys.platform != "win32":
 
 __all__ = ["CHECKED_NBYTES", "available_nbytes", "format_nbytes", "require"]
 
-CHECKED_NBYTES = 1 << 26  # least request that is compared: the comparison reads several files
+CHECKED_NBYTES = 1 << 26  # smallest request that is checked: a check reads several files
 
 
 def require(nbytes: int, what: str) -> None:
@@ -33,7 +33,7 @@ def require(nbytes: int, what: str) -> None:
 
 
 def available_nbytes() -> int:
-    """Bytes that a process can use now without making the system swap or kill."""
+    """Bytes that a process can use now without swapping or a kill by the system."""
     found = [
         figure
         for figure in (_from_system(), _from_container(), _from_limit())
@@ -44,7 +44,7 @@ def available_nbytes() -> int:
 
 def format_nbytes(nbytes: int) -> str:
     """A number of bytes as text: ``"1.5 GiB"``."""
-    amount = float(min(nbytes, 1 << 1000))  # wider ints are no floats
+    amount = float(min(nbytes, 1 << 1000))  # greater integers cannot become floats
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
             return f"{nbytes} B" if unit == "B" else f"{amount:.1f} {unit}"
@@ -53,7 +53,7 @@ def format_nbytes(nbytes: int) -> str:
 
 
 def _from_system() -> int | None:
-    if sys.platform == "win32":  # it refuses what it cannot give when it is asked
+    if sys.platform == "win32":  # an allocation beyond the limit fails there
         return None
     meminfo = _read("/proc/meminfo")
     if meminfo is not None:
@@ -69,7 +69,7 @@ def _from_system() -> int | None:
 def _from_container() -> int | None:
     """Bytes that the control group of this process still allows (Linux, version 2 or 1).
 
-    Unused pages of files count as free: the system drops them when it needs space.
+    Inactive pages of files count as free, as the system can drop them.
     """
     for folder, limit_name, usage_name in (
         ("/sys/fs/cgroup", "memory.max", "memory.current"),

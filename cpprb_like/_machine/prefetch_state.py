@@ -1,9 +1,9 @@
 """Prefetch state: generators and samplers as they were before the oldest batch not yet returned.
 
-A save, a pickle and a copy describe the program, which has not seen the batches that wait. The
-thread records, before each draw, the state of what the draw changes. Savers read the oldest record;
-live objects are never set back. Elsewhere: the thread (``buffers._prefetch``), and the list of the
-objects that a draw changes (``Source._draw_states``).
+A save, a pickle and a copy must not include draws of batches that were not returned. So the thread
+records, before each draw, the state of the objects that the draw changes. Savers read the oldest
+record; live objects are never set back. Not here: the thread (``buffers._prefetch``), and the list
+of the objects that a draw changes (``Source._draw_states``).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ import numpy as np
 
 from cpprb_like._machine import waiting
 
-States = Iterable[tuple[object, dict[str, Any]]]  # of a generator its state, else attributes
+States = Iterable[tuple[object, dict[str, Any]]]  # an object, and its attributes or state
 T = TypeVar("T")
 
 
 class DrawCanceledError(Exception):
-    """A draw that waits, as for a rate limiter, is no longer wanted."""
+    """Raised in a waiting draw, such as one at a rate limiter, that is no longer wanted."""
 
 
 class Draw:
-    """One draw: the states before it by ``id`` of their object, and later its result."""
+    """One draw: states before the draw by ``id`` of the object, and later the result."""
 
     def __init__(self, generation: int, *, ahead: bool) -> None:
         self.generation, self.ahead = generation, ahead
         self.number = next(_numbers)
         self.states: dict[int, tuple[object, dict[str, Any]]] = {}
-        self.kind: Any = None  # of the result; None until there is one
+        self.kind: Any = None  # kind of the result; None before the result
         self.value: Any = None
 
 
@@ -48,19 +48,19 @@ class _Here(threading.local):
 class PrefetchState:
     """Draws of one thread whose batches were not yet returned.
 
-    The order of steps replaces a lock. A draw is in ``draws`` with its states before it begins.
-    Savers first read the live state, then ``state_before``. If they find no draw there, none had
-    begun when the live state was read.
+    The order of steps replaces a lock. A draw is in ``draws``, with its states, before it begins.
+    Savers first read the live state, then ``state_before``. Without a draw there, no draw had begun
+    when the live state was read.
     """
 
     def __init__(self, states: Callable[[], States]) -> None:
         self.states = states
-        self.draws: deque[Draw] = deque()  # the oldest first; the last may have no result yet
-        # Held during a draw, except while it sleeps, and before locks of buffers. A signal handler
-        # may restore the source.
+        self.draws: deque[Draw] = deque()  # oldest first; the last may have no result yet
+        # Held during a draw, except in sleeps, and taken before locks of buffers. Reentrant, as a
+        # signal handler may restore the source.
         self.turn = threading.RLock()
-        self.generation = 0  # draws of another one are void: their source was restored
-        self.asked: float | None = None  # since when a caller waits for the oldest draw
+        self.generation = 0  # draws of an older generation are void: the source was restored
+        self.asked: float | None = None  # time since which a caller waits for the oldest draw
         self.copies: dict[int, np.random.Generator] = {}
 
     def void(self) -> None:
@@ -80,17 +80,17 @@ class PrefetchState:
             _here.current = outer
 
 
-opened: dict[int, PrefetchState] = {}  # by ``id``: those whose draws are wanted
+opened: dict[int, PrefetchState] = {}  # states of wanted draws, by ``id``
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=opened.clear)  # where no thread draws ahead
+    os.register_at_fork(after_in_child=opened.clear)  # a child has no drawing thread
 _here = _Here()
 _numbers = itertools.count()  # order of the draws of all threads
 
 
 def wanted_since(began: float) -> float | None:
-    """When a caller began to wait for the current draw, which began to wait at ``began``.
+    """Time at which a caller began to wait for the current draw, at the earliest ``began``.
 
-    None for a draw ahead whose batch no caller waits for. Times are those of ``time.monotonic``.
+    None for a draw ahead without a waiting caller. Times are those of ``time.monotonic``.
     """
     owner, draw = _here.current or (None, None)
     if owner is None or draw is None or not draw.ahead:
@@ -100,7 +100,7 @@ def wanted_since(began: float) -> float | None:
 
 
 def sleep(seconds: float) -> None:
-    """Sleep with the turn released. Raises ``DrawCanceledError`` if the draw is not wanted."""
+    """Sleep with the turn released; ``DrawCanceledError`` if the draw is not wanted any more."""
     if _here.current is None:
         waiting.sleep(seconds)
         return
@@ -115,7 +115,7 @@ def sleep(seconds: float) -> None:
 
 
 def state_before(element: object) -> dict[str, Any] | None:
-    """State of an object before the oldest draw that changed it; None if there is no such draw."""
+    """State of an object before the oldest draw that changed it; None without such a draw."""
     found = {
         draw.number: draw.states[id(element)][1]
         for owner in opened.copy().values()
@@ -140,7 +140,7 @@ def _drawing(elements: Iterable[object]) -> list[PrefetchState]:
 
 
 def without_prefetch(element: T) -> T:
-    """A generator or sampler for a pickle: from before the oldest draw, a copy if draws change it.
+    """A generator or sampler for a pickle: the object, or a copy from before the oldest draw.
 
     Sources that share a generator share its copy. Attributes of a sampler are not copied.
     """

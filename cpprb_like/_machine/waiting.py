@@ -1,7 +1,7 @@
 """``wait_until``: polls a condition with short sleeps, until it is true or the time is out.
 
-The waiting process needs no wake-up call, so the death of another one never blocks it. Not here:
-the conditions (``limiters``, ``processes``).
+No other process has to wake the waiting one, so the death of a process never blocks another. Not
+here: the conditions (``limiters``, ``processes``).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ __all__ = ["EDIT_PATIENCE", "LOOK_PATIENCE", "PATIENCE", "PAUSE", "sleep", "wait
 
 Found = TypeVar("Found")
 
-PATIENCE = 10.0  # seconds: for a process that publishes, or that writes over rows that are read
-EDIT_PATIENCE = 1.0  # seconds: for an edit, which takes 20 ms a million rows
-LOOK_PATIENCE = 0.015  # seconds: for a lock that another process takes only to look at it
-PAUSE = 0.01  # seconds between looks that cost more than a few microseconds
-YIELDING = 100e-6  # seconds in which the processor is only yielded: a batch of CartPole
-SHORTEST, LONGEST = 50e-6, 2e-3  # seconds of a sleep
+PATIENCE = 10.0  # seconds to wait for a publisher, or for rows that are not overwritten
+EDIT_PATIENCE = 1.0  # seconds to wait for an edit, which takes 20 ms a million rows
+LOOK_PATIENCE = 0.015  # seconds to wait for a lock that another process only tests
+PAUSE = 0.01  # seconds between tests that cost more than a few microseconds
+YIELDING = 100e-6  # first seconds of a wait, without sleeps: the time of a batch of CartPole
+SHORTEST, LONGEST = 50e-6, 2e-3  # limits of a sleep in seconds
 PART = 0.1  # length of a sleep as a part of the time waited so far, within these limits
 
 _yield: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0.0))
 
 
 def sleep(seconds: float) -> None:
-    """Sleep; of 0 seconds yield the processor."""
+    """Sleep, or yield the processor for 0 seconds."""
     if seconds:
         time.sleep(seconds)
     else:
@@ -44,11 +44,11 @@ def wait_until(
     since: Callable[[], float | None] | None = None,
     sleep: Callable[[float], None] = sleep,
 ) -> Found:
-    """Look again and again until something true is found, which is returned.
+    """Call ``look()`` until its result is true, and return the result.
 
-    The first look comes before all waits. After ``timeout`` seconds, None for no end, the error
-    of ``why()`` is raised; without it what the last look found is returned. The time-out counts
-    from ``since()`` on, by ``time.monotonic``; None for never yet. ``sleep(0.0)`` yields.
+    The first call comes before all waits. After ``timeout`` seconds (None: no limit), the error of
+    ``why()`` is raised; without ``why`` the last result is returned. The time-out counts from the
+    time ``since()`` of ``time.monotonic``, and not while that is None. ``sleep(0.0)`` yields.
     """
     began = time.monotonic()
     while True:

@@ -4,18 +4,18 @@ from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
 
 
 cdef class Counters:
-    cdef readonly object memory          # keeps the words alive
+    cdef readonly object memory          # owner of the words
     cdef readonly intp_t lines           # writers first, then readers
     cdef readonly intp_t writers
-    cdef int64_t* words                  # WORDS for each line
-    cdef volatile int64_t* used          # of each line, whether it was ever used
-    cdef int64_t* base                   # of the line after the last
+    cdef int64_t* words                  # WORDS words for each line
+    cdef volatile int64_t* used          # for each line: whether it was ever used
+    cdef int64_t* base                   # words of the line after the last
     cdef float64_t samples_per_insert
     cdef float64_t min_size
     cdef float64_t min_diff
     cdef float64_t max_diff
-    cdef list turns                      # of this process that wait, in the order in which they began
-    cdef int64_t overtaken[2]            # of inserts, of samples: time up to which no call goes first
+    cdef list turns                      # waiting turns of this process, oldest first
+    cdef int64_t overtaken[2]            # inserts, samples: turns that began up to this time have no precedence
     cdef intp_t generation               # forks since these counters were made
 
     cdef int c_check(self, intp_t line, int64_t n) except -1
@@ -32,14 +32,14 @@ cdef class Turn:
     cdef intp_t line
     cdef readonly int64_t n
     cdef bint begun                      # whether the items are announced
-    cdef bint wanted                     # whether a caller waits for this call, see ``prefetch_state``
-    cdef int64_t since                   # time at which the call began to wait, 0 if it does not
-    cdef int64_t now                     # time of its last look
-    cdef readonly int64_t behind         # items of the call that goes first, 0 if none does
-    cdef int64_t oldest                  # that call, by the time at which it began to wait
-    cdef int64_t done                    # calls of the other side when this one stepped back, ...
-    cdef int64_t stepped_back            # ... at this time
-    cdef intp_t generation               # of the counters, when the call began
+    cdef bint wanted                     # whether a caller waits for the result, see ``prefetch_state``
+    cdef int64_t since                   # time at which the wait began, 0 without a wait
+    cdef int64_t now                     # time of the last try
+    cdef readonly int64_t behind         # items of the turn that has precedence, 0 without one
+    cdef int64_t oldest                  # time at which the wait of that turn began
+    cdef int64_t done                    # items done by the other side when this turn stepped back
+    cdef int64_t stepped_back            # time at which this turn stepped back
+    cdef intp_t generation               # generation of the counters when the call began
 
     cdef int c_leave(self) except -1
     cdef int c_close(self) except -1

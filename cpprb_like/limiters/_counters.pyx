@@ -1,11 +1,11 @@
 """``Counters``: counts of inserted and sampled rows, and whether a limiter allows more.
 
-Each writer and each reader has a line of words of its own, to which no other one writes: so no
-lock is needed, and none is left behind by a process that is killed. A call is a ``Turn``. It
-announces its items first, and looks at the sums of all lines then. Of two calls that race at least
-one sees the other, so limits hold exactly. Whatever ends a call takes its announcement back.
-Compiled because it stands before every step, and because calls of threads must not see one
-another in the middle: it holds the interpreter lock, and no signal handler runs in it.
+Each writer and each reader has its own line of words, which only its owner writes. So no lock is
+needed, and a killed process leaves none. A call is a ``Turn``: the items are announced first, and
+then compared with the sums of all lines. Of two simultaneous calls at least one sees the other, so
+limits hold exactly. The end of a call, by whatever cause, takes back its announcement. Compiled as
+every step calls this module, and as a call must be atomic: the interpreter lock is held, and no
+signal handler runs.
 
 Not here: waiting (``_gates``), and where the words lie (on the heap, or in a file).
 """
@@ -23,19 +23,19 @@ cnp.import_array()
 
 cdef enum:
     # The words of a line: one cache line.
-    BEGUN        # items of all calls, those that are at work included
-    DONE         # items of the calls that have ended
-    ROWS         # of a writer: rows that are held now
-    WAITS        # calls that had to wait
-    WAITED       # nanoseconds that they waited
-    SINCE        # when the call began to wait that waits now, 0 if none does
-    WANTED       # items of the call that waits; negative while no caller wants its batch yet
-    LAST         # when the last call ended
+    BEGUN        # items of all calls, unfinished calls included
+    DONE         # items of finished calls
+    ROWS         # rows that a writer holds now
+    WAITS        # finished calls that had to wait
+    WAITED       # nanoseconds of their waits
+    SINCE        # time at which the present wait began, 0 without one
+    WANTED       # items of the waiting call; negative while no caller wants its batch
+    LAST         # time at which the last call ended
     WORDS
 
 cdef enum:
-    # The words of the line after the last: counts from which the limiter counts. Behind it are lines
-    # with a word for each line above: whether it was ever used, as most are never read so.
+    # The words of the line after the last: the counts at which the limiter began. The words behind
+    # it say of each line whether it was ever used, so that unused lines are not read.
     BASE_INSERTS = 0
     BASE_SAMPLES = 1
 
@@ -46,24 +46,24 @@ cdef enum:
     HELD
     SAMPLES_BEGUN
     SAMPLES
-    WAITING      # lines of writers in which a call waits
-    SUMS = WAITING + 2   # and of readers
+    WAITING      # lines of writers with a waiting call; then lines of readers
+    SUMS = WAITING + 2
 
 cdef enum:
     # Nanoseconds for which older waits go first while nothing changes.
     COURTESY = 1_000_000_000
 
 
-# Sums of all lines; calls at work are announced and have not ended. ``balance`` is inserts *
-# samples_per_insert - samples, as the limiter counts.
+# Sums of all lines. ``inserts_at_work`` and ``samples_at_work`` are items of unfinished calls.
+# ``balance`` is inserts * samples_per_insert - samples since the limiter began.
 Totals = namedtuple("Totals", "inserts samples rows inserts_at_work samples_at_work balance")
-# What a line has waited; ``items`` are those of the call that waits now, ``last`` is the time at
-# which the last call ended. Both are 0 if there is no such call.
+# The waits of a line. ``items`` are those of the waiting call, ``last`` is the time at which the last
+# call ended; each is 0 without such a call.
 Waits = namedtuple("Waits", "calls nanoseconds items last rows")
 
 
 def shape_for(intp_t lines):
-    """The shape of the words of so many lines."""
+    """The shape of the words of ``lines`` lines."""
     return lines + 1 + (lines + WORDS - 1) // WORDS, WORDS
 
 
@@ -71,8 +71,8 @@ def shape_for(intp_t lines):
 cdef class Counters:
     """The counters of a limiter, with the numbers of ``RateLimiter``.
 
-    ``words``, of shape ``shape_for(writers + readers)`` and zeros at first, are written to. They
-    have a line for each writer, and then one for each reader.
+    ``words`` have the shape ``shape_for(writers + readers)`` and are zeros at first. They have a
+    line for each writer, then a line for each reader.
     """
 
     def __cinit__(
@@ -109,8 +109,8 @@ cdef class Counters:
     cdef void c_sum(self, int64_t* sums) noexcept:
         """Sum all lines.
 
-        A writer raises ROWS before DONE, and DONE is read before ROWS: a row that is being added
-        may count twice, and none is missed.
+        A writer raises ROWS before DONE, and DONE is read before ROWS. So a row that is being added
+        may count twice, and no row is missed.
         """
         cdef intp_t line
         cdef volatile int64_t* words
@@ -137,7 +137,7 @@ cdef class Counters:
         self.used[line] = 1
 
     cdef bint c_allows(self, bint sample, int64_t* sums, int64_t more) noexcept:
-        """Whether the items that were announced, and some more, are allowed."""
+        """Whether the announced items, and ``more`` items, are allowed."""
         cdef int64_t begun
         if sample:
             return sums[HELD] >= self.min_size and (
@@ -158,18 +158,18 @@ cdef class Counters:
         self.words[line * WORDS + ROWS] = rows
 
     def void(self, intp_t line):
-        """Take back announcements and the wait of a line whose owner has died.
+        """Cancel the announcements and the wait of a line whose owner has died.
 
-        No other process writes to the line now.
+        The caller makes sure that no other process writes to the line.
         """
         self.c_check(line, 0)
         self.words[line * WORDS + BEGUN] = self.words[line * WORDS + DONE]
         self.words[line * WORDS + SINCE] = 0
 
     cdef Turn c_first(self, intp_t line):
-        """Oldest waiting turn of this process in a line, or None.
+        """The oldest waiting turn of this process in a line, or None.
 
-        A turn whose result a caller waits for comes before the others.
+        Turns with a waiting caller come before turns of batches that are drawn ahead.
         """
         cdef Turn turn
         cdef Turn first = None
@@ -179,7 +179,7 @@ cdef class Counters:
         return first
 
     cdef int c_show(self, intp_t line) except -1:
-        """Write into a line which call waits there."""
+        """Write the first waiting call of a line to its words."""
         cdef Turn first = self.c_first(line)
         cdef int64_t* words = &self.words[line * WORDS]
         if first is None:
@@ -191,7 +191,7 @@ cdef class Counters:
         return 0
 
     cdef bint c_may_go_on(self, bint sample, int64_t* sums) noexcept:
-        """Whether a call that waits on a side is allowed by now."""
+        """Whether any waiting call of a side is allowed now."""
         cdef intp_t line
         cdef int64_t* words
         for line in range(self.writers if sample else 0, self.lines if sample else self.writers):
@@ -201,13 +201,12 @@ cdef class Counters:
         return False
 
     cdef bint c_steps_back(self, Turn turn, int64_t* sums, int64_t now):
-        """Whether a turn that is allowed lets another one of its side go first.
+        """Whether an allowed turn has to wait for an older turn of its side.
 
-        The turn that has waited longest goes first, or small ones would take each time what a larger
-        one waits for. Two exceptions keep both sides from waiting for each other. One is that the
-        other side waits and is not allowed to go on: only this turn may end that. A call there that
-        is allowed, and has not looked yet, is no such case. The other is that COURTESY has passed in
-        which the other side did nothing, or in which the oldest turn was allowed.
+        The turn with the longest wait has precedence; otherwise small turns would starve a larger
+        one. Two exceptions keep both sides from waiting for each other. First, the other side waits
+        and no call of it is allowed: then only this turn can end the wait. Second, COURTESY has
+        passed in which the other side did nothing, or in which the oldest turn was allowed.
         """
         cdef bint sample = turn.line >= self.writers
         cdef intp_t first = self.writers if sample else 0
@@ -248,14 +247,14 @@ cdef class Counters:
             self.void(line)
 
     def set_base(self, int64_t inserts, int64_t samples):
-        """Let the limiter count as if so many rows had been inserted and items sampled by now."""
+        """Set the counts of the limiter: the rows inserted and the items sampled until now."""
         cdef int64_t sums[SUMS]
         self.c_sum(sums)
         self.base[BASE_INSERTS] = sums[INSERTS] - inserts
         self.base[BASE_SAMPLES] = sums[SAMPLES] - samples
 
     def totals(self):
-        """What calls have done and do."""
+        """The sums of all lines: see ``Totals``."""
         cdef int64_t sums[SUMS]
         self.c_sum(sums)
         return Totals(
@@ -269,13 +268,13 @@ cdef class Counters:
         )
 
     def is_busy(self, intp_t line):
-        """Whether a call of the line has announced items and not done them yet, or waits."""
+        """Whether the line has an unfinished or a waiting call."""
         self.c_check(line, 0)
         cdef int64_t* words = &self.words[line * WORDS]
         return words[BEGUN] != words[DONE] or words[SINCE] != 0
 
     def waits(self, intp_t line, int64_t now):
-        """What a line has waited, at this time in nanoseconds."""
+        """The waits of a line at a time in nanoseconds: see ``Waits``."""
         self.c_check(line, 0)
         cdef int64_t* words = &self.words[line * WORDS]
         cdef int64_t since = words[SINCE]
@@ -293,8 +292,8 @@ cdef class Counters:
 cdef class Turn:
     """A call of ``add`` or ``sample`` at a limiter: announced, done, waiting, or none of these.
 
-    ``close`` ends it, or the end of the object where an interrupt came before that. ``line`` is
-    that of the writer or the reader, and n the number of rows or items.
+    ``close`` ends the turn. If an interrupt prevents that, the deletion of the object ends it.
+    ``line`` is the line of the writer or reader, n the number of rows or items.
     """
 
     def __cinit__(self, Counters counters not None, intp_t line, int64_t n):
@@ -309,8 +308,10 @@ cdef class Turn:
             self.c_close()
 
     def begin(self, int64_t now=0):
-        """Announce the items; false, and nothing is changed, if the limiter does not allow them, or
-        another call goes first, as at this time in nanoseconds.
+        """Announce the items at a time in nanoseconds.
+
+        Returns false, and changes nothing, if the limiter does not allow the items, or another turn
+        has precedence.
         """
         cdef int64_t sums[SUMS]
         cdef bint sample = self.line >= self.counters.writers
@@ -329,7 +330,7 @@ cdef class Turn:
         return True
 
     def wait(self, int64_t now, bint wanted):
-        """Note that the call waits; ``wanted`` is whether a caller waits for its result."""
+        """Begin a wait, or go on with one; ``wanted``: whether a caller waits for the result."""
         if not self.since:
             self.since = self.now = max(now, 1)
             self.counters.turns.append(self)
@@ -337,7 +338,7 @@ cdef class Turn:
         self.counters.c_show(self.line)
 
     cdef int c_leave(self) except -1:
-        """Note that the call waits no longer."""
+        """End the wait of this turn, if it waits."""
         cdef int64_t* words = &self.counters.words[self.line * WORDS]
         if self.since and self.generation == self.counters.generation:
             words[WAITS] += 1
@@ -348,7 +349,7 @@ cdef class Turn:
         return 0
 
     def end(self, int64_t now, held=None):
-        """The items have been added or drawn, at this time; ``held()`` is the buffer of a writer."""
+        """Count the items as done at a time; ``held()`` is the buffer of a writer."""
         if self.begun:
             if held is not None:
                 self.c_count(held)
@@ -360,9 +361,10 @@ cdef class Turn:
             self.counters.words[self.line * WORDS + LAST] = now
 
     def close(self, held=None):
-        """Take back announced items that were not done, and end the wait.
+        """Take back the announcement of items that were not done, and end the wait.
 
-        Rows of a call that was interrupted may be in the buffer ``held()``: they are counted.
+        The rows in the buffer ``held()`` are counted again, as an interrupted call may have added
+        some.
         """
         cdef bint was_cut = self.begun
         self.c_close()
@@ -370,7 +372,7 @@ cdef class Turn:
             self.c_count(held)
 
     cdef int c_count(self, held) except -1:
-        """Note how many rows the buffer of a writer holds; no Python code runs."""
+        """Update the number of rows in the buffer of a writer, without running Python code."""
         buffer = held()
         self.counters.set_rows(self.line, 0 if buffer is None else len(buffer.ring))
         return 0
