@@ -13,7 +13,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
@@ -91,18 +91,25 @@ def _written(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _opened(file: File) -> Iterator[tuple[IO[bytes], str]]:
-    """A file, open for reading, and its name in messages."""
+def _opened(file: File) -> Iterator[IO[bytes]]:
+    """A file, open for reading; errors of a reader get the name of the file."""
+    opened: AbstractContextManager[IO[bytes]]
     if isinstance(file, (str, os.PathLike)):
         given, path = as_path("file", file), _with_suffix(file)
         if not path.exists() and given.exists():
             path = given
-        with open_regular(path) as opened:
-            yield opened, str(path)
+        name, opened = str(path), open_regular(path)
     elif hasattr(file, "read") and hasattr(file, "seek"):
-        yield file, str(getattr(file, "name", "the file"))
+        name, opened = str(getattr(file, "name", "the file")), nullcontext(file)
     else:
         raise TypeError(f"file: expected a path or a binary file, got {file!r}")
+    with opened as readable:
+        try:
+            yield readable
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        except KeyError as error:
+            raise KeyError(f"{name}: {error.args[0]}") from None
 
 
 # ---------------------------------------------------------------------- writing
@@ -147,12 +154,16 @@ def save_transitions(buffer: Buffer, file: File, *, safe: bool) -> None:
     pairs = dict(schema.next_of)
     if safe or not n_rows or buffer.is_Nstep() or buffer.n_envs > 1:
         pairs = {}
+    cache = {
+        row: {name: np.asarray(rows[name][row]) for name in pairs}
+        for row in (np.flatnonzero(_breaks(rows, pairs)).tolist() if pairs else ())
+    }
     members: dict[str, Any] = {
         "safe": np.array(not pairs),
         "version": np.array(VERSION, np.int64),
         "data": {name: values for name, values in rows.items() if name not in pairs},
         "Nstep": np.array(buffer.is_Nstep()),
-        "cache": _cache_of(rows, pairs) if pairs else None,
+        "cache": cache if pairs else None,
         "next_of": np.array(list(pairs.values())) if pairs else None,
         ENDS: ends,
     }
@@ -176,14 +187,6 @@ def _write(file: IO[bytes], members: Mapping[str, Any]) -> None:
                 as_object = np.array(content, object)
                 npy.write_array_header_1_0(out, npy.header_data_from_array_1_0(as_object))
                 pickle.dump(as_object, out, protocol=4)
-
-
-def _cache_of(rows: Mapping[str, Array], pairs: Mapping[str, str]) -> dict[int, dict[str, Array]]:
-    """The next values that are not in the following row, by row."""
-    return {
-        row: {name: np.asarray(rows[name][row]) for name in pairs}
-        for row in np.flatnonzero(_breaks(rows, pairs)).tolist()
-    }
 
 
 def _breaks(rows: Mapping[str, Array], pairs: Mapping[str, str]) -> NDArray[np.bool_]:
@@ -230,25 +233,18 @@ class _Content:
 
 def load_transitions(buffer: Buffer, file: File) -> None:
     """Add the rows of a file to a buffer: see ``ReplayBuffer.load_transitions``."""
-    with _opened(file) as (opened, name):
-        try:
-            content = _examine(Archive(opened))
-            if content.is_nstep != buffer.is_Nstep():
-                with_or = "with" if content.is_nstep else "without"
-                raise ValueError(
-                    f"Nstep: the file was saved {with_or} it, by another kind of buffer"
-                )
-            if content.is_nstep and "discount" in set(buffer.columns) - set(buffer.fields):
-                raise ValueError(
-                    "Nstep: the file does not say over how many steps its rows are summed, which "
-                    "the column 'discount' needs"
-                )
-            first = max(0, content.n_rows - buffer.capacity)
-            rows = {field.name: _rows(field, content, first) for field in buffer.schema.fields}
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-        except KeyError as error:
-            raise KeyError(f"{name}: {error.args[0]}") from None
+    with _opened(file) as opened:
+        content = _examine(Archive(opened))
+        if content.is_nstep != buffer.is_Nstep():
+            with_or = "with" if content.is_nstep else "without"
+            raise ValueError(f"Nstep: the file was saved {with_or} it, by another kind of buffer")
+        if content.is_nstep and "discount" in set(buffer.columns) - set(buffer.fields):
+            raise ValueError(
+                "Nstep: the file does not say over how many steps its rows are summed, which the "
+                "column 'discount' needs"
+            )
+        first = max(0, content.n_rows - buffer.capacity)
+        rows = {field.name: _rows(field, content, first) for field in buffer.schema.fields}
     if content.n_rows:
         buffer._hold(True, _add, buffer, rows, _ends(buffer, rows, content, first))
 
@@ -284,19 +280,16 @@ def describe_transitions(file: File) -> Transitions:
     TypeError
         ``file`` is neither a path nor a file.
     OSError
-        It is not there, or cannot be read.
+        The file is missing, or cannot be read.
     MemoryError
-        A member unpacks to more than the memory that is free.
+        A member unpacks to more bytes than are free.
 
     Notes
     -----
-    Cost: in proportion to what it unpacks to; memory: at most three times as much.
+    Cost: proportional to the unpacked bytes; memory: at most three times these bytes.
     """
-    with _opened(file) as (opened, name):
-        try:
-            content = _examine(Archive(opened))
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
+    with _opened(file) as opened:
+        content = _examine(Archive(opened))
     fields = {field: (values.dtype, values.shape[1:]) for field, values in content.data.items()}
     return Transitions(content.n_rows, fields, tuple(content.next_of), content.is_nstep)
 
@@ -316,7 +309,12 @@ def _examine(archive: Archive) -> _Content:
     cache = archive.read("cache.npy", allow_object=True)
     if (not is_safe) != (cache is not None) or (is_safe and next_of is not None):
         raise ValueError(f"safe={is_safe} contradicts its cache and next_of")
-    names = [] if next_of is None else _names(next_of)
+    names: list[str] = []
+    if next_of is not None:
+        if not isinstance(next_of, np.ndarray) or next_of.dtype.kind != "U" or next_of.ndim != 1:
+            found = type(next_of).__name__
+            raise ValueError(f"'next_of.npy': expected texts or None, got {found}")
+        names = list(dict.fromkeys(next_of.tolist()))
     for name in names:
         if name not in data:
             raise ValueError(f"next_of: there is no field {name!r}")
@@ -349,13 +347,6 @@ def _single(archive: Archive, name: str) -> int:
             f"'{name}.npy': expected one integer or bool, got {found.dtype} of shape {found.shape}"
         )
     return int(found)
-
-
-def _names(found: Any) -> list[str]:
-    """The distinct names in the member ``next_of``."""
-    if not isinstance(found, np.ndarray) or found.dtype.kind != "U" or found.ndim != 1:
-        raise ValueError(f"'next_of.npy': expected texts or None, got {type(found).__name__}")
-    return list(dict.fromkeys(found.tolist()))
 
 
 def _arrays(found: Any, where: str) -> dict[str, Array]:

@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -166,18 +166,13 @@ class Disk:
         """A regular file, open for reading; ``FileNotFoundError`` if it is missing."""
         return open_regular(self.folder / name)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of the folder, which excludes saves of other threads and processes.
 
         The system releases the lock of a process that died. A forked child does not hold it.
         ``BlockingIOError`` if another save holds the lock.
         """
-        lock = _Lock(self.folder)
-        try:
-            yield
-        finally:
-            lock.release()
+        return _Lock(self.folder)
 
 
 class OpenFiles(Disk):
@@ -223,37 +218,38 @@ def _most_open() -> int:
     return FEW_OPEN if most < 0 else most // 2
 
 
-class _Lock:
-    """The lock of a folder, from the constructor until ``release``."""
+class _Lock(contextlib.AbstractContextManager[None]):
+    """The lock of a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._file: Any = open_regular(folder / LOCK, os.O_RDWR | os.O_CREAT)
-        tell(self._close)
-        try:
-            if not try_lock(self._file.fileno()):
-                raise BlockingIOError(
-                    errno.EWOULDBLOCK,
-                    f"{folder}: another save to this folder is in progress; result() of a "
-                    "save_async() of your own waits for its end",
-                )
-        except OSError as error:
-            if isinstance(error, BlockingIOError) or error.errno not in REFUSED:
-                self._close()
-                raise
-            warnings.warn(
-                f"{folder}: its file system has no locks ({error.strerror}): two programs that "
-                "save to this folder at the same time would damage it",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        except BaseException:
-            self._close()
-            raise
+        self._folder = folder
 
-    def release(self) -> None:
-        """Release the lock, even if a child that was just forked has the file open too."""
+    def __enter__(self) -> None:
+        self._file: Any = open_regular(self._folder / LOCK, os.O_RDWR | os.O_CREAT)
+        tell(self._close)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._close)
+            try:
+                if not try_lock(self._file.fileno()):
+                    raise BlockingIOError(
+                        errno.EWOULDBLOCK,
+                        f"{self._folder}: another save to this folder is in progress; result() of "
+                        "a save_async() of your own waits for its end",
+                    )
+            except OSError as error:
+                if error.errno not in REFUSED:
+                    raise
+                warnings.warn(
+                    f"{self._folder}: its file system has no locks ({error.strerror}): two "
+                    "programs that save to this folder at the same time would damage it",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            undo.pop_all()
+
+    def __exit__(self, *error: object) -> None:
         if not self._file.closed:
-            unlock(self._file.fileno())
+            unlock(self._file.fileno())  # a child that was just forked may have the file open too
         self._close()
 
     def _close(self) -> None:

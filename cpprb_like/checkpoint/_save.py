@@ -193,20 +193,20 @@ class Saving:
             self._lock.__exit__(None, None, None)
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the save has ended, with or without an error."""
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
-        """End it: the folder keeps its old state, and ``result`` raises ``CancelledError``.
+        """Cancel the save: the folder has its old state, and ``result`` raises ``CancelledError``.
 
         A save that has written all but its manifest may still succeed.
         """
         self.progress.cancelled = True
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, and raise what it raised.
+        """Wait for the end of the save, and raise its error.
 
-        Raises ``TimeoutError`` after so many seconds; it goes on then.
+        Raises ``TimeoutError`` after ``timeout`` seconds, and the save goes on.
         """
         self._thread.join(timeout)
         if self._thread.is_alive():

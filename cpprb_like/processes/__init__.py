@@ -1,8 +1,7 @@
-"""Processes on one machine: many actors, several learners, one memory, no server.
+"""Processes on one machine: many actors and several learners share memory, without a server.
 
-A step goes into the shard of the actor that added it, as into any buffer. A learner follows all
-shards and draws batches from their rows as from those of one buffer. May import: all rooms up to
-``limiters``.
+An actor adds its steps to its own shard, as to any buffer. A learner follows all shards, and draws
+batches from their rows as from one buffer. May import: ``limiters`` and the rooms above it.
 """
 
 from cpprb_like.processes._learner import Learner

@@ -1,9 +1,9 @@
 """Weights and starts over several rings, with the methods of those of one ring.
 
 A ring is drawn first, by its mass; then a row within the ring. The mass of a ring is its total
-weight, or its number of rows. A number names each row of all rings: see ``Rings``. So a batch has
-the distribution of one buffer with all rows. Not here: the rows of one ring (``samplers``), and the
-counts of rows by ring (``Followers.draw_each``).
+weight, or its number of rows. So a batch has the distribution of one buffer with all rows. Each row
+of all rings has a number: see ``Rings``. Not here: the rows of one ring (``samplers``), and uniform
+draws from several rings (``Followers.draw_each``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["RowNumbers", "StartsTogether", "WeightsTogether", "check_sampler"]
 RowNumbers = NDArray[np.intp]
 Rng = np.random.Generator
 
-LARGEST = 2.0**1000  # a weight, as long as there is no ring
+LARGEST = 2.0**1000  # greatest weight before the first ring
 
 
 class StartsTogether:
@@ -47,12 +47,12 @@ class StartsTogether:
     ring : Followers
         The rings.
     find : callable
-        ``find(number)`` gives the ``Starts`` of a ring that is there.
+        ``find(number)`` returns the ``Starts`` of a ring that exists.
 
     Attributes
     ----------
     of : callable
-        ``of(number)`` gives the same ``Starts`` at each call.
+        ``of(number)`` returns the same ``Starts`` at each call.
     """
 
     def __init__(self, ring: Followers, find: Callable[[int], Starts]) -> None:
@@ -60,7 +60,7 @@ class StartsTogether:
         self.of = cache(find)
 
     def _counts(self) -> list[int]:
-        """The starts of each ring; none of one that is not usable."""
+        """The number of starts of each ring, 0 for a ring that is not usable."""
         counts = [0] * self.ring.width
         for number, _ in self.ring.usable_rings:
             counts[number] = self.of(number).count
@@ -68,7 +68,7 @@ class StartsTogether:
 
     @property
     def count(self) -> int:
-        """How many starts there are."""
+        """The number of all starts."""
         return sum(self._counts())
 
     def tell(self, rows: RowNumbers) -> NDArray[np.int8]:
@@ -79,21 +79,21 @@ class StartsTogether:
         return found
 
     def slots(self) -> RowNumbers:
-        """All of them: see ``Starts.slots``."""
+        """All starts: see ``Starts.slots``."""
         found = [
             self.ring.name(number, self.of(number).slots()) for number, _ in self.ring.usable_rings
         ]
         return np.concatenate([np.empty(0, np.intp), *found])
 
     def draw(self, n: int, rng: Rng) -> RowNumbers:
-        """Draw n of them, each with the same probability: see ``Starts.draw``."""
+        """Draw n starts with equal probability: see ``Starts.draw``."""
         counts = self._counts()
         if not any(counts):
             self.refuse()
         return self.ring.draw_each(counts, lambda number, k: self.of(number).draw(k, rng), n, rng)
 
     def draw_distinct(self, n: int, rng: Rng) -> RowNumbers:
-        """As ``draw``, n different ones: see ``Starts.draw_distinct``."""
+        """Draw n distinct starts: see ``Starts.draw_distinct``."""
         return distinct_of(self, n, rng)
 
     def refuse(self, distinct: int | None = None) -> None:
@@ -109,7 +109,7 @@ class StartsTogether:
 
 
 class WeightsTogether:
-    """The weights of the rows of several rings: what ``RowWeights`` is for one.
+    """The weights of the rows of several rings, as ``RowWeights`` for one ring.
 
     New rows get the greatest weight of all rings. ``indexes`` are handles.
 
@@ -118,17 +118,17 @@ class WeightsTogether:
     ring : Followers
         The rings.
     by_rows : bool
-        Whether the mass of a ring is the number of its rows and not the sum of their weights: for
-        weights that say nothing outside of their ring, such as those of ranks.
+        Whether the mass of a ring is its number of rows and not its total weight. For weights that
+        have no meaning outside of their ring, such as those of ranks.
 
     Attributes
     ----------
     members : dict of RowWeights
-        The weights of each ring that is there; see ``put``.
+        The weights of each ring that exists: see ``put``.
     largest : float
         The greatest weight that a row may have.
     given, late : int
-        Priorities that ``update`` was given, and how many of them were of rows that were gone.
+        Number of priorities passed to ``update``, and number of these whose rows were gone.
     """
 
     def __init__(self, ring: Followers, by_rows: bool) -> None:
@@ -137,15 +137,15 @@ class WeightsTogether:
         self.members: dict[int, RowWeights] = {}
         self.largest = LARGEST
         self.given = self.late = 0
-        self._floor = 0.0, 0.0  # that new rows get at least: a priority, and its weight
+        self._floor = 0.0, 0.0  # least priority of new rows, and its weight
 
     def put(self, number: int, weights: RowWeights) -> None:
-        """Have the weights of the ring of this number, too."""
+        """Add the weights of the ring with this number."""
         self.members[number] = weights
         self.largest = min(self.largest, weights.largest / self.ring.width)
 
     def raise_largest(self, priority: float, weight: float) -> None:
-        """Have new rows get this priority, of this weight, if it is the greatest of all."""
+        """Raise the priority of new rows to this one, of this weight, if it is the greatest."""
         if priority > self._floor[0]:
             self._floor = priority, weight
             self._sync()
@@ -154,9 +154,9 @@ class WeightsTogether:
         sync_together(list(self.members.values()), *self._floor)
 
     def _parts(self, *, rank: bool = False) -> list[tuple[int, RowWeights, float]]:
-        """The rings that have rows of a weight: number, weights, and mass of a row of weight 1.
+        """The rings with a positive total: number, weights, and mass of a row of weight 1.
 
-        Ranks that are due are sorted first if ``rank``, as weights are those of ranks then.
+        With ``rank`` the rows are ranked again first where that is due.
         """
         self._sync()
         found = []
@@ -170,7 +170,7 @@ class WeightsTogether:
 
     @property
     def largest_priority(self) -> float:
-        """The greatest priority that any row was given, 1.0 at first."""
+        """The greatest priority of any row so far, 1.0 at first."""
         self._sync()
         found = (one.largest_priority for one in self.members.values())
         return max(found, default=max(1.0, self._floor[0]))
@@ -182,7 +182,7 @@ class WeightsTogether:
 
     @property
     def least(self) -> float:
-        """The least mass of a row, above 0; infinity if there is none."""
+        """The smallest positive mass of a row; infinity without one."""
         return min((one.least * scale for _, one, scale in self._parts()), default=math.inf)
 
     def draw(
@@ -191,10 +191,10 @@ class WeightsTogether:
         rng: Rng,
         replace: bool,
         stratified: bool,
-        as_handles: bool,  # noqa: ARG002 (they are)
+        as_handles: bool,  # noqa: ARG002 (indexes are always handles)
         without: RowNumbers | None = None,
     ) -> tuple[RowNumbers, NDArray[np.int64], Floats, float, float]:
-        """Draw n rows; see ``RowWeights.draw``, whose slots are numbers of rows here."""
+        """As ``RowWeights.draw``, with numbers of rows in place of slots."""
         if replace:
             parts = self._parts(rank=self.by_rows)
             rows, masses, least, total = draw_together(parts, self.ring.bits, n, rng, stratified)
@@ -206,11 +206,10 @@ class WeightsTogether:
     def _draw_distinct(
         self, n: int, rng: Rng, without: RowNumbers | None
     ) -> tuple[RowNumbers, Floats]:
-        """Distinct rows, one after another, each by its mass among those that are left.
+        """Distinct rows, drawn one after another by mass among the remaining rows.
 
-        Each ring draws so by itself, as a process in time: one row comes after another at the rate
-        of the mass that is left. So the first n of all rings come in the order, and with the
-        probabilities, of draws from all.
+        Each ring draws by itself, as a process in time: the rate of the next row is the remaining
+        mass of the ring. The first n rows of all rings in time are distributed as draws from all.
         """
         passed = {} if without is None else {own[0]: own[2] for own in self.ring.split(without)}
         wanted = n + sum(map(len, passed.values()))
@@ -234,14 +233,14 @@ class WeightsTogether:
         return np.concatenate(drawn)[order], np.concatenate(masses)[order]
 
     def check_draw(self, n: int, replace: bool) -> None:
-        """Raise what ``draw`` would raise, without a draw."""
+        """Raise ``NotEnoughDataError`` where ``draw`` would, without a draw."""
         if replace and not self._parts():
             raise NotEnoughDataError("cannot draw: there are no rows, or all weights are zero")
         if not replace and self.count(n) < n:
             raise NotEnoughDataError(f"cannot draw {n} distinct rows: there are {self.count(n)}")
 
     def count(self, n: int) -> int:
-        """How many rows have a weight, but no more than n of them."""
+        """The number of rows with a positive weight, at most n."""
         return min(n, sum(one.count(n) for _, one, _ in self._parts()))
 
     def get(self, rows: RowNumbers) -> Floats:
@@ -255,11 +254,11 @@ class WeightsTogether:
         return found
 
     def indexes(self, rows: RowNumbers, as_handles: bool) -> NDArray[np.int64]:  # noqa: ARG002
-        """What names these rows for ``update``."""
+        """The handles of rows, for ``update``."""
         return self.ring.handles(rows)
 
     def save(self) -> None:
-        """Nothing: a copy of a sampler of several rings starts without priorities."""
+        """None: a copy of a sampler of several rings begins without priorities."""
 
     def save_each(self) -> dict[int, Any]:
         """The weights of each ring, by number."""
@@ -271,11 +270,11 @@ class WeightsTogether:
         indexes: NDArray[np.int64],
         priorities: Floats,
         weights: Floats,
-        as_handles: bool,  # noqa: ARG002 (they are)
+        as_handles: bool,  # noqa: ARG002 (indexes are always handles)
     ) -> None:
-        """Set the weights of rows: of duplicates the last wins. Rows that are gone are skipped.
+        """Set the weights of rows; the last of duplicates counts. Rows that are gone are skipped.
 
-        Raises ``IndexError``, and nothing has changed, if an index names no row and never did.
+        Raises ``IndexError``, and changes nothing, for an index that never named a row.
         """
         late = update_together(self.members, self.ring.bits, indexes, priorities, weights)
         self.given += len(indexes)
@@ -283,9 +282,9 @@ class WeightsTogether:
 
 
 def check_sampler(sampler: Sampler) -> None:
-    """Raise ``TypeError`` unless rows of several processes can be drawn by this sampler.
+    """Raise ``TypeError`` unless this sampler can draw rows of several processes.
 
-    Ages and orders mean nothing there, and neither does a class that this module does not know.
+    These rows have no common order of age. Subclasses may depend on one, so they are refused too.
     """
     if type(sampler) not in (Uniform, Prioritized, RankBased):
         raise TypeError(

@@ -1,8 +1,8 @@
-"""``FirstPriorities``: the priorities that rows came with, on their way from actors to learners.
+"""``FirstPriorities``: the priorities that actors give to new rows, on their way to learners.
 
-Each shard has a log in shared memory, with as many entries as the shard has rows, to which its
-actor alone writes: the handle of a row, and its priority. A learner sees by one look at a few words
-that there are new ones. Not here: what a learner does with them (``_learner``).
+Each shard has a log in shared memory, which only its actor writes. An entry is the handle of a row
+and its priority. The log has as many entries as the shard has rows. A learner finds new entries by
+their counts. Not here: the use of the priorities by a learner (``_followed``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FirstPriorities:
     Parameters
     ----------
     folder : Path
-        Of the replay.
+        Folder of the replay.
     writers : int
         Number of shards.
     capacity : int
@@ -38,7 +38,7 @@ class FirstPriorities:
     Attributes
     ----------
     counts : ndarray of int64
-        How many entries each shard has had, in shared memory.
+        Number of entries written so far for each shard, in shared memory.
     """
 
     def __init__(self, folder: Path, writers: int, capacity: int) -> None:
@@ -49,7 +49,7 @@ class FirstPriorities:
         self.counts = self._words.first_done
 
     def prepare(self, number: int) -> None:
-        """Make room for the log of a shard; ``MemoryError`` if there is none."""
+        """Open or create the log of a shard; ``MemoryError`` if shared memory is full."""
         if number in self._logs:
             return
         path = self._folder / f"shard-{number}" / LOG
@@ -64,7 +64,7 @@ class FirstPriorities:
     def append(
         self, number: int, handles: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> None:
-        """Write the priorities of rows of a shard, which have just been published."""
+        """Append the priorities of rows that were just published."""
         count, n = int(self._words.first_done[number]), len(handles)
         log, places = self._logs[number], np.arange(count, count + n) % self._capacity
         self._words.first_begun[number] = count + n
@@ -76,7 +76,7 @@ class FirstPriorities:
     def read(
         self, number: int, start: int, stop: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The entries of a shard from ``start`` to ``stop`` that are not written over."""
+        """The entries of a shard from ``start`` to ``stop`` that are not overwritten."""
         self.prepare(number)
         entries = np.arange(max(start, stop - self._capacity), stop)
         found = self._logs[number][entries % self._capacity]

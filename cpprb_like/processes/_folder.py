@@ -1,9 +1,9 @@
-"""A folder in shared memory: made, found by name, removed when its last process has ended.
+"""A folder in shared memory: created, found by name, and removed at the end of its last process.
 
-Who is alive is known by file locks, which the system takes back from a process however it ends; so
-there is no thread that shows signs of life, and a process that was stopped counts as alive. Each
-process that has the folder open holds the lock ``life`` with others; the process that gets it alone
-is the last one, and removes the folder. Not here: what is in it (``_shards``, ``_replay``).
+File locks show which processes are alive, as the system releases the locks of a process at its end.
+So no thread has to send signs of life, and a stopped process counts as alive. Each process that has
+the folder open holds the lock ``life`` together with others. The last process gets this lock alone,
+and removes the folder. Not here: the content of the folder (``_shards``, ``_replay``).
 """
 
 from __future__ import annotations
@@ -23,38 +23,55 @@ import weakref
 from functools import partial
 from multiprocessing import util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cpprb_like._files.file_maps import Room, reserve
 from cpprb_like._machine.file_systems import rename, replacing, try_lock, unlock
 from cpprb_like._machine.forks import INNERMOST, tell, watch
 from cpprb_like._machine.waiting import LOOK_PATIENCE, wait_until
 
-__all__ = ["FileLock", "Folder", "memory_folder", "remove_stale"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Closing", "FileLock", "Folder", "memory_folder", "remove_stale"]
 
 LIFE = "life"
 DESCRIPTION = "replay.json"
-IDENTITY = "identity"  # in it: no other replay has the same
-MEMORY = Path("/dev/shm")  # of Linux: a file system that is memory
-ELSEWHERE = "CPPRB_LIKE_SHARED_MEMORY"  # environment variable: a folder to use instead
-MENDER = "mender"  # lock beside that of a writer: of a process that sets right what a dead one left
+IDENTITY = "identity"  # key in it, with an identity that no other replay has
+MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
+ELSEWHERE = "CPPRB_LIKE_SHARED_MEMORY"  # environment variable: another folder
+MENDER = "mender"  # lock in a shard, held by a process that repairs the shard of a dead writer
 CLOSED = "the replay was closed in this process"
 GONE_MESSAGE = "the replay was closed, and its memory is gone: rows find no more room"
 GONE = ".gone"
-YOUNG = 1.0  # seconds that a folder may have no lock yet: it is made again if that takes longer
+YOUNG = 1.0  # age in seconds from which a folder without a lock is removed
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 NAME_NBYTES = 6
-RECORD_NBYTES = 256  # what the owner of a lock says of itself, with spaces behind it
+RECORD_NBYTES = 256  # length of the record of a lock's owner, padded with spaces
 TRIES = 100
 REMOVED = "other processes remove what was just made"
-AFTER_CHILDREN = -100  # when a process ends: multiprocessing has ended its children before
+AFTER_CHILDREN = -100  # priority of a finalizer that runs after the end of child processes
+
+
+class Closing:
+    """Base class of objects that are closed at the end of a ``with`` block."""
+
+    def close(self) -> None:
+        """Release all that the object holds."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class FileLock:
-    """The lock of a file, and what its owner says of itself.
+    """The lock of a file, and a record of its owner.
 
-    A forked child has no lock of its parent. Of an ``inherited`` lock, which is shared, it takes a
-    hold of its own before that of the parent is given up in the child.
+    A forked child does not hold the locks of its parent. An ``inherited`` lock is shared: the child
+    takes the lock itself before it closes the file of the parent.
     """
 
     _file: io.FileIO | None = None
@@ -72,9 +89,10 @@ class FileLock:
         create: bool = False,
         patience: float = LOOK_PATIENCE,
     ) -> bool:
-        """Take it if no process has it, and say so in the file; with ``shared``, beside others.
+        """Take the lock if no process holds it, or with ``shared`` beside others.
 
-        For ``patience`` seconds it tries again, as others hold a lock for a moment to look at it.
+        ``about`` is the record of the owner, written to the file. Tries are repeated for
+        ``patience`` seconds, as a test of a lock holds it for a moment.
         """
 
         def look() -> bool:
@@ -89,7 +107,7 @@ class FileLock:
             file = io.FileIO(self.path, "r+", opener=_create if create else None)
             if try_lock(file.fileno(), shared=shared) and self._is_file(file.fileno()):
                 if about is not None:
-                    # One write, over all of the last record: no kill leaves a part of either.
+                    # One write over the whole record, so that a kill leaves no partial record.
                     file.write(json.dumps(about).ljust(RECORD_NBYTES).encode())
                 tell(self._in_child)
                 self._process = os.getpid()
@@ -101,7 +119,7 @@ class FileLock:
                 file.close()
 
     def _is_file(self, descriptor: int) -> bool:
-        """Whether the file still has its name; false if it was removed."""
+        """Whether an open file is the file at the path; false after a removal."""
         try:
             return os.path.samestat(os.fstat(descriptor), self.path.stat())
         except FileNotFoundError:
@@ -109,13 +127,13 @@ class FileLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object has the lock."""
+        """Whether this object holds the lock."""
         return self._file is not None and not self._file.closed
 
     def release(self) -> None:
-        """Give it back; at once, although a child that was just forked still has the file open.
+        """Release the lock at once, even if a child that was just forked has the file open.
 
-        After an interrupt it can be called again. In a forked child the parent's lock stays.
+        Can be called again after an interrupt. In a forked child the parent's lock stays.
         """
         file = self._file
         if file is not None and not file.closed:
@@ -133,10 +151,10 @@ class FileLock:
             parents.close()
 
     def _close_when_dropped(self, file: io.FileIO) -> None:
-        """Close a file when this object is dropped, which releases the lock.
+        """Close a file when this object is deleted, which releases the lock.
 
-        There is no ``__del__``: an exception of a signal handler is lost in a Python function that
-        is called there. Both callbacks are one call of C.
+        In ``__del__`` an exception of a signal handler would be lost. Both callbacks here are one C
+        call.
         """
         key = id(self)
         closes: Any = file.__exit__  # with any arguments, such as the reference
@@ -146,7 +164,7 @@ class FileLock:
 _closing: dict[int, tuple[weakref.ref[FileLock], weakref.ref[FileLock]]] = {}
 
 
-# A child would keep a lock that was taken while its parent forked, and that is in no object yet.
+# Without this lock, a fork during ``take`` would give the child a lock that no object knows yet.
 _no_fork = threading.RLock()
 watch(_no_fork, INNERMOST)
 
@@ -156,7 +174,7 @@ def _create(path: str, flags: int) -> int:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process holds the lock of a file."""
+    """Whether any process holds the lock of a file."""
     with _no_fork:
         try:
             descriptor = os.open(path, os.O_RDWR)
@@ -169,7 +187,7 @@ def is_locked(path: Path) -> bool:
 
 
 def said_by(path: Path) -> dict[str, Any]:
-    """What the last owner of a lock said of itself."""
+    """The record of the last owner of a lock; empty without one."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -178,10 +196,10 @@ def said_by(path: Path) -> dict[str, Any]:
 
 
 def is_owned(path: Path) -> bool:
-    """Whether a process has the lock of a writer, and does not only set the shard right.
+    """Whether a writer holds this lock, and not a process that repairs the shard.
 
-    Who sets it right has the other lock, too, from before to after. A second look at the first one
-    leaves out who has just done so.
+    A repair holds the lock ``mender`` too, longer than this lock. The second test of this lock
+    excludes a repair that has just ended.
     """
     return is_locked(path) and not is_locked(path.with_name(MENDER)) and is_locked(path)
 
@@ -190,7 +208,7 @@ def memory_folder() -> Path:
     """This user's folder in shared memory, or in the temporary folder where there is none."""
     user = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
     folder, found = _base() / f"cpprb_like-{user}", None
-    for _ in range(TRIES):  # the process that leaves last may remove it at this moment
+    for _ in range(TRIES):  # the last process to leave may remove it meanwhile
         with contextlib.suppress(FileExistsError):
             folder.mkdir(0o700)
         with contextlib.suppress(FileNotFoundError):
@@ -217,7 +235,7 @@ def _base() -> Path:
 
 
 def room_for(nbytes: int, folder: Path, what: str, more: str = "", then: str = "") -> Room:
-    """Say what to do where shared memory is full."""
+    """A ``Room`` whose error names the needed memory and how to enlarge shared memory."""
     where = MEMORY if MEMORY in folder.parents else folder
     each = f" {more}" if more else ""
     return Room(
@@ -230,13 +248,13 @@ def room_for(nbytes: int, folder: Path, what: str, more: str = "", then: str = "
 
 
 def reserve_file(path: Path, nbytes: int, what: str, more: str = "") -> None:
-    """Make a file with memory for so many bytes; ``MemoryError`` if there is no room."""
+    """Create a file with memory for ``nbytes``; ``MemoryError`` if shared memory is full."""
     with room_for(nbytes, path.parent, what, more), path.open("xb") as file:
         reserve(file, nbytes)
 
 
 def check_name(name: object) -> str:
-    """Raise unless this can be the name of a replay, which is that of a folder."""
+    """The name of a replay; raises for names that are unfit for its folder."""
     if not isinstance(name, str):
         raise TypeError(f"name: expected a string, got {type(name).__name__}")
     if not name or not NAME_LETTERS.issuperset(name):
@@ -245,7 +263,7 @@ def check_name(name: object) -> str:
 
 
 class Folder:
-    """A folder that is there as long as some process has it open."""
+    """A folder that exists as long as any process has it open."""
 
     def __init__(self, path: Path, life: FileLock) -> None:
         self.path = path
@@ -253,14 +271,13 @@ class Folder:
         self._finalizer: util.Finalize | None = None
         self._keep()
         tell(self._in_child)
-        util.register_after_fork(self, Folder._in_child)  # its children drop finalizers at first
+        util.register_after_fork(self, Folder._in_child)  # children drop finalizers
 
     def _keep(self) -> None:
-        """Hold the folder of this path for this process, until it ends at the latest.
+        """Keep the folder open in this process, at the latest until its end.
 
-        The finalizer is one of multiprocessing and not of ``atexit``, which its children do not
-        run. It comes after the end of the children of this process, as the last process removes
-        the folder.
+        The finalizer is of multiprocessing, whose children do not run ``atexit``. The finalizer
+        runs after the end of the children of this process, as the last process removes the folder.
         """
         if self._finalizer is not None:
             self._finalizer.cancel()
@@ -277,7 +294,7 @@ class Folder:
     def make(cls, name: str | None) -> Folder:
         """A new folder, which no other process opens before ``publish``.
 
-        ``FileExistsError`` if there is a replay of this name.
+        ``FileExistsError`` if a replay has this name.
         """
         wanted = secrets.token_hex(NAME_NBYTES) if name is None else check_name(name)
         for _ in range(TRIES):
@@ -298,14 +315,14 @@ class Folder:
         raise OSError(f"{base}: {REMOVED}")
 
     def publish(self, description: dict[str, Any]) -> None:
-        """Let other processes open the folder, whose files are complete."""
+        """Make the complete folder visible to other processes."""
         text = json.dumps(description | {IDENTITY: secrets.token_hex(16)})
         with replacing(self.path / DESCRIPTION) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
 
     @classmethod
     def open(cls, name: str, base: Path | None = None, *, left: bool = False) -> Folder:
-        """The folder of this name, which some process has open; in this base, if one is given.
+        """The open folder with this name, in ``base`` or in ``memory_folder()``.
 
         With ``left`` also a folder whose processes were all killed, unless it was removed since.
         """
@@ -331,23 +348,23 @@ class Folder:
 
     @property
     def is_open(self) -> bool:
-        """Whether this process keeps the folder."""
+        """Whether this process has the folder open."""
         return self._life.is_held
 
     def check_open(self) -> None:
-        """Raise ``RuntimeError`` unless this process keeps the folder."""
+        """Raise ``RuntimeError`` unless this process has the folder open."""
         if not self.is_open:
             raise RuntimeError(CLOSED)
 
     def description(self) -> dict[str, Any]:
-        """What was said of the replay when it was made."""
+        """The description of the replay, as published."""
         found: dict[str, Any] = json.loads((self.path / DESCRIPTION).read_text(encoding="utf-8"))
         return found
 
     def close(self) -> None:
-        """Let go of the folder; the last process that does so removes it.
+        """Close the folder; the last process that closes it removes it.
 
-        After an interrupt it can be called again.
+        Can be called again after an interrupt.
         """
         _open_folders.pop(str(self.path), None)
         _leave(self.path, self._life)
@@ -358,14 +375,14 @@ class Folder:
 _open_folders: weakref.WeakValueDictionary[str, Folder] = weakref.WeakValueDictionary()
 
 
-_left: dict[tuple[int, Path], util.Finalize] = {}  # by the process that has left the folder
+_left: dict[tuple[int, Path], util.Finalize] = {}  # by process and folder, after ``_leave``
 
 
 def _leave(path: Path, life: FileLock) -> None:
-    """Let go of a folder, and remove it if no other process has it.
+    """Release the lock of a folder, and remove the folder if no other process has it open.
 
-    If one has, look again when this process ends: multiprocessing ends daemons before, without a
-    chance to remove the folder themselves.
+    Otherwise the end of this process tries again: multiprocessing kills its daemons before, which
+    cannot remove the folder themselves.
     """
     life.release()
     _remove_if_left(path)
@@ -379,7 +396,7 @@ def _leave(path: Path, life: FileLock) -> None:
 def _remove_if_left(path: Path) -> None:
     """Remove a folder whose lock no process holds.
 
-    It tries once: a process that holds the lock alone, even for a moment, removes the folder.
+    One try is enough: any process that holds the lock alone removes the folder.
     """
     lock = FileLock(path / LIFE)
     try:
@@ -389,18 +406,18 @@ def _remove_if_left(path: Path) -> None:
         return
     try:
         gone = path.with_name(f"{path.name}.{secrets.token_hex(4)}{GONE}")
-        with contextlib.suppress(OSError):  # so that its name is free at once
+        with contextlib.suppress(OSError):  # a renaming frees the name at once
             rename(path, gone)
             path = gone
         shutil.rmtree(path, ignore_errors=True)
     finally:
         lock.release()
-    with contextlib.suppress(OSError):  # there are others in it
+    with contextlib.suppress(OSError):  # other folders are in it
         path.parent.rmdir()
 
 
 def remove_stale(base: Path) -> None:
-    """Remove the folders whose processes have all ended without doing so: they were killed."""
+    """Remove folders whose processes were all killed."""
     try:
         there = list(base.iterdir())
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """``FollowedShards``: the shards of a replay, as one learner follows them and draws from them.
 
-New rows are taken in. Shards in an edit are waited for, or repaired if their process has ended. Not
-here: the rows of one shard (``_shards``), several rings as one (``_followers``, ``_draws``), and
-batches (``_learner``).
+Each call follows the new rows. A shard that is being edited is waited for, or repaired if its
+process has ended. Not here: the rows of one shard (``_shards``), several rings as one
+(``_followers``, ``_draws``), and batches (``_learner``).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = ["FollowedShards"]
 
 FORKED = "the learner belongs to the parent process; make one in this process: replay.learner()"
 Found = TypeVar("Found")
-Drawn = tuple[RowNumbers, Extra]  # and further columns of a batch
+Drawn = tuple[RowNumbers, Extra]  # rows, and further columns of a batch
 
-EDITING = 1e-3  # seconds that an edit may take before its process is looked after
-MOST_DRAWN = 64  # times the rows of a batch, in a try that leaves out some
+EDITING = 1e-3  # seconds of an edit after which its process is checked for life
+MOST_DRAWN = 64  # greatest number of rows drawn for each row of a batch
 
 
 class FollowedShards:
@@ -48,11 +48,11 @@ class FollowedShards:
     Parameters
     ----------
     folder : Path
-        Of the replay.
+        Folder of the replay.
     paths : list of Path
         The folder of each shard.
     sampler : Sampler
-        Which rows are drawn.
+        The sampler of the rows.
     rng : numpy.random.Generator
         The generator of the draws.
     options : RowOptions
@@ -65,15 +65,15 @@ class FollowedShards:
     sampler, rng
         As given.
     readers : list of (Reader or None)
-        The rows of each shard; None as long as it does not exist.
+        The rows of each shard; None before the shard exists.
     group : Followers
-        The same, as the rows of one ring.
+        The rows of all shards, as rows of one ring.
     weights : WeightsTogether or None
         The weights of rows, if the sampler has priorities.
     gate : Gate or None
-        That of a limiter, at which each sample waits.
+        The gate of the limiter, at which each sample waits.
     lock : context manager
-        Held during each call.
+        The lock that each call holds.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class FollowedShards:
         self._saved: dict[int, Any] = {}
         self.group.is_uniform = not sampler.has_priorities
         if isinstance(sampler, ByPriority):
-            self.group.heard = bytes(8 * len(paths))
+            self.group.priorities_read = bytes(8 * len(paths))
             self.group.first_counts = self._first.counts
             self.weights = WeightsTogether(self.group, sampler.BY_ROWS)
             sampler.open_together(self.weights)
-        self._stuck: set[int] = set()  # shards in an edit that did not end in time
-        self._fresh: set[int] = set()  # new shards, whose rows were not followed yet
+        self._stuck: set[int] = set()  # shards with an edit that did not end in time
+        self._fresh: set[int] = set()  # new shards whose rows were not followed yet
         self._mended_at = -PAUSE
         self.lock: threading.RLock | OneProcess = threading.RLock()
         watch(self.lock, BUFFER)
@@ -110,7 +110,7 @@ class FollowedShards:
         tell(self._leave)
 
     def _leave(self) -> None:
-        """Refuse calls in a forked child, which would draw what its parent draws."""
+        """Refuse calls in a forked child, which would draw the same rows as its parent."""
         self.lock = self._in_parent
 
     def check_process(self) -> None:
@@ -118,7 +118,7 @@ class FollowedShards:
         self._in_parent.check()
 
     def locked(self, call: Callable[..., Found], *arguments: Any) -> Found:
-        """What a call returns that is made by one thread at a time."""
+        """``call(*arguments)`` with the lock held."""
         with self.lock:
             return call(*arguments)
 
@@ -131,14 +131,14 @@ class FollowedShards:
     # ------------------------------------------------------------------ following
 
     def follow(self) -> None:
-        """Take in the rows, and the priorities, that were published since the last call.
+        """Follow the rows and priorities that were published since the last call.
 
-        Shards that are being edited count as empty until the next one.
+        Shards that are being edited count as empty until the next call.
         """
         self.group.follow_all(self)
 
     def settle(self, busy: list[int], counts: bytes | None) -> None:
-        """Complete ``follow``: new shards, edited ones, and first priorities up to ``counts``."""
+        """Complete ``follow``: new shards, edited shards, and first priorities up to ``counts``."""
         if None in self.readers and self._open_readers():
             busy = self.group.follow()
         self._stuck = self._wait_for(set(busy)) if busy else set()
@@ -147,35 +147,33 @@ class FollowedShards:
         self._fresh &= self._stuck
         self.group.is_settled = not (self._stuck or self._fresh or None in self.readers)
         self._leave_out_old()
-        if counts is not None and counts != self.group.heard:
+        if counts is not None and counts != self.group.priorities_read:
             self._read_first(counts)
 
     def _leave_out_old(self) -> None:
-        """Leave out rows that are too old, in subclasses."""
+        """Hook of subclasses: leave out rows that are too old."""
 
     def _read_first(self, counts: bytes) -> None:
-        """Set the priorities that rows came with, of so many entries of each shard."""
-        assert self.group.heard is not None
-        heard, stops = (
-            np.frombuffer(self.group.heard, np.int64).copy(),
-            np.frombuffer(counts, np.int64),
-        )
-        for number in np.flatnonzero(heard != stops).tolist():
+        """Read the first priorities of rows, up to these counts of each shard, and set them."""
+        assert self.group.priorities_read is not None
+        read = np.frombuffer(self.group.priorities_read, np.int64).copy()
+        stops = np.frombuffer(counts, np.int64)
+        for number in np.flatnonzero(read != stops).tolist():
             if self.readers[number] is None or number in self._stuck or number in self._fresh:
-                continue  # its rows are not known yet
-            found, priorities = self._first.read(number, int(heard[number]), int(stops[number]))
-            heard[number] = stops[number]
+                continue  # the rows of this shard are not known yet
+            found, priorities = self._first.read(number, int(read[number]), int(stops[number]))
+            read[number] = stops[number]
             indexes = self.group.name(number, found)
-            wrong = self.group.without_row(indexes)  # rows that were cleared before a look
+            wrong = self.group.without_row(indexes)  # of rows that were never followed
             known = np.delete(np.arange(len(indexes)), wrong)
             self.sampler.update_priorities(indexes[known], priorities[known])
-        self.group.heard = heard.tobytes()
+        self.group.priorities_read = read.tobytes()
 
     def _wait_for(self, busy: set[int]) -> set[int]:
-        """Wait for shards that are being edited, and return those that still are.
+        """Wait for shards that are being edited, and return the shards that still are.
 
-        What a process that has ended left half-done is set right here. One that was stopped is
-        waited for once, until its edit has ended.
+        The shard of a dead process is repaired. The edit of a stopped process is waited for in one
+        call only.
         """
         began = time.monotonic()
 
@@ -183,7 +181,7 @@ class FollowedShards:
             nonlocal busy
             if time.monotonic() - began > EDITING:
                 self._mend(busy)
-            # As they were followed: an edit that begins a moment later is one of the next call.
+            # An edit that begins after this call of ``follow`` concerns the next call.
             busy = busy.intersection(self.group.follow())
             return busy <= self._stuck
 
@@ -194,7 +192,7 @@ class FollowedShards:
         return busy
 
     def _mend(self, busy: set[int]) -> None:
-        """Set right the shards whose writer has ended in an edit, before an actor takes them."""
+        """Repair the shards whose writer died during an edit."""
         if time.monotonic() < self._mended_at + PAUSE:
             return
         for number in busy:
@@ -203,7 +201,7 @@ class FollowedShards:
         self._mended_at = time.monotonic()
 
     def explained(self, error: NotEnoughDataError) -> NotEnoughDataError:
-        """The error, with the shards whose rows cannot be drawn for a while."""
+        """The error, which also names the shards whose rows cannot be drawn now."""
         if not self._stuck:
             return error
         writers = ", ".join(
@@ -216,7 +214,7 @@ class FollowedShards:
         )
 
     def _open_readers(self) -> bool:
-        """Follow the shards that have come; whether there are some."""
+        """Open the shards that exist now; returns whether any is new."""
         before = len(self._fresh)
         for number, path in enumerate(self.paths):
             if self.readers[number] is None and (path / f"{ROWS}.dat").exists():
@@ -225,32 +223,32 @@ class FollowedShards:
                     self.weights.put(number, self.sampler.weights_of(reader.ring))
                 self.group.put(number, reader.follower)
                 self._fresh.add(number)
-                self.readers[number] = reader  # last: after an interrupt it is opened again
+                self.readers[number] = reader  # set last, so that an interrupted call is repeated
         return len(self._fresh) > before
 
     # ------------------------------------------------------------------ saving
 
     def save(self) -> dict[int, Any]:
-        """The priorities of the rows of each shard, by number: the argument of ``go_on``."""
+        """The priorities of the rows of each shard, by its number: the argument of ``restore``."""
         return {} if self.weights is None else self.weights.save_each()
 
-    def go_on(self, saved: Mapping[int, Any]) -> None:
-        """Go on with priorities that were saved; called before the first shard is opened."""
+    def restore(self, saved: Mapping[int, Any]) -> None:
+        """Use saved priorities for rows; called before the first shard is opened."""
         self._saved = dict(saved)
 
     def _resume(self, number: int) -> None:
-        """Take the saved priorities of a shard whose rows were followed for the first time."""
+        """Set the saved priorities of a shard whose rows were just followed for the first time."""
         if number in self._saved and self.weights is not None:
             try:
                 self.weights.members[number].restore(self._saved[number], later=True)
             except (AttributeError, LookupError, TypeError) as error:
                 raise DamagedError(f"priorities of shard {number}: {error!r}") from error
-            del self._saved[number]  # last: after an interrupt the next call resumes once more
+            del self._saved[number]  # deleted last, so that an interrupted call is repeated
 
-    # ------------------------------------------------------------------ rows that are written over
+    # ------------------------------------------------------------------ rows that are overwritten
 
     def choose(self, starts: StartsTogether | None, n: int, options: SampleOptions) -> Drawn:
-        """Draw n rows, or starts, none of them older than ``Followers.limits``."""
+        """Draw n rows or starts, none older than ``Followers.limits``."""
         if self.group.limits is not None:
             rows, extra = self._choose_newer(starts, n, options)
         else:
@@ -261,7 +259,7 @@ class FollowedShards:
         return rows, extra
 
     def _choose_any(self, starts: StartsTogether | None, n: int, options: SampleOptions) -> Drawn:
-        """Draw n rows, or starts, as the sampler says."""
+        """Draw n rows or starts by the sampler."""
         found: Drawn
         if starts is not None:
             found = self.sampler.draw_starts(starts, n, self.rng, **options.of_sampler)
@@ -272,9 +270,9 @@ class FollowedShards:
         return found
 
     def _choose_newer(self, starts: StartsTogether | None, n: int, options: SampleOptions) -> Drawn:
-        """As ``choose``: more rows are drawn, and those that are older are left out.
+        """Draw more than n rows, and leave out rows older than ``Followers.limits``.
 
-        They are not hidden, as they can be drawn again when the actors pause.
+        These rows are not hidden in the rings: they can be drawn again when the actors pause.
         """
         assert self.group.limits is not None
         total = len(self.group)
@@ -299,25 +297,31 @@ class FollowedShards:
         return rows[beyond], {name: values[beyond] for name, values in extra.items()}
 
     def widen(self, margins: dict[int, int]) -> None:
-        """Widen the margin of each shard whose rows were written over since they were followed."""
+        """Widen the margin of each shard whose followed rows were overwritten."""
         for number, reader in enumerate(self.readers):
             if reader is not None and reader.lost:
-                margins[number] = reader.margin_after(margins.get(number, 0))
+                margin = 2 * margins.get(number, 0) + reader.lost
+                margins[number] = min(margin, reader.ring.capacity)
 
     def limits_of(self, margins: Mapping[int, int]) -> dict[int, int]:
-        """The oldest row of each of these shards that is so far from those written over now."""
-        return {
-            number: self.reader(number).oldest_beyond(margin) for number, margin in margins.items()
-        }
+        """The oldest row of each shard to draw: ``margin`` rows after the overwritten rows.
+
+        At least one row in eight remains.
+        """
+        limits = {}
+        for number, margin in margins.items():
+            bound, written = self.reader(number).follower.bound, self.reader(number).ring.written
+            limits[number] = bound + min(margin, max(written - bound, 0) * 7 // 8)
+        return limits
 
     def leave_out_lost(self) -> None:
-        """Leave out the rows that are written over now: they are gone."""
+        """Leave out the followed rows that were overwritten."""
         for reader in self.readers:
             if reader is not None and reader.follower.bound > reader.ring.first:
                 reader.follower.leave_out(reader.follower.bound)
 
     def are_beyond(self, rows: RowNumbers) -> NDArray[np.bool_]:
-        """Which rows are not older than the limits of their shards."""
+        """A flag for each row that is not older than the limit of its shard."""
         found = np.full(len(rows), True)
         limits = self.group.limits or {}
         for number, places, slots in self.group.split(rows):

@@ -7,20 +7,20 @@ from cpprb_like._core cimport Ring
 from cpprb_like._rows.rings cimport Rings
 
 
-cdef enum:  # what ``Follower.sync`` says
+cdef enum:  # results of ``Follower.sync``
     BUSY = 1                 # rows are being edited
 
 
 cdef class Follower:
-    cdef readonly Ring ring              # over the same rows, with a header and flags of its own
-    cdef int64_t left_out                # rows before this one are left out already
-    cdef const volatile int64_t* live    # header of the process that writes
-    cdef const uint8_t* live_flags       # its flags: that of slot 0
-    cdef intp_t live_stride              # ... and from slot to slot
+    cdef readonly Ring ring              # ring over the same rows, with its own header and flags
+    cdef int64_t left_out                # rows before this one are left out
+    cdef const volatile int64_t* live    # header of the writer
+    cdef const uint8_t* live_flags       # flags of the writer in slot 0
+    cdef intp_t live_stride              # bytes from slot to slot of these flags
     cdef ndarray memory                  # owner of these flags
-    cdef ndarray changes_memory
-    cdef readonly object reopen          # called when the files beside the rows may be others
-    cdef bint is_inside                  # a call is under way
+    cdef ndarray changes_memory          # owner of the change counter
+    cdef readonly object reopen          # called when side files may have been replaced
+    cdef bint is_inside                  # whether a call of ``c_sync`` is in progress
 
     cdef bint c_is_behind(self) noexcept nogil
     cdef int c_sync(self) except -1
@@ -33,18 +33,18 @@ cdef class Follower:
 
 cdef struct Share:              # a ring that is drawn from
     intp_t number
-    intp_t start                     # rows of the rings before
-    intp_t stop                      # ... and of it
-    intp_t first                     # slot of its oldest row, less the rows of the rings before
+    intp_t start                     # number of rows of the rings before it
+    intp_t stop                      # ``start`` plus its own rows
+    intp_t first                     # slot of its oldest row less ``start``
     intp_t capacity
 
 
 cdef class Followers(Rings):
-    cdef list members                # Follower or None
-    cdef list usable                 # whether rows of each may be drawn
-    cdef readonly int64_t follows    # calls of ``follow`` so far
+    cdef list members                # Follower or None, for each ring
+    cdef list usable                 # whether rows of each ring may be drawn
+    cdef readonly int64_t follows    # number of calls of ``follow``
     cdef public ndarray first_counts
-    cdef public bytes heard
+    cdef public bytes priorities_read
     cdef public bint is_settled
     cdef public bint is_uniform
     cdef public object limits

@@ -31,8 +31,6 @@ class Follower:
     def reopen(self) -> Callable[[int, int, int], None]: ...
     def sync(self) -> int: ...
     @property
-    def written(self) -> int: ...
-    @property
     def bound(self) -> int: ...
     @property
     def first(self) -> int: ...
@@ -44,7 +42,7 @@ class Follower:
 class Followers(Rings):
     follows: int
     first_counts: NDArray[np.int64] | None
-    heard: bytes | None
+    priorities_read: bytes | None
     is_settled: bool
     is_uniform: bool
     limits: dict[int, int] | None

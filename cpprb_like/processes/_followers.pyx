@@ -1,16 +1,14 @@
-"""Rows that other processes write: followed, and read as those of one ring.
+"""``Follower`` and ``Followers``: rings that follow the rows of other processes.
 
-The rows are shared; what is derived of them is not. A ring that follows has a header, flags and an
-index of its own. ``Follower.sync`` moves these on, as if the new rows had been added in this process.
-Between two calls nothing changes but bytes of rows, and ``Ring.holds`` says whether those that were
-read were still there: a row may be read until the other process reserves its place for a newer one.
-Nothing is written to the shared memory, and no call waits for the writer.
+The rows are in shared memory; derived state is not. A ring that follows has its own header, flags and
+index. ``Follower.sync`` updates these, as if the new rows had been added in this process. Between two
+calls only bytes of rows change, and ``Ring.holds`` tests whether the rows of a read were overwritten: a
+row is valid until the writer reserves its slot for a newer row. A follower writes nothing to the shared
+memory and does not wait for the writer. ``Followers`` are several followers as one ring.
 
-``Followers`` are several of them.
-
-Compiled because every draw of a learner follows, reads and checks. Not here: where the memory is from
-(``_shards``), what the writer does for its followers (``_core``), and weights and starts over several
-rings (``_draws``).
+Compiled because every draw of a learner follows, reads and checks. Not here: the memory (``_shards``),
+the calls of the writer for its followers (``_core``), and weights and starts over several rings
+(``_draws``).
 """
 
 cimport cython
@@ -46,9 +44,9 @@ cnp.import_array()
 
 cdef enum:
     CHUNK = 32               # rows that are followed at once
-    TRIES = 16               # to read words of a header that belong together
-    HEADER_TRIES = 4096      # ... and all words of it
-    MOST_TRIES = 1000        # at least, to read rows that are written over in between
+    TRIES = 16               # tries to read consistent words of a header
+    HEADER_TRIES = 4096      # tries to read all words of a header consistently
+    MOST_TRIES = 1000        # smallest number of tries to read rows before an error
 
 TOO_FAST = (
     "rows were written over while they were read, again and again: capacity is too small for as "
@@ -57,9 +55,9 @@ TOO_FAST = (
 
 
 def read_header(cnp.ndarray state not None):
-    """The words of a header that another process writes, as they were at one time: a copy.
+    """A consistent copy of the header words that another process writes.
 
-    None if they changed again and again while they were read.
+    None if the words changed during every read.
     """
     c_check_array(state, "state", cnp.NPY_INT64, -1)
     cdef const volatile int64_t* live = <const volatile int64_t*> cnp.PyArray_DATA(state)
@@ -82,22 +80,21 @@ def read_header(cnp.ndarray state not None):
 
 @cython.final
 cdef class Follower:
-    """Has a ring follow the one that another process writes to, over the same memory.
+    """Makes a ring follow the ring of a writer in another process, over the same memory.
 
     Parameters
     ----------
     ring : Ring
-        Empty, made with ``flags`` and a ``state`` of its own.
+        An empty ring, made with its own ``flags`` and ``state``.
     state : ndarray of int64
-        The header of the other one, in shared memory.
+        The header of the writer's ring, in shared memory.
     flags : ndarray of uint8, shape (capacity,)
-        The flags of the other one: a view of its records.
+        The flags of the writer's ring: a view of its records.
     changes : ndarray of int64, shape (1,)
-        Change counter of the writer: +2 after an edit that cannot be followed row by row: it hid
-        rows, or set right what another process left half-done, or keeps values in other files. The
-        counter is odd during the edit.
+        Change counter of the writer: +2 after an edit that cannot be followed row by row, which hid
+        rows, repaired a shard, or moved values to other files. Odd during the edit.
     reopen : callable
-        ``reopen(base, oldest, stop)`` opens the files beside the rows again.
+        ``reopen(base, oldest, stop)`` opens the side files again.
     """
 
     def __cinit__(
@@ -123,7 +120,7 @@ cdef class Follower:
         ring.live_edits = -1
 
     cdef bint c_is_behind(self) noexcept nogil:
-        """Whether anything has happened since the last ``sync``."""
+        """Whether the writer has changed anything since the last ``sync``."""
         return (
             self.live[WRITTEN] != self.ring.state[WRITTEN]
             or self.live[EDITS] != self.ring.live_edits
@@ -131,17 +128,12 @@ cdef class Follower:
         )
 
     def sync(self):
-        """Follow what has happened since; see ``c_sync`` for what is returned."""
+        """Follow the writer: see ``c_sync``."""
         return self.c_sync()
 
     @property
-    def written(self):
-        """Rows that the other process has written since its last clear."""
-        return self.live[WRITTEN]
-
-    @property
     def bound(self):
-        """The oldest row that the other process does not write over."""
+        """The oldest row that the writer does not overwrite."""
         return self.ring.c_bound()
 
     @property
@@ -151,18 +143,18 @@ cdef class Follower:
 
     @property
     def is_busy(self):
-        """Whether the other process is editing rows; so it was, if it is dead."""
+        """Whether the writer is editing rows, or died during an edit."""
         return (self.live[EDITS] | self.ring.changes[0]) & 1 != 0
 
     cdef int c_sync(self) except -1:
-        """Follow what has happened since.
+        """Follow all changes of the writer since the last call.
 
-        Returns 0; or ``BUSY``, and what was followed is older, while rows are being edited. Cost: in
-        proportion to the rows that came; to all rows after an edit that cannot be followed row by row.
+        Returns 0; or ``BUSY`` while rows are being edited, and then older rows stay. Cost: proportional
+        to the new rows, or to all rows after an edit that cannot be followed row by row.
         """
         cdef intp_t _
         cdef int found = BUSY
-        if self.is_inside:  # a thread that opens files
+        if self.is_inside:  # another thread is opening files
             return BUSY
         if not self.c_is_behind():
             return 0
@@ -177,7 +169,7 @@ cdef class Follower:
         return found
 
     cdef int c_try(self) except -1:
-        """As ``c_sync``, once."""
+        """One try of ``c_sync``."""
         cdef Ring ring = self.ring
         cdef Chain chain
         cdef int64_t changes = ring.changes[0], edits, written, clears, base
@@ -199,8 +191,8 @@ cdef class Follower:
             self.c_reread(written)
         else:
             self.c_follow_rows(written)
-        if rereads or lapped and ring.chains:  # a queue that has gone around is read again, too
-            ring.seen = -1  # if it raises, the next try looks at all rows, and reads it again
+        if rereads or lapped and ring.chains:  # after a whole round the queues are read again too
+            ring.seen = -1  # after an error the next try reads all rows and queues again
             self.reopen(base, ring.c_bound(), written)
         ring.seen = changes
         for chain in ring.chains:
@@ -208,7 +200,7 @@ cdef class Follower:
         return 0
 
     cdef int c_forget(self, int64_t clears, int64_t base) except -1:
-        """The other process has forgotten all rows."""
+        """Forget all rows, as the writer has cleared its ring."""
         cdef Ring ring = self.ring
         self.left_out = 0
         if ring.out.count:
@@ -221,9 +213,9 @@ cdef class Follower:
         return 0
 
     cdef void c_follow_ends(self) noexcept:
-        """Rows were edited: the newest of each stream, which we know, may be the last of its episode.
+        """Follow ends of episodes in the newest known row of each stream.
 
-        No other flag changes without ``changes``.
+        Any other change of flags changes the counter ``changes``.
         """
         cdef Ring ring = self.ring
         cdef intp_t stream, slot
@@ -248,7 +240,7 @@ cdef class Follower:
         ring.c_end_edit()
 
     cdef int c_follow_rows(self, int64_t written) except -1:
-        """Follow the rows before ``written``: as ``Ring.c_write_records``, whose flags are there."""
+        """Follow the rows before ``written``, as ``Ring.c_write_records`` does for rows it writes."""
         cdef Ring ring = self.ring
         cdef uint8_t[CHUNK] flags
         cdef uint8_t any_flag
@@ -279,7 +271,7 @@ cdef class Follower:
         return 0
 
     cdef int c_reread(self, int64_t written) except -1:
-        """Look at all rows: as if a buffer with them had been opened."""
+        """Derive everything from all rows, as when a buffer is opened."""
         cdef Ring ring = self.ring
         cdef intp_t slot
         ring.c_begin_edit()
@@ -296,9 +288,9 @@ cdef class Follower:
         return 0
 
     def leave_out(self, int64_t row):
-        """Leave out the rows before this one, as if they were absent.
+        """Leave out the rows before this row, as if they were absent.
 
-        For rows that another process is about to write over, after a read of them came too late.
+        For rows that the writer overwrites soon, after a read of them came too late.
         """
         cdef Ring ring = self.ring
         cdef int64_t first = max(ring.state[WRITTEN] - ring.c_stored(), self.left_out), other
@@ -314,7 +306,7 @@ cdef class Follower:
             slot = <intp_t> (other % ring.capacity)
             if not ring.c_is_absent(slot):
                 ring.c_join_run(other, False)
-                # Other bits may be those of a newer row, which had begun to take the place of this.
+                # Other bits may be of a newer row, whose writing into this slot has begun.
                 ring.c_flags(slot)[0] = ABSENT | LEFT_OUT
                 ring.state[ABSENT_ROWS] += 1
                 ring.out.c_add(slot)
@@ -330,17 +322,17 @@ cdef class Followers(Rings):
     Attributes
     ----------
     first_counts : ndarray or None
-        Of each ring, how many first priorities were published with its rows, in shared memory.
-    heard : bytes or None
-        The same counts of those that were read; None without priorities.
+        For each ring the number of first priorities published with its rows, in shared memory.
+    priorities_read : bytes or None
+        For each ring the number of first priorities that were read; None without priorities.
     is_settled : bool
-        Whether ``FollowedShards.settle`` has nothing to do as long as no ring is edited.
+        Whether ``FollowedShards.settle`` need not be called as long as no ring is edited.
     is_uniform : bool
-        Whether ``draw_uniform`` is the draw of the sampler.
+        Whether the sampler draws by ``draw_uniform``.
     limits : dict or None
-        Of rings that have just lost rows: the oldest row that ``FollowedShards.choose`` may give.
+        For each ring that just lost rows, the oldest row that ``FollowedShards.choose`` may return.
     drawn : ndarray or None
-        The rows that ``FollowedShards.choose`` gave last.
+        The rows of the last call of ``FollowedShards.choose``.
     """
 
     def __cinit__(self, intp_t width, Ring layout not None, intp_t capacity):
@@ -348,19 +340,19 @@ cdef class Followers(Rings):
         self.usable = [False] * width
 
     cdef bint c_is_usable(self, intp_t number) noexcept:
-        """Whether rows of a ring may be drawn: it is there, and not being edited."""
+        """Whether rows of a ring may be drawn: the ring exists and is not being edited."""
         return <bint> self.usable[number]
 
     def put(self, intp_t number, Follower follower not None):
-        """Have the ring of this number, from 0 on, from now on."""
+        """Add the ring with this number."""
         self.members[number] = follower
         self.rings[number] = follower.ring
 
     cpdef list follow(self):
-        """Take in the rows that were published in all rings since the last call.
+        """Follow all rings.
 
-        Returns the numbers of the rings that are being edited. They count as empty until the next
-        call.
+        Returns the numbers of the rings that are being edited. These rings count as empty until the
+        next call.
         """
         cdef intp_t number
         cdef bint is_busy
@@ -377,17 +369,17 @@ cdef class Followers(Rings):
 
     cpdef follow_all(self, shards):
         """See ``FollowedShards.follow``."""
-        # Before the rows: each first priority is of a row that is published.
+        # Counted before the rows are followed, so that the row of each first priority is known.
         cdef bytes counts = None
-        if self.heard is not None:
+        if self.priorities_read is not None:
             counts = PyBytes_FromStringAndSize(cnp.PyArray_BYTES(self.first_counts), 8 * self.width)
         busy = self.follow()
-        if busy or not self.is_settled or counts != self.heard:
+        if busy or not self.is_settled or counts != self.priorities_read:
             shards.settle(busy, counts)
 
     @property
     def usable_rings(self):
-        """The rings whose rows may be drawn, with their numbers."""
+        """The rings whose rows may be drawn, each with its number before it."""
         return [
             (number, ring) for number, ring in enumerate(self.rings) if self.usable[number]
         ]
@@ -401,7 +393,7 @@ cdef class Followers(Rings):
 
     @property
     def stored(self):
-        """Slots in use of all rings."""
+        """Number of slots in use, of all usable rings."""
         cdef intp_t number, count = 0
         for number in range(self.width):
             if self.c_is_usable(number):
@@ -411,10 +403,10 @@ cdef class Followers(Rings):
     # ------------------------------------------------------------------ drawing
 
     cpdef draw_uniform(self, intp_t n, rng, bint replace):
-        """Draw n rows of all rings, each with the same probability: their numbers.
+        """Draw the numbers of n rows of all rings with equal probability.
 
-        Without ``replace`` they differ and come in random order. Raises ``NotEnoughDataError`` if there
-        are too few.
+        Without ``replace`` the rows are distinct and in random order. Raises ``NotEnoughDataError`` for
+        too few rows.
         """
         cdef cnp.ndarray rows = c_numbers(1, &n, cnp.NPY_INTP)
         cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(rows)
@@ -460,7 +452,7 @@ cdef class Followers(Rings):
         return self.draw_passing_over(n, rng, replace)
 
     def draw_passing_over(self, intp_t n, rng, bint replace):
-        """As ``draw_uniform``, if rings hold rows that cannot be drawn."""
+        """As ``draw_uniform``, for rings with rows that cannot be drawn."""
         counts = [0] * self.width
         for number, ring in self.usable_rings:
             counts[number] = len(ring)
@@ -469,10 +461,9 @@ cdef class Followers(Rings):
         )
 
     def draw_each(self, list counts, draw, intp_t n, rng, bint replace=True):
-        """Draw n of the rows that ``counts`` says there are in each ring, with equal probability.
+        """Draw n rows with equal probability, of rings with ``counts`` rows.
 
-        ``draw(number, k)`` draws k slots of one ring, different ones without ``replace``. They go to the
-        places of the ring among the n rows.
+        ``draw(number, k)`` draws k slots of one ring, distinct ones without ``replace``.
         """
         cdef intp_t k, number, total = 0, width = self.width
         cdef cnp.ndarray numbers
@@ -489,7 +480,7 @@ cdef class Followers(Rings):
             for number in range(width):
                 total += <intp_t> counts[number]
                 stops[number] = total
-            if total == 0:  # a signal handler may have followed a clear since rows were counted first
+            if total == 0:  # a signal handler may have followed a clear since the first count
                 raise NotEnoughDataError("cannot sample: there is no row that can be drawn")
             if replace:
                 numbers = c_numbers(1, &n, cnp.NPY_INTP)
@@ -522,7 +513,7 @@ cdef class Followers(Rings):
         return numbers
 
     cdef tuple c_read(self, shards, tuple wanted):
-        """Draw and read a batch once, as ``consistently`` says."""
+        """Draw and read a batch once: see ``consistently``."""
         cdef intp_t n = wanted[0]
         cdef SampleOptions options = wanted[1]
         cdef dict batch, extra = {}
@@ -541,7 +532,7 @@ cdef class Followers(Rings):
     # ------------------------------------------------------------------ handles
 
     def without_row(self, const int64_t[::1] handles):
-        """The positions of the handles that name no row and never did: an array of intp."""
+        """The positions of invalid handles, which never named a row: an array of intp."""
         cdef intp_t k, number
         cdef int64_t own
         cdef Ring ring
@@ -559,12 +550,12 @@ cdef class Followers(Rings):
 cdef void c_find_rows(
     const Share* shares, intp_t count, int spread, intp_t* rows, intp_t n
 ) noexcept nogil:
-    """Places among the rows of all shares become numbers of rows."""
+    """Turn places among the rows of all shares into numbers of rows."""
     cdef intp_t k, place, slot, scale = (count << 32) // shares[count - 1].stop
     cdef const Share* share
     for k in range(n):
         place = rows[k]
-        share = shares + (place * scale >> 32)  # if all have as many rows
+        share = shares + (place * scale >> 32)  # a guess: right if all shares have equal sizes
         while place < share.start:
             share -= 1
         while place >= share.stop:
@@ -575,18 +566,19 @@ cdef void c_find_rows(
 
 
 def consistently(Followers group not None, shards, attempt):
-    """What ``attempt`` makes of rows that are there until it returns: see ``Learner.consistently``.
+    """The result of an attempt during which its rows did not change: see ``Learner.consistently``.
 
-    Returns the tuple of an attempt: the rows that it read, and what it made of them. Raises
+    Returns the tuple of the attempt: the rows that were read, and the values made of them. Raises
     ``RuntimeError`` after 1,000 tries and ten seconds.
 
     Parameters
     ----------
     shards : FollowedShards
-        Its lock is held.
+        The shards, whose lock is held.
     attempt : callable or tuple
-        A function of the caller; or the arguments of a batch: n, the options of ``sample``, columns, the
-        caller's arrays for them or None, and a function ``take(rows, arrays, None, columns)`` or None.
+        A function without arguments that returns such a tuple or None; or a tuple for a batch: n, the
+        options of ``sample``, columns, arrays for them or None, and a function
+        ``take(rows, arrays, None, columns)`` or None.
     """
     cdef dict margins = {}
     cdef tuple found, wanted = attempt if type(attempt) is tuple else None
@@ -594,7 +586,7 @@ def consistently(Followers group not None, shards, attempt):
     cdef bint passes, holds
     cdef bytes moment = None
     until = 0.0
-    limits, drawn = group.limits, group.drawn  # of a call from within which this one is made
+    limits, drawn = group.limits, group.drawn  # of an outer call in this thread
     try:
         while True:
             group.follow_all(shards)
@@ -615,9 +607,9 @@ def consistently(Followers group not None, shards, attempt):
             except NotEnoughDataError:
                 if not margins and group.follows == follows:
                     raise
-                margins, passes = {}, False  # all known rows were written over: newer ones are there
+                margins, passes = {}, False  # all known rows were overwritten by newer rows
             except (ValueError, IndexError):
-                # The error is that of the rows that were drawn, unless these are gone.
+                # The error may come from rows that were overwritten; then the attempt is repeated.
                 if (
                     group.follows == follows if group.drawn is None or moment is None
                     else group.holds(moment, group.drawn)
@@ -625,7 +617,7 @@ def consistently(Followers group not None, shards, attempt):
                     raise
             finally:
                 if noted and not holds:
-                    vars(shards.sampler).update(noted)  # no draw, but its random numbers are used
+                    vars(shards.sampler).update(noted)  # not a draw; the generator is not set back
             tried += 1
             if tried == 1:
                 until = monotonic() + PATIENCE
@@ -634,6 +626,6 @@ def consistently(Followers group not None, shards, attempt):
             if passes:
                 shards.widen(margins)
                 if wanted is None:
-                    shards.leave_out_lost()  # a function may choose its rows by their place
+                    shards.leave_out_lost()  # a function may choose rows without ``limits``
     finally:
         group.limits, group.drawn = limits, drawn

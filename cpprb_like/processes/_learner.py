@@ -1,7 +1,7 @@
 """``Learner``: batches from the shards of a shared replay, as from one buffer; and its views.
 
-Rows are chosen, read, and chosen again if an actor wrote over one of them in between. Not here:
-which rows are drawn (``_followed``, ``_draws``), what layers do (``views``, ``buffers._view``), and
+Rows are chosen and read, and chosen again if an actor overwrote one of them meanwhile. Not here:
+the choice of rows (``_followed``, ``_draws``), layers of views (``views``, ``buffers._view``), and
 the processes that write rows (``_replay``).
 """
 
@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +27,7 @@ from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.buffers._view import View
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import RowNumbers, StartsTogether
-from cpprb_like.processes._folder import FileLock, Folder
+from cpprb_like.processes._folder import Closing, FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._followers import Followers, consistently
 from cpprb_like.processes._saving import SavedLearner
@@ -39,16 +39,13 @@ from cpprb_like.views._layer import Items, Layer
 from cpprb_like.views._rows import RowReader
 from cpprb_like.views._sequences import PartOfBatch, SequenceReader
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 __all__ = ["Learner", "LearnerView"]
 
 Found = TypeVar("Found")
 Names = tuple[str, ...] | None
 
 
-class Learner(Source):
+class Learner(Closing, Source):
     """The end of a shared replay that draws: ``SharedReplay.learner``.
 
     A ``Source`` of the rows of all actors: what is drawn has the distribution of one buffer that
@@ -129,7 +126,7 @@ class Learner(Source):
         self.number = number
         self.rng = generator(seed)
         self.sampler = sampler
-        # A buffer as each shard is, without rows.
+        # An empty buffer with the options of each shard.
         few = options.resized(options.n_envs)
         self._model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
         self._nstep = self._model._nstep
@@ -170,7 +167,7 @@ class Learner(Source):
         return out
 
     def _at_gate(self, n: int, draw: Callable[..., Found], *arguments: Any) -> Found:
-        """A batch of n, drawn by one thread at a time as soon as the limiter lets it."""
+        """Draw a batch of n items with the lock held, when the limiter allows it."""
         shards = self._shards
         try:
             if shards.gate is not None:
@@ -187,16 +184,19 @@ class Learner(Source):
     def consistently(self, attempt: Callable[[], tuple[RowNumbers, Found] | None]) -> Found:
         """See ``ReplayBuffer.consistently``.
 
-        ``attempt`` draws by ``FollowedShards.choose``, which passes over rows that are about to be
-        written over. An error of an attempt in which a signal handler drew may be that of rows
-        which are gone.
+        ``attempt`` draws by ``FollowedShards.choose``, which avoids rows that are overwritten soon.
+        If a signal handler draws during an attempt, an error of the attempt may come from rows that
+        were overwritten.
         """
         shards = self._shards
         with shards.lock:
             return consistently(shards.group, shards, attempt)[1]
 
     def _read_chosen(self, choose: Callable[[], RowNumbers], names: Names) -> Batch:
-        """The rows that ``choose`` chooses beyond ``Followers.limits``, all of one moment."""
+        """The values of rows that ``choose`` returns, all of one moment.
+
+        ``choose`` respects ``Followers.limits``.
+        """
         columns = self._columns if names is None else read_columns(names, self._columns)
 
         def attempt() -> tuple[RowNumbers, Batch]:
@@ -342,26 +342,27 @@ class Learner(Source):
         return {**self._model._further_specs(), **self.sampler.columns}
 
     def __len__(self) -> int:
-        """Rows of all shards that can be drawn, whatever a view needs besides."""
+        """Number of rows of all shards that can be drawn, without the conditions of views."""
         with self._shards.lock:
             self._shards.follow()
             return len(self._shards.group)
 
     def _save(self) -> SavedLearner:
-        """What it has of its own, as it is now, and before batches that were drawn ahead."""
+        """A copy of the learner's own state, as before batches that were drawn ahead."""
         shards = self._shards
         with shards.lock:
             shards.follow()
             rng = copy.deepcopy(without_prefetch(self.rng))
             sampler = copy.deepcopy(without_prefetch(self.sampler))
-            heard = np.frombuffer(shards.group.heard or b"", np.int64).tolist()
-            return SavedLearner(rng, sampler, shards.save(), heard)
+            read = np.frombuffer(shards.group.priorities_read or b"", np.int64).tolist()
+            return SavedLearner(rng, sampler, shards.save(), read)
 
-    def _go_on(self, saved: SavedLearner, *, heard: bool) -> None:
-        """Go on with what was saved; ``heard`` says whether it was saved from this replay."""
-        self._shards.go_on(saved.rows)
-        if self._shards.group.heard is not None and heard:
-            self._shards.group.heard = np.array(getattr(saved, "heard", ()), np.int64).tobytes()
+    def _restore(self, saved: SavedLearner, *, is_same_replay: bool) -> None:
+        """Use the saved priorities of rows; of the same replay also their counts."""
+        self._shards.restore(saved.rows)
+        if self._shards.group.priorities_read is not None and is_same_replay:
+            read = np.array(getattr(saved, "heard", ()), np.int64)
+            self._shards.group.priorities_read = read.tobytes()
 
     @if_prioritized
     def get_max_priority(self) -> float:
@@ -375,14 +376,8 @@ class Learner(Source):
             return found
 
     def close(self) -> None:
-        """Leave the replay: the learner's place is free. It is not used afterwards."""
+        """Leave the replay, and free the number of this learner, which is not used afterwards."""
         self._membership.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Learner(number={self.number}, sampler={self.sampler!r}, stored={len(self)})"
@@ -392,7 +387,7 @@ class Learner(Source):
 
 
 class OpenedShards(Opened):
-    """The layers of a view over the rows of all shards, which are called by their numbers."""
+    """The layers of a view over the rows of all shards, with numbers of rows in place of slots."""
 
     def __init__(self, learner: Any, layers: tuple[Layer, ...]) -> None:
         self._shards: FollowedShards = learner._shards
@@ -421,13 +416,13 @@ class OpenedShards(Opened):
         return found
 
     def all_drawable(self, slots: RowNumbers) -> bool:
-        """See ``Opened.all_drawable``: the rows before them, which are read too, are there."""
+        """See ``Opened.all_drawable``; overwritten rows are left out first."""
         self._shards.leave_out_lost()
         return super().all_drawable(slots)
 
 
 def _split(shards: FollowedShards, shapes: StartsTogether, rows: RowNumbers) -> list[PartOfBatch]:
-    """The rows of a batch by shard; there is one part at least."""
+    """The rows of a batch by shard; an empty batch has one empty part."""
     parts: list[PartOfBatch] = [
         (shapes.of(number), own, places) for number, places, own in shards.group.split(rows)
     ]

@@ -1,8 +1,8 @@
 """The rate limiter of a shared replay: its counters in shared memory, and the ends that wait.
 
-Each actor and each learner has a line of the counters, and only the process that holds its lock
-writes to it. What a process had begun when it was killed is void: a process that waits finds the
-lock free, and takes the announcement back. Not here: formulas, counters and waiting (``limiters``).
+Each actor and each learner has a line of the counters, which only the holder of its lock writes.
+When a process was killed, a waiting process finds its lock free and cancels its announcements. Not
+here: formulas, counters and waiting (``limiters``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS = {kind.__name__: kind for kind in (MinSize, SampleToInsertRatio, Backlog)
 
 
 def limiter_to_json(limiter: RateLimiter | None) -> dict[str, Any] | None:
-    """A limiter as the description of a replay has it."""
+    """A limiter in the form of the description of a replay."""
     if limiter is None:
         return None
     if type(limiter) not in KINDS.values():
@@ -39,7 +39,7 @@ def limiter_to_json(limiter: RateLimiter | None) -> dict[str, Any] | None:
 
 
 def limiter_from_json(saved: Mapping[str, Any] | None) -> RateLimiter | None:
-    """The limiter that a description has."""
+    """The limiter in a description."""
     if saved is None:
         return None
     limiter: RateLimiter = KINDS[saved["kind"]](**{k: v for k, v in saved.items() if k != "kind"})
@@ -49,7 +49,7 @@ def limiter_from_json(saved: Mapping[str, Any] | None) -> RateLimiter | None:
 class Limits(Peers):
     """The limiter of a shared replay, in one process.
 
-    ``words`` are the memory of the counters, ``writers`` and ``readers`` the paths of locks.
+    ``words`` are the memory of the counters. ``writers`` and ``readers`` are paths of locks.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Limits(Peers):
         self._counters = Counters(words, len(writers), len(readers), *limiter.bounds)
 
     def begin(self, rows: list[int]) -> None:
-        """Let the limiter begin with so many rows of each writer, in the middle of its range."""
+        """Begin with these numbers of rows of the writers, in the middle of the allowed range."""
         for line, held in enumerate(rows):
             self._counters.use(line)
             self._counters.set_rows(line, held)
@@ -74,7 +74,7 @@ class Limits(Peers):
     def gate(self, line: int, held: Callable[[], Any] | None = None) -> Gate:
         """The gate of an actor or a learner, whose lock this process has just taken.
 
-        Lines of learners follow those of actors; ``held`` returns the buffer of an actor.
+        Lines of actors come before lines of learners. ``held`` returns the buffer of an actor.
         """
         self._counters.void(line)
         return Gate(self.limiter, self._counters, line, self, held)
@@ -89,14 +89,14 @@ class Limits(Peers):
         for line, path in enumerate(self._locks):
             if self._counters.is_busy(line) and not is_locked(path):
                 lock = FileLock(path)
-                if lock.take(shared=True):  # so that no process takes the line over now
+                if lock.take(shared=True):  # so that no process takes the line meanwhile
                     self._counters.void(line)
                     lock.release()
 
     def describe(self, lines: range) -> str:
         """See ``Peers.describe``."""
-        said = {line: said_by(self._locks[line]) for line in lines}
-        found = [self._describe(line, about) for line, about in said.items() if about]
+        owners = {line: said_by(self._locks[line]) for line in lines}
+        found = [self._describe(line, about) for line, about in owners.items() if about]
         what = "learner" if self._writers in lines else "actor"
         return "; ".join(found) or f"no {what} has come yet"
 
@@ -117,8 +117,8 @@ class LimitedActor(LimitedAdds, Actor):
     """
 
     def limit(self, limits: Limits) -> None:
-        """Wait for this limiter from now on."""
-        # A weak reference: the gate is of the actor, and a cycle would keep its lock.
+        """Make ``add`` wait for this limiter."""
+        # A weak reference, as a cycle with the gate would delay the release of the lock.
         self._inserts = limits.gate(self.number, weakref.ref(self))
         self._steps = StepCounter(self.schema.fields, self.n_envs)
 

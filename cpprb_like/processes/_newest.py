@@ -1,8 +1,7 @@
 """Selection of the newest rows of all actors together, by the times of their rows.
 
-Each actor writes down when it added each row. A learner leaves out the oldest rows, as if they had
-been deleted; the actor that holds them does not know. Not here: which rows are drawn
-(``_learner``).
+Each actor records the time of each row. A learner leaves out the oldest rows of all, as if they had
+been deleted; their actor is not involved. Not here: which rows are drawn (``_learner``).
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from cpprb_like.samplers._base import Slots
 
 __all__ = ["NewestLearner"]
 
-FILE = "cleared"  # words for each shard: rows before it are cleared; whether it was ever taken
+FILE = "cleared"  # two words for each shard: its first row after a clear; whether it was ever taken
 
 
 class NewestShards(FollowedShards):
-    """Shards without the rows that are cleared, and without those that are too old."""
+    """Shards without cleared rows and without rows that are too old."""
 
     def __init__(self, folder: Path, paths: list[Path], *options: Any) -> None:
         super().__init__(folder, paths, *options)
-        self.size: int | None = None  # rows of all shards, at most
+        self.size: int | None = None  # greatest number of rows of all shards; None: no limit
         self.priorities: str | None = None  # field with the first priorities of rows
         self._read_until = [0] * len(paths)
         self.cleared, self._taken = mapped(folder / FILE, np.int64).reshape(2, -1)
@@ -44,7 +43,7 @@ class NewestShards(FollowedShards):
         self._times: dict[int, NDArray[np.int64]] = {}
 
     def settle(self, busy: list[int], counts: bytes | None) -> None:
-        """See ``FollowedShards.settle``: each call has rows to leave out."""
+        """See ``FollowedShards.settle``. Each call may have to leave out rows."""
         super().settle(busy, counts)
         self.group.is_settled = False
         if self.priorities is not None:
@@ -64,32 +63,32 @@ class NewestShards(FollowedShards):
 
     def _open_readers(self) -> bool:
         taken = self._taken.tobytes()
-        if taken == self._known:  # a look at the files of all shards takes 5 us each
+        if taken == self._known:  # to test the file of a shard takes 5 us
             return False
         found = super()._open_readers()
         self._known = taken
         return found
 
     def _leave_out(self, number: int, row: int) -> None:
-        """Leave out the rows of a shard before this one, for good."""
+        """Leave out the rows of a shard before this row, permanently."""
         self._starts[number] = row
         reader = self.reader(number)
         if row > reader.follower.first:
             reader.follower.leave_out(row)
 
     def times_of(self, number: int, slots: Slots) -> NDArray[np.int64]:
-        """When the rows in these slots of a shard were added, in nanoseconds."""
+        """The times at which the rows in these slots of a shard were added, in nanoseconds."""
         if number not in self._times:
             self._times[number] = mapped(self.paths[number] / TIMES, np.int64)
         return self._times[number][slots]
 
     def _oldest(self, n: int) -> NDArray[np.intp]:
-        """How many rows of each shard are among the n oldest of all; some may be absent."""
+        """The number of rows of each shard among the n oldest rows, absent rows included."""
         owners, times = [], []
         for number, ring in self.group.usable_rings:
             follower = self.reader(number).follower
             rows = np.arange(follower.first, min(follower.first + n, ring.stop))
-            if not len(rows):  # perhaps its actor was killed before there was room for times
+            if not len(rows):  # the actor may have been killed before the file of times existed
                 continue
             found = self.times_of(number, rows % ring.capacity)
             found[rows < follower.bound] = 0  # their slots have times of newer rows
@@ -99,27 +98,27 @@ class NewestShards(FollowedShards):
         return np.bincount(np.concatenate(owners)[oldest], minlength=len(self.paths))
 
     def _read_field(self, number: int, reader: Reader, field: str) -> None:
-        """Read the priorities that came with new rows, and with those that wait for more steps."""
+        """Read the first priorities of new rows, incomplete n-step rows included."""
         ring, follower, moment = reader.ring, reader.follower, reader.ring.now()
         first = max(self._read_until[number], follower.bound, follower.first)
         rows = np.arange(first, ring.written)
         slots = rows % ring.capacity
         found = take(ring, slots, columns=read_columns(field, ring.columns))[field]
-        there = rows >= follower.bound  # the others are written over, and are not drawn
-        said = there & ~np.isnan(found) & (ring.flags_at(slots) & FLAG_ABSENT == 0)
+        there = rows >= follower.bound  # other rows are overwritten, and are not drawn
+        has_one = there & ~np.isnan(found) & (ring.flags_at(slots) & FLAG_ABSENT == 0)
         if not ring.holds(moment, slots[:0]):
-            return  # the shard is edited, so a draw from it begins again, and this does too
-        if said.any():
-            given = self.group.handles(self.group.name(number, slots[said]))
-            self.sampler.update_priorities(given, found[said])
-        self._read_until[number] = ring.written  # last: after an interrupt they are read again
+            return  # the shard is being edited; the draw and this read are repeated
+        if has_one.any():
+            given = self.group.handles(self.group.name(number, slots[has_one]))
+            self.sampler.update_priorities(given, found[has_one])
+        self._read_until[number] = ring.written  # set last, so that an interrupted read is repeated
 
 
 class NewestLearner(Learner):
     """A learner that reads the newest rows of all actors together, since the last ``clear_all``.
 
-    The clock of the machine says how old a row is, so which rows are the newest does not depend on
-    when a learner looks. A field may hold first priorities: see ``keep``.
+    The clock of the machine decides the age of a row, so the newest rows do not depend on the times
+    of calls. A field may hold first priorities: see ``keep``.
     """
 
     _shards: NewestShards
@@ -127,24 +126,21 @@ class NewestLearner(Learner):
 
     @staticmethod
     def make(folder: Path, shards: Sequence[Path]) -> None:
-        """Make the words that say what was cleared, and files for the times of rows.
-
-        To be called before there are actors.
-        """
+        """Create the words of clears, and the files for times of rows, before the first actor."""
         for shard in shards:
             (shard / TIMES).touch()
         (folder / FILE).write_bytes(bytes(2 * WORD * len(shards)))
 
     @staticmethod
     def tell_taken(folder: Path, number: int) -> None:
-        """Have all learners look at a shard that an actor has just taken."""
+        """Tell all learners that an actor has taken a shard."""
         mapped(folder / FILE, np.int64).reshape(2, -1)[1, number] = 1
 
     def keep(self, size: int | None, priorities: str | None) -> None:
-        """Read the newest ``size`` rows from now on, or all.
+        """Read only the newest ``size`` rows; None: all rows.
 
-        A field holds the first priorities of rows, or NaN. So a row and its priority come together,
-        also from an actor that is killed, which those in a log of their own do not.
+        The field ``priorities`` has the first priority of each row, or NaN. So a row of a killed
+        actor has its priority, which a separate log would not guarantee.
         """
         self._shards.size, self._shards.priorities = size, priorities
 
@@ -152,12 +148,12 @@ class NewestLearner(Learner):
     def is_cleared(self) -> bool:
         """Whether ``clear_all`` was called in any process since this learner was made.
 
-        Then its greatest priority is that of rows that are gone: another learner begins again.
+        Then the learner is replaced, as its greatest priority may be of rows that are gone.
         """
         return self._shards.cleared.tobytes() != self._shards.seen
 
     def clear_all(self) -> None:
-        """Have all learners leave out the rows that there are now."""
+        """Make all learners leave out all present rows."""
         shards = self._shards
         with shards.lock:
             shards.follow()
@@ -166,7 +162,7 @@ class NewestLearner(Learner):
                     shards.cleared[number] = max(shards.cleared[number], reader.ring.written)
 
     def next_index(self) -> int:
-        """Rows since the last clear that can be drawn, or could."""
+        """The number of rows since the last clear that can or could be drawn."""
         shards = self._shards
         with shards.lock:
             shards.follow()
@@ -177,7 +173,7 @@ class NewestLearner(Learner):
             )
 
     def all_rows(self, shuffle: bool, fields: Names) -> Batch:
-        """All rows, shard by shard and ascending by age, or shuffled."""
+        """All rows, shard by shard and oldest first, or shuffled."""
         shards, group = self._shards, self._shards.group
 
         def choose() -> NDArray[np.intp]:
@@ -191,9 +187,9 @@ class NewestLearner(Learner):
         return self._read_chosen(choose, fields)
 
     def rows_at(self, indexes: ArrayLike, fields: Names) -> Batch:
-        """The rows that ``indexes`` of batches name, or that stand at these places of all rows.
+        """The rows with these ``indexes`` of batches, or at these places among all rows.
 
-        Raises ``IndexError`` if there is no such row, or no more.
+        Raises ``IndexError`` for rows that do not exist, or not any more.
         """
         given = np.atleast_1d(np.asarray(indexes))
         if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):

@@ -33,19 +33,19 @@ from cpprb_like.processes._words import SLOTS, Words, mapped
 
 __all__ = ["Parameters"]
 
-FOLDER = "parameters"  # in that of the replay
+FOLDER = "parameters"  # folder in the folder of the replay
 LAYOUT, VALUES, LOCK = "layout.json", "values", "publisher"
 ALIGNMENT = 64
-TIMEOUT = 60.0  # seconds that ``wait`` waits
+TIMEOUT = 60.0  # default time-out of ``wait`` in seconds
 TOO_FAST = "newer versions were published faster than one can be read"
-PIECE = 1 << 22  # bytes that are copied before a reader looks whether they are written over
+PIECE = 1 << 22  # bytes of a copy after which a reader tests whether they were overwritten
 ALONE = ""  # the name of a single array
 NEWEST, FIRST = 0, 1  # places of the word of the newest version, and of the word of slot 0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array lies in a slot."""
+    """The place of an array in a slot."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -64,11 +64,11 @@ class Versions:
         self._words = words.data  # each item is loaded and stored whole
 
     def newest(self) -> int:
-        """The newest version; 0 if there is none."""
+        """The newest version; 0 before the first one."""
         return self._words[NEWEST]
 
     def begin(self) -> tuple[int, int]:
-        """The next version and its slot, which readers leave alone until ``end``."""
+        """The next version and its slot, which readers do not use until ``end``."""
         version = self.newest() + 1
         self._words[FIRST + version % SLOTS] = 0
         fence()
@@ -82,7 +82,7 @@ class Versions:
         self._words[NEWEST] = version
 
     def find(self) -> tuple[int, int] | None:
-        """The newest version and its slot; None if there is none, or it was just written over."""
+        """The newest version and its slot; None before the first version, or after an overwrite."""
         version = self.newest()
         if version <= 0 or not self.is_there(version):
             return None
@@ -90,7 +90,7 @@ class Versions:
         return version, version % SLOTS
 
     def is_there(self, version: int) -> bool:
-        """Whether the slot of a version has had this version since ``find`` returned it."""
+        """Whether the slot of a version has not been overwritten since ``find``."""
         fence()
         return bool(self._words[FIRST + version % SLOTS] == version)
 
@@ -121,7 +121,7 @@ class Parameters:
     """
 
     def __init__(self, replay: Folder, words: Words) -> None:
-        self._replay = replay  # which is there as long as this is
+        self._replay = replay  # a reference, which keeps the folder open
         self._folder = replay.path / FOLDER
         self._versions = Versions(words.versions)
         self._places: dict[str, Place] = {}
@@ -192,13 +192,13 @@ class Parameters:
             lock.release()
 
     def _make(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.uint8]:
-        """Make the memory for arrays such as these."""
+        """Create the memory for arrays with these dtypes and shapes."""
         places, nbytes = {}, 0
         for name, array in arrays.items():
             places[name] = Place(array.dtype, array.shape, nbytes)
             nbytes += max(1, -(-array.nbytes // ALIGNMENT)) * ALIGNMENT
         values = self._folder / VALUES
-        values.unlink(missing_ok=True)  # of a publisher that was killed here
+        values.unlink(missing_ok=True)  # a publisher may have been killed here
         reserve_file(values, SLOTS * nbytes, "three versions of the parameters")
         with replacing(self._folder / LAYOUT) as unfinished:
             unfinished.write_text(json.dumps(to_json(places)), encoding="utf-8")
@@ -207,7 +207,7 @@ class Parameters:
         return slots
 
     def _check(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Raise unless these are arrays as in the first version."""
+        """Raise ``ValueError`` unless names, dtypes and shapes are those of the first version."""
         if arrays.keys() != self._places.keys():
             names = ", ".join(map(_quoted, sorted(arrays.keys() ^ self._places.keys())))
             raise ValueError(
@@ -311,7 +311,7 @@ class Parameters:
         return found
 
     def _newest(self) -> str:
-        """What is there, for messages."""
+        """The newest version and its publisher, for messages."""
         if self.version == 0:
             return "nothing was published yet"
         lock = self._folder / LOCK
@@ -322,7 +322,7 @@ class Parameters:
         raise TypeError("parameters are in shared memory; hand on the SharedReplay instead")
 
     def _open(self) -> NDArray[np.uint8] | None:
-        """The memory of the versions; None if nothing was published yet."""
+        """The memory of the versions; None before the first version."""
         if self._slots is None and (self._folder / LAYOUT).exists():
             layout = json.loads((self._folder / LAYOUT).read_text(encoding="utf-8"))
             self._places = from_json(dict[str, Place], layout)

@@ -1,7 +1,7 @@
 """``SharedReplay``: a replay in shared memory, which processes add to and draw from.
 
-It makes the folder and says what is in it, and hands out the ends: actors, which add, and learners,
-which draw. Not here: who is alive (``_folder``), rows (``_shards``), and batches (``_learner``).
+This module creates the folder, its description, and the ends: actors, which add, and learners,
+which draw. Not here: locks of processes (``_folder``), rows (``_shards``), batches (``_learner``).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
     IDENTITY,
     MENDER,
+    Closing,
     FileLock,
     Folder,
     is_locked,
@@ -54,16 +55,16 @@ from cpprb_like.typing import FieldSpec
 from cpprb_like.typing import RowOptions as RowKeywords
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
 __all__ = ["Member", "SharedReplay"]
 
 Kind = TypeVar("Kind", bound=Learner)
 
 FORMAT = 3
-MENDING = 10.0  # seconds that an actor waits while its shard is set right: 50 ms a million rows
-ORIGIN = "origin"  # file: the name of the state of a checkpoint that was loaded
-LOCK_NBYTES = 4096  # that a small file takes
+MENDING = 10.0  # seconds to wait for the repair of a shard, which takes 50 ms a million rows
+ORIGIN = "origin"  # file with the id of the state of the checkpoint that was loaded
+LOCK_NBYTES = 4096  # memory of a small file
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Member:
     late_updates: int = 0
 
 
-class SharedReplay:
+class SharedReplay(Closing):
     """A replay in shared memory: processes of one machine add to it and draw from it.
 
     There is no server, and no lock that rows wait for: each process that adds has a part of the
@@ -184,10 +185,10 @@ class SharedReplay:
             n_envs=n_envs,
             **options,
         )
-        boxed = [field.name for field in rows.schema.fields if field.dtype.hasobject]
-        if boxed:
+        names = [field.name for field in rows.schema.fields if field.dtype.hasobject]
+        if names:
             raise ValueError(
-                f"env_dict: fields {boxed} hold Python objects, which no process shares"
+                f"env_dict: fields {names} hold Python objects, which no process shares"
             )
         warn_of_rows(rows, options.get("Nstep"))
         self._make(rows, limiter, name, reserve=reserve)
@@ -201,7 +202,7 @@ class SharedReplay:
         reserve: bool = False,
         saved: Saved | None = None,
     ) -> None:
-        """Make the folder of a new replay, with the rows that were saved if there are some."""
+        """Create the folder of a new replay, with the rows of ``saved``."""
         description = {
             "format": FORMAT,
             "writers": self.writers,
@@ -225,9 +226,9 @@ class SharedReplay:
             raise
 
     def _fill(self, reserved: int) -> None:
-        """Make all files of the folder, and the rows of all writers if their bytes are reserved."""
+        """Create all files of the folder; with ``reserved`` bytes also all shards."""
         path = self._folder.path
-        if reserved > shutil.disk_usage(path).free:  # before memory of other processes is filled
+        if reserved > shutil.disk_usage(path).free:  # before memory is taken from other processes
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         for number in range(self.writers):
             self._shard(number).mkdir()
@@ -239,7 +240,7 @@ class SharedReplay:
         Words.make(path, self.writers)
 
     def _make_shard(self, number: int) -> None:
-        """Reserve the memory of a shard, of which other processes learn nothing."""
+        """Create a shard and reserve its memory, without a record of an owner."""
         lock = FileLock(self._lock_path(number))
         lock.take(create=True)
         Actor(self._shard(number), number, lock, self._options).close()
@@ -268,7 +269,7 @@ class SharedReplay:
 
     @classmethod
     def _open(cls, name: str, base: Path | None = None, *, left: bool = False) -> SharedReplay:
-        """As ``attach``; in this folder, wherever this process has its shared memory.
+        """As ``attach``, with a folder ``base`` in place of the shared memory of this process.
 
         With ``left`` also a replay whose processes were all killed.
         """
@@ -287,12 +288,12 @@ class SharedReplay:
 
     @property
     def name(self) -> str:
-        """What ``attach`` takes."""
+        """The name of the replay, for ``attach``."""
         return self._folder.path.name
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """The folder of the replay."""
         return self._folder.path
 
     @property
@@ -362,7 +363,7 @@ class SharedReplay:
         return actor
 
     def _taken(self, path: Path, whose: str) -> FileLock | None:
-        """The lock of a place that was free; None if another process has it."""
+        """The lock at a path, taken; None if another process has it."""
         lock = FileLock(path)
         with room_for(LOCK_NBYTES, self._folder.path, f"the lock of {whose}"):
             taken = lock.take({"pid": os.getpid(), "since": time.time()}, create=True)
@@ -458,11 +459,11 @@ class SharedReplay:
             )
         found = saved.learner(name)
         learner = self.learner(found.sampler, seed=found.rng)
-        learner._go_on(found, heard=is_ours)
+        learner._restore(found, is_same_replay=is_ours)
         return learner
 
     def _learner_of(self, kind: type[Kind], sampler: Sampler, seed: Seed) -> Kind:
-        """A learner of some kind, at a place that is free."""
+        """A new learner of this class, with a free number."""
         check_sampler(sampler)
         for number in range(MOST_LEARNERS):
             path = self._learner_lock_path(number)
@@ -593,7 +594,7 @@ class SharedReplay:
         return replay
 
     def _load(self, saved: Saved) -> None:
-        """Have the rows that were saved, and empty shards for further writers."""
+        """Create shards with the saved rows, and empty shards for further writers."""
         saved.fill(self._shards()[: saved.writers], self._options.size)
         for number in range(self.writers):
             if not (self._shard(number) / f"{ROWS}.dat").exists():
@@ -602,7 +603,7 @@ class SharedReplay:
             self._limits.begin([self._rows_of(number)[0] for number in range(self.writers)])
         (self._folder.path / ORIGIN).write_text(saved.origin)
 
-    # ------------------------------------------------------------------ who is there
+    # ------------------------------------------------------------------ members
 
     def members(self) -> list[Member]:
         """The processes that add and draw, and those that did: actors by number, then learners."""
@@ -622,7 +623,7 @@ class SharedReplay:
         return Member(kind, number, about["pid"], alive, about["since"], rows, age, given, late)
 
     def _rows_of(self, number: int) -> tuple[int, float | None]:
-        """How many rows a shard holds, and how old the last is."""
+        """The number of rows of a shard, and the age of the last one."""
         shard = self._shard(number)
         return min(written(shard, self._options), self._options.size), last_added(shard)
 
@@ -657,24 +658,18 @@ class SharedReplay:
     # ------------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """Let go of the replay in this process; the last process that does removes its memory.
+        """Close the replay in this process; the last process that closes it removes its memory.
 
         Actors and learners of this process keep the rows that they have mapped.
         """
         self._folder.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"SharedReplay(capacity={self.capacity}, writers={self.writers}, name={self.name!r})"
 
 
 def _rows_of_each(capacity: float, writers: int) -> int:
-    """Rows of each writer, of so many in all."""
+    """The capacity of each writer."""
     size = read_size(capacity) // writers
     if size < 1:
         raise ValueError(f"capacity: expected a row for each writer, got {capacity}")

@@ -1,8 +1,8 @@
-"""Saving of a shared replay while processes add to it, and loading one.
+"""Saving of a shared replay while processes add rows, and loading.
 
-Each shard is copied at a moment of its own: the rows that were published then. No process waits for
-that. The copies are saved as buffers are, by the room ``checkpoint``. Not here: the methods that
-users call (``_replay``).
+The copy of a shard has the rows that were published at one moment, another one for each shard. No
+process waits for a copy. The room ``checkpoint`` saves the copies as buffers. Not here: the methods
+that users call (``_replay``).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from cpprb_like.samplers._uniform import Uniform
 
 __all__ = ["Saved", "SavedLearner", "SavedReplay", "save"]
 
-HEADER_SECONDS = 0.1  # in which a header can be read that its writer changes all the time
+HEADER_SECONDS = 0.1  # time-out for a header that its writer changes all the time
 
 
 class CopiedFiles(ShardFiles):
-    """A copy of the files of a shard, beside its writer."""
+    """A copy of the files of a shard, made while its actor may write."""
 
     def _read(self) -> Bytes:
         with self.path.open("r+b") as file:
@@ -61,7 +61,7 @@ class CopiedFiles(ShardFiles):
         return memory
 
     def _header(self, live: Bytes) -> NDArray[np.int64]:
-        """See ``Files._header``: all words as they were at one time."""
+        """See ``Files._header``: a consistent copy."""
         state = self.layout.state(live[: self.layout.nbytes])
 
         def look() -> list[NDArray[np.int64]]:
@@ -80,14 +80,14 @@ class CopiedFiles(ShardFiles):
         return None
 
     def _edits_in_place(self, state: NDArray[np.int64]) -> int:  # noqa: ARG002
-        """Counter of edits; ends of episodes are not counted, as each changes one byte."""
+        """Counter of edits without ends of episodes, each of which changes one byte."""
         in_place, hidden = int(self._added[1]), int(self._live.changes[0])
         self._counted = (in_place + hidden) * 2 + (in_place | hidden) % 2
         return self._counted
 
 
 class SavedShard(ReplayBuffer):
-    """Copy of a shard for a save; when a checkpoint is loaded, the shard that gets the rows."""
+    """The copy of a shard for a save, or the new shard of a load."""
 
     @staticmethod
     def _files_of(layout: Layout, prefix: str | Path, mode: Any) -> ShardFiles:
@@ -98,22 +98,22 @@ class SavedShard(ReplayBuffer):
 
 @dataclass(eq=False)
 class SavedLearner:
-    """What a learner has of its own, in a checkpoint."""
+    """The state of a learner in a checkpoint. Names of attributes are part of the file format."""
 
     rng: np.random.Generator
-    sampler: Sampler  # without what it keeps for rows
-    rows: dict[int, Any]  # state of the rows of each shard: see ``Draws.save``
-    heard: list[int]  # of each shard, how many priorities that rows came with are in ``rows``
+    sampler: Sampler  # without state of rows
+    rows: dict[int, Any]  # priorities of the rows of each shard: see ``FollowedShards.save``
+    heard: list[int]  # number of first priorities of each shard that are in ``rows``
 
 
 @dataclass(eq=False)
 class SavedReplay(Checkpointed):
-    """What a checkpoint of a shared replay holds."""
+    """The root object of a checkpoint of a shared replay."""
 
-    identity: str  # of the replay that was saved
-    description: dict[str, Any]  # of its folder
+    identity: str  # identity of the replay that was saved
+    description: dict[str, Any]  # description in the folder of this replay
     shards: list[SavedShard | None]
-    learners: dict[str, SavedLearner]  # by the names that the caller gave
+    learners: dict[str, SavedLearner]  # by names of the caller
 
 
 def save(
@@ -124,9 +124,9 @@ def save(
     folder: str | Path,
     **how: Any,
 ) -> None:
-    """Save the shards of a replay as they are now; ``how`` goes to ``Checkpointed.save``.
+    """Save the shards of a replay; ``how`` are options of ``Checkpointed.save``.
 
-    The learners were saved before, so they have no row that their shard has not.
+    ``learners`` were copied before the shards, so each of their rows is in the shards.
     """
     identity = description[IDENTITY]
     copies: list[SavedShard | None] = []
@@ -145,7 +145,7 @@ def save(
 class Saved:
     """A shared replay in a checkpoint.
 
-    Raises ``FileNotFoundError`` if there is none, ``TypeError`` if something else was saved.
+    Raises ``FileNotFoundError`` without a checkpoint, ``TypeError`` for another saved object.
     """
 
     def __init__(
@@ -163,9 +163,9 @@ class Saved:
             kind = self._root.cls
         if kind != "processes.SavedReplay":
             raise TypeError(f"{folder} has a {kind}, no SharedReplay: its own load() gives it")
-        self.origin = self._opened.state.id  # the name of the state: that of no other
+        self.origin = self._opened.state.id
         with reading(folder):
-            self.identity = str(self._root.attribute("identity"))  # of the replay that was saved
+            self.identity = str(self._root.attribute("identity"))
             description = self._opened.part(self._root.attribute("description"), {})
             self.writers = json_codec.number("writers", description["writers"], 1)
             self.options: RowOptions = json_codec.from_json(
@@ -177,7 +177,7 @@ class Saved:
                 raise DamagedError(f"expected a shard for each of {self.writers} writers")
 
     def fill(self, shards: list[Path], size: int) -> None:
-        """Make the shards of a new replay, which keep so many rows each."""
+        """Create the shards of a new replay, with ``size`` rows each."""
         targets = {
             f"shards.{number}": Target(size=size, mmap_prefix=shard / ROWS, mmap_mode="x")
             for number, shard in enumerate(shards)
@@ -186,7 +186,7 @@ class Saved:
         decoded(self._disk, options, targets, {}, without="learners")
 
     def learner(self, name: str) -> SavedLearner:
-        """The learner of this name; ``ValueError`` if there is none."""
+        """The saved learner with this name; ``ValueError`` for an unknown name."""
         with reading(self._disk.folder):
             found = self._root.attribute("learners") or {}
             if name not in found:

@@ -1,9 +1,9 @@
-"""Shards: the rows of one writer in shared memory, its buffer, and buffers that follow it.
+"""Shards: the rows of one writer in shared memory, the buffer that writes them, and its readers.
 
-A shard is a buffer in a file of the format of ``mmap_prefix``. The file is in a folder of shared
-memory. One process at a time writes to a shard, without a lock. Any number of processes read it at
-the same time. Not here: which process writes to which shard, and batches from several (``_replay``,
-``_learner``).
+A shard is a buffer in a file in shared memory, of the format of ``mmap_prefix``. One process at a
+time writes to a shard, and needs no lock for a row. Any number of processes read the shard at the
+same time. Not here: the choice of a shard (``_replay``), and batches from several shards
+(``_learner``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,6 +40,7 @@ from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
     GONE_MESSAGE,
     MENDER,
+    Closing,
     FileLock,
     Folder,
     is_locked,
@@ -51,15 +52,12 @@ from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.samplers._uniform import Uniform
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 __all__ = ["Actor", "Reader", "ShardFiles"]
 
 ROWS = "rows"  # prefix of the files of a shard
-ADDED = "rows.added"  # file with the time of its last row
-TIMES = "rows.times"  # file with the time of each row, if there is one
-WRITER = "writer"  # file whose lock the process has that writes
+ADDED = "rows.added"  # file with the time of the last row, and the number of edits in place
+TIMES = "rows.times"  # file with the time of each row; only for ``NewestLearner``
+WRITER = "writer"  # file whose lock the writing process holds
 READ_ONLY = "this is the learner's end of a shared replay: it reads rows, and actors write them"
 CLOSED = "the actor was closed: its shard belongs to the next actor that takes it"
 FORKED = "the actor belongs to the parent process; take one in this process: replay.actor()"
@@ -67,9 +65,9 @@ WORD = 8
 
 
 class ShardFiles(file_maps.Files):
-    """The files of a shard: they end with the machine, so nothing is ever flushed.
+    """The files of a shard. These are in memory, so they are never flushed.
 
-    Who may write is known by a lock of its own, which no fork hands on.
+    The lock of the shard, which a forked child does not inherit, decides which process may write.
     """
 
     def __init__(self, layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> None:
@@ -77,19 +75,19 @@ class ShardFiles(file_maps.Files):
         self.one_process = OneProcess(FORKED)
 
     def _sync_names(self) -> None:
-        """Shared memory has no names on a disk."""
+        """Do nothing, as shared memory has no disk."""
 
     def _tell_torn(self, torn: NDArray[np.int64]) -> None:
-        """No warning: kills of processes are usual here."""
+        """Do not warn, as kills of processes are usual here."""
 
     @property
     def changes(self) -> NDArray[np.int64]:
-        """The word that says to those who follow that they have to look at all rows again."""
+        """Change counter for followers, which read all rows again after a change of it."""
         place = self._places.boot[0] + file_maps.CHANGES_AT
         return self._memory[place : place + 8].view(np.int64)
 
     def _lock(self, file: BinaryIO, path: Path) -> None:
-        """The lock of the shard is held already."""
+        """Do nothing, as the lock of the shard is held already."""
 
     def _create(self, mode: str) -> Bytes:
         self._sweep()  # the lock of the shard is held
@@ -99,12 +97,12 @@ class ShardFiles(file_maps.Files):
         lens = self._part(self._places.lens).view(np.int64)
         log = self._part(self._places.log)
         added = self._map_time()
-        added[1] += added[1] % 2  # what was left half-done was undone
+        added[1] += added[1] % 2  # an unfinished edit was undone
         tracker = Tracker(self.layout.capacity)
         return Undo(self.arena, lens, log, tracker, added, self._map_times())
 
     def _map_times(self) -> NDArray[np.int64] | None:
-        """The time of each row, by slot, where the replay has a file for it."""
+        """The time of each row, by slot; None if the replay has no file for it."""
         path, nbytes = self.path.with_name(TIMES), WORD * self.layout.capacity
         if not path.exists():
             return None
@@ -113,7 +111,7 @@ class ShardFiles(file_maps.Files):
         return mapped(path, np.int64, nbytes)
 
     def _map_time(self) -> NDArray[np.int64]:
-        """The time of the last row, and the edits in place: see ``Undo``."""
+        """The time of the last row, and the number of edits in place: see ``Undo``."""
         path = self.path.with_name(ADDED)
         with path.open("ab") as file:
             file.truncate(2 * WORD)
@@ -121,13 +119,13 @@ class ShardFiles(file_maps.Files):
 
     def _recover(self) -> None:
         if not self._is_settled():
-            self.changes[:] |= 1  # those who follow wait; so they did if the last one ended here
+            self.changes[:] |= 1  # followers wait; a kill during the repair leaves the counter odd
         super()._recover()
 
     def _is_settled(self) -> bool:
-        """Whether the last one who wrote ended between two calls, so that nothing will change.
+        """Whether the last writer ended between two calls, so that nothing needs a repair.
 
-        What chained fields keep in other files is set right each time.
+        Side files of chained fields are repaired each time.
         """
         state = self.layout.state(self.arena)
         return (
@@ -139,7 +137,7 @@ class ShardFiles(file_maps.Files):
         )
 
     def keep(self, ring: Any) -> None:
-        """See ``Files.keep``; from here on others may follow."""
+        """See ``Files.keep``. Afterwards other processes may follow the shard."""
         super().keep(ring)
         tell_followers(ring, self.changes)
         if self.mode != "r+" or self.changes[0] & 1:
@@ -153,20 +151,20 @@ class ShardFiles(file_maps.Files):
             except FileNotFoundError:
                 raise RuntimeError(GONE_MESSAGE) from None
             finally:
-                self.changes[:] += 2  # some may have grown before one did not
+                self.changes[:] += 2  # also after an error, as some files may have grown
 
     def _room_for(self, nbytes: int) -> Room:
         return room_for(nbytes, self.path.parent, KEPT_ASIDE, then=NOTHING_ADDED)
 
     def flush(self, hold: Callable[..., Any]) -> None:
-        """Nothing is on a disk."""
+        """Do nothing, as shared memory has no disk."""
 
     def flush_at_the_end(self) -> None:
         """As ``flush``."""
 
 
 class FollowedFiles(ShardFiles):
-    """The files of a shard, mapped to be read while another process writes."""
+    """The files of a shard, mapped for reading while another process writes."""
 
     def _open(self) -> NDArray[np.uint8]:
         with self.path.open("r+b") as file:
@@ -174,22 +172,22 @@ class FollowedFiles(ShardFiles):
         return mapped(self.path, np.uint8, self._places.nbytes)
 
     def _recover(self) -> None:
-        """Only who writes does."""
+        """Do nothing, as only the writer repairs a shard."""
 
     def _make_undo(self) -> Any:
         return None
 
     def latest(self) -> list[NDArray[np.uint8]]:
-        """Where the newest values of each chained field are."""
+        """The memory of the newest values of each chained field."""
         return [self._part(place) for place in self._places.latest]
 
     def follow_sides(self, ring: Any, base: int, oldest: int, stop: int) -> None:
-        """Read what chained fields keep aside from the files that they are in now."""
+        """Read the side files of chained fields, from their present generations."""
 
         def look() -> list[list[tuple[Any, Any, Any]]]:
             try:
                 return [self._open_sides(ring)]
-            except FileNotFoundError:  # a larger one has just taken its place
+            except FileNotFoundError:  # a larger file has just replaced it
                 if not self.path.exists():
                     raise
                 return []
@@ -209,15 +207,15 @@ class FollowedFiles(ShardFiles):
 
 
 def last_added(shard: Path) -> float | None:
-    """How many seconds ago the last row of a shard was added; None if that was never."""
+    """Seconds since the last row of a shard was added; None if no row was added."""
     try:
         then = int(mapped(shard / ADDED, np.int64)[0])
-    except (FileNotFoundError, ValueError):  # there is none, or it has no length yet
+    except (FileNotFoundError, ValueError):  # the file is missing or still empty
         return None
     return max(0.0, (clock() - then) / 1e9) if then else None
 
 
-class Actor(ReplayBuffer):
+class Actor(Closing, ReplayBuffer):
     """The end of a shared replay that adds: ``SharedReplay.actor``.
 
     A ``ReplayBuffer`` over one shard, with all that belongs to one: ``add``, ``add_where``,
@@ -252,7 +250,7 @@ class Actor(ReplayBuffer):
         self._begin(options, Uniform(), generator(None), folder / ROWS, "w" if is_new else "r+")
         self.number = number
         self._lock_of_shard = lock
-        self._folder = life  # which is there as long as this object
+        self._folder = life  # a reference, which keeps the folder open
         self._priorities = first
         self._end_episodes(0, self.n_envs)
 
@@ -267,15 +265,15 @@ class Actor(ReplayBuffer):
         self._files.one_process.check()
 
     def _read_priorities(self, priorities: ArrayLike) -> Beside:
-        """Priorities for ``add``, and room for them in shared memory."""
+        """Read the argument ``priorities`` of ``add``, and make room for it in shared memory."""
         self._check_process()
         assert self._priorities is not None
         values = read_priorities(self._in_time_order(priorities))
-        self._hold(False, self._priorities.prepare, self.number)  # of two threads, one
+        self._hold(False, self._priorities.prepare, self.number)  # one thread at a time
         return Beside(len(values), partial(self._publish_priorities, values))
 
     def _publish_priorities(self, priorities: NDArray[np.float64], first: int, clears: int) -> None:
-        """Publish the priorities of rows that have just been published."""
+        """Publish the priorities of rows that were just published."""
         assert self._priorities is not None
         if self.ring.clears == clears:
             newest = priorities[-self.ring.capacity :]
@@ -284,7 +282,7 @@ class Actor(ReplayBuffer):
             self._priorities.append(self.number, found, newest)
 
     def close(self) -> None:
-        """Give the shard back; its rows stay. Writing raises ``RuntimeError`` from now on."""
+        """Release the shard, whose rows stay. Later writes raise ``RuntimeError``."""
         assert self._files is not None
         try:
             self._files.one_process.close(CLOSED)
@@ -293,25 +291,19 @@ class Actor(ReplayBuffer):
             self._lock_of_shard.release()
         self._folder = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("an actor belongs to its process; hand on the SharedReplay instead")
 
 
 def is_being_edited(shard: Path, options: RowOptions) -> bool:
-    """Whether rows of a shard are being edited: for ever, if the process of the edit was killed."""
+    """Whether rows of a shard are being edited, or the writer was killed during an edit."""
     files = FollowedFiles(options.layout(), shard / ROWS, "r+")
     edits = files.layout.state(files.arena)[WORD_EDITS] | files.changes[0]
     return bool(edits & 1)
 
 
 def written(shard: Path, options: RowOptions) -> int:
-    """How many rows were written to a shard since the last clear."""
+    """The number of rows written to a shard since the last clear."""
     if not (shard / f"{ROWS}.dat").exists():
         return 0
     files = FollowedFiles(options.layout(), shard / ROWS, "r+")
@@ -319,7 +311,7 @@ def written(shard: Path, options: RowOptions) -> int:
 
 
 def mend(shard: Path, number: int, options: RowOptions) -> bool:
-    """Set right what a process that was killed left half-done, as the next actor would.
+    """Repair a shard whose writer was killed during an edit, as the next actor would.
 
     False if another process has the shard, or the replay is gone. Cost: that of a new actor.
     """
@@ -329,7 +321,7 @@ def mend(shard: Path, number: int, options: RowOptions) -> bool:
     try:
         if not (mender.take() and taken.take()):
             return False
-        if is_being_edited(shard, options):  # no other process was faster
+        if is_being_edited(shard, options):  # unless another process has repaired it
             Actor(shard, number, taken, options).close()
     finally:
         taken.release()
@@ -340,7 +332,7 @@ def mend(shard: Path, number: int, options: RowOptions) -> bool:
 class Reader(ReplayBuffer):
     """The rows of a shard, followed while another process writes them.
 
-    It is a buffer without writers: new rows come by its follower.
+    A buffer that cannot be written to; its follower brings new rows.
     """
 
     def __init__(self, folder: Path, sampler: Sampler, rng: Any, options: RowOptions) -> None:
@@ -362,25 +354,13 @@ class Reader(ReplayBuffer):
             layout.state(files.arena),
             layout.flags(files.arena),
             files.changes,
-            lambda base, oldest, stop: files.follow_sides(ring, base, oldest, stop),
+            partial(files.follow_sides, ring),
         )
 
     @property
     def lost(self) -> int:
-        """How many rows were written over since they were followed, left out meanwhile or not."""
+        """The number of followed rows that were overwritten since, rows left out included."""
         return max(0, self.follower.bound - max(0, self.ring.written - self.ring.capacity))
-
-    def oldest_beyond(self, margin: int) -> int:
-        """The oldest row with so many between it and those that are written over now.
-
-        One row in eight is newer.
-        """
-        bound = self.follower.bound
-        return bound + min(margin, max(self.ring.written - bound, 0) * 7 // 8)
-
-    def margin_after(self, margin: int) -> int:
-        """The margin of the next try, after rows were written over in spite of this one."""
-        return min(2 * margin + self.lost, self.ring.capacity)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a learner's rows belong to its process; hand on the SharedReplay instead")

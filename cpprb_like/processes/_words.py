@@ -1,8 +1,7 @@
-"""``Words``: the int64 words that all processes of a replay share, by name, in one file.
+"""``Words``: named arrays of int64 words that all processes of a replay share, in one file.
 
-A new word is one entry here. Each array begins at a cache line, and has zeros at first. Not here:
-the header of a shard, which is that of a buffer (``_core``), and when its last row was added
-(``_shards``).
+Each array begins at a cache line, with zeros at first. Not here: the header of a shard, which is
+that of a buffer (``_core``), and the time of its last row (``_shards``).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ __all__ = ["DRAWN", "GIVEN", "LATE", "MOST_LEARNERS", "SLOTS", "Words", "mapped"
 FILE = "words"
 LINE = 8  # words of a cache line
 MOST_LEARNERS = 64
-SLOTS = 3  # for versions of the parameters
-GIVEN, LATE, DRAWN = range(3)  # of ``learners``: priorities given, those too late, items drawn
+SLOTS = 3  # slots for versions of the parameters
+GIVEN, LATE, DRAWN = range(3)  # columns of ``learners``: priorities, late priorities, items drawn
 
 
 def mapped(path: Path, dtype: DTypeLike, nbytes: int = 0) -> NDArray[Any]:
-    """The memory of a file, shared with other processes: all of it, or its first bytes."""
+    """The memory of a file, shared with other processes; with ``nbytes`` only its first bytes."""
     with path.open("r+b") as file:
         return np.frombuffer(mmap.mmap(file.fileno(), nbytes), dtype)
 
@@ -46,10 +45,10 @@ class Words:
     """The words of a replay."""
 
     limiter: NDArray[np.int64]  # a line for each actor and each learner: see ``Counters``
-    learners: NDArray[np.int64]  # GIVEN, LATE, DRAWN of each learner, which alone writes to them
-    versions: NDArray[np.int64]  # the newest version of the parameters, and that of each slot
-    first_begun: NDArray[np.int64]  # entries of each log of first priorities that were begun, ...
-    first_done: NDArray[np.int64]  # ... and that are whole
+    learners: NDArray[np.int64]  # GIVEN, LATE, DRAWN of each learner; only the learner writes these
+    versions: NDArray[np.int64]  # newest version of the parameters, then the version in each slot
+    first_begun: NDArray[np.int64]  # begun entries in the log of first priorities of each shard
+    first_done: NDArray[np.int64]  # complete entries in these logs
 
     def __init__(self, folder: Path, writers: int) -> None:
         memory, start = mapped(folder / FILE, np.int64), 0
@@ -59,7 +58,7 @@ class Words:
 
     @staticmethod
     def make(folder: Path, writers: int) -> None:
-        """Make the file in the folder of a new replay."""
+        """Create the file in the folder of a new replay."""
         (folder / FILE).write_bytes(bytes(8 * sum(map(_padded, _shapes(writers).values()))))
 
 
