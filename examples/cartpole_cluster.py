@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 import time
+from typing import Any
 
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
 
@@ -27,18 +28,20 @@ from cartpole_dqn import (
     Network,
     evaluate,
 )
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from cpprb_like.limiters import SampleToInsertRatio
 from cpprb_like.ray import ClusterReplay
 from cpprb_like.samplers import Prioritized
+from cpprb_like.typing import FieldSpec
 
 CAPACITY = 20_000  # steps of all actors together
 STEPS = 3  # of a return
 CHUNK = 16  # steps that an actor adds at once
 AHEAD = 64 * BATCH  # samples that the learner, or the actors, may be ahead
 PUBLISH_EVERY, EVALUATE_EVERY = 10, 1_000  # batches
-FIELDS = {
+FIELDS: dict[str, FieldSpec] = {
     "obs": {"shape": 4},
     "act": {"shape": (), "dtype": "int64"},
     "rew": {"shape": ()},
@@ -48,7 +51,6 @@ FIELDS = {
 }
 
 
-@ray.remote(num_cpus=1)
 def act(replay: ClusterReplay, number: int, actors: int, seed: int) -> None:
     """Play and add steps, until the program ends."""
     rng = np.random.default_rng((seed, number))
@@ -58,7 +60,7 @@ def act(replay: ClusterReplay, number: int, actors: int, seed: int) -> None:
     obs, _ = env.reset(seed=seed * 1_000 + number)
     with replay.actor() as actor:
         while True:
-            chunk: dict[str, list] = {name: [] for name in FIELDS}
+            chunk: dict[str, list[Any]] = {name: [] for name in FIELDS}
             for _ in range(CHUNK):
                 greedy = rng.random() >= explore
                 action = int(network(obs[None]).argmax()) if greedy else int(rng.integers(2))
@@ -74,14 +76,15 @@ def act(replay: ClusterReplay, number: int, actors: int, seed: int) -> None:
 
 
 def error(
-    online: Network, target: Network, batch: dict, discount: np.ndarray | float
-) -> np.ndarray:
+    online: Network, target: Network, batch: dict[str, Any], discount: float
+) -> NDArray[np.float64]:
     """Temporal-difference errors of double Q-learning."""
     rows = np.arange(len(batch["act"]))
     following = np.asarray(batch["next_obs"])
     best = target(following)[rows, online(following).argmax(1)]
     goal = np.asarray(batch["rew"]) + discount * np.where(batch["terminated"], 0.0, best)
-    return goal - online(np.asarray(batch["obs"]))[rows, batch["act"]]
+    known = online(np.asarray(batch["obs"]))[rows, batch["act"]]
+    return np.asarray(goal - known, np.float64)
 
 
 def learn(replay: ClusterReplay, seed: int, steps: int) -> list[tuple[int, float]]:
@@ -145,10 +148,11 @@ def main() -> None:
         limiter=SampleToInsertRatio(BATCH, WARM_UP, error_buffer=AHEAD),
         Nstep={"size": STEPS, "gamma": GAMMA, "rew": "rew", "next": "next_obs"},
     )
+    task = ray.remote(num_cpus=1)(act)
     began = time.monotonic()
     with replay:
         actors = [
-            act.remote(replay, number, options.actors, options.seed)
+            task.remote(replay, number, options.actors, options.seed)
             for number in range(options.actors)
         ]
         curve = learn(replay, options.seed, options.steps)
