@@ -1,16 +1,13 @@
 """The buffers for RLlib, held against RLlib's own over the same episodes; and training with them.
 
-In a run of their own, as tests/datasets/test_ray.py, which Ray's processes are tested by.
+In a run of their own, as all tests that start Ray's processes; that these listen on the loopback
+alone is for tests/datasets/test_ray.py.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from distributions import chi_square, chi_square_limit
+from local_ray import local_ray  # first, as it settles where Ray listens
 from optional import need
 
-# Before Ray is imported: as on systems where it has no clusters, it uses the loopback alone.
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-ray = need("ray", "make test-datasets")
 torch = need("torch", "RLlib's modules are PyTorch's")
 
 from ray.rllib.algorithms.dqn import DQNConfig
@@ -42,25 +37,8 @@ GAMMA = 0.9
 
 @pytest.fixture(scope="module")
 def _ray() -> Iterator[None]:
-    """What algorithms need: Ray's processes, none of which listens to other machines."""
-    folder = tempfile.mkdtemp(prefix="ray-")  # a short name, as paths of sockets are
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        try:
-            ray.init(
-                num_cpus=1,
-                include_dashboard=False,
-                object_store_memory=80 << 20,
-                configure_logging=False,
-                log_to_driver=False,
-                _node_ip_address="127.0.0.1",
-                _temp_dir=folder,
-            )
-            yield
-        finally:
-            ray.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+    with local_ray(cpus=1):
+        yield
 
 
 class Runner:
