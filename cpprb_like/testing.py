@@ -225,7 +225,7 @@ class _Stage:
         self.earlier: list[tuple[str, Draw, Draw]] = []
 
     def draw(self, n: int, replace: bool, seed: list[int], window: _Window | None) -> None:
-        """Draw from each buffer with equal generators, and compare."""
+        """Draw from each buffer with equal generators; raise if two draws differ."""
         method = "draw" if window is None else f"{window.view}: draw_starts"
         where = f"{self.place}, {method}(n={n}, replace={replace})"
 

@@ -100,7 +100,10 @@ def _by_dlpack(name: str, tensor: Any) -> NDArray[Any]:
 
 
 def _plain(tensor: Any) -> tuple[Any, np.dtype[Any] | None]:
-    """A tensor that NumPy can share, and the dtype that it stands for: bfloat16 or float8."""
+    """Tensor that NumPy can share, and None.
+
+    For bfloat16 and float8: a view of the same bytes as integers, and the dtype of the values.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor):
         return tensor, None

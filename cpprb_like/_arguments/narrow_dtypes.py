@@ -88,5 +88,5 @@ def descr_of(dtype: np.dtype[Any], *, as_bytes: bool = False) -> Any:
 
 
 def _name(given: Any) -> str:
-    """The name of a field of a structured dtype, whose description may have a title."""
+    """Name of a field of a structured dtype. ``given`` is the name, or (title, name)."""
     return str(given[1] if isinstance(given, tuple) else given)

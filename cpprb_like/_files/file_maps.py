@@ -538,9 +538,10 @@ class Files:
         return side
 
     def _open_side(self, queue: Aside, mark: bytes = NO_MARK, what: str = "") -> _Side:
-        """The newest complete generation of a side file.
+        """The newest complete version of a file that stands beside the rows.
 
-        A file without a header, which a killed process may have left, is skipped.
+        A file without a header, which a killed process may have left, is skipped. ``mark`` is the
+        begin of its header, which says what kind of priorities the file holds.
         """
         damaged = None
         for number, path in self._all_sides()[queue.name]:

@@ -59,7 +59,10 @@ def read_seed(name: str, seed: Any) -> Any:
 
 
 def _integers(seed: Any, depth: int) -> Any:
-    """Integers or lists of integers; ``TypeError`` for other values and for deep lists."""
+    """A seed as an integer, or lists of integers that are nested ``depth`` deep at most.
+
+    ``TypeError`` for other values.
+    """
     if type(seed) is np.ndarray:
         if seed.ndim > 1 and not seed.size:
             raise TypeError("no integers, in any number of lists")

@@ -515,7 +515,7 @@ def _read_shares(shares: object, names: list[str]) -> dict[str, float | Schedule
 
 
 def _check_columns(parts: Mapping[str, Collection[str]]) -> None:
-    """Raise unless all parts of a batch have the same further columns."""
+    """Raise unless all parts of a batch have the same columns besides fields and weights."""
     for one, two in pairwise(parts):
         for column in {*parts[one]} ^ {*parts[two]}:
             has, lacks = (one, two) if column in parts[one] else (two, one)

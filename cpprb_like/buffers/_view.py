@@ -141,7 +141,10 @@ class View(Source):
     def _draw(
         self, plan: ReadPlan, choose: Choose, n: int | None, arrays: Batch | None, located: bool
     ) -> Batch:
-        """The rows that ``choose`` returns, read consistently; n of them, or any number if None."""
+        """Items of the rows that ``choose`` returns, read with no change of the buffer in between.
+
+        ``n`` is their number, None if it is not known. ``located`` adds the column ``indexes``.
+        """
         while True:
             one = Reading(plan, choose, n, arrays, self.draws, located=located)
             batch: Batch = self.buffer.consistently(one.attempt)

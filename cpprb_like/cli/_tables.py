@@ -40,7 +40,7 @@ def report(document: dict[str, Any]) -> str:
 
 
 def _section(document: dict[str, Any]) -> Iterator[str]:
-    """A table of the values, then a table of the fields, then a section for each buffer."""
+    """Lines of a description: a table of its values, one of its fields, and its inner buffers."""
     inner = ("fields", "buffers")
     yield from table(
         [pair for name in document if name not in inner for pair in _pairs(name, document[name])]

@@ -57,8 +57,8 @@ class ClusterActor:
     Raises
     ------
     TimeoutError
-        By any method: the host did not answer within ``timeout`` seconds. Steps that were given are
-        kept, and are sent by the next call.
+        By any method: the host did not answer within ``timeout`` seconds. The next call sends the
+        steps that were given.
 
     Notes
     -----

@@ -356,11 +356,16 @@ class ClusterReplay:
             found = dict(zip(asked, ray.get(list(asked.values()), timeout=timeout), strict=True))
         except (GetTimeoutError, RayActorError) as error:
             raise TimeoutError(f"save: a host gave no answer: {error}") from error
-        told = {"format": FORMAT, "states": states, "hosts": found, "cluster": self._told()}
+        manifest = {
+            "format": FORMAT,
+            "states": states,
+            "hosts": found,
+            "cluster": self._described(),
+        }
         with replacing(base / MANIFEST) as unfinished:
-            unfinished.write_text(json.dumps(told), encoding="utf-8")
+            unfinished.write_text(json.dumps(manifest), encoding="utf-8")
 
-    def _told(self) -> dict[str, Any]:
+    def _described(self) -> dict[str, Any]:
         """What ``load`` needs to know of the cluster besides the states of its hosts."""
         return {
             "options": to_json(self._options),
@@ -386,8 +391,8 @@ class ClusterReplay:
         names the states is none, or of another format.
         """
         base = Path(folder).resolve()
-        told = _manifest(base)
-        cluster, states = told["cluster"], told["hosts"]
+        manifest = _manifest(base)
+        cluster, states = manifest["cluster"], manifest["hosts"]
         nodes = _nodes(len(states) if hosts is None else hosts)
         if len(nodes) != len(states):
             raise ValueError(f"hosts: expected {len(states)}, as were saved, got {len(nodes)}")
@@ -405,7 +410,7 @@ class ClusterReplay:
             float(checkpoint_seconds),
         )
         given = dict(resources or {"num_cpus": 0})
-        begin = {name: (str(base / told["states"] / name), states[name]) for name in states}
+        begin = {name: (str(base / manifest["states"] / name), states[name]) for name in states}
         self._begin(plan, nodes, given, begin)
         return self
 
@@ -442,15 +447,19 @@ class ClusterReplay:
 def _manifest(folder: Path) -> dict[str, Any]:
     """What ``save`` wrote last."""
     try:
-        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        is_sound = told["format"] == FORMAT and told["states"] in STATES and bool(told["hosts"])
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        is_sound = (
+            manifest["format"] == FORMAT
+            and manifest["states"] in STATES
+            and bool(manifest["hosts"])
+        )
     except FileNotFoundError:
         raise FileNotFoundError(f"{folder}: no cluster was saved there") from None
     except (ValueError, LookupError, TypeError) as error:
         raise DamagedError(f"{folder / MANIFEST}: {error!r}") from error
     if not is_sound:
-        raise DamagedError(f"{folder / MANIFEST}: expected format {FORMAT}, got {told}")
-    return dict(told)
+        raise DamagedError(f"{folder / MANIFEST}: expected format {FORMAT}, got {manifest}")
+    return dict(manifest)
 
 
 def _nodes(hosts: int | Sequence[str] | None) -> list[str]:

@@ -1,8 +1,8 @@
 """``HostReplay``: the shared replay of a host, whose actors wait for the limiter of the cluster.
 
 Each shard has two words in shared memory: how many rows may have been written to it in all, and how
-many a call that waits needs. The host brings both to the ledger and back. So an actor asks nobody
-as long as it has credit.
+many a call that waits needs. The host exchanges both with the ledger. So an actor makes no call as
+long as it has credit.
 """
 
 from __future__ import annotations

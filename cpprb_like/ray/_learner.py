@@ -345,7 +345,7 @@ class ClusterLearner(Source):
         return self._ahead > 0 and any(part.drawer is None for part in group.parts)
 
     def _forget(self, key: tuple[Any, ...]) -> None:
-        """Give up batches that were asked for and that nobody wants."""
+        """Drop batches that were requested from hosts and will not be returned."""
         for group in self._groups.pop(key):
             left = group.owners[group.next :].size
             if left:
@@ -430,7 +430,7 @@ class ClusterLearner(Source):
         missing: list[int],
         until: float,
     ) -> None:
-        """Draw all batches that were not given yet anew, from the hosts that are there."""
+        """New draws for all batches that were not returned yet, from the hosts that answer."""
         if time.monotonic() > until:
             names = ", ".join(str(group.parts[place].host) for place in missing)
             raise TimeoutError(f"sample: {names} did not answer in {self._timeout:g} s")

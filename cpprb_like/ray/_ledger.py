@@ -160,7 +160,7 @@ class Ledger:
     # ------------------------------------------------------------------ parameters
 
     def publish(self, held: list[Any]) -> int:
-        """The next version of the parameters, of which a reference is kept for hosts to come."""
+        """The next version of the parameters, with a reference for hosts that start later."""
         self._version += 1
         self._parameters = held
         return self._version

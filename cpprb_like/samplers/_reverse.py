@@ -121,7 +121,10 @@ class Reverse(Sampler):
         return slots, {}
 
     def _ages(self, ring: Ring, n: int) -> tuple[int, Slots, tuple[int, int]]:
-        """The newest row, the distances of the next n rows from it, and the next ``_start``."""
+        """The newest row, the ages of the n rows to draw, and ``_start`` of the next draw.
+
+        The age of a row is the number of rows between it and the newest one.
+        """
         clears, newest = ring.clears, ring.stop - 1
         stored = newest + 1 - ring.first
         if stored <= 0 or len(ring) == 0:  # the two differ while other threads clear and add

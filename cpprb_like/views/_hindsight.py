@@ -462,7 +462,7 @@ class RelabelledRows(Mapping[str, Array]):
         self.are_gone = False  # whether rows were overwritten before a field was read
 
     def stored(self, name: str) -> Array:
-        """A copy of a field."""
+        """Copy of a field's values in these rows; of a goal, the new values."""
         if name in self.goals:
             return self.goals[name].copy()
         if name in self.batch:
