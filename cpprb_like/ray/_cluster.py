@@ -51,6 +51,7 @@ MANIFEST = "cluster.json"
 FORMAT = 1
 STATES = "a", "b"  # folders of the states of hosts: a save leaves the one that is named alone
 START = 120.0  # seconds in which the hosts have to come
+CLOSE = 30.0  # seconds in which they free their memory, before they are killed
 LOOK = 0.01  # seconds between two questions for credit
 
 
@@ -424,7 +425,7 @@ class ClusterReplay:
         for replay in self._replays.values():
             replay.close()
         asked = [host.begin("close") for host in self.hosts]
-        ray.wait(asked, num_returns=len(asked), timeout=10.0)
+        ray.wait(asked, num_returns=len(asked), timeout=CLOSE)
         for host in self.hosts:
             ray.kill(host.actor)
         ray.kill(self._ledger)

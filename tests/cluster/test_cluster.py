@@ -262,7 +262,7 @@ def test_a_host_that_is_killed_comes_back_with_its_rows(where: str) -> None:
                 flush(actor)
                 batch = learner.sample(32)
                 assert (batch["obs"][:, 0] == batch["id"]).all()
-                learner.update_priorities(batch["indexes"], batch["rew"])
+                learner.update_priorities(batch["indexes"], 1.0 + batch["rew"])
         flush(actor)
         learner.flush()
         until(lambda: len(learner) == 300, 60.0)
@@ -293,7 +293,7 @@ def test_a_node_that_is_gone_goes_on_from_its_checkpoint(tmp_path: Path, where: 
         with replay.actor() as actor:
             actor.add(**steps(100, 50))
             flush(actor)
-            time.sleep(0.11)
+            until(lambda: replay.stats().inserts == 150)
             wipe(replay, about)
         learner = replay.learner(seed=0)
         until(lambda: len(learner) >= 100, 60.0)
@@ -375,21 +375,24 @@ def test_min_size_is_over_all_hosts(where: str) -> None:
             assert len(learner.sample(4)["id"]) == 4
 
 
-@ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
-def act(replay: ClusterReplay, first: int) -> str:
-    """A task that adds."""
-    with replay.actor() as actor:
-        for k in range(first, first + 50):
-            actor.add(**{name: values[0] for name, values in steps(k, 1).items()})
-    return type(actor).__name__
-
-
 def test_tasks_take_the_cluster_with_them() -> None:
     """As an argument; what they add is drawn by all."""
+    step = {name: values[0] for name, values in steps(7, 1).items()}
+
+    def act(replay: ClusterReplay, first: int) -> str:
+        with replay.actor() as actor:
+            for number in range(first, first + 50):
+                actor.add(**step | {"id": number})
+        return type(actor).__name__
+
     with cluster(writers=3) as replay:
-        kinds = ray.get([act.remote(replay, 100 * k) for k in range(3)])
+        task = ray.remote(num_cpus=0)(act)
+        kinds = ray.get([task.remote(replay, 100 * k) for k in range(3)])
         assert set(kinds) == {"Actor"}
-        assert len(replay.learner()) == 150
+        learner = replay.learner()
+        assert len(learner) == 150
+        expected = {*range(50), *range(100, 150), *range(200, 250)}
+        assert set(learner.sample(5000)["id"].tolist()) <= expected
         assert [number for number, _ in replay.members()] == [0] * len(replay.members())
 
 
