@@ -26,10 +26,11 @@ from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.file_systems import replacing
 from cpprb_like._machine.generators import Seed
+from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import DamagedError, RateLimitTimeoutError
 from cpprb_like.limiters import LimiterStats, RateLimiter
 from cpprb_like.processes import Actor, Member
-from cpprb_like.processes._folder import check_name
+from cpprb_like.processes._folder import check_name, remove_stale
 from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
 from cpprb_like.ray._adding import ClusterActor
 from cpprb_like.ray._calls import Host, call
@@ -51,6 +52,7 @@ MANIFEST = "cluster.json"
 FORMAT = 1
 STATES = "a", "b"  # folders of the states of hosts: a save leaves the one that is named alone
 START = 120.0  # seconds in which the hosts have to come
+LEFT = 1.0  # seconds in which the processes of killed hosts end
 CLOSE = 30.0  # seconds in which they free their memory, before they are killed
 LOOK = 0.01  # seconds between two questions for credit
 
@@ -429,6 +431,9 @@ class ClusterReplay:
         for host in self.hosts:
             ray.kill(host.actor)
         ray.kill(self._ledger)
+        # Memory of this node that a host did not free, as its process had just been started again.
+        folders = [replay.folder for replay in self._replays.values()]
+        wait_until(lambda: _are_removed(folders), LEFT)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_replays": {}}
@@ -443,6 +448,14 @@ class ClusterReplay:
         return (
             f"ClusterReplay(capacity={self.capacity}, hosts={len(self.hosts)}, name={self.name!r})"
         )
+
+
+def _are_removed(folders: list[Path]) -> bool:
+    """Remove the folders that no process has open; whether none of these is left."""
+    for folder in folders:
+        if folder.exists():
+            remove_stale(folder.parent)
+    return not any(folder.exists() for folder in folders)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
