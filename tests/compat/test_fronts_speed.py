@@ -20,7 +20,8 @@ pytestmark = needs_optimised_modules
 ROUNDS = 60
 CALLS = 1000  # of a turn: the same for both, so that a busy machine cannot make one of them short
 MOST = 1.5  # times the original; it is at most 1, and other programs are at work too
-MOST_WITH_A_COPY = 6.0  # times the original, whose view is no copy; it is 3.6
+    5.0  # times the original and a copy of its view, as a copy takes what memory takes
+)
 ROWS, EPISODE, ACTIONS, DEPTH = 2000, 200, 6, 4
 FRAME = (84, 84)
 STORE = (
@@ -39,7 +40,11 @@ def storing_frames() -> list[Work]:
         for rb in both:
             idx = rb.store_frame(frames[number % EPISODE])
             rb.store_effect(idx, number % ACTIONS, 0.0, number % EPISODE == EPISODE - 1)
-    return [statement(STORE, rb=rb, frame=np.zeros(shape, np.uint8)) for rb in both]
+    copied = STORE.replace("observation()", "observation().copy()")  # as ours is a copy, too
+    frame = np.zeros(shape, np.uint8)
+    return [
+        statement(text, rb=rb, frame=frame) for text, rb in zip((STORE, copied), both, strict=True)
+    ]
 
 
 def adding_steps(s: Any, frames: int) -> list[Work]:
@@ -70,14 +75,14 @@ def times_the_original(works: list[Work]) -> float:
 @pytest.mark.parametrize(
     ("make", "most"),
     [
-        (storing_frames, MOST_WITH_A_COPY),
+        (storing_frames, MOST),
         (lambda: adding_steps(np.zeros((*FRAME, DEPTH), np.uint8), DEPTH), MOST),
         (lambda: adding_steps(np.zeros(4), 1), MOST),
     ],
     ids=["Berkeley: store a step, view", "keras-gym: add a stack", "keras-gym: add 4 floats"],
 )
 def test_a_step_takes_about_as_long_as_with_the_original(make: Any, most: float) -> None:
-    """A step of a program is not slower than with the original, but for the copy of a view.
+    """A step of a program is not slower than with the original, whose view is copied, as ours is.
 
     Checks of each value in Python, and arrays made for a single number, took up to five times as
     long.
