@@ -20,8 +20,6 @@ pytestmark = needs_optimised_modules
 ROUNDS = 60
 CALLS = 1000  # of a turn: the same for both, so that a busy machine cannot make one of them short
 MOST = 1.5  # times the original; it is at most 1, and other programs are at work too
-    5.0  # times the original and a copy of its view, as a copy takes what memory takes
-)
 ROWS, EPISODE, ACTIONS, DEPTH = 2000, 200, 6, 4
 FRAME = (84, 84)
 STORE = (
