@@ -77,11 +77,11 @@ test-torch:
 	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) \
-		jax ml_dtypes pandas tensordict dm-env "gymnasium>=1.1" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
+		jax ml_dtypes pandas tensordict dm-env "gymnasium>=1.1" "tqdm>=4.66" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
 	CPPRB_LIKE_REQUIRE=torch,jax,ml_dtypes,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest \
 		tests/compat/test_reagent*.py tests/fields/test_narrow_dtypes.py tests/buffers/test_out.py tests/buffers/test_tensors.py tests/buffers/test_learners.py \
 		tests/samplers/test_prioritized_misuse.py $(ARGS)
-	CPPRB_LIKE_REQUIRE=torch $(TORCH_BIN)/pytest tests/integrations/test_torch_datasets.py tests/project/test_waiting.py $(ARGS)
+	CPPRB_LIKE_REQUIRE=torch,tqdm $(TORCH_BIN)/pytest tests/integrations/test_torch_datasets.py tests/project/test_waiting.py $(ARGS)
 	CPPRB_LIKE_REQUIRE=torch,jax,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest -m packages tests/project/test_docs.py
 
 # Training libraries on the real thing, in the environment of test-torch, as PyTorch is large. CleanRL asks for another Python; its scripts do not.

@@ -11,6 +11,7 @@ import pytest
 from optional import need
 
 torch = need("torch", "make test-torch")
+need("tqdm", "benchmarks/run.py shows its progress with tqdm")
 import waiting
 from run import BESIDE
 
