@@ -14,20 +14,11 @@ from typing import Any
 
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
 
+import cartpole_dqn as dqn
 import gymnasium
 import matplotlib as mpl
 import numpy as np
 import ray
-from cartpole_dqn import (
-    BATCH,
-    GAMMA,
-    LEARNING_RATE,
-    SOLVED,
-    TARGET_RATE,
-    WARM_UP,
-    Network,
-    evaluate,
-)
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -39,7 +30,7 @@ from cpprb_like.typing import FieldSpec
 CAPACITY = 20_000  # steps of all actors together
 STEPS = 3  # of a return
 CHUNK = 16  # steps that an actor adds at once
-AHEAD = 64 * BATCH  # samples that the learner, or the actors, may be ahead
+AHEAD = 64 * dqn.BATCH  # samples that the learner, or the actors, may be ahead
 PUBLISH_EVERY, EVALUATE_EVERY = 10, 1_000  # batches
 FIELDS: dict[str, FieldSpec] = {
     "obs": {"shape": 4},
@@ -55,7 +46,7 @@ def act(replay: ClusterReplay, number: int, actors: int, seed: int) -> None:
     """Play and add steps, until the program ends."""
     rng = np.random.default_rng((seed, number))
     explore = 0.4 ** (1 + 7 * number / max(1, actors - 1))  # Ape-X, section 4
-    env, network, parameters = gymnasium.make("CartPole-v1"), Network(rng), replay.parameters
+    env, network, parameters = gymnasium.make("CartPole-v1"), dqn.Network(rng), replay.parameters
     version, network.flat[:] = parameters.wait()  # until the learner has begun
     obs, _ = env.reset(seed=seed * 1_000 + number)
     with replay.actor() as actor:
@@ -69,14 +60,14 @@ def act(replay: ClusterReplay, number: int, actors: int, seed: int) -> None:
                 for values, value in zip(chunk.values(), step, strict=True):
                     values.append(value)
                 obs = env.reset()[0] if terminated or truncated else following
-            actor.add(**chunk, priorities=np.abs(error(network, network, chunk, GAMMA)))
+            actor.add(**chunk, priorities=np.abs(error(network, network, chunk, dqn.GAMMA)))
             newest = parameters.latest(after=version)
             if newest is not None:
                 version, network.flat[:] = newest
 
 
 def error(
-    online: Network, target: Network, batch: dict[str, Any], discount: float
+    online: dqn.Network, target: dqn.Network, batch: dict[str, Any], discount: float
 ) -> NDArray[np.float64]:
     """Temporal-difference errors of double Q-learning."""
     rows = np.arange(len(batch["act"]))
@@ -90,28 +81,28 @@ def error(
 def learn(replay: ClusterReplay, seed: int, steps: int) -> list[tuple[int, float]]:
     """Draw and learn, until it is solved or the actors have added so many steps: the curve."""
     rng = np.random.default_rng(seed)
-    online, target, curve = Network(rng), Network(rng), []
+    online, target, curve = dqn.Network(rng), dqn.Network(rng), []
     target.flat[:] = online.flat
     replay.parameters.publish(online.flat)
     learner = replay.learner(Prioritized(), seed=seed)
     inserted = 0
     with tqdm(total=steps, unit="step", mininterval=0.5) as bar:
         while inserted < steps:
-            batch = learner.sample(BATCH)  # waits if the actors lag
-            wrong = error(online, target, batch, GAMMA**STEPS)
+            batch = learner.sample(dqn.BATCH)  # waits if the actors lag
+            wrong = error(online, target, batch, dqn.GAMMA**STEPS)
             learner.update_priorities(batch["indexes"], np.abs(wrong))
-            goal = online(batch["obs"])[np.arange(BATCH), batch["act"]] + wrong
-            rate = LEARNING_RATE * (1 - inserted / steps)
+            goal = online(batch["obs"])[np.arange(dqn.BATCH), batch["act"]] + wrong
+            rate = dqn.LEARNING_RATE * (1 - inserted / steps)
             online.learn(batch["obs"], batch["act"], goal, batch["weights"], rate)
-            target.flat += TARGET_RATE * (online.flat - target.flat)
+            target.flat += dqn.TARGET_RATE * (online.flat - target.flat)
             if online.updates % PUBLISH_EVERY == 0:
                 replay.parameters.publish(online.flat)
                 inserted = replay.stats().inserts
                 bar.update(inserted - bar.n)
             if online.updates % EVALUATE_EVERY == 0:
-                curve.append((inserted, evaluate(online, 20, seed + online.updates)))
+                curve.append((inserted, dqn.evaluate(online, 20, seed + online.updates)))
                 bar.set_postfix_str(f"greedy return {curve[-1][1]:.0f}")
-                if curve[-1][1] >= SOLVED:
+                if curve[-1][1] >= dqn.SOLVED:
                     break
     print(learner.stats())
     return curve
@@ -136,7 +127,9 @@ def main() -> None:
     parser.add_argument("--actors", type=int, default=2, help="tasks that play")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=80_000, help="environment steps at most")
-    parser.add_argument("--score", type=float, default=SOLVED, help="mean return that is asked for")
+    parser.add_argument(
+        "--score", type=float, default=dqn.SOLVED, help="mean return that is asked for"
+    )
     parser.add_argument("--picture", default="cartpole_cluster.png")
     options = parser.parse_args()
     local = {"num_cpus": options.actors, "include_dashboard": False}
@@ -145,8 +138,8 @@ def main() -> None:
         CAPACITY,
         FIELDS,
         writers=options.actors,
-        limiter=SampleToInsertRatio(BATCH, WARM_UP, error_buffer=AHEAD),
-        Nstep={"size": STEPS, "gamma": GAMMA, "rew": "rew", "next": "next_obs"},
+        limiter=SampleToInsertRatio(dqn.BATCH, dqn.WARM_UP, error_buffer=AHEAD),
+        Nstep={"size": STEPS, "gamma": dqn.GAMMA, "rew": "rew", "next": "next_obs"},
     )
     task = ray.remote(num_cpus=1)(act)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Checks of arguments: integers, discount factors, paths.
+"""Checks of arguments: integers, discount factors, paths; and warnings of the caller.
 
 Not here: numbers that may be a schedule (``schedules``), values of fields (``_fields.casting``).
 """
@@ -10,6 +10,8 @@ import numbers
 import operator
 import os
 import re
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,15 @@ def as_int(name: str, value: object, least: float = -math.inf, most: float = mat
     if number > most:
         raise ValueError(f"{name}: expected at most {most}, got {number}")
     return number
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn the caller of the package."""
+    level, frame = 1, sys._getframe()
+    ours = "cpprb_like", "contextlib"  # context managers add frames of contextlib
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(ours):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 def as_path(name: str, value: str | os.PathLike[str]) -> Path:

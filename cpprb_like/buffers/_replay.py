@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from cpprb_like._arguments.checks import warn
 from cpprb_like._arguments.foreign_arrays import read_argument, read_array
 from cpprb_like._core import Beside, Ring, rebuild
 from cpprb_like._fields.derived import NStepReturns
@@ -47,7 +48,7 @@ from cpprb_like.buffers._source import (
     if_prioritized,
     order_generator,
 )
-from cpprb_like.buffers._warnings import warn, warn_of_rows
+from cpprb_like.buffers._warnings import warn_of_rows
 from cpprb_like.checkpoint._savable import EditsSinceSave, HoldsRows, RowsToSave
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots, with_handles

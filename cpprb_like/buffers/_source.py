@@ -60,7 +60,15 @@ else:
             return MethodType(self.method, source)
 
 
-__all__ = ["Batch", "ColumnSpec", "MomentSource", "Source", "if_prioritized", "order_generator"]
+__all__ = [
+    "Batch",
+    "ColumnSpec",
+    "ModelledSource",
+    "MomentSource",
+    "Source",
+    "if_prioritized",
+    "order_generator",
+]
 
 MOST_AHEAD = 1000  # batches of ``prefetch``
 # Names of attributes of sources: objects that they draw from, and counts that draws change.
@@ -554,6 +562,37 @@ class MomentSource(BufferBase, Source):
     def _check_indexes(self) -> None:
         """Raise ``ValueError`` if batches cannot have ``indexes``."""
         raise NotImplementedError
+
+
+class ModelledSource(Source):
+    """Base class of sources that read the rows of other processes or machines.
+
+    ``_model`` has the columns of their batches, and no rows.
+    """
+
+    sampler: Sampler
+    _model: Source
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether rows are drawn by priority: then batches have ``weights`` and ``indexes``."""
+        return self.sampler.has_priorities
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return self._model.fields
+
+    def _read_batch_size(
+        self, batch_size: int, fields: str | Iterable[str] | None = None
+    ) -> tuple[int, tuple[str, ...] | None]:
+        return self._model._read_batch_size(batch_size, fields)
+
+    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
+        return self._model._field_specs(names)
+
+    def _further_specs(self) -> dict[str, ColumnSpec]:
+        return {**self._model._further_specs(), **self.sampler.columns}
 
 
 def _read_prefetch(prefetch: object) -> int:

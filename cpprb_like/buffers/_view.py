@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,8 +31,6 @@ from cpprb_like.samplers import Extra, Slots
 from cpprb_like.views._layer import Layer, check_layers
 
 __all__ = ["View"]
-
-One = TypeVar("One", bound=Layer)
 
 
 class View(Source):
@@ -92,11 +90,6 @@ class View(Source):
         self.draws = 0
         check_layers(self.layers)
         self._whole = self._OPENED(buffer, self.layers).plan(None)
-
-    def layer(self, kind: type[One]) -> One | None:
-        """The layer of a kind, if the view has one."""
-        found: Any = [layer for layer in self.layers if kind in type(layer).__mro__]
-        return found[0] if found else None
 
     @property
     def _now(self) -> Opened:

@@ -5,25 +5,16 @@ Not here: options that raise an error (``_fields.schema``, ``_fields.derived``).
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Mapping
 
+from cpprb_like._arguments.checks import warn
 from cpprb_like._arguments.narrow_dtypes import name_of
 from cpprb_like._core import FLAG_TRUNCATED
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema
 
-__all__ = ["warn", "warn_of_rows", "warn_of_short_windows"]
-
-
-def warn(message: str) -> None:
-    """Warn the caller of the package."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("cpprb_like"):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, stacklevel=level)
+__all__ = ["warn_of_rows", "warn_of_short_windows"]
 
 
 def warn_of_rows(options: RowOptions, given: object) -> None:

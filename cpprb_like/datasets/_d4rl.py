@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like._arguments.checks import warn
 from cpprb_like.datasets import _hdf5
-from cpprb_like.datasets._files import warn
 from cpprb_like.datasets._format import CUT, OPEN, Format, Reader, Steps, Writer
 from cpprb_like.datasets._model import EpisodeRecord, Field, Header, HeaderBuilder, Place, Rows
 

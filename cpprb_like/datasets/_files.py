@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,15 +30,6 @@ def need(package: str, format: str) -> Any:  # noqa: A002 (the argument of the u
             f"data sets of format {format!r} need {name}: pip install 'cpprb_like[datasets]' "
             f"({error})"
         ) from None
-
-
-def warn(text: str, category: type[Warning]) -> None:
-    """Warn the caller of this package."""
-    level, frame = 1, sys._getframe()
-    ours = "cpprb_like", "contextlib"  # context managers add frames of contextlib
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith(ours):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, category, stacklevel=level)
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpprb_like.datasets._files import need, warn
+from cpprb_like._arguments.checks import warn
+from cpprb_like.datasets._files import need
 from cpprb_like.datasets._model import Field, Header, Place, load_json, nest
 
 METADATA = "metadata.json"

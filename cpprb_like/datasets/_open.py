@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpprb_like._arguments.checks import as_path
+from cpprb_like._arguments.checks import as_path, warn
 from cpprb_like.checkpoint._progress import Progress
-from cpprb_like.datasets._files import new_place, reading, warn
+from cpprb_like.datasets._files import new_place, reading
 from cpprb_like.datasets._format import BOTH, CUT, FINAL, LACKS, OPEN, Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import Names, Source, ends_of, rows_in_chunk
 from cpprb_like.datasets._model import EpisodeRecord, Header, Rows

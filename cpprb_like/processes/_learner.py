@@ -8,7 +8,7 @@ the processes that write rows (``_replay``).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
@@ -23,7 +23,7 @@ from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns
-from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
+from cpprb_like.buffers._source import Batch, ColumnSpec, ModelledSource, if_prioritized
 from cpprb_like.buffers._view import View
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import RowNumbers, StartsTogether
@@ -45,7 +45,7 @@ Found = TypeVar("Found")
 Names = tuple[str, ...] | None
 
 
-class Learner(Closing, Source):
+class Learner(Closing, ModelledSource):
     """The end of a shared replay that draws: ``SharedReplay.learner``.
 
     A ``Source`` of the rows of all actors: what is drawn has the distribution of one buffer that
@@ -128,17 +128,15 @@ class Learner(Closing, Source):
         self.sampler = sampler
         # An empty buffer with the options of each shard.
         few = options.resized(options.n_envs)
-        self._model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
-        self._nstep = self._model._nstep
-        self.schema = self._model.schema
+        self._model = model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
+        self._nstep = model._nstep
+        self.schema = model.schema
         self._counts = Words(folder.path, len(shards)).learners[number].data
-        self._shards = self.FOLLOWED(
-            folder.path, shards, sampler, self.rng, options, self._model.ring
-        )
+        self._shards = self.FOLLOWED(folder.path, shards, sampler, self.rng, options, model.ring)
         self._counts[GIVEN] = self._counts[LATE] = 0
         self.ring: Followers = self._shards.group  # the rows of all shards, as those of one ring
         self._columns = self.ring.columns
-        self._check_batch_size = self._model._check_batch_size
+        self._check_batch_size = model._check_batch_size
         self._read = RowReader(self.ring, self._nstep).take
         self._take = None if self._nstep is None else self._read
 
@@ -319,27 +317,6 @@ class Learner(Closing, Source):
             raise ValueError("indexes: there is a field of this name")
 
     # ------------------------------------------------------------------ state
-
-    @property
-    def has_priorities(self) -> bool:
-        """Whether rows are drawn by priority: then batches have ``weights`` and ``indexes``."""
-        return self.sampler.has_priorities
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the fields."""
-        return self._model.fields
-
-    def _read_batch_size(
-        self, batch_size: int, fields: str | Iterable[str] | None = None
-    ) -> tuple[int, Names]:
-        return self._model._read_batch_size(batch_size, fields)
-
-    def _field_specs(self, names: Names) -> dict[str, ColumnSpec]:
-        return self._model._field_specs(names)
-
-    def _further_specs(self) -> dict[str, ColumnSpec]:
-        return {**self._model._further_specs(), **self.sampler.columns}
 
     def __len__(self) -> int:
         """Number of rows of all shards that can be drawn, without the conditions of views."""

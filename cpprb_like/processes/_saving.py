@@ -23,9 +23,8 @@ from cpprb_like._fields.schema import Layout
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
-from cpprb_like.checkpoint._describe import reading
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._open_state import OpenState, decoded
+from cpprb_like.checkpoint._open_state import OpenState, decoded, reading
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.checkpoint._savable import EditsSinceSave
 from cpprb_like.errors import DamagedError

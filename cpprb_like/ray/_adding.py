@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import ray
@@ -23,14 +23,12 @@ from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._machine.waiting import PAUSE
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
+from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._blocks import Block, pack
 from cpprb_like.ray._calls import Host
 from cpprb_like.ray._credit import check_possible
 from cpprb_like.ray._hosts import Unknown
 from cpprb_like.samplers._prioritized import read_priorities
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ClusterActor"]
 
@@ -39,7 +37,7 @@ NBYTES = 8 << 20  # of a block, at most
 AHEAD = 2  # blocks without an answer
 
 
-class ClusterActor:
+class ClusterActor(Closing):
     """Adds steps to a host of another node: ``ClusterReplay.actor``.
 
     It has the methods of ``Actor`` that an environment loop needs: ``add``, ``add_where`` and
@@ -232,12 +230,6 @@ class ClusterActor:
         """Send what is left, and free the shard."""
         self.flush()
         self._host.call("close_writer", self._writer, timeout=self._timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"ClusterActor(number={self.number}, host={self._host.number})"

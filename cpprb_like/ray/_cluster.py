@@ -30,7 +30,7 @@ from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import DamagedError, RateLimitTimeoutError
 from cpprb_like.limiters import LimiterStats, RateLimiter
 from cpprb_like.processes import Actor, Member
-from cpprb_like.processes._folder import check_name, remove_stale
+from cpprb_like.processes._folder import Closing, check_name, remove_stale
 from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
 from cpprb_like.ray._adding import ClusterActor
 from cpprb_like.ray._calls import Host, call
@@ -44,7 +44,7 @@ from cpprb_like.typing import FieldSpec
 from cpprb_like.typing import RowOptions as RowKeywords
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
 __all__ = ["ClusterReplay"]
 
@@ -57,7 +57,7 @@ CLOSE = 30.0  # seconds in which they free their memory, before they are killed
 LOOK = 0.01  # seconds between two questions for credit
 
 
-class ClusterReplay:
+class ClusterReplay(Closing):
     """A replay of a Ray cluster: the words of ``SharedReplay``, over several machines.
 
     On each node that takes part a Ray actor, the *host*, holds a shared replay. Processes of that
@@ -101,8 +101,8 @@ class ClusterReplay:
     The process that makes the cluster owns it: hosts end when it ends. The object is pickled: hand
     it to tasks and actors of Ray.
 
-    A Ray cluster trusts its network, and so does this class: whoever reaches a port of Ray can run
-    code. What travels is arrays and small tuples, by Ray's own transport.
+    A Ray cluster trusts its network, and so does this class: a program that reaches a port of Ray
+    can run code. What travels is arrays and small tuples, by Ray's own transport.
 
     Source: Horgan et al. (2018), "Distributed Prioritized Experience Replay", for actors, learner
     and first priorities.
@@ -437,12 +437,6 @@ class ClusterReplay:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_replays": {}}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return (

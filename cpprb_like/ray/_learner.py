@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,10 @@ from cpprb_like._machine.waiting import PAUSE
 from cpprb_like._rows.rings import Parts
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._replay import ReplayBuffer
-from cpprb_like.buffers._source import Batch, Source, if_prioritized
+from cpprb_like.buffers._source import Batch, ModelledSource, Source, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import check_sampler
+from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._blocks import Pair, join
 from cpprb_like.ray._calls import Host
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, stacked_pairs
@@ -44,8 +45,6 @@ from cpprb_like.schedules import value_at
 from cpprb_like.views._layer import Layer
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from cpprb_like.ray._cluster import ClusterReplay
 
 __all__ = ["ClusterLearner"]
@@ -111,17 +110,17 @@ class Group:
         Of each part its ``Reply``, or the reference of the call; None if nothing was asked of it.
     """
 
-    owners: NDArray[np.intp]
-    chances: NDArray[np.float64]
-    parts: list[Part]
-    answers: list[Any]
     asked: float
     pairs: list[Pair]
+    owners: NDArray[np.intp] = field(init=False)
+    chances: NDArray[np.float64] = field(init=False)
+    parts: list[Part] = field(init=False)
+    answers: list[Any] = field(init=False)
+    taken: NDArray[np.intp] = field(init=False)  # items of each part that were given so far
     next: int = 0  # the batch that is given next
-    taken: NDArray[np.intp] | None = None  # items of each part that were given so far
 
 
-class ClusterLearner(Source):
+class ClusterLearner(Closing, ModelledSource):
     """The end of a cluster that draws: ``ClusterReplay.learner``.
 
     Batches have the distribution, the columns and the importance-sampling weights of those of one
@@ -156,6 +155,8 @@ class ClusterLearner(Source):
     Examples: see ``ClusterReplay``.
     """
 
+    _model: ReplayBuffer
+
     def __init__(
         self,
         cluster: ClusterReplay,
@@ -177,8 +178,8 @@ class ClusterLearner(Source):
         self.name = uuid.uuid4().hex
         self.draws = 0
         few = cluster._options.resized(min(cluster._options.size, MODEL_ROWS))
-        self._model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
-        self.schema = self._model.schema
+        self._model = model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
+        self.schema = model.schema
         self._names = Parts(MOST_PARTS)
         self._lock = threading.RLock()
         self._views: dict[str, tuple[Layer, ...]] = {}
@@ -209,20 +210,18 @@ class ClusterLearner(Source):
                     drawer.open_view(view, layers)
             part = Part(len(self._known), host, about, drawer)
             if drawer is None:
-                part.update = host.call(
-                    "open_learner",
-                    self.name,
-                    self.sampler,
-                    seed,
-                    self._views,
-                    timeout=self._timeout,
-                )
+                part.update = self._open_at(host, seed, self._views)
         except (FileNotFoundError, TimeoutError):
             return  # it went away again
         if len(self._known) == MOST_PARTS:
             raise RuntimeError(f"hosts were started again {MOST_PARTS} times; make a new learner")
         self._known.append(part)
         self._parts[number] = part
+
+    def _open_at(self, host: Host, seed: Seed, views: Mapping[str, tuple[Layer, ...]]) -> Any:
+        """Open the learner, or more of its views, at a host: the number of its last update."""
+        known = self.name, self.sampler, seed, views
+        return host.call("open_learner", *known, timeout=self._timeout)
 
     def _try_again(self, part: Part) -> None:
         """Ask a host that did not answer whether it is there now, and which incarnation."""
@@ -236,9 +235,7 @@ class ClusterLearner(Source):
         if about.identity != part.identity:
             self._open_part(part.host.number, about)
         else:
-            part.host.call(
-                "open_learner", self.name, self.sampler, None, self._views, timeout=self._timeout
-            )
+            self._open_at(part.host, None, self._views)
             part.masses.clear()
             part.down_until = 0.0
 
@@ -359,27 +356,39 @@ class ClusterLearner(Source):
                 1, min(self._batches, int(self._nbytes / (self._ahead + 1) / max(nbytes, 1)))
             )
         count = self._cluster._take(n, most, until, self._timeout)
+        group = Group(time.time(), self._pairs[view])
         try:
-            parts = self._parts_with_mass(view, until)
+            self._request(group, view, (count, n), asked, until)
         except BaseException:
             self._cluster._give_back(count * n)
             raise
-        masses = np.array([part.masses[view].total for part in parts])
-        chances = masses / masses.sum()
-        owners = self.rng.choice(len(parts), size=(count, n), p=chances)
-        pairs = self._pairs[view]
-        group = Group(owners, chances, parts, [None] * len(parts), time.time(), pairs)
-        largest = max(part.masses[view].largest for part in parts)
-        for place, part in enumerate(parts):
-            items = int((owners == place).sum())
+        self._age_of_masses = time.time() - min(part.masses[view].moment for part in group.parts)
+        return group
+
+    def _request(
+        self,
+        group: Group,
+        view: str,
+        shape: tuple[int, ...],
+        asked: Mapping[str, Any],
+        until: float,
+    ) -> None:
+        """Draw the host of each item by its mass, and request the items of each host."""
+        group.parts = self._parts_with_mass(view, until)
+        masses = [part.masses[view] for part in group.parts]
+        totals = np.array([mass.total for mass in masses])
+        group.chances = totals / totals.sum()
+        group.owners = self.rng.choice(len(masses), size=shape, p=group.chances)
+        group.next, group.taken = 0, np.zeros(len(masses), np.intp)
+        group.answers = [None] * len(masses)
+        largest = max(mass.largest for mass in masses)
+        for place, part in enumerate(group.parts):
+            items = int((group.owners == place).sum())
             if items and part.drawer is not None:
                 group.answers[place] = part.drawer.draw(view, items, asked, largest)
             elif items:
-                group.answers[place] = part.host.begin(
-                    "draw", self.name, view, items, asked, largest
-                )
-        self._age_of_masses = time.time() - min(part.masses[view].moment for part in parts)
-        return group
+                draw = self.name, view, items, asked, largest
+                group.answers[place] = part.host.begin("draw", *draw)
 
     def _parts_with_mass(self, view: str, until: float) -> list[Part]:
         """The hosts that have rows to draw; ``NotEnoughDataError`` if none has."""
@@ -434,31 +443,12 @@ class ClusterLearner(Source):
         if time.monotonic() > until:
             names = ", ".join(str(group.parts[place].host) for place in missing)
             raise TimeoutError(f"sample: {names} did not answer in {self._timeout:g} s")
-        owners = group.owners[group.next :]
-        parts = self._parts_with_mass(view, until)
-        masses = np.array([part.masses[view].total for part in parts])
-        group.parts, group.chances = parts, masses / masses.sum()
-        group.owners = self.rng.choice(len(parts), size=owners.shape, p=group.chances)
-        group.next, group.taken = 0, None
-        largest = max(part.masses[view].largest for part in parts)
-        group.answers = []
-        for place, part in enumerate(parts):
-            items = int((group.owners == place).sum())
-            if not items:
-                group.answers.append(None)
-            elif part.drawer is not None:
-                group.answers.append(part.drawer.draw(view, items, asked, largest))
-            else:
-                group.answers.append(
-                    part.host.begin("draw", self.name, view, items, asked, largest)
-                )
+        self._request(group, view, group.owners[group.next :].shape, asked, until)
         self._collect(group, view, asked, until)
 
     def _batch(self, group: Group, specs: Mapping[str, ColumnSpec], arrays: Batch | None) -> Batch:
         """One batch of a group: rows of the answers, each at the place of its item."""
         owners = group.owners[group.next]
-        if group.taken is None:
-            group.taken = np.zeros(len(group.parts), np.intp)
         n = len(owners)
         taken = []  # of each part: its answer, the places of its items, and which items
         for place, answer in enumerate(group.answers):
@@ -523,14 +513,7 @@ class ClusterLearner(Source):
                     part.drawer.open_view(view, layers)
                 else:
                     try:
-                        part.host.call(
-                            "open_learner",
-                            self.name,
-                            self.sampler,
-                            None,
-                            {view: layers},
-                            timeout=self._timeout,
-                        )
+                        self._open_at(part.host, None, {view: layers})
                     except TimeoutError:
                         self._is_down(part)
         return view
@@ -635,27 +618,6 @@ class ClusterLearner(Source):
                 "hosts": sum(not part.down_until for part in self._parts.values()),
             }
 
-    @property
-    def has_priorities(self) -> bool:
-        """Whether rows are drawn by priority."""
-        return self.sampler.has_priorities
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the fields."""
-        return self._model.fields
-
-    def _read_batch_size(
-        self, batch_size: int, fields: str | Iterable[str] | None = None
-    ) -> tuple[int, tuple[str, ...] | None]:
-        return self._model._read_batch_size(batch_size, fields)
-
-    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
-        return self._model._field_specs(names)
-
-    def _further_specs(self) -> dict[str, ColumnSpec]:
-        return {**self._model._further_specs(), **self.sampler.columns}
-
     def _check_epoch(self) -> None:
         raise TypeError("a learner of a cluster has no epoch, as actors replace its rows")
 
@@ -678,12 +640,6 @@ class ClusterLearner(Source):
                 else:
                     part.host.begin("close_learner", self.name)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a learner belongs to its process; hand on the ClusterReplay instead")
 
@@ -691,11 +647,11 @@ class ClusterLearner(Source):
         return f"ClusterLearner(sampler={self.sampler!r}, hosts={len(self._parts)})"
 
 
-class ClusterView(Source):
+class ClusterView(ModelledSource):
     """The rows of all hosts, read in another way: ``ClusterLearner.view``."""
 
     def __init__(self, learner: ClusterLearner, layers: tuple[Layer, ...]) -> None:
-        self.buffer, self.layers = learner, layers
+        self.buffer, self.layers, self.sampler = learner, layers, learner.sampler
         self._model = learner._model.view(*layers)
         self._view = learner._open_view(self._model, layers)
 
@@ -706,32 +662,6 @@ class ClusterView(Source):
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows: see ``ClusterLearner.update_priorities``."""
         self.buffer.update_priorities(indexes, priorities)
-
-    @property
-    def sampler(self) -> Sampler:
-        """That of the learner."""
-        return self.buffer.sampler
-
-    @property
-    def has_priorities(self) -> bool:
-        """Whether rows are drawn by priority."""
-        return self.buffer.has_priorities
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the fields."""
-        return self.buffer.fields
-
-    def _read_batch_size(
-        self, batch_size: int, fields: str | Iterable[str] | None = None
-    ) -> tuple[int, tuple[str, ...] | None]:
-        return self._model._read_batch_size(batch_size, fields)
-
-    def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
-        return self._model._field_specs(names)
-
-    def _further_specs(self) -> dict[str, ColumnSpec]:
-        return {**self._model._further_specs(), **self.sampler.columns}
 
     def _check_epoch(self) -> None:
         self.buffer._check_epoch()

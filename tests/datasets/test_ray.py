@@ -6,10 +6,7 @@ In a run of their own: Ray makes its tensors known to pyarrow in the whole proce
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from local_ray import local_ray, ray
 from optional import need
 from strategies import Array, assert_same
 
@@ -24,9 +22,6 @@ from cpprb_like import ReplayBuffer
 from cpprb_like.errors import DataLossWarning
 from cpprb_like.typing import FieldSpec
 
-# Before Ray is imported: as on systems where it has no clusters, it uses the loopback alone.
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-ray = need("ray", "make test-datasets")
 gymnasium = need("gymnasium")
 need("torch", "RLlib's modules are PyTorch's")
 
@@ -55,25 +50,9 @@ OBSERVATIONS: dict[str, dict[str, FieldSpec]] = {
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Iterator[None]:
     """Ray's data sets need its processes: one that works, none that listens to other machines."""
-    folder = tempfile.mkdtemp(prefix="ray-")  # a short name, as paths of sockets are
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        try:
-            ray.init(
-                num_cpus=1,
-                include_dashboard=False,
-                object_store_memory=80 << 20,
-                configure_logging=False,
-                log_to_driver=False,
-                _node_ip_address="127.0.0.1",
-                _temp_dir=folder,
-            )
-            ray.data.DataContext.get_current().enable_progress_bars = False
-            yield
-        finally:
-            ray.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+    with local_ray(cpus=1):
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        yield
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
