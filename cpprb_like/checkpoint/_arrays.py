@@ -27,7 +27,7 @@ from cpprb_like.checkpoint._options import Codec
 from cpprb_like.checkpoint._state import File
 from cpprb_like.errors import DamagedError
 
-__all__ = ["CHUNK_NBYTES", "check", "read", "read_array", "transcribe", "write"]
+__all__ = ["CHUNK_NBYTES", "read", "read_array", "transcribe", "write"]
 
 CHUNK_NBYTES = 1 << 20  # fits a cache; chunks of 256 KiB take a fifth longer to copy
 MAGIC = b"\x93NUMPY\x03\x00"
@@ -126,12 +126,6 @@ def read(
                 yield offset, piece
             offset += len(piece)
         source.finish()
-
-
-def check(disk: Disk, file: File) -> None:
-    """Read a file without storing the array; raise ``DamagedError`` if the file is damaged."""
-    for _ in read(disk, file):
-        pass
 
 
 def read_array(disk: Disk, file: File) -> NDArray[Any]:

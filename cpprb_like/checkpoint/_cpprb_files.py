@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -26,7 +26,7 @@ from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_path
 from cpprb_like._arguments.narrow_dtypes import name_of, wide
 from cpprb_like._core import FLAG_END, Ring
-from cpprb_like._fields.schema import Field, Schema
+from cpprb_like._fields.schema import Field
 from cpprb_like._machine.file_systems import replacing, sync_folder
 from cpprb_like.checkpoint._disk import open_regular
 from cpprb_like.checkpoint._npz import Archive
@@ -49,26 +49,7 @@ ENDS = "ends"
 NUMBERS = "biufc"
 NEXT = "next_"
 
-
-class Buffer(Protocol):
-    """The members of a buffer that this module uses."""
-
-    @property
-    def schema(self) -> Schema: ...
-    @property
-    def capacity(self) -> int: ...
-    @property
-    def n_envs(self) -> int: ...
-    @property
-    def fields(self) -> tuple[str, ...]: ...
-    @property
-    def columns(self) -> Mapping[str, Any]: ...
-    def is_Nstep(self) -> bool: ...  # noqa: N802 (cpprb's name)
-    def _all_by_age(self) -> tuple[dict[str, Array], NDArray[np.bool_]]: ...
-    def add(self, /, **fields: Any) -> int | None: ...
-    def add_where(self, present: Any, /, **fields: Any) -> int | None: ...
-    def on_episode_end(self, env: int | None = None) -> None: ...
-    def _hold(self, pauses: bool, call: Any, *arguments: Any) -> Any: ...
+Buffer = Any  # a ``ReplayBuffer``, whose room is above this one
 
 
 # ---------------------------------------------------------------------- names of files
@@ -118,7 +99,7 @@ def _opened(file: File) -> Iterator[IO[bytes]]:
 def slots_by_age(ring: Ring) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """The slots of all rows that can be drawn, oldest first; a flag for each that ends an episode.
 
-    The end of a row may be marked in an absent row after it. Streams are not told apart.
+    The end of a row may be marked in an absent row after it. Streams are not distinguished.
     """
     slots = ring.newest_slots(len(ring))
     if not len(slots):

@@ -7,9 +7,8 @@ episodes. Not here: checks of files (``_verify``), and loading (``_load``).
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._fields.schema import Schema
 from cpprb_like.checkpoint import _classes, _manifest
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._open_state import OpenState
+from cpprb_like.checkpoint._open_state import OpenState, reading
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.checkpoint._ring_reader import RingReader
 from cpprb_like.checkpoint._values import Node, nodes
-from cpprb_like.errors import DamagedError
 from cpprb_like.samplers._uniform import Uniform
 
 __all__ = ["describe", "describe_field", "reward_of", "spread", "states", "statistics"]
@@ -36,19 +34,6 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 def states(folder: str | Path) -> list[int]:
     """The numbers of the states in a folder, oldest first; none if there is no checkpoint."""
     return _manifest.numbers(Disk(folder))
-
-
-@contextlib.contextmanager
-def reading(folder: str | Path) -> Iterator[None]:
-    """Raise errors of missing or wrong values as a ``DamagedError`` that names this folder."""
-    try:
-        yield
-    except DamagedError as error:
-        if str(folder) in str(error):
-            raise
-        raise DamagedError(f"{folder}: {error}") from None
-    except (AttributeError, AssertionError, LookupError, TypeError) as error:
-        raise DamagedError(f"{folder}: the manifest is damaged: {error!r}") from error
 
 
 def describe(

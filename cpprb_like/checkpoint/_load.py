@@ -48,34 +48,34 @@ def restore(disk: Disk, options: LoadOptions, root: Any) -> None:
         raise TypeError(
             f"a {type(found).__name__} was saved, which cannot be given to a {type(root).__name__}"
         )
-    _check_kinds(encoder.elements, elements)
-    with halted(encoder.elements.values()):
-        _move(encoder.elements, elements)
+    old = encoder.elements
+    pairs = [
+        (path, old[path], value)
+        for path, value in elements.items()
+        if path in old and type(old[path]) is type(value)
+    ]
+    _check_kinds(pairs)
+    with halted(old.values()):
+        _move(pairs)
 
 
-def _check_kinds(old: dict[str, Any], new: dict[str, Any]) -> None:
+def _check_kinds(pairs: list[tuple[str, Any, Any]]) -> None:
     """Raise for a part that cannot take its saved values. No part has changed yet."""
-    for path, value in new.items():
-        there = old.get(path)
-        if type(there) is not type(value):
-            continue
+    for path, there, value in pairs:
         if isinstance(value, np.random.Generator):
-            own, saved = type(there.bit_generator), type(value.bit_generator)  # type: ignore[union-attr]
+            own, saved = type(there.bit_generator), type(value.bit_generator)
             if own is not saved:
                 raise TypeError(
                     f"{path}: a generator of {saved.__name__} was saved, which cannot be given to "
                     f"one of {own.__name__}"
                 )
         elif isinstance(value, HoldsRows):
-            there._expect_no_file()  # type: ignore[union-attr]
+            there._expect_no_file()
 
 
-def _move(old: dict[str, Any], new: dict[str, Any]) -> None:
+def _move(pairs: list[tuple[str, Any, Any]]) -> None:
     """Give each old part the state of the new part at its path."""
-    staying: dict[int, Any] = {}
-    for path, value in new.items():
-        if path in old and type(old[path]) is type(value):
-            staying[id(value)] = old[path]
+    staying = {id(value): there for _, there, value in pairs}
 
     def swap(value: Any) -> Any:
         if id(value) in staying:
@@ -86,15 +86,12 @@ def _move(old: dict[str, Any], new: dict[str, Any]) -> None:
             return type(value)(swap(entry) for entry in value)
         return value
 
-    for path, value in new.items():
-        there = old.get(path)
-        if id(value) not in staying:
-            continue
+    for _, there, value in pairs:
         if isinstance(value, np.random.Generator):
-            with there.bit_generator.lock:  # type: ignore[union-attr]
-                there.bit_generator.state = value.bit_generator.state  # type: ignore[union-attr]
+            with there.bit_generator.lock:
+                there.bit_generator.state = value.bit_generator.state
         elif isinstance(value, HoldsRows):
-            there._take_over(value, swap)  # type: ignore[union-attr]
+            there._take_over(value, swap)
         elif isinstance(value, Sampler):
             there.__dict__.clear()
             there.__dict__.update({key: swap(entry) for key, entry in value.__dict__.items()})

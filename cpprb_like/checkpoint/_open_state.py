@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.checks import warn
 from cpprb_like._fields import json_codec
 from cpprb_like._fields.saved_layout import differences
 from cpprb_like.checkpoint import _manifest
@@ -26,7 +27,7 @@ from cpprb_like.checkpoint._state import State
 from cpprb_like.checkpoint._values import Decoder, Node
 from cpprb_like.errors import DamagedError
 
-__all__ = ["OpenState", "decoded", "retried"]
+__all__ = ["OpenState", "decoded", "reading", "retried"]
 
 Found = TypeVar("Found")
 
@@ -160,20 +161,12 @@ def decoded(
     """Open and decode the state that the options choose: see ``OpenState``, ``retried``."""
 
     def attempt() -> tuple[Any, dict[str, Any]]:
-        try:
-            state = OpenState(disk, options, without)
-            state.targets = targets
-            with state.held():
-                found = state.decode(replacing)
-        except (AttributeError, AssertionError, LookupError, TypeError) as error:
-            if isinstance(error, TypeError) and "hand over" in str(error):
-                raise
-            raise ValueError(f"{disk.folder}: the manifest is damaged: {error!r}") from error
+        state = OpenState(disk, options, without)
+        state.targets = targets
+        with state.held():
+            found = state.decode(replacing)
         if state.damage:
-            warnings.warn(
-                f"{disk.folder}: loaded without what is damaged: {'; '.join(state.damage)}",
-                stacklevel=6,
-            )
+            warn(f"{disk.folder}: loaded without what is damaged: {'; '.join(state.damage)}")
         return found
 
     return retried(disk, attempt)
@@ -184,12 +177,24 @@ def retried(disk: Disk, attempt: Callable[[], Found]) -> Found:
     for left in reversed(range(ATTEMPTS)):
         there = _manifest.numbers(disk)
         try:
-            return attempt()
-        except (DamagedError, FileNotFoundError) as error:
-            if left and _manifest.numbers(disk) != there:
-                continue
-            folder, text = str(disk.folder), str(error)
-            if isinstance(error, FileNotFoundError) or folder in text:
+            with reading(disk.folder):
+                return attempt()
+        except (DamagedError, FileNotFoundError):
+            if not left or _manifest.numbers(disk) == there:
                 raise
-            raise DamagedError(f"{folder}: {text}") from None
     raise AssertionError("not reached")
+
+
+@contextlib.contextmanager
+def reading(folder: str | Path) -> Iterator[None]:
+    """Raise errors of missing or wrong values as a ``DamagedError`` that names this folder."""
+    try:
+        yield
+    except DamagedError as error:
+        if str(folder) in str(error):
+            raise
+        raise DamagedError(f"{folder}: {error}") from None
+    except (AttributeError, AssertionError, LookupError, TypeError) as error:
+        if isinstance(error, TypeError) and "hand over" in str(error):
+            raise
+        raise DamagedError(f"{folder}: the manifest is damaged: {error!r}") from error

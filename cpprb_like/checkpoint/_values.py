@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -280,11 +280,11 @@ class Decoder:
             raise DamagedError(f"{path or 'the object'} of the manifest: {error!r}") from error
 
     def _tagged(self, saved: dict[str, Any], path: str, depth: int) -> Any:
-        kind = saved["$"]
-        if kind == "float":
-            return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[saved["value"]]
-        if kind == "tuple":
-            return tuple(self.decode(saved["values"], path, depth))
+        kind = str(saved["$"])
+        if kind in VALUES:
+            return VALUES[kind](self.decode(saved["values"], path, depth))
+        if kind in PLAIN:
+            return PLAIN[kind](saved)
         if kind == "named":
             made: Any = self._class(saved["class"])
             return made(*self.decode(saved["values"], path, depth))
@@ -293,23 +293,10 @@ class Decoder:
             return {self.decode(k, "$", depth): self.decode(v, path, depth) for k, v in pairs}
         if kind == "deque":
             return deque(self.decode(saved["values"], path, depth), saved["most"])
-        if kind in ("set", "frozenset"):
-            values = self.decode(saved["values"], path, depth)
-            return set(values) if kind == "set" else frozenset(values)
-        if kind == "bytes":
-            return bytes.fromhex(saved["hex"])
         if kind == "objects":
             return self._source.objects(saved["number"])
         if kind == "array":
             return self._source.array(saved["number"])
-        if kind == "small array":
-            return _from_inline(saved["value"])
-        if kind == "scalar":
-            return _from_inline(saved["value"])[()]
-        if kind == "dtype":
-            return dtype_from_json(saved["descr"])
-        if kind == "type":
-            return SCALARS.get(saved["name"]) or dtype_from_json(saved["name"]).type
         if kind == "class":
             return self._class(saved["name"])
         if kind == "again":
@@ -419,6 +406,18 @@ def _from_inline(saved: list[Any]) -> NDArray[Any]:
     if len(raw) > INLINE_NBYTES:
         raise DamagedError("an array in the manifest is too large")
     return np.frombuffer(raw, dtype_from_json(descr)).reshape(tuple(shape)).copy()
+
+
+# By tag: containers of decoded values, and values of the JSON alone.
+VALUES: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+PLAIN: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "float": lambda saved: {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[saved["value"]],
+    "bytes": lambda saved: bytes.fromhex(saved["hex"]),
+    "small array": lambda saved: _from_inline(saved["value"]),
+    "scalar": lambda saved: _from_inline(saved["value"])[()],
+    "dtype": lambda saved: dtype_from_json(saved["descr"]),
+    "type": lambda saved: SCALARS.get(saved["name"]) or dtype_from_json(saved["name"]).type,
+}
 
 
 def join(path: str, name: str) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cpprb_like.checkpoint import _arrays, _manifest
-from cpprb_like.checkpoint._describe import count_lost, reading
+from cpprb_like.checkpoint._describe import count_lost
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._open_state import OpenState
+from cpprb_like.checkpoint._open_state import OpenState, reading
 from cpprb_like.checkpoint._options import LoadOptions
 from cpprb_like.checkpoint._state import File, Ring, State
 from cpprb_like.errors import DamagedError
@@ -143,7 +143,8 @@ def _judge(disk: Disk, number: int, known: dict[File, str]) -> Verdict:
 def _message(disk: Disk, file: File) -> str:
     """The fault of a file; empty for an intact file."""
     try:
-        _arrays.check(disk, file)
+        for _ in _arrays.read(disk, file):
+            pass
     except (DamagedError, OSError) as error:
         return str(error).removeprefix(f"{file.name}: ")
     return ""
