@@ -60,17 +60,11 @@ class Package:
         self.case = case
         self.actors = actors
 
-    def adder(self) -> Callable[[Step], object]:
-        """A function that adds a step, for the process of an actor."""
-        raise NotImplementedError
-
-    def sampler(self) -> Callable[[], object]:
-        """A function that draws a batch, for the process of the learner."""
-        raise NotImplementedError
-
-    def counter(self) -> Callable[[], int]:
-        """A function that counts the rows to draw from, for the process of the learner."""
-        raise NotImplementedError
+    # Each makes a function for the process of an actor, or of the learner: it adds a step, draws a
+    # batch, or counts the rows to draw from.
+    adder: Callable[[], Callable[[Step], object]]
+    sampler: Callable[[], Callable[[], object]]
+    counter: Callable[[], Callable[[], int]]
 
     def finish(self) -> None:
         """Wait until all steps of an actor have arrived."""
@@ -111,14 +105,6 @@ class OneProcess(Package):
 
         add = ReplayBuffer(SIZES[self.case] // self.actors, FIELDS[self.case]).add
         return lambda step: add(**step)
-
-    def sampler(self) -> Callable[[], object]:
-        from cpprb_like import ReplayBuffer  # noqa: PLC0415
-
-        buffer, n = ReplayBuffer(SIZES[self.case], FIELDS[self.case], seed=0), BATCHES[self.case]
-        for _ in range(SIZES[self.case]):
-            buffer.add(**step_of(self.case))
-        return lambda: buffer.sample(n)
 
 
 class Copying(Package):
@@ -258,13 +244,13 @@ PACKAGES: dict[str, type[Package]] = {
 }
 
 
-def act(package: Package, ready: Any, start: Any, stop: Any, found: Any) -> None:
+def act(package: Package, begun: Any, stop: Any, found: Any) -> None:
     """Add until the end; put the steps in a second into a queue."""
     add, step = package.adder(), step_of(package.case)
     for _ in range(WARM[package.case] // package.actors):
         add(step)
-    ready.release()
-    start.wait(LATE)
+    for _ in range(2):  # until all actors have rows, and until the learner has drawn
+        begun.wait(LATE)
     count, began = 0, time.perf_counter()
     while not stop.is_set():
         for _ in range(CHUNK):
@@ -274,44 +260,36 @@ def act(package: Package, ready: Any, start: Any, stop: Any, found: Any) -> None
     found.put(count / (time.perf_counter() - began))
 
 
-def rate(call: Callable[[], object]) -> float:
-    """Calls in a second, one after another."""
-    began, count = time.perf_counter(), 0
-    while (passed := time.perf_counter() - began) < SECONDS:
-        call()
-        count += 1
-    return count / passed
-
-
 def throughput(package: Package, beside: bool) -> dict[str, float]:
     """Steps that an actor adds a second, and batches that a learner draws beside the actors."""
     context = multiprocessing.get_context("spawn")
-    ready, start, stop = context.Semaphore(0), context.Event(), context.Event()
+    begun, stop = context.Barrier(package.actors + 1), context.Event()
     found = context.Queue()
     actors = [
-        context.Process(target=act, args=(package, ready, start, stop, found), daemon=True)
+        context.Process(target=act, args=(package, begun, stop, found), daemon=True)
         for _ in range(package.actors)
     ]
     for actor in actors:
         actor.start()
-    for _ in actors:
-        if not ready.acquire(timeout=LATE):
-            raise TimeoutError("an actor did not begin")
+    begun.wait(LATE)
     sample = package.sampler() if beside else partial(time.sleep, 0.01)
     sample()
-    start.set()
-    batches = rate(sample)
+    begun.wait(LATE)
+    began, count = time.perf_counter(), 0
+    while (passed := time.perf_counter() - began) < SECONDS:
+        sample()
+        count += 1
     stop.set()
     rates = [found.get(timeout=LATE) for _ in actors]
     for actor in actors:
         actor.join(LATE)
-    return {"adds": float(np.mean(rates)), "batches": batches if beside else 0.0}
+    return {"adds": float(np.mean(rates)), "batches": count / passed if beside else 0.0}
 
 
-def act_slowly(package: Package, ready: Any, seen: Any, when: Any) -> None:
+def act_slowly(package: Package, begun: Any, seen: Any, when: Any) -> None:
     """Add a step after the learner saw the one before, and note the time."""
     add, step = package.adder(), step_of(package.case)
-    ready.release()
+    begun.wait(LATE)
     for number in range(LATENCIES):
         while seen.value < number:
             time.sleep(PAUSE / 10)
@@ -324,10 +302,10 @@ def act_slowly(package: Package, ready: Any, seen: Any, when: Any) -> None:
 def latency(package: Package) -> dict[str, float]:
     """Seconds from a call of ``add`` to the moment when a learner can draw the step: the median."""
     context = multiprocessing.get_context("spawn")
-    ready, seen, when = context.Semaphore(0), context.Value("q", 0), context.Array("q", LATENCIES)
-    actor = context.Process(target=act_slowly, args=(package, ready, seen, when), daemon=True)
+    begun, seen, when = context.Barrier(2), context.Value("q", 0), context.Array("q", LATENCIES)
+    actor = context.Process(target=act_slowly, args=(package, begun, seen, when), daemon=True)
     actor.start()
-    ready.acquire(timeout=LATE)
+    begun.wait(LATE)
     count = package.counter()
     found = []
     for number in range(LATENCIES):
@@ -339,11 +317,6 @@ def latency(package: Package) -> dict[str, float]:
         seen.value = number + 1
     actor.join(LATE)
     return {"latency": float(np.median(found)) / 1e9}
-
-
-def alone(package: Package) -> dict[str, float]:
-    """Batches that a learner draws a second, of a replay in its own process."""
-    return {"batches": rate(package.sampler())}
 
 
 def draws(case: str) -> dict[str, float]:
@@ -419,7 +392,6 @@ MEASURES: dict[str, Callable[[Package], dict[str, float]]] = {
     "adds": partial(throughput, beside=False),
     "beside": partial(throughput, beside=True),
     "latency": latency,
-    "alone": alone,
 }
 
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
-import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-from programs import answer
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NUMBERS, PICTURE = RESULTS / "learning_curves.json", RESULTS / "learning_curves.svg"
 SEEDS = (0, 1, 2)
-LIMIT = 3600.0  # seconds of a run
 EPISODES = 5  # of each evaluation, by the greedy policy
 BUFFERS = {
     "CartPole-v1, DQN": ("Stable-Baselines3", "cpprb_like", "prioritized, 3-step"),
@@ -46,7 +44,7 @@ SAC_OPTIONS: dict[str, Any] = {"learning_rate": 1e-3, "policy_kwargs": {"net_arc
 STEPS = {"CartPole-v1, DQN": (30_000, 1500), "Pendulum-v1, SAC": (6_000, 500)}  # in all, between
 
 
-def train(case: str, buffer: str, seed: int) -> dict[str, Any]:
+def train(wanted: tuple[str, str, int]) -> dict[str, Any]:
     """One run: the mean return of each evaluation, and the seconds that training took."""
     import time
 
@@ -61,6 +59,7 @@ def train(case: str, buffer: str, seed: int) -> dict[str, Any]:
     from cpprb_like.samplers import Prioritized
     from cpprb_like.schedules import Linear
 
+    case, buffer, seed = wanted
     torch.set_num_threads(1)
     name, _, algorithm = case.partition(", ")
     steps, every = STEPS[case]
@@ -100,26 +99,20 @@ def run_all() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     runs = json.loads(NUMBERS.read_text("utf-8"))["runs"] if NUMBERS.exists() else []
     done = {(run["case"], run["buffer"], run["seed"]) for run in runs}
-    for case, buffers in BUFFERS.items():
-        for seed in SEEDS:
-            for buffer in buffers:
-                if (case, buffer, seed) in done:
-                    continue
-                one = "--one", case, buffer, str(seed)
-                run = answer(Path(sys.executable), Path(__file__).name, *one, timeout=LIMIT)
-                if "error" in run:
-                    sys.exit(f"{case}, {buffer}, seed {seed}: {run['error']}")
-                runs.append(run)
-                print(f"{case}, {buffer}, seed {seed}: {runs[-1]['seconds']:.0f} s", flush=True)
-                NUMBERS.write_text(json.dumps(described(runs), indent=1) + "\n", "utf-8")
-
-
-def described(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The runs, and what they were made with."""
-    from importlib.metadata import version
-
+    wanted = [
+        (case, buffer, seed)
+        for case, buffers in BUFFERS.items()
+        for seed in SEEDS
+        for buffer in buffers
+        if (case, buffer, seed) not in done
+    ]
     packages = ("stable_baselines3", "torch", "gymnasium", "numpy")
-    return {"versions": {name: version(name) for name in packages}, "runs": runs}
+    versions = {name: version(name) for name in packages}
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for run in pool.imap(train, wanted):
+            runs.append(run)
+            print(f"{run['case']}, {run['buffer']}, seed {run['seed']}: {run['seconds']:.0f} s")
+            NUMBERS.write_text(json.dumps({"versions": versions, "runs": runs}, indent=1) + "\n")
 
 
 def draw() -> None:
@@ -159,13 +152,7 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draw", action="store_true", help="no training")
-    parser.add_argument("--one", nargs=3, metavar=("CASE", "BUFFER", "SEED"), help="one run")
-    options = parser.parse_args()
-    if options.one:
-        case, buffer, seed = options.one
-        print(json.dumps(train(case, buffer, int(seed))))
-        return
-    if not options.draw:
+    if not parser.parse_args().draw:
         run_all()
     draw()
 

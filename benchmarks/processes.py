@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from environments import Environment
-from programs import answer, this_machine
+from environments import Environment, answer, this_machine
 from reports.processes import processes_tables
 from tqdm import tqdm
 
@@ -38,9 +37,7 @@ def measurements() -> list[dict[str, Any]]:
                 if package not in ("one process", "copy"):
                     found.append({**found[-1], "what": "beside"})
             one = {"package": package, "case": case, "actors": 1}
-            if package == "one process":
-                found.append({**one, "what": "alone"})
-            elif package != "copy":
+            if package not in ("one process", "copy"):
                 found.append({**one, "what": "latency"})
     return found
 

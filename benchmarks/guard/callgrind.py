@@ -14,8 +14,6 @@ from pathlib import Path
 
 from .runner import MARK, MARKS, MORE_CALLS
 
-__all__ = ["CallgrindError", "Count", "count", "instructions"]
-
 BENCHMARKS = Path(__file__).resolve().parents[1]
 NEEDED = ("PATH", "LD_LIBRARY_PATH")
 

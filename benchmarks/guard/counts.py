@@ -9,8 +9,6 @@ from pathlib import Path
 
 from .callgrind import Count
 
-__all__ = ["TOLERANCE", "NoReasonError", "Record", "Recorded", "Verdict", "change"]
-
 TOLERANCE = 0.05
 
 

@@ -24,8 +24,6 @@ from cpprb_like.samplers import Prioritized, Sampler
 from cpprb_like.typing import FieldSpec
 from guard.runner import SetUp, run
 
-__all__ = ["PATHS"]
-
 Column = NDArray[Any]
 
 ROWS = 1 << 14

@@ -11,8 +11,6 @@ from multiprocessing import get_context
 import numpy as np
 from measure import Work
 
-__all__ = ["MARK", "MARKS", "MORE_CALLS", "SetUp", "run"]
-
 SetUp = Callable[[], Work]
 
 MARK = "getppid"  # a function of the C library that nothing else here calls

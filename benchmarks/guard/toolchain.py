@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["differences", "numpy_folders", "toolchain"]
-
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "guard"
 FASTER_BUILDS = ("--enable-optimizations", "--with-lto")
 

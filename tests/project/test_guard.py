@@ -6,9 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
+import guard.__main__ as command
 import numpy as np
 import pytest
-from guard import command
 from guard.callgrind import CallgrindError, Count, count, instructions
 from guard.counts import NoReasonError, Record, Recorded
 from guard.paths import PATHS
