@@ -3,20 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
-
-__all__ = [
-    "BEFORE",
-    "FLOOR",
-    "OURS",
-    "PLAIN",
-    "Ahead",
-    "AtMost",
-    "Budget",
-    "Limit",
-    "Numbers",
-    "is_peer",
-]
 
 OURS = "cpprb_like"
 FLOOR = "floor"  # the same work in C, or a call that does nothing; of a cliff, the usual work
@@ -31,27 +17,30 @@ def is_peer(name: str) -> bool:
     return name.removeprefix(BEFORE) not in (OURS, FLOOR, PLAIN)
 
 
-class Budget(Protocol):
+class Budget:
     """A promise; ``str()`` of it is for people."""
+
+    def bound(self, numbers: Numbers) -> float | None:
+        """What ours takes at most; None where the numbers that it speaks of are not there."""
+        raise NotImplementedError
 
     def held(self, numbers: Numbers) -> bool | None:
         """Whether the numbers hold it; None where those that it speaks of are not there."""
-        ...
+        bound = self.bound(numbers)
+        return None if bound is None or OURS not in numbers else numbers[OURS] <= bound
 
 
 @dataclass(frozen=True)
-class AtMost:
+class AtMost(Budget):
     """Ours takes so many times what another takes, and some seconds, at most."""
 
     times: float
     than: str = FLOOR
     plus: float = 0.0
 
-    def held(self, numbers: Numbers) -> bool | None:
-        """Whether it does."""
-        if OURS not in numbers or self.than not in numbers:
-            return None
-        return numbers[OURS] <= self.times * numbers[self.than] + self.plus
+    def bound(self, numbers: Numbers) -> float | None:
+        """So many times the number of the other."""
+        return self.times * numbers[self.than] + self.plus if self.than in numbers else None
 
     def __str__(self) -> str:
         plus = f" + {1e6 * self.plus:g} us" if self.plus else ""
@@ -59,20 +48,16 @@ class AtMost:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Ahead(Budget):
     """Ours is so many times ahead of another, or of the best of all peers."""
 
     times: float = 1.0
     than: str | None = None
 
-    def held(self, numbers: Numbers) -> bool | None:
-        """Whether it is."""
-        others = [number for name, number in numbers.items() if is_peer(name)]
-        if self.than is not None:
-            others = [numbers[self.than]] if self.than in numbers else []
-        if OURS not in numbers or not others:
-            return None
-        return numbers[OURS] * self.times <= min(others)
+    def bound(self, numbers: Numbers) -> float | None:
+        """The least number of the others, divided."""
+        those = [name for name in numbers if is_peer(name) and self.than in (None, name)]
+        return min(numbers[name] for name in those) / self.times if those else None
 
     def __str__(self) -> str:
         whom = self.than or "every peer"
@@ -82,14 +67,15 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class Limit:
+class Limit(Budget):
     """Ours takes no more than this, in the unit of the case."""
 
     most: float
 
-    def held(self, numbers: Numbers) -> bool | None:
-        """Whether it does."""
-        return numbers[OURS] <= self.most if OURS in numbers else None
+    def bound(self, numbers: Numbers) -> float:
+        """The same, whatever others take."""
+        del numbers
+        return self.most
 
     def __str__(self) -> str:
         return f"<= {self.most:g}"

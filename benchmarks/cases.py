@@ -10,8 +10,6 @@ from typing import Any
 from budgets import PLAIN, Ahead, AtMost, Budget, Limit
 from data import KINDS
 
-__all__ = ["EFFORTS", "Case", "Effort", "cases"]
-
 MICRO = 1e-6
 FIXED_COST = 3.0 * MICRO  # that a call of sample may take besides its rows
 STACKED_NBYTES = 7300  # that a step of a stacked pair may take; its frame takes 7056
@@ -21,20 +19,20 @@ LARGE = 5e8  # bytes, of which not all contenders' memory has room at once
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """How much is measured; by default all of it."""
 
-    rounds: int
-    turn_seconds: float
-    case_seconds: float  # no further round after so long
-    rows: int  # of the buffers of small steps
-    wide_rows: int
-    image_rows: int
-    leaves: int  # of the trees of weights, and rows of the buffers that have one
-    saved_nbytes: int  # of the buffers of images that are saved
-    growth: tuple[int, ...]
-    batches: tuple[int, ...]
-    learner_rows: int  # of pairs of stacked images; a learner waits for batches of up to 256
-    learner_steps: int  # with batches of 32
+    rounds: int = 41
+    turn_seconds: float = 0.005
+    case_seconds: float = 15.0  # no further round after so long
+    rows: int = 1_000_000  # of the buffers of small steps
+    wide_rows: int = 100_000
+    image_rows: int = 10_000
+    leaves: int = 1 << 20  # of the trees of weights, and rows of the buffers that have one
+    saved_nbytes: int = 2_000_000_000  # of the buffers of images that are saved
+    growth: tuple[int, ...] = (10_000, 100_000, 1_000_000, 10_000_000, HUNDRED_MILLION)
+    batches: tuple[int, ...] = (32, 256, 1024, 16384)
+    learner_rows: int = 4_000  # of pairs of stacked images; a learner waits for batches up to 256
+    learner_steps: int = 60  # with batches of 32
     whole: bool = True  # False: no imports, and no memory of images
 
     def rows_of(self, kind: str) -> int:
@@ -43,29 +41,12 @@ class Effort:
 
 
 EFFORTS = {
-    "full": Effort(
-        rounds=41,
-        turn_seconds=0.005,
-        case_seconds=15.0,
-        rows=1_000_000,
-        wide_rows=100_000,
-        image_rows=10_000,
-        leaves=1 << 20,
-        saved_nbytes=2_000_000_000,
-        growth=(10_000, 100_000, 1_000_000, 10_000_000, HUNDRED_MILLION),
-        batches=(32, 256, 1024, 16384),
-        learner_rows=4_000,
-        learner_steps=60,
-    ),
+    "full": Effort(),
     "quick": Effort(
         rounds=9,
         turn_seconds=0.002,
         case_seconds=2.0,
-        rows=1_000_000,
-        wide_rows=100_000,
         image_rows=5_000,
-        leaves=1 << 20,
-        saved_nbytes=2_000_000_000,
         growth=(10_000, 1_000_000),
         batches=(32, 256),
         learner_rows=2_000,

@@ -20,8 +20,6 @@ from cases import EFFORTS, Case, Effort
 from contest import Party
 from run import RESULTS, finish, measured
 
-__all__ = ["cliffs"]
-
 MODULES = ("contenders.cliffs",)
 PAUSE = "environment pausing"
 

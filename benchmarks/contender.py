@@ -2,7 +2,7 @@
 
 Its module says for each operation how the work is done::
 
-    theirs = Contender("cpprb", "Its ReplayBuffer with the same fields and dtypes.")
+    theirs = Peer("cpprb", "Its ReplayBuffer with the same fields and dtypes.")
 
     def filled(rows: int, kind: str = "small") -> Any: ...
     def drawing(rb: Any, n: int = 256) -> Work: ...
@@ -21,13 +21,15 @@ from typing import Any, TypeVar
 
 from measure import Work
 
-__all__ = ["IMPORTS_MORE", "MEASURED_SMALL", "Cannot", "Contender", "Shelf", "named"]
-
-
-# The import of PyTorch, JAX or Numba takes longer than both programs that the case compares.
-IMPORTS_MORE = "its import alone takes several times as long"
-# With gigabytes the disk is measured, and not the library.
-MEASURED_SMALL = "its files are measured with small steps; these are compared with copying a file"
+# Of a peer that does not do these operations. PyTorch, JAX or Numba take longer to import than both
+# programs that the first case compares; with gigabytes the disk is measured, and not the library.
+OF_MOST_PEERS = {
+    "first_batch_time": "its import alone takes several times as long",
+    "save_large load_large save_again": (
+        "its files are measured with small steps; these are compared with copying a file"
+    ),
+    "record": "it leaves to the program which observation came before a step",
+}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Made = TypeVar("Made")
@@ -76,6 +78,7 @@ class Contender:
 
         def register(function: Function) -> Function:
             self.operations[operation] = function
+            self.reasons.pop(operation, None)
             return function
 
         return register
@@ -87,7 +90,7 @@ class Contender:
         first.
         """
         for operation, work in works.items():
-            self.operations[operation] = self._on_held(make, work)
+            self.does(operation)(self._on_held(make, work))
 
     def _on_held(
         self, make: Callable[..., Any], work: Callable[..., Work | float]
@@ -107,6 +110,15 @@ class Contender:
         if operation not in self.operations:
             raise Cannot(self.reasons.get(operation, "no such operation"))
         return self.operations[operation](**parameters)
+
+
+class Peer(Contender):
+    """Another system. What most of them lack has its reason until the module does it."""
+
+    def __init__(self, name: str, how: str) -> None:
+        super().__init__(name, how)
+        for operations, why in OF_MOST_PEERS.items():
+            self.cannot(operations, why)
 
 
 def named(function: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from statistics import median, quantiles
+from tempfile import TemporaryFile
 from threading import Thread
 from time import perf_counter
 from typing import Any
 
 from budgets import OURS
 from cases import Case, Effort
-
-__all__ = ["Answer", "Contest", "Party", "use_one_core"]
 
 FOLDER = Path(__file__).resolve().parent
 PATIENCE = 900.0  # seconds for an answer; filling a buffer of 1e8 rows is the longest
@@ -51,23 +50,20 @@ class Process:
 
     def __init__(self, party: Party) -> None:
         search = [str(FOLDER), str(party.checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._errors = TemporaryFile("w+", errors="replace")  # noqa: SIM115 (open as long as the process lives)
         self._process = subprocess.Popen(
             [str(party.python), str(FOLDER / "worker.py"), *party.modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
             start_new_session=True,  # so that it ends with all that it starts
             env=os.environ | {"PYTHONPATH": os.pathsep.join(search), "PYTHONWARNINGS": "ignore"},
         )
         self._lines = SimpleQueue[str]()
-        self._last_words = ""
         self._ended = ""  # why there are no more answers
-        self._readers = [
-            Thread(target=read, daemon=True) for read in (self._read_answers, self._read_errors)
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._reader = Thread(target=self._read_answers, daemon=True)
+        self._reader.start()
         self.hello = self.ask(do="hello")
 
     def _read_answers(self) -> None:
@@ -75,11 +71,6 @@ class Process:
         for line in self._process.stdout:
             self._lines.put(line)
         self._lines.put("")
-
-    def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._last_words = line.strip() or self._last_words
 
     def ask(self, **request: Any) -> Answer:
         """The answer to a request."""
@@ -95,9 +86,11 @@ class Process:
             line = ""
         if not line:
             self._lines.put("")
-            status = self._process.wait()
-            self._readers[1].join(5)  # the last words; what it started may keep the pipe open
-            self._ended = self._ended or f"its process ended with {status}: {self._last_words}"
+            if not self._ended:
+                status = self._process.wait()
+                self._errors.seek(0)
+                last_words = self._errors.read().strip().rpartition("\n")[2]
+                self._ended = f"its process ended with {status}: {last_words}"
             return {"cannot": self._ended}
         answer: Answer = json.loads(line)
         return answer
@@ -108,9 +101,8 @@ class Process:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
-        for reader in self._readers:
-            reader.join(timeout=FAREWELL)
-        with suppress(OSError), self._process:
+        self._reader.join(timeout=FAREWELL)
+        with suppress(OSError), self._process, self._errors:
             pass
 
 

@@ -12,27 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ALPHA",
-    "BETA",
-    "DEPTH",
-    "EPS",
-    "FRAME",
-    "GAME",
-    "GAMMA",
-    "KINDS",
-    "Batch",
-    "CycleInputs",
-    "Kind",
-    "TreeInputs",
-    "filling",
-    "game",
-    "one_step",
-    "random_steps",
-    "taking_turns",
-    "trajectory",
-]
-
 Array = NDArray[Any]
 Batch = dict[str, Array]
 
@@ -103,6 +82,17 @@ def one_step(kind: str) -> dict[str, Any]:
     """A step as an agent has it: its numbers are Python's."""
     firsts = {name: column[0] for name, column in random_steps(1, kind).items()}
     return {name: first if first.ndim else first.item() for name, first in firsts.items()}
+
+
+def long_episode() -> Batch:
+    """Random small steps of one episode that is much longer than sequences."""
+    return random_steps(GAME) | {"done": np.arange(GAME) == GAME - 1}
+
+
+def frames_of_episode() -> Batch:
+    """Random single frames of one such episode."""
+    frames = np.random.default_rng(0).integers(0, 256, (GAME, *FRAME), np.uint8)
+    return {"obs": frames, "done": np.arange(GAME) == GAME - 1}
 
 
 def trajectory(n: int, kind: str) -> Batch:

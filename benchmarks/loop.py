@@ -18,8 +18,6 @@ from contender import Contender
 from measure import Work, compiled
 from numpy.typing import NDArray
 
-__all__ = ["BATCH", "CAPACITY", "Add", "Loop", "Replay", "Sample", "loop_cases"]
-
 Array = NDArray[Any]
 Add = Callable[[dict[str, Any], bool], object]  # a step with ``done``, and whether time was up
 Sample = Callable[[int], Mapping[str, Array]]  # so many steps, numbers of shape (n,)

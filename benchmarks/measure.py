@@ -11,8 +11,6 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-__all__ = ["Work", "calls_in", "compiled", "statement", "turn"]
-
 Work = Callable[[int], float]  # does its work that many times, returns seconds
 
 CALIBRATIONS = 5

@@ -18,8 +18,6 @@ from reports.summary import summary
 from reports.tables import page
 from reports.waits import waits_table
 
-__all__ = ["BEGIN", "END", "outdated", "update"]
-
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "benchmarks/results"
 FULL = "full.json"

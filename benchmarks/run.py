@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 
 from cases import EFFORTS, Case, Effort, cases
 from contest import Contest, Party, use_one_core
-from environments import PEERS, Environment
-from programs import answer, this_machine
+from environments import PEERS, Environment, answer, this_machine
 from reports.findings import Cases
 from reports.tables import missed, table
 from reports.waits import waits_table
@@ -26,36 +25,17 @@ from tqdm import tqdm
 
 import cpprb_like
 
-__all__ = ["BESIDE", "RESULTS", "finish", "measured"]
-
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 OURS = tuple(
-    f"contenders.{module}"
-    for module in (
-        "uniform",
-        "files",
-        "weighted",
-        "readings",
-        "recording",
-    )
+    f"contenders.{name}" for name in ("uniform", "files", "weighted", "readings", "recording")
 )
 WITH_TORCH = ("contenders.with_torch",)  # in the environment of a peer
 HAS_TORCH = "stable_baselines3"
 WAITING = "waiting"
 PATIENCE = 1200.0  # seconds
-# Contenders by the environment in which they run; ours run in that of Stable-Baselines3.
-BESIDE = {
-    "stable_baselines3": (
-        "cpprb_like",
-        "cpprb_like, prefetch=1",
-        "cpprb_like, prefetch=2",
-        "EpochDataset, DataLoader with 1 worker",
-        "DataLoader over arrays",
-        "Stable-Baselines3",
-    ),
-    "torchrl": ("torchrl", "torchrl, prefetch=2"),
-}
+# What ``waiting`` measures in each environment: contenders that need these packages.
+WAITING_FOR = {HAS_TORCH: ("torch", HAS_TORCH), "torchrl": ("torchrl",)}
 
 
 def main() -> None:
@@ -170,8 +150,8 @@ def _measure_waits(effort: Effort, peers: dict[str, Party], options: argparse.Na
 def _waits(pythons: Mapping[str, Path], *, steps: int, rows: int) -> dict[str, Any]:
     """Results of all environments that are there, and the reasons of those that failed."""
     found: dict[str, Any] = {"about": {}, "cases": [], "failed": {}}
-    for peer in (peer for peer in BESIDE if peer in pythons):
-        options = f"--steps={steps}", f"--rows={rows}", "--only", *BESIDE[peer]
+    for peer in (peer for peer in WAITING_FOR if peer in pythons):
+        options = f"--steps={steps}", f"--rows={rows}", "--need", *WAITING_FOR[peer]
         one = answer(pythons[peer], "waiting.py", *options, timeout=PATIENCE)
         if "error" in one:
             found["failed"][peer] = one["error"]

@@ -213,7 +213,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4_000)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[32, 256])
     parser.add_argument("--steps", type=int, default=60, help="with batches of 32")
-    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=[*CONTENDERS])
+    packages = {package for package, _ in CONTENDERS.values()}
+    parser.add_argument("--need", nargs="+", choices=packages, default=packages, help="packages")
     options = parser.parse_args()
     if options.rows < max(options.batch_sizes):  # an epoch would have no batch, and never end
         parser.error(f"--rows: expected at least {max(options.batch_sizes)}, got {options.rows}")
@@ -221,8 +222,8 @@ def main() -> None:
     cases = [
         measured(name, options.rows, n, options.steps)
         for n in options.batch_sizes
-        for name in options.only
-        if importlib.util.find_spec(CONTENDERS[name][0]) is not None
+        for name, (package, _) in CONTENDERS.items()
+        if package in options.need and importlib.util.find_spec(package) is not None
     ]
     about = {
         "python": platform.python_version(),

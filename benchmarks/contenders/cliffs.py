@@ -22,8 +22,6 @@ from cpprb_like.samplers import Recency
 from cpprb_like.typing import FieldSpec, NstepSpec
 from cpprb_like.views import Hindsight, Sequences
 
-__all__ = ["steep", "usual"]
-
 Pair = tuple[Any, Any]
 PairWork = Callable[..., "Work | float"]
 

@@ -16,22 +16,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from contender import Cannot, Contender
-from measure import Work, compiled
-
-__all__ = [
-    "STEPS",
-    "after",
-    "file_cases",
-    "first_batch",
-    "folder_cases",
-    "give_memory_back",
-    "importing",
-    "memory_cases",
-    "nbytes_of_row",
-    "saving_to_folders",
-    "storing",
-]
+from data import CycleInputs, TreeInputs, taking_turns
+from measure import Work, compiled, statement
 
 STEPS = 100  # of an environment; all stay in the cache
 
@@ -84,6 +72,63 @@ def folder_cases(
         save=lambda made: saving_to_folders(partial(save, made)),
         save_synchronised=lambda made: synchronising(partial(save, made)),
     )
+
+
+def priority_cases(
+    contender: Contender,
+    make: Callable[[int], tuple[Any, CycleInputs]],
+    add: Callable[[Any], Work],
+    draw: str,
+    indexes: str,
+    update: str,
+    as_given: Callable[[Any], Any] = np.asarray,
+) -> None:
+    """Operations on a full buffer with priorities, and those to come, which ``make`` returns.
+
+    ``draw`` is a statement about ``rb``, ``indexes`` what it drew, ``update`` the method that gets
+    them with priorities, both as ``as_given`` of an array.
+    """
+
+    def updating(held: tuple[Any, CycleInputs]) -> Work:
+        """New priorities for the rows of many batches in turn."""
+        rb, inputs = held
+        drawn: list[Any] = []
+        statement(f"{draw}\nadd({indexes})", rb=rb, add=drawn.append)(len(inputs.fresh))
+        fresh = taking_turns(as_given(np.array([*map(np.asarray, drawn)])), as_given(inputs.fresh))
+        return statement(
+            f"indexes, values = fresh()\n{update}(indexes, values)", rb=rb, fresh=fresh
+        )
+
+    def drawing_and_updating(held: tuple[Any, CycleInputs]) -> Work:
+        """A batch with importance-sampling weights, and new priorities for its rows."""
+        fresh = taking_turns(as_given(held[1].fresh))
+        return statement(f"{draw}\n{update}({indexes}, fresh())", rb=held[0], fresh=fresh)
+
+    contender.works_on(
+        make,
+        prioritized_add=lambda held: add(held[0]),
+        prioritized_draw=lambda held: statement(draw, rb=held[0]),
+        prioritized_update=updating,
+        prioritized_cycle=drawing_and_updating,
+    )
+
+
+def tree_cases(
+    contender: Contender, make: Callable[..., tuple[dict[str, Any], TreeInputs]], **does: str
+) -> None:
+    """Statements about trees, which ``make`` returns by their names, with inputs of calls.
+
+    ``tree_find`` names ``targets``, the others ``slots`` and ``values``; all change with each call.
+    """
+
+    def working(source: str, is_find: bool, held: tuple[dict[str, Any], TreeInputs]) -> Work:
+        trees, inputs = held
+        fresh = taking_turns(*((inputs.targets,) if is_find else (inputs.slots, inputs.values)))
+        names = "targets" if is_find else "slots, values"
+        return statement(f"{names} = fresh()\n{source}", fresh=fresh, **trees)
+
+    works = {name: partial(working, source, name == "tree_find") for name, source in does.items()}
+    contender.works_on(make, **works)
 
 
 def memory_cases(contender: Contender, **makes: Callable[[int, str], object]) -> None:

@@ -5,45 +5,28 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import data
 import numpy as np
-from contender import MEASURED_SMALL, Cannot, Contender
+from contender import Cannot, Peer
 from cpprb import PrioritizedReplayBuffer, ReplayBuffer
-from data import (
-    ALPHA,
-    EPS,
-    GAME,
-    GAMMA,
-    KINDS,
-    Batch,
-    CycleInputs,
-    filling,
-    game,
-    random_steps,
-    taking_turns,
-    trajectory,
-)
 from loop import Add, Sample, loop_cases
 from measure import Work, statement
 
-from .common import file_cases, first_batch, importing, memory_cases, nbytes_of_row
-from .cpprb_calls import (
-    ADD,
-    BATCH,
-    adding,
-    adding_many,
-    drawing,
+from .common import (
+    file_cases,
+    first_batch,
+    importing,
+    memory_cases,
+    nbytes_of_row,
     priority_cases,
 )
+from .cpprb_calls import ADD, BATCH, DRAW, adding, adding_many, drawing
 
-__all__ = ["theirs"]
-
-theirs = Contender(
+theirs = Peer(
     "cpprb",
     "Its buffers with the same fields and dtypes; many steps go into one call of add, as its "
     "documentation advises. Batches are NumPy arrays.",
 )
-theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
-theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot("tree_find tree_set tree_set_both", "its trees are inside its compiled module")
 theirs.cannot("sequences frame_sequences", "it draws single steps")
 theirs.cannot("sample_tensors", "its batches are NumPy arrays")
@@ -51,13 +34,13 @@ theirs.cannot("sample_tensors", "its batches are NumPy arrays")
 
 def env_dict(kind: str) -> dict[str, dict[str, Any]]:
     """The fields of such steps; a number has one axis of length 1, as cpprb has no other."""
-    fields = KINDS[kind].fields.items()
+    fields = data.KINDS[kind].fields.items()
     return {
         name: {"shape": shape or 1, "dtype": np.dtype(dtype)} for name, (shape, dtype) in fields
     }
 
 
-def fill(rb: Any, chunk: Batch, **options: Any) -> Any:
+def fill(rb: Any, chunk: data.Batch, **options: Any) -> Any:
     """Add these steps, an episode of their own, until the ring is full."""
     while rb.get_stored_size() < rb.get_buffer_size():
         rb.add(**chunk, **options)
@@ -67,21 +50,21 @@ def fill(rb: Any, chunk: Batch, **options: Any) -> Any:
 
 def filled(rows: int, kind: str = "small") -> Any:
     """A full buffer."""
-    chunk = filling(rows, kind)
+    chunk = data.filling(rows, kind)
     return fill(ReplayBuffer(rows, env_dict(kind)), chunk)
 
 
-def prioritized(rows: int) -> tuple[Any, CycleInputs]:
+def prioritized(rows: int) -> tuple[Any, data.CycleInputs]:
     """A full buffer of small steps with priorities, and those to come."""
-    inputs = CycleInputs(rows, BATCH)
-    rb = PrioritizedReplayBuffer(rows, env_dict("small"), alpha=ALPHA, eps=EPS)
-    return fill(rb, random_steps(rows), priorities=inputs.first), inputs
+    inputs = data.CycleInputs(rows, BATCH)
+    rb = PrioritizedReplayBuffer(rows, env_dict("small"), alpha=data.ALPHA, eps=data.EPS)
+    return fill(rb, data.random_steps(rows), priorities=inputs.first), inputs
 
 
 def summing(rows: int) -> Any:
     """A full buffer of three-step sums; all in one call, as ``add`` changes the rewards."""
-    nstep = {"size": 3, "gamma": GAMMA, "rew": "rew", "next": "next_obs"}
-    return fill(ReplayBuffer(rows, env_dict("small"), Nstep=nstep), random_steps(rows))
+    nstep = {"size": 3, "gamma": data.GAMMA, "rew": "rew", "next": "next_obs"}
+    return fill(ReplayBuffer(rows, env_dict("small"), Nstep=nstep), data.random_steps(rows))
 
 
 def without_next(rows: int, kind: str) -> Any:
@@ -94,23 +77,25 @@ def without_next(rows: int, kind: str) -> Any:
 
 def compact(rows: int, kind: str) -> Any:
     """The same, full: ``next_of``, and ``stack_compress`` of images."""
-    return fill(without_next(rows, kind), trajectory(min(GAME, rows), kind))
+    return fill(without_next(rows, kind), data.trajectory(min(data.GAME, rows), kind))
 
 
 def stacked(rows: int, frames_first: bool) -> Any:
     """A full buffer that stores frames of stacks. Raises Cannot if frames are the first axis."""
     if frames_first:
         raise Cannot("frames are the last axis of its stacks")
-    return fill(without_next(rows, "images"), game(np.random.default_rng(0), min(GAME, rows)))
+    return fill(
+        without_next(rows, "images"), data.game(np.random.default_rng(0), min(data.GAME, rows))
+    )
 
 
 def adding_stacks(rb: Any) -> Work:
     """Stacks that slide, an episode in a cycle; ``on_episode_end`` marks its ends."""
-    steps = game(np.random.default_rng(1))
+    steps = data.game(np.random.default_rng(1))
     return statement(
         f"{', '.join(steps)} = fresh()\n{ADD}\nif done: rb.on_episode_end()",
         rb=rb,
-        fresh=taking_turns(*steps.values()),
+        fresh=data.taking_turns(*steps.values()),
     )
 
 
@@ -125,7 +110,8 @@ def drawing_contiguous(rb: Any, n: int) -> Work:
 
 
 theirs.works_on(filled, add_one=adding, add_many=adding_many, add_envs=adding_many, sample=drawing)
-priority_cases(theirs, prioritized)  # of an update the nodes above the leaves wait for a draw
+# Of an update the nodes above the leaves wait for a draw.
+priority_cases(theirs, prioritized, adding, DRAW, "batch['indexes']", "rb.update_priorities")
 theirs.works_on(summing, nstep_add=adding, nstep_sample=drawing)  # ``add`` makes the sums
 theirs.works_on(
     stacked,
@@ -161,8 +147,8 @@ def replay(capacity: int) -> tuple[Add, Sample]:
         if step["done"] or truncated:
             rb.on_episode_end()
 
-    def sample(n: int) -> Batch:
-        batch: Batch = rb.sample(n)
+    def sample(n: int) -> data.Batch:
+        batch: data.Batch = rb.sample(n)
         for name in ("act", "rew", "done"):
             batch[name] = batch[name].reshape(-1)
         return batch

@@ -23,8 +23,6 @@ from cpprb_like import ReplayBuffer
 from .common import after, file_cases, give_memory_back, saving_to_folders
 from .uniform import env_dict, fill, filled, floor, ours
 
-__all__ = ["first", "large"]
-
 first = Contender("first save", "The same buffer, saved to an empty folder.", ours.shelf)
 folders: list[Any] = []  # which are removed with this process
 

@@ -9,23 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import data
 import flashbax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from contender import IMPORTS_MORE, MEASURED_SMALL, Contender
-from data import (
-    ALPHA,
-    BETA,
-    GAME,
-    CycleInputs,
-    TreeInputs,
-    filling,
-    one_step,
-    random_steps,
-    taking_turns,
-    trajectory,
-)
+from contender import Peer
 from flashbax.buffers import sum_tree
 from flashbax.vault import Vault
 from loop import Add, Sample, loop_cases
@@ -33,23 +22,18 @@ from measure import Work, compiled
 
 from .common import after, folder_cases, give_memory_back, importing, memory_cases
 
-__all__ = ["theirs"]
-
 BATCH = 256
 UNCOMPRESSED = {"id": "zlib", "level": 0}
 
 Step = dict[str, Any]
 
-theirs = Contender(
+theirs = Peer(
     "flashbax",
     "Its item buffers, as its README advises for speed, and its trajectory buffer. Each call is "
     "compiled by jax.jit, and gives the state away if it changes it; calls follow one another "
     "without waiting, and time ends when all results are there. JAX has no int64 by default.",
 )
-theirs.cannot("first_batch_time", IMPORTS_MORE)
-theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
 theirs.cannot("sample_tensors", "its batches are arrays of JAX")
-theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot("nstep_add nstep_sample", "it has no n-step sums")
 theirs.cannot("sequences frame_sequences", "its sequences run across the ends of episodes")
 theirs.cannot(
@@ -87,12 +71,12 @@ class Filled:
 
 def filled(rows: int, kind: str = "small") -> Filled:
     """A full item buffer."""
-    return Filled(flashbax.make_item_buffer, rows, filling(rows, kind))
+    return Filled(flashbax.make_item_buffer, rows, data.filling(rows, kind))
 
 
 def compact(rows: int, kind: str) -> Filled:
     """A full flat buffer: next observations are those of the next step."""
-    steps = trajectory(min(GAME, rows), kind)
+    steps = data.trajectory(min(data.GAME, rows), kind)
     del steps["next_obs"]
     return Filled(flashbax.make_flat_buffer, rows, steps)
 
@@ -100,13 +84,13 @@ def compact(rows: int, kind: str) -> Filled:
 def adding(buffer: Filled, kind: str = "small") -> Work:
     """``add`` of a step, its numbers Python's; it is jitted, and the state is given away."""
     single = jax.jit(buffer.make(sample_batch_size=1).add, donate_argnums=0)
-    step = one_step(kind)
+    step = data.one_step(kind)
     return buffer.changing(single, lambda: (step,))
 
 
 def adding_many(buffer: Filled, n: int, kind: str) -> Work:
     """``add`` of a sequence of items."""
-    steps = random_steps(n, kind)
+    steps = data.random_steps(n, kind)
     return buffer.changing(buffer.add_all, lambda: (steps,))
 
 
@@ -131,14 +115,16 @@ def drawing(draw: Any, state: Any) -> Work:
     return compiled(work)
 
 
-Prioritized = tuple[Filled, Any, CycleInputs]
+Prioritized = tuple[Filled, Any, data.CycleInputs]
 
 
 def prioritized(rows: int) -> Prioritized:
     """A full buffer of small steps with priorities, its functions, and priorities to come."""
-    inputs = CycleInputs(rows, BATCH)
-    make = partial(flashbax.make_prioritised_item_buffer, priority_exponent=ALPHA, device="cpu")
-    buffer = Filled(make, rows, random_steps(rows))
+    inputs = data.CycleInputs(rows, BATCH)
+    make = partial(
+        flashbax.make_prioritised_item_buffer, priority_exponent=data.ALPHA, device="cpu"
+    )
+    buffer = Filled(make, rows, data.random_steps(rows))
     functions = buffer.make(sample_batch_size=BATCH)
     renew = jax.jit(functions.set_priorities, donate_argnums=0)
     buffer.state = renew(buffer.state, np.arange(rows), inputs.first.astype(np.float32))
@@ -148,7 +134,7 @@ def prioritized(rows: int) -> Prioritized:
 def weighted(functions: Any, state: Any, key: Any) -> tuple[Any, Any, Any]:
     """A batch, its rows, and importance weights, which are left to the user."""
     batch = functions.sample(state, key)
-    weights = batch.probabilities**-BETA
+    weights = batch.probabilities**-data.BETA
     return batch.experience, batch.indices, weights / jnp.max(weights)
 
 
@@ -158,7 +144,7 @@ def updating(held: Prioritized) -> Work:
     keys = jax.random.split(jax.random.PRNGKey(1), len(inputs.fresh))
     draw = jax.jit(functions.sample)
     drawn = np.array([draw(buffer.state, key).indices for key in keys])
-    fresh = taking_turns(drawn, inputs.fresh.astype(np.float32))
+    fresh = data.taking_turns(drawn, inputs.fresh.astype(np.float32))
     return buffer.changing(jax.jit(functions.set_priorities, donate_argnums=0), fresh)
 
 
@@ -167,7 +153,7 @@ def drawing_and_updating(held: Prioritized) -> Work:
     buffer, functions, inputs = held
     draw = jax.jit(partial(with_fresh_key, partial(weighted, functions)))
     renew = jax.jit(functions.set_priorities, donate_argnums=0)
-    fresh = taking_turns(inputs.fresh.astype(np.float32))
+    fresh = data.taking_turns(inputs.fresh.astype(np.float32))
     keys = [jax.random.PRNGKey(0)]
 
     def work(calls: int) -> None:
@@ -191,19 +177,19 @@ def float64() -> Iterator[None]:
         jax.config.update("jax_enable_x64", False)
 
 
-def tree(leaves: int, n: int) -> tuple[list[Any], TreeInputs]:
+def tree(leaves: int, n: int) -> tuple[list[Any], data.TreeInputs]:
     """Its tree of sums, and inputs of calls."""
-    inputs = TreeInputs(leaves, n)
+    inputs = data.TreeInputs(leaves, n)
     set_all = jax.jit(sum_tree.set_batch_bincount, donate_argnums=0)
     with float64():
         return [set_all(sum_tree.init(leaves), np.arange(leaves), inputs.weights)], inputs
 
 
-def finding(held: tuple[list[Any], TreeInputs]) -> Work:
+def finding(held: tuple[list[Any], data.TreeInputs]) -> Work:
     """``sample`` for many fractions of the sum."""
     sums, inputs = held
     find = jax.jit(jax.vmap(sum_tree.sample, in_axes=(None, None, 0)))
-    fresh = taking_turns(inputs.targets / inputs.weights.sum())
+    fresh = data.taking_turns(inputs.targets / inputs.weights.sum())
 
     def work(calls: int) -> None:
         with float64():
@@ -214,11 +200,11 @@ def finding(held: tuple[list[Any], TreeInputs]) -> Work:
     return compiled(work)
 
 
-def setting(held: tuple[list[Any], TreeInputs]) -> Work:
+def setting(held: tuple[list[Any], data.TreeInputs]) -> Work:
     """``set_batch_scan``: of its two functions the one for CPUs."""
     sums, inputs = held
     renew = jax.jit(sum_tree.set_batch_scan, donate_argnums=0)
-    fresh = taking_turns(inputs.slots, inputs.values)
+    fresh = data.taking_turns(inputs.slots, inputs.values)
 
     def work(calls: int) -> None:
         with float64():
@@ -239,7 +225,7 @@ def long_episodes(rows: int, n: int, length: int) -> tuple[Any, Any]:
         min_length_time_axis=length,
         max_length_time_axis=rows,
     )
-    steps = random_steps(rows) | {"done": np.arange(rows) % GAME == GAME - 1}
+    steps = data.random_steps(rows) | {"done": np.arange(rows) % data.GAME == data.GAME - 1}
     state = jax.jit(functions.init)({name: column[0] for name, column in steps.items()})
     add = jax.jit(functions.add, donate_argnums=0)
     return functions.sample, add(state, {name: column[None] for name, column in steps.items()})
@@ -297,12 +283,11 @@ def replay(capacity: int) -> tuple[Add, Sample]:
     make = partial(flashbax.make_item_buffer, max_length=capacity, min_length=1)
     single = make(sample_batch_size=1)
     write = jax.jit(single.add, donate_argnums=0)
-    state, key = jax.jit(single.init)(one_step("small")), jax.random.PRNGKey(0)
+    state, key = jax.jit(single.init)(data.one_step("small")), jax.random.PRNGKey(0)
     draw: Any = None
 
-    def add(step: Step, truncated: bool) -> None:
+    def add(step: Step, _: bool) -> None:
         nonlocal state
-        del truncated
         state = jax.block_until_ready(write(state, step))
 
     def sample(n: int) -> Step:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import data
 import numpy as np
-from data import DEPTH, FRAME, GAME, GAMMA, Batch, filling, game, random_steps, taking_turns
-from floors.sequences import SequenceFloor
 from floors.steps import Floor
 from measure import Work, compiled, statement
 
@@ -18,34 +17,27 @@ from .cpprb_calls import adding, drawing
 from .uniform import env_dict, fill, filled, floor, ours
 from .weighted import plain
 
-__all__ = ["adding_stacks", "stacked"]
-
-NSTEP: NstepSpec = {"size": 3, "gamma": GAMMA, "rew": "rew", "next": "next_obs"}
+NSTEP: NstepSpec = {"size": 3, "gamma": data.GAMMA, "rew": "rew", "next": "next_obs"}
 
 
 def summing(rows: int) -> ReplayBuffer:
     """A full buffer of random steps; draws sum three of them."""
     rb = ReplayBuffer(rows, env_dict("small"), Nstep=NSTEP, seed=0)
-    return fill(rb, filling(rows, "small"))
+    return fill(rb, data.filling(rows, "small"))
 
 
 def long_episodes(rows: int) -> ReplayBuffer:
     """A full buffer of small steps in episodes that are much longer than the sequences."""
-    steps = random_steps(GAME) | {"done": np.arange(GAME) == GAME - 1}
-    return fill(ReplayBuffer(rows, env_dict("small"), seed=0), steps)
+    return fill(ReplayBuffer(rows, env_dict("small"), seed=0), data.long_episode())
 
 
 def single_frames(rows: int) -> ReplayBuffer:
     """A full buffer of frames."""
-    frames = {
-        "obs": np.random.default_rng(0).integers(0, 256, (GAME, *FRAME), np.uint8),
-        "done": np.arange(GAME) == GAME - 1,
-    }
     fields: dict[str, FieldSpec] = {
-        "obs": {"shape": FRAME, "dtype": np.uint8},
+        "obs": {"shape": data.FRAME, "dtype": np.uint8},
         "done": {"dtype": np.bool_},
     }
-    return fill(ReplayBuffer(rows, fields, seed=0), frames)
+    return fill(ReplayBuffer(rows, fields, seed=0), data.frames_of_episode())
 
 
 def drawing_sequences(
@@ -60,17 +52,19 @@ def sequences_floor(rb: ReplayBuffer, n: int, length: int) -> Work:
     """A loop that copies as many rows into columns, wherever they start."""
     view = rb.view(Sequences(length))
     batches = view.sample(n), view.sample(n)
-    return compiled(SequenceFloor(rb).sequences(batches, length))
+    return compiled(Floor(rb).sequences(batches, length))
 
 
 def frame_sequences_floor(rb: ReplayBuffer, n: int, length: int) -> Work:
     """Memcpy of as many frames that lie together."""
-    return compiled(SequenceFloor(rb).copy_runs("obs", n, length))
+    return compiled(Floor(rb).copy_runs("obs", n, length))
 
 
 def stacked(rows: int, frames_first: bool) -> ReplayBuffer:
     """A full buffer of stacks that stores frames alone."""
-    shape, axis = ((DEPTH, *FRAME), 0) if frames_first else ((*FRAME, DEPTH), -1)
+    shape, axis = (
+        ((data.DEPTH, *data.FRAME), 0) if frames_first else ((*data.FRAME, data.DEPTH), -1)
+    )
     fields: dict[str, FieldSpec] = {
         "obs": {"shape": shape, "dtype": np.uint8},
         "act": {"shape": (), "dtype": np.int64},
@@ -80,22 +74,22 @@ def stacked(rows: int, frames_first: bool) -> ReplayBuffer:
     rb = ReplayBuffer(rows, fields, next_of="obs", stack_compress={"obs": axis}, seed=0)
     rng = np.random.default_rng(0)
     while rb.ring.stored < rows:
-        steps = min(GAME, rows - rb.ring.stored)
-        rb.add(**game(rng, steps, frames_first=frames_first))
+        steps = min(data.GAME, rows - rb.ring.stored)
+        rb.add(**data.game(rng, steps, frames_first=frames_first))
     return rb
 
 
-def adding_stacks(rb: Any, steps: Batch) -> Work:
+def adding_stacks(rb: Any, steps: data.Batch) -> Work:
     """``add`` of the steps of an episode one by one, in a cycle."""
     names = ", ".join(steps)
     fields = ", ".join(f"{name}={name}" for name in steps)
-    fresh = taking_turns(*steps.values())
+    fresh = data.taking_turns(*steps.values())
     return statement(f"{names} = fresh()\nrb.add({fields})", rb=rb, fresh=fresh)
 
 
 def adding_a_game(rb: ReplayBuffer, frames_first: bool) -> Work:
     """Stacks that slide, an episode in a cycle."""
-    return adding_stacks(rb, game(np.random.default_rng(1), frames_first=frames_first))
+    return adding_stacks(rb, data.game(np.random.default_rng(1), frames_first=frames_first))
 
 
 ours.works_on(summing, nstep_add=adding, nstep_sample=drawing)
@@ -130,4 +124,4 @@ def stacked_sample_floor(rows: int, frames_first: bool, n: int) -> Work:
 def stacked_nbytes_floor(rows: int, frames_first: bool) -> float:
     """A frame."""
     del rows, frames_first
-    return float(np.prod(FRAME))
+    return float(np.prod(data.FRAME))

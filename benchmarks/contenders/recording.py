@@ -19,8 +19,6 @@ from cpprb_like import GymnasiumRecorder, ReplayBuffer
 from .common import STEPS
 from .uniform import floor, ours
 
-__all__ = ["floor", "ours"]
-
 
 class Empty:
     """A method that takes a step and does nothing."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from contender import IMPORTS_MORE, MEASURED_SMALL, Contender
+from contender import Peer
 from data import GAME, KINDS, Batch, filling, one_step, random_steps
 from loop import Add, Sample, loop_cases
 from measure import Work, statement
@@ -15,18 +15,13 @@ from skrl.memories.torch import RandomMemory
 
 from .common import folder_cases, importing, memory_cases
 
-__all__ = ["theirs"]
-
 ADD = "rb.add_samples(**{name: as_tensor(value) for name, value in step.items()})"
 
-theirs = Contender(
+theirs = Peer(
     "skrl",
     "Its RandomMemory on the CPU, with replacement=True: without, it permutes all rows to draw a "
     "few. It stores each field as one row of numbers: a batch of images is flat.",
 )
-theirs.cannot("first_batch_time", IMPORTS_MORE)
-theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
-theirs.cannot("record", "it leaves to the program which observation came before a step")
 theirs.cannot(
     "prioritized_add prioritized_draw prioritized_update prioritized_cycle",
     "it has no priorities",
@@ -108,8 +103,7 @@ def replay(capacity: int) -> tuple[Add, Sample]:
     """Tensors are made for each step; batches are arrays on the memory of tensors."""
     rb, names = empty(capacity, 1, random_steps(1)), list(KINDS["small"].fields)
 
-    def add(step: dict[str, Any], truncated: bool) -> None:
-        del truncated
+    def add(step: dict[str, Any], _: bool) -> None:
         rb.add_samples(**{name: torch.as_tensor(value) for name, value in step.items()})
 
     def sample(n: int) -> Batch:

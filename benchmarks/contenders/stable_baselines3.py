@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from contender import IMPORTS_MORE, MEASURED_SMALL, Contender
+from contender import Peer
 from data import GAME, GAMMA, KINDS, Batch, filling, random_steps, trajectory
 from gymnasium import spaces
 from loop import Add, Sample, loop_cases
@@ -18,18 +18,14 @@ from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 
 from .common import STEPS, file_cases, importing, memory_cases, storing
 
-__all__ = ["theirs"]
-
 ADD = "rb.add(obs, next_obs, act, rew, done, infos)"
 BATCH = 256
 
-theirs = Contender(
+theirs = Peer(
     "stable-baselines3",
     "Its buffers on the CPU, without time limits, as no step here has one. What is added has an "
     "axis of environments, as in its algorithms; batches are tensors, as they get them.",
 )
-theirs.cannot("first_batch_time", IMPORTS_MORE)
-theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
 theirs.cannot(
     "prioritized_add prioritized_draw prioritized_update prioritized_cycle",
     "it has no priorities",
@@ -151,8 +147,7 @@ def replay(capacity: int) -> tuple[Add, Sample]:
     options = {"device": "cpu", "handle_timeout_termination": False}
     rb = ReplayBuffer(capacity, space, spaces.Discrete(2), **options)
 
-    def add(step: dict[str, Any], truncated: bool) -> None:
-        del truncated  # a step that ran out of time is not done
+    def add(step: dict[str, Any], _: bool) -> None:  # a step that ran out of time is not done
         obs, following = step["obs"][None], step["next_obs"][None]
         act, rew, done = (np.array([step[name]]) for name in ("act", "rew", "done"))
         rb.add(obs, following, act, rew, done, [{}])

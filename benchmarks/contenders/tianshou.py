@@ -10,7 +10,7 @@ from typing import Any
 import data
 import gymnasium
 import numpy as np
-from contender import IMPORTS_MORE, MEASURED_SMALL, Cannot, Contender
+from contender import Cannot, Peer
 from loop import Add, Sample, loop_cases
 from measure import Work, statement
 from tianshou import data as ts
@@ -18,22 +18,27 @@ from tianshou.algorithm import Algorithm
 from tianshou.env import DummyVectorEnv
 from torch import zeros
 
-from .common import STEPS, file_cases, importing, memory_cases, storing
-
-__all__ = ["theirs"]
+from .common import (
+    STEPS,
+    file_cases,
+    importing,
+    memory_cases,
+    priority_cases,
+    storing,
+    tree_cases,
+)
 
 BATCH = 256
+DRAW = f"batch, indices = rb.sample({BATCH})"
 STORED = ("obs", "act", "rew", "terminated", "truncated")
 FIELDS = (*STORED, "obs_next")
 ADD = f"rb.add(Batch({', '.join(f'{name}={name}' for name in FIELDS)}))"
 
-theirs = Contender(
+theirs = Peer(
     "tianshou",
     "Its buffers with the same fields and dtypes; a Batch of a step is made when it is added, as "
     "its documentation does. Batches hold NumPy arrays, as its algorithms get them.",
 )
-theirs.cannot("first_batch_time", IMPORTS_MORE)
-theirs.cannot("save_large load_large save_again", MEASURED_SMALL)
 theirs.cannot("tree_set_both", "its tree holds sums alone")
 theirs.cannot("stacked_sample_contiguous", "frames are the first axis of its stacks")
 theirs.cannot("sample_tensors", "its batches are NumPy arrays")
@@ -146,39 +151,12 @@ def prioritized(rows: int) -> tuple[Any, data.CycleInputs]:
     return rb, inputs
 
 
-def updating(held: tuple[Any, data.CycleInputs]) -> Work:
-    """``update_weight`` of the steps of many batches in turn."""
-    rb, inputs = held
-    drawn = np.array([rb.sample_indices(BATCH) for _ in inputs.fresh])
-    return statement(
-        "rb.update_weight(*fresh())", rb=rb, fresh=data.taking_turns(drawn, inputs.fresh)
-    )
-
-
-def drawing_and_updating(held: tuple[Any, data.CycleInputs]) -> Work:
-    """A batch, and new priorities for its steps."""
-    fresh = data.taking_turns(held[1].fresh)
-    return drawing(held[0], BATCH, "rb.update_weight(indices, fresh())", fresh=fresh)
-
-
-def tree_of(leaves: int, n: int) -> tuple[Any, data.TreeInputs]:
+def tree_of(leaves: int, n: int) -> tuple[dict[str, Any], data.TreeInputs]:
     """A tree of sums, and inputs of calls."""
     inputs = data.TreeInputs(leaves, n)
     tree = ts.SegmentTree(leaves)
     tree[np.arange(leaves)] = inputs.weights
-    return tree, inputs
-
-
-def finding(held: tuple[Any, data.TreeInputs]) -> Work:
-    """``get_prefix_sum_idx``; it overwrites its targets, so it gets a copy."""
-    fresh = data.taking_turns(held[1].targets)
-    return statement("tree.get_prefix_sum_idx(fresh().copy())", tree=held[0], fresh=fresh)
-
-
-def setting(held: tuple[Any, data.TreeInputs]) -> Work:
-    """Assignment to its leaves."""
-    fresh = data.taking_turns(held[1].slots, held[1].values)
-    return statement("slots, values = fresh()\ntree[slots] = values", tree=held[0], fresh=fresh)
+    return {"tree": tree}, inputs
 
 
 def drawing_sums(rb: Any) -> Work:
@@ -235,10 +213,8 @@ def long_episodes(rows: int) -> Any:
 
 def single_frames(rows: int) -> Any:
     """A full buffer of frames; it does not go without actions and rewards."""
-    steps = data.random_steps(data.GAME)
-    frames = np.random.default_rng(0).integers(0, 256, (data.GAME, *data.FRAME), np.uint8)
-    steps |= {"obs": frames, "next_obs": frames, "done": np.arange(data.GAME) == data.GAME - 1}
-    return moved(steps, rows, ignore_obs_next=True)
+    steps = data.long_episode() | data.frames_of_episode()
+    return moved(steps | {"next_obs": steps["obs"]}, rows, ignore_obs_next=True)
 
 
 def stacked(rows: int, frames_first: bool) -> Any:
@@ -271,14 +247,10 @@ def compact(rows: int, kind: str) -> Any:
 theirs.works_on(filled, add_one=adding, add_many=adding_many, sample=drawing)
 theirs.works_on(for_envs, add_envs=adding_envs)
 theirs.works_on(collected, record=recording)
-theirs.works_on(
-    prioritized,
-    prioritized_add=lambda held: adding(held[0]),
-    prioritized_draw=lambda held: drawing(held[0]),
-    prioritized_update=updating,
-    prioritized_cycle=drawing_and_updating,
-)
-theirs.works_on(tree_of, tree_find=finding, tree_set=setting)
+priority_cases(theirs, prioritized, adding, DRAW, "indices", "rb.update_weight")
+# A search overwrites its targets, so it gets a copy.
+find = "tree.get_prefix_sum_idx(targets.copy())"
+tree_cases(theirs, tree_of, tree_find=find, tree_set="tree[slots] = values")
 theirs.works_on(filled, nstep_add=adding, nstep_sample=drawing_sums)  # draws make the sums
 theirs.works_on(
     long_episodes,

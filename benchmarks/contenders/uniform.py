@@ -19,8 +19,6 @@ from cpprb_like.typing import FieldSpec
 from .common import first_batch, importing, memory_cases
 from .cpprb_calls import ADD, adding, adding_many, drawing
 
-__all__ = ["drawing_floor", "env_dict", "fill", "filled", "floor", "numpy_step", "ours"]
-
 ours = Contender(OURS, "ReplayBuffer(rows, env_dict).")
 floor = Contender(
     FLOOR, "The same work in C on the same memory; of an add, a method without body.", ours.shelf
@@ -149,12 +147,7 @@ def memory_floor(rows: int, kind: str) -> float:
 def replay(capacity: int) -> tuple[Add, Sample]:
     """One call each: next observations are stored, so no end by time needs a mark."""
     rb = ReplayBuffer(capacity, env_dict("small"), seed=0)
-
-    def add(step: dict[str, Any], truncated: bool) -> None:
-        del truncated
-        rb.add(**step)
-
-    return add, rb.sample
+    return lambda step, _: rb.add(**step), rb.sample
 
 
 loop_cases(ours, replay)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from budgets import PLAIN
 from contender import Contender
-from data import ALPHA, BETA, EPS, CycleInputs, TreeInputs, one_step, random_steps, taking_turns
+from data import ALPHA, BETA, EPS, CycleInputs, TreeInputs, one_step, random_steps
 from floors import tree as in_c
 from measure import Work, compiled, statement
 
@@ -14,36 +15,23 @@ from cpprb_like import PrioritizedReplayBuffer
 from cpprb_like._files.arenas import allocate_floats
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 
-from .cpprb_calls import ADD, BATCH, adding, priority_cases
+from .common import priority_cases, tree_cases
+from .cpprb_calls import ADD, BATCH, DRAW, adding
 from .uniform import env_dict, filled, floor, ours
-
-__all__ = ["plain", "prioritized"]
 
 Held = tuple[PrioritizedReplayBuffer, CycleInputs]
 
 plain = Contender(PLAIN, "ReplayBuffer(rows, env_dict), without what the case is about.")
 
 
-def our_tree(leaves: int, n: int, with_minima: bool = False) -> tuple[SumTree, TreeInputs]:
+def our_tree(leaves: int, n: int, with_minima: bool = False) -> tuple[dict[str, Any], TreeInputs]:
     """A tree in memory like that of a buffer, and inputs of calls."""
     inputs = TreeInputs(leaves, n)
     tree = SumTree(allocate_floats(tree_size(leaves)), leaves)
     if with_minima:
         MinTree(allocate_floats(min_tree_size(leaves)), tree)
     tree.set_range(0, inputs.weights)
-    return tree, inputs
-
-
-def setting(held: tuple[SumTree, TreeInputs]) -> Work:
-    """``SumTree.set`` of random leaves, others with every call."""
-    fresh = taking_turns(held[1].slots, held[1].values)
-    return statement("slots, values = fresh()\ntree.set(slots, values)", tree=held[0], fresh=fresh)
-
-
-def finding(held: tuple[SumTree, TreeInputs]) -> Work:
-    """``SumTree.find`` of random targets, others with every call."""
-    fresh = taking_turns(held[1].targets)
-    return statement("targets = fresh()\ntree.find(targets)", tree=held[0], fresh=fresh)
+    return {"tree": tree}, inputs
 
 
 def setting_in_c(with_minima: bool, leaves: int, n: int) -> Work:
@@ -80,12 +68,12 @@ def cycle_in_c(held: Held) -> Work:
     return compiled(in_c.cycle(rb, inputs.weights, batch, inputs.fresh))
 
 
-ours.works_on(our_tree, tree_set=setting, tree_find=finding)
-ours.works_on(partial(our_tree, with_minima=True), tree_set_both=setting)
+tree_cases(ours, our_tree, tree_set="tree.set(slots, values)", tree_find="tree.find(targets)")
+tree_cases(ours, partial(our_tree, with_minima=True), tree_set_both="tree.set(slots, values)")
 floor.does("tree_set")(partial(setting_in_c, False))
 floor.does("tree_set_both")(partial(setting_in_c, True))
 floor.does("tree_find")(finding_in_c)
-priority_cases(ours, prioritized)
+priority_cases(ours, prioritized, adding, DRAW, "batch['indexes']", "rb.update_priorities")
 ours.works_on(prioritized, prioritized_add_given=adding_given)
 floor.works_on(prioritized, prioritized_cycle=cycle_in_c)
 plain.works_on(filled, prioritized_add=adding)

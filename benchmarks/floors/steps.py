@@ -1,8 +1,9 @@
-"""What the same work costs in C, on the same memory in the same layout.
+"""What the same work on steps, and sequences of them, costs in C: in the same memory and layout.
 
 Compiled at run time by the system's C compiler with the flags of the package, into a folder that is
 deleted when the process ends. Each function repeats its work ``calls`` times, so that entering C from Python does
-not count.
+not count. Sequences are read into two batches in turn, as in a program that keeps one until it has
+the next: a single one would stay in nearer caches.
 """
 
 # ruff: noqa: E501 (C code in a string)
@@ -25,8 +26,6 @@ from contender import Cannot
 from data import Batch
 
 from cpprb_like import ReplayBuffer
-
-__all__ = ["Columns", "Floor", "Repeat", "build", "call"]
 
 Repeat = Callable[[int], None]  # does its work that many times
 
@@ -114,6 +113,15 @@ int64_t scatter(char *records, int64_t stride, int64_t capacity, int64_t slot, c
     return slot;
 }
 
+static inline void copy_step(Columns to, int64_t k, const Step *from)
+{
+    memcpy(to.obs[k], from->obs, sizeof from->obs);
+    to.act[k] = from->act;
+    to.rew[k] = from->rew;
+    memcpy(to.next_obs[k], from->next_obs, sizeof from->next_obs);
+    to.done[k] = from->done;
+}
+
 /* Copy the steps at these slots into the columns, fetching some steps ahead. */
 static void gather(Steps steps, const int64_t *slots, Columns to, int64_t n)
 {
@@ -123,12 +131,7 @@ static void gather(Steps steps, const int64_t *slots, Columns to, int64_t n)
     for (int64_t k = 0; k < n; k++) {
         if (k + AHEAD < n)
             __builtin_prefetch(step_at(steps, slots[k + AHEAD]));
-        const Step *from = step_at(steps, slots[k]);
-        memcpy(to.obs[k], from->obs, sizeof from->obs);
-        to.act[k] = from->act;
-        to.rew[k] = from->rew;
-        memcpy(to.next_obs[k], from->next_obs, sizeof from->next_obs);
-        to.done[k] = from->done;
+        copy_step(to, k, step_at(steps, slots[k]));
     }
 }
 
@@ -171,6 +174,37 @@ int64_t write_pairs(Pairs to, int64_t nbytes, int64_t capacity, int64_t slot, Pa
         slot = slot + 1 < capacity ? slot + 1 : 0;
     }
     return slot;
+}
+
+/* Draw n starts, and copy the length steps from each of them into the columns, fetching the next sequence. */
+void sequences(Steps steps, int64_t starts, BitGenerator *bits, int64_t *slots, const Columns *batches, int64_t n,
+               int64_t length, int64_t calls)
+{
+    while (calls--) {
+        Columns to = batches[calls & 1];
+        for (int64_t k = 0; k < n; k++)
+            slots[k] = bounded(bits, (uint32_t)starts);
+        for (int64_t k = 0, row = 0; k < n; k++) {
+            int64_t next = slots[k + 1 < n ? k + 1 : k];
+            for (int64_t t = 0; t < length; t++, row++) {
+                __builtin_prefetch(step_at(steps, next + t));
+                copy_step(to, row, step_at(steps, slots[k] + t));
+            }
+        }
+    }
+}
+
+/* Draw n starts, and memcpy the length rows from each of them, as they lie in memory. */
+void copy_runs(const char *rows, int64_t stride, int64_t starts, BitGenerator *bits, int64_t *slots,
+               char *const *batches, int64_t n, int64_t length, int64_t calls)
+{
+    while (calls--) {
+        char *to = batches[calls & 1];
+        for (int64_t k = 0; k < n; k++)
+            slots[k] = bounded(bits, (uint32_t)starts);
+        for (int64_t k = 0; k < n; k++)
+            memcpy(to + k * length * stride, rows + slots[k] * stride, (size_t)(length * stride));
+    }
 }
 """
 
@@ -315,6 +349,38 @@ class Floor:
             call(loop, *source, len(self.rb), self.bits, slots, to, n, calls)
 
         return work
+
+    def sequences(self, batches: tuple[Batch, Batch], length: int) -> Repeat:
+        """Draws sequences of steps into batches of sequences."""
+        n = len(batches[0]["act"])
+        steps, slots = self.steps(), np.zeros(n, np.int64)
+        columns = (Columns * 2)(*(Columns.of(batch) for batch in batches))
+
+        def work(calls: int, _: tuple[Batch, Batch] = batches) -> None:
+            call(
+                *(self.loops.sequences, steps, self._starts(length), self.bits, slots),
+                *(columns, n, length, calls),
+            )
+
+        return work
+
+    def copy_runs(self, name: str, n: int, length: int) -> Repeat:
+        """Draws sequences of what holds a field, its block or all records, with memcpy."""
+        (column,) = [column for column in self.rb.ring.columns if column.name == name]
+        slots = np.zeros(n, np.int64)
+        batches = [np.zeros(n * length * column.stride, np.uint8) for _ in range(2)]
+        addresses = (ctypes.c_void_p * 2)(*(batch.ctypes.data for batch in batches))
+
+        def work(calls: int, _: list[Any] = batches) -> None:
+            call(
+                *(self.loops.copy_runs, self._address(column.offset), column.stride),
+                *(self._starts(length), self.bits, slots, addresses, n, length, calls),
+            )
+
+        return work
+
+    def _starts(self, length: int) -> int:
+        return self.rb.capacity - length + 1
 
     def _address(self, offset: int) -> ctypes.c_void_p:
         return ctypes.c_void_p(self.rb._arena.ctypes.data + offset)

@@ -19,8 +19,6 @@ from cpprb_like._files.arenas import allocate_floats
 
 from .steps import Columns, Floor, Repeat, build, call
 
-__all__ = ["TreeFloor", "cycle"]
-
 Floats = NDArray[np.float64]
 Indexes = NDArray[np.intp]
 

@@ -12,8 +12,6 @@ from cases import EFFORTS, Case, Effort, cases
 
 from .wording import digits, quantity
 
-__all__ = ["Cases", "Finding", "Loop", "Results", "everyone", "findings", "loop", "names"]
-
 Results = dict[str, Any]
 Cases = Callable[[Effort], Iterable[Case]]  # that were to be measured
 LONGEST_REASON = 200

@@ -19,8 +19,6 @@ from matplotlib.ticker import EngFormatter
 from .findings import Results, findings, loop
 from .summary import peers_of, telling
 
-__all__ = ["PLOTS", "Drawing", "Plot"]
-
 # Colours that nearly all eyes tell apart (Okabe and Ito), and shapes for those that do not.
 STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "marker": "o"},
@@ -54,55 +52,38 @@ SETTINGS: Any = {
 }
 METADATA = {"Date": None, "Creator": None, "Type": None, "Format": None}  # no words on the tool
 
-Points = list[tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """All that a picture shows, so that one can tell whether it is of these results."""
-
-    points: dict[str, Points]  # of each contender
-    labels: tuple[str, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        """Equal for equal drawings."""
-        return hashlib.sha256(json.dumps([self.points, self.labels]).encode()).hexdigest()
-
-    def lines(self) -> Iterator[tuple[str, dict[str, Any], list[Any]]]:
-        """Each peer that has points, how it looks, and its x and y."""
-        for (name, points), style in zip(self.points.items(), cycle(STYLES), strict=False):
-            if points:
-                yield name, style, list(zip(*points, strict=True))
+Points = dict[str, list[tuple[float, float]]]  # of each contender
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture: what it shows of results, how that is drawn, and how large, in inches."""
+    """A picture: the points and labels that it shows, how they are drawn, and how large."""
 
-    shows: Callable[[Results], Drawing]
-    draw: Callable[[Drawing, Axes], None]
-    size: tuple[float, float]
+    shows: Callable[[Results], tuple[Points, list[str]]]
+    draw: Callable[[Points, list[str], Axes], None]
+    size: tuple[float, float]  # in inches
 
     def svg(self, results: Results) -> str:
         """The picture."""
-        drawing = self.shows(results)
         file = io.StringIO()
         with mpl.rc_context():
             mpl.rcdefaults()
             mpl.rcParams.update(SETTINGS)
             figure = Figure(self.size, layout="constrained")
-            self.draw(drawing, figure.add_subplot())
-            metadata = METADATA | {"Identifier": drawing.digest}
+            self.draw(*self.shows(results), figure.add_subplot())
+            metadata = METADATA | {"Identifier": self._digest(results)}
             figure.savefig(file, format="svg", metadata=metadata)
         return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
     def is_of(self, results: Results, text: str) -> bool:
         """Whether a picture shows these results, by whichever release of Matplotlib."""
-        return self.shows(results).digest in text
+        return self._digest(results) in text
+
+    def _digest(self, results: Results) -> str:
+        return hashlib.sha256(json.dumps(self.shows(results)).encode()).hexdigest()
 
 
-def ratios(results: Results) -> Drawing:
+def _ratios(results: Results) -> tuple[Points, list[str]]:
     """The cases of the summary in lines, and how many times what ours takes all take."""
     found = findings(results)
     whole = loop(found)
@@ -115,10 +96,10 @@ def ratios(results: Results) -> Drawing:
         ]
         for name in (*peers_of(rows, results), FLOOR)
     }
-    return Drawing(points, tuple(f"{one.case.name}: {one.shown(OURS)}" for one in rows))
+    return points, [f"{one.case.name}: {one.shown(OURS)}" for one in rows]
 
 
-def growth(results: Results) -> Drawing:
+def _growth(results: Results) -> tuple[Points, list[str]]:
     """Seconds of a batch against the rows that it is drawn from."""
     found = findings(results)
     sizes = [one for one in found if one.case.group == "Growth"]
@@ -130,19 +111,26 @@ def growth(results: Results) -> Drawing:
         ]
         for name in (*peers_of(telling(found), results), OURS, FLOOR)
     }
-    return Drawing(points)
+    return points, []
 
 
-def _draw_ratios(drawing: Drawing, axes: Axes) -> None:
+def _lines(points: Points) -> Iterator[tuple[str, dict[str, Any], list[Any]]]:
+    """Each contender that has points, how it looks, and its x and y."""
+    for (name, line), style in zip(points.items(), cycle(STYLES), strict=False):
+        if line:
+            yield name, style, list(zip(*line, strict=True))
+
+
+def _draw_ratios(points: Points, labels: list[str], axes: Axes) -> None:
     """A dot for each peer; ours is the line at 1, and the floor a stroke."""
     axes.axvline(1, color=INK, linewidth=1.5, label=OURS)
-    for name, style, line in drawing.lines():
+    for name, style, line in _lines(points):
         stroke = {"color": "0.55", "marker": "|", "markersize": 12, "markeredgewidth": 2}
         dot = style | {"markersize": 7.5, "markeredgecolor": "white", "markeredgewidth": 0.6}
         axes.plot(*line, **(stroke if name == FLOOR else dot), linewidth=0, label=name)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_yticks(range(len(drawing.labels)), drawing.labels)
+    axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set_xlabel(
         "times slower, or larger, than cpprb_like; left of the line: faster, or smaller"
@@ -150,13 +138,13 @@ def _draw_ratios(drawing: Drawing, axes: Axes) -> None:
     axes.figure.legend(loc="outside upper center", ncols=5)
 
 
-def _draw_growth(drawing: Drawing, axes: Axes) -> None:
+def _draw_growth(points: Points, _: list[str], axes: Axes) -> None:
     """A line for each contender, named in the order in which they end."""
     special: dict[str, dict[str, Any]] = {
         OURS: {"color": INK, "marker": "o", "linewidth": 2.5},
         FLOOR: {"color": INK, "linestyle": "--"},
     }
-    slowest_first = sorted(drawing.lines(), key=lambda named: -named[2][1][-1])
+    slowest_first = sorted(_lines(points), key=lambda named: -named[2][1][-1])
     for name, style, line in slowest_first:
         axes.plot(*line, **special.get(name, style), label=name)
     axes.set_xscale("log")
@@ -169,6 +157,6 @@ def _draw_growth(drawing: Drawing, axes: Axes) -> None:
 
 
 PLOTS = {
-    "ratios.svg": Plot(ratios, _draw_ratios, (9.0, 6.0)),
-    "growth.svg": Plot(growth, _draw_growth, (8.0, 4.5)),
+    "ratios.svg": Plot(_ratios, _draw_ratios, (9.0, 6.0)),
+    "growth.svg": Plot(_growth, _draw_growth, (8.0, 4.5)),
 }

@@ -5,9 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from .wording import digits, grid, quantity
-
-__all__ = ["processes_tables"]
+from .wording import digits, grid, quantity, where
 
 OURS, ALONE, COPY, CPPRB, REVERB = "cpprb_like", "one process", "copy", "cpprb", "reverb"
 NAMES = {
@@ -149,7 +147,6 @@ def _people(results: dict[str, Any]) -> str:
         for package, one in about.items()
         if package in (OURS, CPPRB, REVERB) and "release" in one
     )
-    where = f"{machine['processor']}, {machine['cores']} cores, {machine['system']}"
     failed = [
         f"{NAMES[package]} was not measured." for package in (CPPRB, REVERB) if package not in about
     ]
@@ -157,4 +154,4 @@ def _people(results: dict[str, Any]) -> str:
         if "error" in one:
             which = f"{one['what']} of {CASES[one['case']]} with {one['actors']} actors"
             failed.append(f"{NAMES[one['package']]}, {which}: {one['error']}.")
-    return " ".join([f"Measured on {where}, {machine['date']}; {versions}.", *failed])
+    return " ".join([f"Measured on {where(machine)}, {machine['date']}; {versions}.", *failed])

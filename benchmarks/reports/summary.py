@@ -9,8 +9,6 @@ from budgets import OURS, is_peer
 from .findings import Finding, Loop, Results, findings, loop, names
 from .wording import called, grid, machine
 
-__all__ = ["CASES", "peers_of", "summary", "telling"]
-
 CASES = (
     "add 1 small step",
     "add from 16 environments",

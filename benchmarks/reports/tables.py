@@ -8,8 +8,6 @@ from cases import EFFORTS, cases
 from .findings import Cases, Finding, Loop, Results, everyone, findings, loop, names
 from .wording import called, grid, machine
 
-__all__ = ["missed", "page", "table"]
-
 LESS = 0.995  # what rounds to the same is no less
 ALONE = (OURS, FLOOR)  # contenders with columns of their own
 LEGEND = """\

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .wording import grid, quantity
-
-__all__ = ["waits_table"]
+from .wording import grid, quantity, where
 
 HEAD = ["batch", "of", "by itself", "waited for: least", "median", "a training step", "share of it"]
 
@@ -32,7 +30,6 @@ def _people(results: dict[str, Any]) -> str:
         for peer, about in results["about"].items()
     )
     rows = next(iter(results["about"].values()))["rows"]
-    where = f"{machine['processor']}, {machine['cores']} cores, {machine['system']}"
-    lines = [f"Measured on {where}; {versions}; {rows:,} rows; {machine['date']}."]
+    lines = [f"Measured on {where(machine)}; {versions}; {rows:,} rows; {machine['date']}."]
     lines += [f"{peer} was not measured: {why}." for peer, why in results["failed"].items()]
     return " ".join(lines)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["called", "digits", "grid", "machine", "quantity"]
-
 UNITS = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
     "B": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
@@ -44,14 +42,16 @@ def called(name: str, entrants: dict[str, Any]) -> str:
     return f"{name} {releases.get(_plain(name), '')}".rstrip()
 
 
+def where(about: dict[str, Any]) -> str:
+    """The machine of a measurement."""
+    return f"{about['processor']}, {about['cores']} cores, {about['system']}"
+
+
 def machine(results: dict[str, Any], ours: str) -> str:
     """On what was measured, and when."""
     about, entrant = results["machine"], results["entrants"].get(ours, {})
     numpy = entrant.get("packages", {}).get("numpy", "?")
-    return (
-        f"{about['processor']}, {about['cores']} cores, {about['system']}, "
-        f"Python {entrant.get('python', '?')}, NumPy {numpy}; {about['date']}"
-    )
+    return f"{where(about)}, Python {entrant.get('python', '?')}, NumPy {numpy}; {about['date']}"
 
 
 def _plain(name: str) -> str:

@@ -18,7 +18,7 @@ import pytest
 from budgets import BEFORE, FLOOR, OURS
 from cases import EFFORTS, Case, cases
 from cliffs import cliffs
-from contender import Cannot, Contender, Shelf
+from contender import Cannot, Contender, Peer, Shelf
 from contenders import common, cpprb_calls
 from contest import Contest, Party
 from environments import PEERS, Environment
@@ -82,7 +82,7 @@ def registered(peer: str) -> tuple[set[str], set[str]]:
     The module is parsed, as its package is not here. A function ``*_cases`` registers what it
     registers of a contender of its own with the same keywords.
     """
-    found = Contender(peer, "")
+    found = Peer(peer, "")
     module = (CONTENDERS / f"{peer}.py").read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(module)):
         if not isinstance(node, ast.Call):
