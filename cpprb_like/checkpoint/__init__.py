@@ -23,7 +23,7 @@ from cpprb_like._arguments.later import attach
 
 _PARTS = (
     *("AS_IT_IS", "Damage", "Transitions"),
-    *("describe_field", "reward_of", "spread", "statistics"),
+    *("describe_field", "reward_of", "spread", "statistics", "structure"),
 )
 
 __getattr__, __dir__ = attach(__name__, __file__, lambda: _PARTS)

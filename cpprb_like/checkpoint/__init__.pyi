@@ -8,6 +8,7 @@ from cpprb_like.checkpoint._describe import reward_of as reward_of
 from cpprb_like.checkpoint._describe import spread as spread
 from cpprb_like.checkpoint._describe import states as states
 from cpprb_like.checkpoint._describe import statistics as statistics
+from cpprb_like.checkpoint._describe import structure as structure
 from cpprb_like.checkpoint._progress import CancelledError as CancelledError
 from cpprb_like.checkpoint._savable import Savable as Savable
 from cpprb_like.checkpoint._save import Saving as Saving

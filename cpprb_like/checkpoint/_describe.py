@@ -8,7 +8,7 @@ episodes. Not here: checks of files (``_verify``), and loading (``_load``).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cpprb_like._core import FLAG_ABSENT
-from cpprb_like._fields.schema import Schema
+from cpprb_like._fields.schema import Layout, Schema
 from cpprb_like.checkpoint import _classes, _manifest
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState, reading
@@ -25,7 +25,17 @@ from cpprb_like.checkpoint._ring_reader import RingReader
 from cpprb_like.checkpoint._values import Node, nodes
 from cpprb_like.samplers._uniform import Uniform
 
-__all__ = ["describe", "describe_field", "reward_of", "spread", "states", "statistics"]
+__all__ = [
+    "describe",
+    "describe_field",
+    "reward_of",
+    "spread",
+    "states",
+    "statistics",
+    "structure",
+]
+
+Look = Callable[[Any, str | None], Mapping[str, Any]]
 
 BY_PRIORITY = ("Prioritized", "RankBased")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -37,7 +47,11 @@ def states(folder: str | Path) -> list[int]:
 
 
 def describe(
-    folder: str | Path, *, state: int | None = None, reward: str | None = None
+    folder: str | Path,
+    *,
+    state: int | None = None,
+    reward: str | None = None,
+    look: Look | None = None,
 ) -> dict[str, Any]:
     """The content of a checkpoint, without loading the object: see ``cpprb_like inspect --json``.
 
@@ -49,6 +63,9 @@ def describe(
         Its number; by default the newest.
     reward : str, optional
         The field that is summed for returns of episodes; ``rew``, ``reward`` or ``rewards``.
+    look : callable, optional
+        ``look(buffer, reward)`` gives the values of a buffer, which then has all its fields, in
+        place of ``statistics``. The buffer is a ``ReplayBuffer``, whatever class was saved.
 
     Returns
     -------
@@ -65,7 +82,8 @@ def describe(
 
     Notes
     -----
-    Cost: all files of the rows are read; memory for the fields that mark episodes.
+    Cost: all files of the rows are read; memory for the fields that mark episodes, or with ``look``
+    for all fields of one buffer at a time.
     """
     with reading(folder):
         opened = OpenState(Disk(folder), LoadOptions(decode=bytes, state=state))
@@ -82,40 +100,49 @@ def describe(
             "codecs": sorted({file.codec or "none" for file in found.files}),
             "not_saved": [node.what for node in tagged if node.kind == "external"],
             "python_objects": sum(objects.stop - objects.first for objects in found.objects),
-            "buffers": [_buffer(opened, node, reward) for node in tagged if node.kind == "rows"],
+            "buffers": [
+                _buffer(opened, node, reward, look) for node in tagged if node.kind == "rows"
+            ],
         }
 
 
-def _buffer(opened: OpenState, node: Node, reward: str | None) -> dict[str, Any]:
+def _buffer(opened: OpenState, node: Node, reward: str | None, look: Look | None) -> dict[str, Any]:
     """The description of a holder of rows."""
     saved = opened.state.rings[node.ring]
     options = saved.layout.native()
     schema, nstep = options.schema, options.nstep
     reward = reward_of({field.name: (field.dtype, field.shape) for field in schema.fields}, reward)
-    ends = [schema.fields[number].name for number, *_ in schema.end_fields()]
+    found = structure(
+        options.layout(), saved.written, Node("", node.attribute("sampler")).cls or ""
+    )
     rewards = () if nstep is None else (*nstep.rewards, *nstep.last_step_fields)
-    needed = _needed(schema, {*ends, *rewards, *([] if reward is None else [reward])})
-    sizes = [schema.stored_nbytes(field) for field in schema.fields]
+    needed = None
+    if look is None:
+        needed = _needed(schema, {*found["ends"], *rewards, *([] if reward is None else [reward])})
     buffer = _open(opened, node, Target(fields=needed), opened.reader(node.ring, None))
+    of_holder = {"path": node.path, "class": node.cls, "class_of_caller": node.is_callers}
+    return {**of_holder, **found, **(look or statistics)(buffer, reward)}
+
+
+def structure(layout: Layout, written: int, sampler: str) -> dict[str, Any]:
+    """The options, bytes and fields of a buffer, as JSON values."""
+    options, schema = layout.options, layout.schema
+    sizes = [schema.stored_nbytes(field) for field in schema.fields]
     return {
-        "path": node.path,
-        "class": node.cls,
-        "class_of_caller": node.is_callers,
         "capacity": options.size,
-        "written": saved.written,
+        "written": written,
         "n_envs": options.n_envs,
-        "ends": ends,
+        "ends": [schema.fields[number].name for number, *_ in schema.end_fields()],
         "next_of": [source for _, source in schema.next_of],
         "stack_compress": [stack.name for stack in schema.stacks],
-        "nstep": None if nstep is None else {"size": nstep.size, "gamma": nstep.gamma},
-        "sampler": Node("", node.attribute("sampler")).cls,
+        "nstep": options.nstep and {"size": options.nstep.size, "gamma": options.nstep.gamma},
+        "sampler": sampler,
         "nbytes_per_step": sum(sizes),
-        "nbytes": options.layout().total_nbytes,
+        "nbytes": layout.total_nbytes,
         "fields": [
             describe_field(field.name, field.dtype, field.shape, nbytes, options.size)
             for field, nbytes in zip(schema.fields, sizes, strict=True)
         ],
-        **statistics(buffer, reward),
     }
 
 
@@ -178,14 +205,19 @@ def count_lost(opened: OpenState, ring: int) -> int:
     return reader.lost
 
 
-def statistics(buffer: Any, reward: str | None) -> dict[str, Any]:
-    """Ages, episodes and priorities of the rows of a buffer, as JSON values."""
+def statistics(
+    buffer: Any, reward: str | None, episodes: Iterable[Any] | None = None
+) -> dict[str, Any]:
+    """Ages, episodes and priorities of the rows of a buffer, as JSON values.
+
+    ``episodes`` are what ``buffer.episodes.list(reward)`` returned, if that is known.
+    """
     ring, sampler = buffer.ring, buffer.sampler
     ids = np.arange(ring.first, ring.written, dtype=np.int64)
     slots = (ids % ring.capacity).astype(np.intp)
     there = ring.flags()[slots] & FLAG_ABSENT == 0
     ids, slots = ids[there], slots[there]
-    episodes = buffer.episodes.list(reward)
+    episodes = buffer.episodes.list(reward) if episodes is None else list(episodes)
     complete = [episode for episode in episodes if episode.complete]
     returns = [episode.return_ for episode in complete]
     return {

@@ -41,7 +41,7 @@ from cpprb_like.processes._shards import (
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
 
-__all__ = ["Saved", "SavedLearner", "SavedReplay", "save"]
+__all__ = ["Saved", "SavedLearner", "SavedReplay", "copy_of", "save"]
 
 HEADER_SECONDS = 0.1  # time-out for a header that its writer changes all the time
 
@@ -130,15 +130,20 @@ def save(
     identity = description[IDENTITY]
     copies: list[SavedShard | None] = []
     for number, shard in enumerate(shards):
-        copy = None
-        if (shard / f"{ROWS}.dat").exists():
-            if is_being_edited(shard, options):
-                mend(shard, number, options)
-            rng = np.random.default_rng(0)
-            copy = SavedShard._of(options, Uniform(), rng, shard / ROWS, "r")
+        copy = copy_of(shard, number, options)
+        if copy is not None:
             copy._saves = EditsSinceSave(identity)
         copies.append(copy)
     SavedReplay(identity, description, copies, dict(learners)).save(folder, **how)
+
+
+def copy_of(shard: Path, number: int, options: RowOptions) -> SavedShard | None:
+    """A copy of the rows of a shard, of one moment; None if nothing was added to it."""
+    if not (shard / f"{ROWS}.dat").exists():
+        return None
+    if is_being_edited(shard, options):
+        mend(shard, number, options)
+    return SavedShard._of(options, Uniform(), np.random.default_rng(0), shard / ROWS, "r")
 
 
 class Saved:
