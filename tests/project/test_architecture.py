@@ -27,6 +27,7 @@ FOR_ALL = (
     "cpprb_like._machine.generators.",
     "cpprb_like._machine.machine_memory.",
     "cpprb_like._fields.casting.as_array",
+    "cpprb_like.buffers._reported.RowsToReport",
     "cpprb_like.checkpoint._disk.Disk",
     "cpprb_like.checkpoint._npz.",
     "cpprb_like.checkpoint._progress.",
@@ -37,7 +38,7 @@ FOR_ALL = (
 # cpprb's own classes are made of parts of the engine, as the buffers are.
 OF_THE_ENGINE = {("compat", "cpprb"), ("ray",)}
 # Calls that hand on to a room above, which they import when they are made.
-DOORS = {"buffers/_exchange.py": {"datasets"}}
+DOORS = {"buffers/_exchange.py": {"datasets"}, "buffers/_reported.py": {"report"}}
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd")
 GENERATED = re.compile(r".*\.(c|cpp|so|pyd|o|html|pyc|whl|tar\.gz)|.*\.egg-info/.*|(build|dist)/.*")
 

@@ -1,0 +1,291 @@
+"""Facts: what is read of the rows of one buffer, before anything is judged.
+
+Each field is read once, piece by piece. What is compared between rows, such as next values with the
+values of the row after, is compared by 64-bit hashes of rows, which are kept for all rows read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like.checkpoint import reward_of
+
+__all__ = ["Facts", "FieldFacts", "Rows"]
+
+Array = NDArray[Any]
+Rows = Any  # ``buffers._reported.RowsToReport``
+BUDGET = 256 << 20  # bytes that are read of a field
+PIECES = 8  # runs of rows that are read of a larger field
+CHUNK = 4 << 20
+MOST_ROWS = 1 << 16
+KEPT = 1 << 20  # elements of a field that are kept for quantiles and histograms
+IMAGE_SIDE = 16
+MOST_CHANNELS = 16
+NEXT = "next_"
+OBSERVATIONS = ("obs", "observation", "observations", "state", "image", "frame")
+ACTIONS = ("act", "action", "actions")
+
+
+@dataclass
+class FieldFacts:
+    """What was read of a field.
+
+    Attributes
+    ----------
+    rows : ndarray of int64
+        Places of the rows that were read, oldest first; those of absent rows are left out.
+    hashes : ndarray of uint64
+        A hash of each of these rows: rows with equal bytes have equal hashes.
+    kept : ndarray
+        The values of some of these rows, evenly spaced. Empty without numbers.
+    least, greatest : ndarray
+        Of each element, over finite values.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_number: bool
+    rows: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    hashes: Array = field(default_factory=lambda: np.empty(0, np.uint64))
+    kept: Array = field(default_factory=lambda: np.empty(0))
+    least: Array = field(default_factory=lambda: np.empty(0))
+    greatest: Array = field(default_factory=lambda: np.empty(0))
+    nan: int = 0
+    inf: int = 0
+    first_odd: int = -1  # place of the first row with NaN or infinity
+
+    @cached_property
+    def finite(self) -> NDArray[np.float64]:
+        """The kept values that are finite, flat."""
+        values = self.kept.reshape(-1).astype(np.float64)
+        return values[np.isfinite(values)]
+
+    @property
+    def is_constant(self) -> bool:
+        return len(self.hashes) > 1 and bool((self.hashes == self.hashes[0]).all())
+
+    @property
+    def channels(self) -> int | None:
+        """The axis of the channels of an image, 2 if there is none; None if it is no image."""
+        shape = self.shape
+        if not self.is_number or self.dtype.kind not in "uf" or len(shape) not in (2, 3):
+            return None
+        sides = [k for k, n in enumerate(shape) if n >= IMAGE_SIDE]
+        if len(shape) == 2:
+            return 2 if len(sides) == 2 else None
+        short = [axis for axis in (2, 0) if shape[axis] <= MOST_CHANNELS]
+        return short[0] if short and len([k for k in sides if k != short[0]]) == 2 else None
+
+    def numbers(self) -> dict[str, Any]:
+        """Statistics as JSON values."""
+        values = self.finite
+        found: dict[str, Any] = {"rows_read": len(self.rows), "nan": self.nan, "inf": self.inf}
+        if not len(values):
+            return found | dict.fromkeys(("min", "max", "mean", "std"))
+        least, greatest = float(self.least.min()), float(self.greatest.max())
+        found |= {"min": least, "max": greatest}
+        return found | {"mean": float(values.mean()), "std": float(values.std())}
+
+    def histogram(self, most: int = 40) -> tuple[Array, Array] | None:
+        """Counts and edges: a bar for each of a few whole numbers, or equal bins."""
+        values = self.finite
+        if not len(values):
+            return None
+        if self.dtype.kind in "biu" and np.ptp(values) < most:
+            low, high = int(values.min()), int(values.max())
+            return np.histogram(values, np.arange(low, high + 2) - 0.5)
+        return np.histogram(values, most)
+
+
+@dataclass
+class Facts:
+    """What was read of the rows of a buffer.
+
+    Attributes
+    ----------
+    rows : RowsToReport
+        The rows.
+    fields : dict of str to FieldFacts
+        Those that are no Python objects.
+    episodes : list of Episode
+        With their returns, if there are rewards.
+    reward : str or None
+        The field of rewards.
+    ends : list of str
+        The fields that end episodes.
+    structure, statistics : dict
+        As ``cpprb_like inspect`` shows them.
+    weights : ndarray or None
+        By which each row that can be drawn is drawn.
+    ranges : dict
+        What values should be, as the caller says.
+    """
+
+    rows: Rows
+    fields: dict[str, FieldFacts]
+    episodes: list[Any]
+    reward: str | None
+    ends: list[str]
+    structure: dict[str, Any]
+    statistics: dict[str, Any]
+    weights: Array | None
+    ranges: dict[str, tuple[float, float]]
+
+    @property
+    def pairs(self) -> Iterator[tuple[FieldFacts, FieldFacts]]:
+        """Each field that has a field of next values, with that."""
+        for name, one in self.fields.items():
+            following = self.fields.get(NEXT + name)
+            if following is not None and len(one.rows) == len(following.rows):
+                yield one, following
+
+    @property
+    def observations(self) -> list[FieldFacts]:
+        """Fields that have next values, or a name of observations."""
+        paired = [one for one, _ in self.pairs]
+        return paired + [
+            one
+            for name, one in self.fields.items()
+            if one not in paired and _is_called(name, OBSERVATIONS)
+        ]
+
+    @property
+    def actions(self) -> list[FieldFacts]:
+        return [one for name, one in self.fields.items() if _is_called(name, ACTIONS)]
+
+    def following(self, one: FieldFacts, stride: int | None = None) -> tuple[Array, Array]:
+        """Places in ``one.rows`` of rows and of the rows after them, where both were read."""
+        wanted = one.rows + (self.rows.n_envs if stride is None else stride)
+        found = np.minimum(np.searchsorted(one.rows, wanted), len(one.rows) - 1)
+        there = one.rows[found] == wanted if len(one.rows) else np.empty(0, np.bool_)
+        return np.flatnonzero(there), found[there]
+
+    @cached_property
+    def rewards(self) -> NDArray[np.float64]:
+        """Each reward that was kept and is finite; empty without rewards."""
+        return np.empty(0) if self.reward is None else self.fields[self.reward].finite
+
+
+def read_facts(
+    rows: Rows,
+    structure: dict[str, Any],
+    statistics: Callable[..., dict[str, Any]],
+    reward: str | None,
+    ranges: dict[str, tuple[float, float]],
+    count: Callable[[int], None],
+) -> Facts:
+    """Read the rows of a buffer. ``count`` is called with bytes."""
+    buffer = rows.buffer
+    known = {one.name: one for one in buffer.schema.fields}
+    reward = reward_of({name: (one.dtype, one.shape) for name, one in known.items()}, reward)
+    for name in ranges:
+        if name not in known or not is_number(known[name].dtype):
+            raise ValueError(f"ranges: expected fields of numbers, got {name!r}")
+    fields = {
+        name: _read_field(rows, one, count)
+        for name, one in known.items()
+        if not one.dtype.hasobject and one.nbytes
+    }
+    episodes = buffer.episodes.list(reward)
+    weights = buffer.sampler.row_weights(rows.slots[rows.present])
+    found = statistics(buffer, reward, episodes)
+    ends = structure["ends"]
+    return Facts(rows, fields, episodes, reward, ends, structure, found, weights, ranges)
+
+
+def nbytes_read(rows: Rows) -> int:
+    """Bytes that ``read_facts`` reads."""
+    fields = rows.buffer.schema.fields
+    return sum(min(BUDGET, len(rows) * one.nbytes) for one in fields if not one.dtype.hasobject)
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether values are bools or real numbers, those of other packages included."""
+    is_foreign = dtype.kind == "V" and dtype.names is None and dtype.type is not np.void
+    return dtype.kind in "biuf" or is_foreign
+
+
+def _pieces(rows: int, nbytes: int) -> Iterator[slice]:
+    """Runs of rows that are read of a field, in chunks."""
+    most = max(2, BUDGET // nbytes)
+    starts, length = [0], rows
+    if rows > most:
+        length = max(2, most // PIECES)
+        starts = np.linspace(0, rows - length, PIECES).astype(int).tolist()
+    step = max(1, min(MOST_ROWS, CHUNK // nbytes))
+    for start in starts:
+        for first in range(start, start + length, step):
+            yield slice(first, min(first + step, start + length))
+
+
+def _read_field(rows: Rows, declared: Any, count: Callable[[int], None]) -> FieldFacts:
+    name, dtype, shape = declared.name, declared.dtype, declared.shape
+    found = FieldFacts(name, dtype, shape, is_number(dtype))
+    pieces = list(_pieces(len(rows), declared.nbytes))
+    n = sum(piece.stop - piece.start for piece in pieces)
+    # Image fields keep enough frames to judge and to show.
+    spacing = max(1, n // max(64, KEPT // max(1, math.prod(shape))))
+    places, hashes, kept, extremes = [], [], [], []
+    for piece in pieces:
+        values = rows.read(piece, (name,))[name]
+        at = np.arange(piece.start, piece.stop)[rows.present[piece]]
+        values = values[rows.present[piece]]
+        count(values.nbytes)
+        if not len(at):
+            continue
+        places.append(at)
+        hashes.append(hash_rows(values))
+        if not found.is_number:
+            continue
+        if dtype.kind not in "biuf":
+            values = values.astype(np.float32)
+        chosen = at % spacing == 0 if spacing > 1 else slice(None)
+        kept.append(values[chosen].copy())
+        extremes.append(_extremes(found, values, at))
+    if places:
+        found.rows, found.hashes = np.concatenate(places), np.concatenate(hashes)
+    if extremes:
+        found.kept = np.concatenate(kept)
+        found.least = np.min([low for low, _ in extremes], axis=0)
+        found.greatest = np.max([high for _, high in extremes], axis=0)
+    return found
+
+
+def _extremes(found: FieldFacts, values: Array, places: Array) -> tuple[Array, Array]:
+    """The least and the greatest finite value of each element; counts what is not finite."""
+    if values.dtype.kind == "f":
+        is_odd = ~np.isfinite(values)
+        if is_odd.any():
+            found.nan += int(np.isnan(values).sum())
+            found.inf += int(np.isinf(values).sum())
+            if found.first_odd < 0:
+                found.first_odd = int(places[is_odd.reshape(len(values), -1).any(axis=1)][0])
+            low = np.where(is_odd, np.inf, values).min(axis=0)
+            return low, np.where(is_odd, -np.inf, values).max(axis=0)
+    return values.min(axis=0), values.max(axis=0)
+
+
+def hash_rows(values: Array) -> NDArray[np.uint64]:
+    """A hash of the bytes of each row."""
+    n = len(values)
+    raw = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8).reshape(n, -1)
+    odd = -raw.shape[1] % 8
+    if odd:
+        raw = np.pad(raw, ((0, 0), (0, odd)))
+    words = raw.view(np.uint64)
+    keys = np.random.default_rng(0).integers(2**64, size=words.shape[1], dtype=np.uint64) | 1
+    hashes: NDArray[np.uint64] = words @ keys
+    return hashes ^ (hashes >> np.uint64(31))
+
+
+def _is_called(name: str, names: tuple[str, ...]) -> bool:
+    """Whether a field has one of these names, or is a part such as ``obs.position``."""
+    return any(name == root or name.startswith((f"{root}.", f"{root}/")) for root in names)
