@@ -30,6 +30,7 @@ MODULES = (
     "cpprb_like.checkpoint",
     "cpprb_like.schedules",
     "cpprb_like.datasets",
+    "cpprb_like.report",
     "cpprb_like.errors",
     "cpprb_like.testing",
     "cpprb_like.typing",

@@ -357,6 +357,11 @@ class Mixture(Source):
     def _check_epoch(self) -> None:
         raise TypeError("a mixture has no epoch: it would take each row once, whatever the shares")
 
+    def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
+        for name, source in self._sources.items():
+            for path, buffer, view in source._to_report():
+                yield ".".join(filter(None, (name, path))), buffer, view
+
     def _can_draw(self) -> bool:
         return any(source._can_draw() for source in self._sources.values())
 

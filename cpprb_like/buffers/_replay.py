@@ -732,6 +732,9 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
         return self.consistently(attempt)
 
+    def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
+        yield "", self, None
+
     def check(self) -> None:
         """Verify that the buffer is sound: all state that can be derived in two ways.
 

@@ -25,6 +25,7 @@ from cpprb_like._machine.prefetch_state import (
 from cpprb_like.buffers._batches import Batch, Batches
 from cpprb_like.buffers._entry import DEFAULTS, BufferBase, SampleOptions
 from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, Part
+from cpprb_like.buffers._reported import Reported
 from cpprb_like.checkpoint._saved import Checkpointed
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.schedules import Schedule, check
@@ -77,7 +78,7 @@ COUNTS = ("draws", "_numbers")
 T = TypeVar("T")
 
 
-class Source(Checkpointed):
+class Source(Checkpointed, Reported):
     """What batches can be drawn from: a buffer, a view of one, a mixture, a learner of processes.
 
     Code that learns from batches need not know which: all have these methods.

@@ -6,7 +6,7 @@ Not here: reads through layers (``_reading``, ``views``), and which rows are dra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -200,6 +200,10 @@ class View(Source):
         n = self.buffer._check_batch_size(batch_size, columns)
         now.require_memory(n, columns)
         return n, names
+
+    def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
+        for path, buffer, _ in self.buffer._to_report():
+            yield path, buffer, self if buffer is self.buffer else None
 
     def _can_draw(self) -> bool:
         return len(self.buffer) > 0 and self._now.has_starts()

@@ -1,7 +1,7 @@
-"""The command line: ``cpprb_like inspect, verify, convert, copy``.
+"""The command line: ``cpprb_like inspect, report, verify, convert, copy``.
 
-``main`` is the entry point. It needs the package click, and names it in an error otherwise. The
-report of ``inspect`` is plain values (``_inspect``), printed as JSON or as tables (``_tables``).
+``main`` is the entry point. It needs the package click, and names it in an error otherwise. What
+``inspect`` and ``report`` find is plain values (``_inspect``), printed as JSON or as text.
 ``_convert`` reads files of other programs into a buffer.
 May import: public names of the other rooms.
 """

@@ -1,4 +1,4 @@
-"""The commands ``inspect``, ``verify``, ``convert`` and ``copy``: their options and errors."""
+"""The commands ``inspect``, ``report``, ``verify``, ``convert`` and ``copy``, and their errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import click
 
 import cpprb_like
 from cpprb_like import checkpoint
-from cpprb_like.cli import _convert, _tables
+from cpprb_like.cli import _convert
+from cpprb_like.cli._inspect import describe
 from cpprb_like.cli._inspect import inspect as look_at
+from cpprb_like.report import text as texts
 
 EXPECTED = (ImportError, KeyError, MemoryError, OSError, TypeError, ValueError)
 PATH = click.Path(path_type=Path)
@@ -41,7 +43,7 @@ def _line(error: BaseException) -> str:
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"
-    return _tables.clean(" ".join(text.split())) or type(error).__name__
+    return texts.clean(" ".join(text.split())) or type(error).__name__
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise
     except EXPECTED as error:
         text = _line(error)
-        name = _tables.clean(path.name)
+        name = texts.clean(path.name)
         raise click.ClickException(text if name in text else f"{path}: {text}") from None
 
 
@@ -81,7 +83,41 @@ def inspect(path: Path, state: int | None, reward: str | None, as_json: bool) ->
     if as_json:
         click.echo(json.dumps(found, indent=2, allow_nan=False))
     else:
-        click.echo(_tables.report(found))
+        click.echo(texts.report(found))
+
+
+@commands.command()
+@click.argument("source", type=PATH, metavar="FOLDER_OR_FILE_OR_NAME")
+@click.option("-o", "--out", type=PATH, metavar="PAGE", help="The page; report.html.")
+@click.option("--state", type=int, metavar="K", help="Which state of the folder; the newest.")
+@click.option("--reward", metavar="FIELD", help="The field of rewards; rew, reward or rewards.")
+@click.option("--text", "as_text", is_flag=True, help="Print it as text, and write no page.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, and write no page.")
+def report(
+    source: Path,
+    out: Path | None,
+    state: int | None,
+    reward: str | None,
+    as_text: bool,
+    as_json: bool,
+) -> None:
+    """Write a page that shows what rows are like, and what looks wrong with them.
+
+    Of a checkpoint folder, a data set, a file of cpprb's, or the running SharedReplay of a name,
+    which is copied and not changed.
+    """
+    if (as_text or as_json) and out is not None:
+        raise ValueError("--out: expected none, as --text and --json write no page")
+    with _naming(source):
+        found = describe(source, state, reward)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+    elif as_text:
+        click.echo(str(found))
+    else:
+        page = out or Path("report.html")
+        found.save(page)
+        click.echo(f"{page}: {texts.plural(len(found.findings), 'finding')}")
 
 
 @commands.command()
@@ -90,9 +126,28 @@ def verify(folder: Path) -> None:
     """Check every file of every state: exit code 1 if one is damaged."""
     with _naming(folder):
         found = checkpoint.verify(folder)
-    click.echo(_tables.verdicts(found))
+    click.echo(_verdicts(found))
     if not all(verdict.is_in_order for verdict in found):
         raise click.exceptions.Exit(1)
+
+
+def _verdicts(found: list[checkpoint.Verdict]) -> str:
+    """The report of ``verify``."""
+    lines = []
+    for verdict in found:
+        words = "OK" if verdict.is_in_order else "DAMAGED"
+        files = f"{texts.plural(verdict.files, 'file')}, {texts.amount(verdict.nbytes)}"
+        lines.append(f"state {verdict.number}: {words}" + (f"  {files}" if verdict.files else ""))
+        damage = [("", each.name, each.content, each.message) for each in verdict.damage]
+        lines += texts.table(damage) if damage else []
+        for ring, (lost, rows) in verdict.lost.items():
+            where = f" of buffer {ring}" if len(verdict.lost) > 1 or ring else ""
+            lines.append(f"  lost: {lost:,} of {texts.plural(rows, 'row')}{where}")
+        if verdict.fatal:
+            lines.append(f"  cannot be loaded: {verdict.fatal}")
+        elif verdict.damage:
+            lines.append("  load(folder, salvage=True) loads the rest")
+    return "\n".join(map(texts.clean, lines))
 
 
 @commands.command()
@@ -169,7 +224,7 @@ def convert(
             warned += [str(warning.message) for warning in found]
     for text in warned:
         click.echo(f"Warning: {_line(ValueError(text))}", err=True)
-    click.echo(f"{new}: {_tables.plural(len(buffer), 'row')}")
+    click.echo(f"{new}: {texts.plural(len(buffer), 'row')}")
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -216,8 +271,8 @@ def copy(
         with _naming(new):
             found.save(new, codec=chosen, level=level, sync=not no_sync, encode=bytes)
     files = list(new.glob("*.npy*"))
-    nbytes = _tables.amount(sum(file.stat().st_size for file in files))
-    click.echo(f"{new}: {_tables.plural(len(files), 'file')}, {nbytes}")
+    nbytes = texts.amount(sum(file.stat().st_size for file in files))
+    click.echo(f"{new}: {texts.plural(len(files), 'file')}, {nbytes}")
 
 
 def _expect_none(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Report of ``inspect``, as JSON values."""
+"""What ``inspect`` and ``report`` show of a checkpoint folder, a data set or a file of cpprb."""
 
 from __future__ import annotations
 
@@ -13,22 +13,63 @@ import numpy as np
 from cpprb_like import ReplayBuffer, checkpoint
 from cpprb_like.checkpoint import describe_field, describe_transitions, reward_of, spread
 from cpprb_like.cli._convert import CHECKPOINT, CPPRB, kind_of, read
-from cpprb_like.datasets import describe
+from cpprb_like.datasets import describe as describe_dataset
 from cpprb_like.errors import DataLossWarning
+from cpprb_like.processes import SharedReplay
+from cpprb_like.report import Description, describe_saved
+from cpprb_like.report import describe as describe_rows
 
 FILE_MAP = b"cpprb_like ring, version "
 
 
 def inspect(path: Path, state: int | None = None, reward: str | None = None) -> dict[str, Any]:
     """The report of a checkpoint folder, a data set, or a file of cpprb."""
+    kind = _kind_of(path, state)
+    if kind == CHECKPOINT:
+        return checkpoint.describe(path, state=state, reward=reward)
+    return _transitions(path, reward) if kind == CPPRB else _dataset(path, kind, reward)
+
+
+def describe(path: Path, state: int | None = None, reward: str | None = None) -> Description:
+    """The description of the rows at a path, or of the running replay of this name."""
+    if path.name == str(path) and not path.exists() and _kind_or_none(path) is None:
+        replay = SharedReplay.attach(path.name)
+        try:
+            return replay.describe(reward=reward)
+        finally:
+            replay.close()
+    kind = _kind_of(path, state)
+    if kind == CHECKPOINT:
+        return describe_saved(path, state=state, reward=reward)
+    if kind == CPPRB:
+        buffer, found, _ = read(path)
+        if found.is_nstep:
+            raise ValueError(f"{path}: its rows sum several steps, so they show no single ones")
+        return describe_rows(buffer, about={"path": str(path), "kind": "cpprb file"}, reward=reward)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataLossWarning)  # ``inspect`` shows what is left out
+        buffer = ReplayBuffer.from_dataset(path, format=kind)
+    about = {"path": str(path), "kind": "data set", "format": kind}
+    return describe_rows(buffer, about=about, reward=reward)
+
+
+def _kind_or_none(path: Path) -> str | None:
+    """The kind of what is there; None if there is nothing of this name."""
     kind = kind_of(path)
+    there = path.exists() or path.with_name(f"{path.name}.npz").is_file()
+    return kind if there or kind != CPPRB else None
+
+
+def _kind_of(path: Path, state: int | None) -> str:
+    """The kind of what is there, or an error that says why it cannot be read."""
+    kind = _kind_or_none(path)
+    if kind is None:
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
     if state is not None and kind != CHECKPOINT and not path.is_dir():
         raise ValueError(f"--state: expected none, as {path} is no checkpoint")
-    if kind not in (CHECKPOINT, CPPRB):
-        return _dataset(path, kind, reward)
-    if path.is_dir():
-        return checkpoint.describe(path, state=state, reward=reward)
-    if path.is_file():
+    if kind == CPPRB and path.is_dir():
+        return CHECKPOINT  # the error says that there is none
+    if kind == CPPRB and path.is_file():
         with path.open("rb") as file:
             start = file.read(len(FILE_MAP))
         if start == FILE_MAP:
@@ -37,14 +78,12 @@ def inspect(path: Path, state: int | None = None, reward: str | None = None) -> 
                 f"constructor that made it, mmap_prefix={str(path.with_suffix(''))!r} and "
                 "mmap_mode='r', and save() a checkpoint to inspect"
             )
-    elif not path.with_name(f"{path.name}.npz").is_file():
-        raise FileNotFoundError(f"{path}: there is no such file or folder")
-    return _transitions(path, reward)
+    return kind
 
 
 def _dataset(path: Path, kind: str, reward: str | None) -> dict[str, Any]:
     """The report of a data set. With a ``reward`` the rows are read, for returns of episodes."""
-    found = describe(path, format=kind)
+    found = describe_dataset(path, format=kind)
     statistics: dict[str, Any] = {}
     if reward is not None:
         reward_of(found.fields, reward)

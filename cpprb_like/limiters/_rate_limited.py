@@ -149,6 +149,7 @@ class LimitedSource(Source):
     _can_draw = _of_source("_can_draw")
     _check_draw = _of_source("_check_draw")
     _check_update = _of_source("_check_update")
+    _to_report = _of_source("_to_report")
 
 
 class RateLimited(LimitedAdds, LimitedSource):

@@ -8,7 +8,7 @@ the processes that write rows (``_replay``).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
@@ -30,7 +30,7 @@ from cpprb_like.processes._draws import RowNumbers, StartsTogether
 from cpprb_like.processes._folder import Closing, FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._followers import Followers, consistently
-from cpprb_like.processes._saving import SavedLearner
+from cpprb_like.processes._saving import SavedLearner, copy_of
 from cpprb_like.processes._words import DRAWN, GIVEN, LATE, Words
 from cpprb_like.samplers._base import Extra, Sampler
 from cpprb_like.samplers._starts import choose_rows
@@ -203,6 +203,20 @@ class Learner(Closing, ModelledSource):
 
         return self.consistently(attempt)
 
+    def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
+        """A copy of one shard after the other, with the weights of this learner."""
+        shards = self._shards
+        for number, path in enumerate(shards.paths):
+            copied = copy_of(path, number, shards.options)
+            if copied is None:
+                continue
+            with shards.lock:
+                shards.follow()  # all rows of the copy are known then
+                if shards.weights is not None:
+                    rows = self.ring.name(number, np.arange(copied.ring.capacity))
+                    copied.sampler = KnownWeights(shards.weights.get(rows))
+            yield path.name, copied, None
+
     def _check_epoch(self) -> None:
         raise TypeError(
             "a learner has no epoch, as actors replace its rows; each row once, at one moment, is "
@@ -361,6 +375,17 @@ class Learner(Closing, ModelledSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a learner belongs to its process; hand on the SharedReplay instead")
+
+
+class KnownWeights(Uniform):
+    """The weights of the rows of a copied shard, by slot, as a learner knows them."""
+
+    def __init__(self, weights: NDArray[np.float64]) -> None:
+        self._weights = weights
+
+    def row_weights(self, slots: NDArray[np.intp]) -> NDArray[np.float64]:
+        """See ``Sampler.row_weights``."""
+        return self._weights[slots]
 
 
 class OpenedShards(Opened):

@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -23,6 +23,7 @@ from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import wait_until
+from cpprb_like.buffers._reported import Reported
 from cpprb_like.buffers._warnings import warn_of_rows
 from cpprb_like.limiters import LimiterStats, RateLimiter
 from cpprb_like.processes._draws import check_sampler
@@ -46,7 +47,7 @@ from cpprb_like.processes._limits import (
     limiter_to_json,
 )
 from cpprb_like.processes._parameters import FOLDER, Parameters
-from cpprb_like.processes._saving import Saved, save
+from cpprb_like.processes._saving import Saved, copy_of, save
 from cpprb_like.processes._shards import ROWS, WRITER, Actor, last_added, written
 from cpprb_like.processes._words import DRAWN, MOST_LEARNERS, Words
 from cpprb_like.samplers._base import Sampler
@@ -105,7 +106,7 @@ class Member:
     late_updates: int = 0
 
 
-class SharedReplay(Closing):
+class SharedReplay(Closing, Reported):
     """A replay in shared memory: processes of one machine add to it and draw from it.
 
     There is no server, and no lock that rows wait for: each process that adds has a part of the
@@ -602,6 +603,14 @@ class SharedReplay(Closing):
         if self._limits is not None:
             self._limits.begin([self._rows_of(number)[0] for number in range(self.writers)])
         (self._folder.path / ORIGIN).write_text(saved.origin)
+
+    def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
+        """A copy of one shard after the other; no process waits and none is counted."""
+        self._folder.check_open()
+        for number, shard in enumerate(self._shards()):
+            copy = copy_of(shard, number, self._options)
+            if copy is not None:
+                yield shard.name, copy, None
 
     # ------------------------------------------------------------------ members
 

@@ -1,11 +1,13 @@
-"""Reports of ``inspect`` and ``verify`` as text: aligned tables, numbers with their units."""
+"""Descriptions as text: aligned tables, numbers with their units, and findings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cpprb_like.checkpoint import Verdict
+__all__ = ["amount", "clean", "plural", "report", "table"]
+
+APART = ("fields", "buffers", "findings", "series")  # not in the table of values
 
 
 def amount(nbytes: int) -> str:
@@ -35,21 +37,26 @@ def clean(text: str) -> str:
 
 
 def report(document: dict[str, Any]) -> str:
-    """The report of ``inspect``: a line for each JSON value that is neither null nor empty."""
+    """A description: a line for each JSON value that is neither null nor empty."""
     return "\n".join(map(clean, _section(document)))
 
 
 def _section(document: dict[str, Any]) -> Iterator[str]:
-    """Lines of a description: a table of its values, one of its fields, and its inner buffers."""
-    inner = ("fields", "buffers")
+    """Lines of a description: its values, its fields, what looks wrong, and its inner buffers."""
     yield from table(
-        [pair for name in document if name not in inner for pair in _pairs(name, document[name])]
+        [pair for name in document if name not in APART for pair in _pairs(name, document[name])]
     )
     if fields := document.get("fields"):
+        names = max((list(one) for one in fields), key=len)
+        rows = [[_text(name, one[name]) if name in one else "" for name in names] for one in fields]
         yield ""
-        yield from table(
-            [[*fields[0]], *([_text(*item) for item in field.items()] for field in fields)]
-        )
+        yield from table([names, *rows])
+    if "findings" in document:
+        yield ""
+        yield "findings: " + ("" if document["findings"] else "none, nothing looks wrong")
+    for one in document.get("findings", ()):
+        yield f"! {' '.join(filter(None, (one['name'], one['field'])))}: {one['message']}"
+        yield f"  look at {one['look_at']}"
     for buffer in document.get("buffers", ()):
         yield ""
         yield from _section(buffer)
@@ -78,22 +85,3 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, int):
         return amount(value) if name.startswith("nbytes") else f"{value:,}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def verdicts(found: list[Verdict]) -> str:
-    """The report of ``verify``."""
-    lines = []
-    for verdict in found:
-        words = "OK" if verdict.is_in_order else "DAMAGED"
-        files = f"{plural(verdict.files, 'file')}, {amount(verdict.nbytes)}"
-        lines.append(f"state {verdict.number}: {words}" + (f"  {files}" if verdict.files else ""))
-        damage = [("", each.name, each.content, each.message) for each in verdict.damage]
-        lines += table(damage) if damage else []
-        for ring, (lost, rows) in verdict.lost.items():
-            where = f" of buffer {ring}" if len(verdict.lost) > 1 or ring else ""
-            lines.append(f"  lost: {lost:,} of {plural(rows, 'row')}{where}")
-        if verdict.fatal:
-            lines.append(f"  cannot be loaded: {verdict.fatal}")
-        elif verdict.damage:
-            lines.append("  load(folder, salvage=True) loads the rest")
-    return "\n".join(map(clean, lines))
