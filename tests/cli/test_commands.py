@@ -26,6 +26,7 @@ from cpprb_like import (
 from cpprb_like.checkpoint import copy, load
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._manifest import read
+from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased
 
 click_testing = need("click.testing")
@@ -322,6 +323,59 @@ def test_names_of_strangers_do_not_move_the_cursor(tmp_path: Path) -> None:
     rb = ReplayBuffer(3, {"a\x1b[2J": {"shape": ()}})
     rb.save(tmp_path)
     assert "\x1b" not in run("inspect", tmp_path).stdout
+
+
+# ---------------------------------------------------------------------- report
+
+
+def test_a_folder_a_data_set_and_a_file_are_reported(tmp_path: Path) -> None:
+    """As a page, as text and as JSON, without the classes of the caller."""
+    filled(Mine).save(tmp_path / "a")
+    filled().save_transitions(str(tmp_path / "b.npz"))
+    filled(next_of="obs").export(tmp_path / "c", "dreamerv3", action="rew")
+    for name in ("a", "b.npz", "c"):
+        page = tmp_path / "page.html"
+        assert run("report", tmp_path / name, "-o", page).stdout == f"{page}: 0 findings\n"
+        assert "Nothing looks wrong" in page.read_text(encoding="utf-8")
+        text = run("report", tmp_path / name, "--text").stdout
+        assert text.endswith("findings: none, nothing looks wrong\n")
+        found = json.loads(run("report", tmp_path / name, "--json").stdout)
+        assert found["path"] == str(tmp_path / name)
+        assert found["buffers"][0]["returns"]["mean"] == 10.0
+
+
+def test_what_inspect_shows_is_in_the_report(tmp_path: Path) -> None:
+    """The same facts, by the same functions."""
+    filled(PrioritizedReplayBuffer).save(tmp_path)
+    found = json.loads(run("report", tmp_path, "--json").stdout)
+    (buffer,), (inspected,) = found.pop("buffers"), described(tmp_path)["buffers"]
+    assert {**buffer, "fields": None} == buffer | inspected | {"fields": None}
+
+
+def test_a_running_replay_is_reported_by_its_name(tmp_path: Path) -> None:
+    """It is attached, and left as it was."""
+    with SharedReplay(30, FIELDS, writers=1) as replay:
+        with replay.actor() as actor:
+            actor.add(obs=np.ones((20, 3)), rew=np.ones(20), done=np.zeros(20))
+        text = run("report", replay.name, "--text").stdout
+        assert "shard-0" in text
+        assert ["rows", "20"] in map(str.split, text.splitlines())
+    assert "there is no replay" in refused("report", "nothing")
+
+
+def test_what_cannot_be_reported_is_one_line(tmp_path: Path) -> None:
+    """No rows, no checkpoint, a damaged one, a file of something else."""
+    ReplayBuffer(30, FIELDS).save(tmp_path / "a")
+    page = tmp_path / "page.html"
+    assert run("report", tmp_path / "a", "-o", page).stdout == f"{page}: 0 findings\n"
+    (tmp_path / "b").mkdir()
+    assert "there is no checkpoint" in refused("report", tmp_path / "b")
+    filled().save(tmp_path / "c")
+    damage(tmp_path / "c", "s1-0.npy")
+    assert "s1-0.npy" in refused("report", tmp_path / "c")
+    assert "there is no such file or folder" in refused("report", tmp_path / "d" / "e")
+    assert "no page" in refused("report", tmp_path / "a", "--text", "-o", page)
+    assert "reward: expected one of" in refused("report", tmp_path / "a", "--reward", "r")
 
 
 # ---------------------------------------------------------------------- verify
