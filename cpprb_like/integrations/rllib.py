@@ -3,7 +3,8 @@
 Episodes come in and go out as RLlib's ``SingleAgentEpisode``; the steps lie in one buffer of this
 package, in the order of their arrival. Chunks of episodes that run at the same time alternate
 there, so arrays by slot link each step to the next one of its episode, and n-step returns follow
-these links and not neighbouring rows. Not here: RLlib's multi-agent buffers.
+these links and not neighbouring rows. Not here: buffers over a Ray cluster (``rllib_cluster``), and
+RLlib's multi-agent buffers.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class _NamedType(ABCMeta):
         return part in cls.__name__
 
     def __eq__(cls, other: object) -> bool:
-        return other == cls.__name__ if isinstance(other, str) else cls is other
+        if isinstance(other, str):
+            return other in (cls.__name__, cls.__name__.removeprefix("Cluster"))
+        return cls is other
 
     __hash__ = ABCMeta.__hash__
 
@@ -184,12 +187,163 @@ def _items(tree: Tree, columns: Mapping[str, Any], root: str) -> Iterator[Any]:
     return map(tree.made_of, parts)
 
 
-class _Steps(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[misc]
-    """Episodes of RLlib in a buffer of this package: what both classes share."""
+def _bounds(n_step: NStep | None) -> tuple[int, int]:
+    """The least number of steps of a return, and the first one that is too great."""
+    if not isinstance(n_step, (tuple, list)):
+        steps = as_int("n_step", 1 if n_step is None else n_step, 1)
+        return steps, steps + 1
+    low, stop = (as_int("n_step", bound, 1) for bound in n_step)
+    if stop <= low:
+        raise ValueError(f"n_step: expected a range of at least one number, got {n_step}")
+    return low, stop
+
+
+def _transitions(
+    form: _Form,
+    batch: Mapping[str, Any],
+    after: Mapping[str, Any],
+    returns: Array,
+    taken: Array,
+    starts: Array,
+    terminated: Array,
+    truncated: Array,
+    about: Sequence[Mapping[str, Any]],
+    weights: list[float] | None,
+    to_numpy: bool,
+) -> list[Any]:
+    """Episodes of one transition each.
+
+    ``taken`` are the steps of each return, ``starts`` the time steps, ``about`` further arguments
+    of each episode. Weights are those of a prioritized draw, whose extra model outputs are lists.
+    """
+    observations = _items(form.trees[OBS], batch, OBS)
+    following = _items(form.trees[OBS], after, OBS)
+    actions = _items(form.trees[ACTION], batch, ACTION)
+    infos = batch.get(INFO)
+    extras: Any = repeat({})
+    if any(name in batch for name in form.names(EXTRA)):
+        extras = _items(form.trees[EXTRA], batch, EXTRA)
+    found = []
+    columns = taken.tolist(), starts.tolist(), terminated.tolist(), truncated.tolist()
+    for place, (steps, t, is_terminated, is_truncated) in enumerate(zip(*columns, strict=True)):
+        extra = next(extras)
+        n_steps: Any = [steps]
+        weight: Any = [1.0] if weights is None else [weights[place]]
+        if weights is None:
+            n_steps, weight = (InfiniteLookbackBuffer(np.array(v)) for v in (n_steps, weight))
+        item = SingleAgentEpisode(
+            observations=[next(observations), next(following)],
+            actions=[next(actions)],
+            rewards=[returns[place]],
+            infos=None if infos is None else [infos[place], after[INFO][place]],
+            terminated=is_terminated,
+            truncated=is_truncated,
+            extra_model_outputs={
+                **{key: [value] for key, value in extra.items()},
+                "n_step": n_steps,
+                "weights": weight,
+            },
+            t_started=t,
+            len_lookback_buffer=0,
+            **about[place],
+        )
+        found.append(item.to_numpy() if to_numpy else item)
+    return found
+
+
+class _Front(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[misc]
+    """What all buffers for RLlib share, wherever their steps lie: arguments and metrics."""
 
     capacity: int
     _num_timesteps_added: int
     _num_episodes_evicted: int
+    _form: _Form | None = None
+
+    def __init__(self, capacity: int, batch_size: int, length: int, smoothing: int) -> None:
+        # That of RLlib's prioritized buffer would allocate its trees.
+        TheirEpisodeReplayBuffer.__init__(
+            self,
+            as_int("capacity", capacity, 1),
+            batch_size_B=as_int("batch_size_B", batch_size, 1),
+            batch_length_T=as_int("batch_length_T", length, 1),
+            metrics_num_episodes_for_smoothing=smoothing,
+        )
+
+    @staticmethod
+    def _chunks(episodes: Any) -> list[Any]:
+        """The chunks of an ``add`` that have steps."""
+        given = list(episodes) if isinstance(episodes, (list, tuple)) else [episodes]
+        for chunk in given:
+            if not isinstance(chunk, SingleAgentEpisode):
+                raise TypeError(
+                    f"add: expected episodes of one agent, got {type(chunk).__name__}; for several "
+                    "agents take RLlib's MultiAgentEpisodeReplayBuffer"
+                )
+        return [chunk for chunk in given if len(chunk)]
+
+    def _read_size(self, num_items: int | None, batch_size: int | None) -> int:
+        """The number of items to draw."""
+        if num_items is not None and batch_size is not None:
+            raise ValueError("sample: expected num_items or batch_size_B, got both")
+        given = num_items or batch_size or self.batch_size_B
+        return as_int("num_items", given, 1)
+
+    def _names(self, include_infos: bool, include_extra: bool) -> list[str]:
+        """The fields that a draw of transitions reads."""
+        if self._form is None:
+            return []
+        if include_infos and INFO not in self._form.fields:
+            raise ValueError("include_infos: expected a buffer made with store_infos=True")
+        roots = [OBS, ACTION, *([EXTRA] if include_extra else [])]
+        names = [name for root in roots for name in self._form.names(root)]
+        return [*names, *([INFO] if include_infos else [])]
+
+    # ------------------------------------------------------------------ metrics
+
+    def _log_added(self, stored: int, evicted: int, added: int, new: int) -> None:
+        """Log the metrics of an ``add``, from what there was before it."""
+        steps = self._num_timesteps_added - added
+        counts = {
+            "episodes_added": new,
+            "steps_added": steps,
+            "episodes_evicted": self._num_episodes_evicted - evicted,
+            "steps_evicted": stored + steps - len(self),
+        }
+        self._update_add_metrics(
+            num_episodes_added=new,
+            num_env_steps_added=steps,
+            num_episodes_evicted=counts["episodes_evicted"],
+            num_env_steps_evicted=counts["steps_evicted"],
+            **_by_agent_and_module(counts),
+        )
+
+    def _log_drawn(self, n_episodes: int, n_starts: int, n: int, n_step: float | None) -> None:
+        """Log the metrics of a ``sample`` of n steps, from so many different starts."""
+        self.sampled_timesteps += n
+        counts: dict[str, Any] = {
+            "steps_sampled": n,
+            "episodes_per_sample": n_episodes,
+            "steps_per_sample": n_starts,
+            "num_resamples": 0,
+        }
+        by_name: dict[str, Any] = _by_agent_and_module(counts)
+        by_name |= (
+            {"agent_to_sampled_n_step": None, "module_to_sampled_n_step": None}
+            if n_step is None
+            else _by_agent_and_module({"sampled_n_step": n_step})
+        )
+        self._update_sample_metrics(
+            num_env_steps_sampled=n,
+            num_episodes_per_sample=counts["episodes_per_sample"],
+            num_env_steps_per_sample=counts["steps_per_sample"],
+            num_resamples=0,
+            sampled_n_step=n_step,
+            **by_name,
+        )
+
+
+class _Steps(_Front):
+    """Episodes of RLlib in a buffer of this package: what both classes of one process share."""
 
     def __init__(
         self,
@@ -201,19 +355,11 @@ class _Steps(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[mi
         seed: int | None,
         sampler: Sampler,
     ) -> None:
-        # That of RLlib's prioritized buffer would allocate its trees.
-        TheirEpisodeReplayBuffer.__init__(
-            self,
-            as_int("capacity", capacity, 1),
-            batch_size_B=as_int("batch_size_B", batch_size, 1),
-            batch_length_T=as_int("batch_length_T", length, 1),
-            metrics_num_episodes_for_smoothing=smoothing,
-        )
+        _Front.__init__(self, capacity, batch_size, length, smoothing)
         of_rows, of_steps = np.random.SeedSequence(seed).spawn(2)
         self.rng = np.random.default_rng(of_steps)
         self._seed, self._sampler = of_rows, sampler
         self._store_infos = bool(store_infos)
-        self._form: _Form | None = None
         self._rows: buffers.ReplayBuffer | None = None  # none before the first step
         # By slot: the slots of the next and the previous step, the episode, and its time step.
         self._following, self._previous, self._number, self._t = (
@@ -228,11 +374,7 @@ class _Steps(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[mi
 
     def _add(self, episodes: Any, priority: float | None = None) -> None:
         """Add chunks of episodes, all or, if one is refused, none."""
-        given = list(episodes) if isinstance(episodes, (list, tuple)) else [episodes]
-        for chunk in given:
-            if not isinstance(chunk, SingleAgentEpisode):
-                raise TypeError(f"add: expected episodes of one agent, got {type(chunk).__name__}")
-        chunks = [chunk for chunk in given if len(chunk)]
+        chunks = self._chunks(episodes)
         self._check_joints(chunks)
         before = len(self), self._num_episodes_evicted, self._num_timesteps_added
         n_new = 0
@@ -342,21 +484,10 @@ class _Steps(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[mi
         batch = self._rows.sample(n, indexes=True, fields=[REWARD, *fields], **options)
         return batch["indexes"] % self.capacity, batch
 
-    def _read_size(self, num_items: int | None, batch_size: int | None) -> int:
-        """The number of items to draw."""
-        if num_items is not None and batch_size is not None:
-            raise ValueError("sample: expected num_items or batch_size_B, got both")
-        given = num_items or batch_size or self.batch_size_B
-        return as_int("num_items", given, 1)
-
     def _steps_of(self, n_step: NStep | None, n: int) -> Array:
         """The steps of each of n returns."""
-        if not isinstance(n_step, (tuple, list)):
-            return np.full(n, as_int("n_step", 1 if n_step is None else n_step, 1))
-        low, stop = (as_int("n_step", bound, 1) for bound in n_step)
-        if stop <= low:
-            raise ValueError(f"n_step: expected a range of at least one number, got {n_step}")
-        return self.rng.integers(low, stop, n)
+        low, stop = _bounds(n_step)
+        return np.full(n, low) if stop == low + 1 else self.rng.integers(low, stop, n)
 
     def _walk(self, slots: Array, steps: Array) -> Array:
         """The slots of windows of at most so many steps each, padded with -1."""
@@ -403,58 +534,23 @@ class _Steps(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[mi
             returns = rewards[:, k] + gamma * returns
         taken = (paths >= 0).sum(axis=1)
         last = paths[np.arange(len(slots)), taken - 1]
-        ends = self._following[last].tolist()
+        ends = self._following[last]
         after = self._after(last, rows)
-        observations = _items(form.trees[OBS], batch, OBS)
-        following = _items(form.trees[OBS], after, OBS)
-        actions = _items(form.trees[ACTION], batch, ACTION)
-        infos = batch.get(INFO)
-        extras: Any = repeat({})
-        if any(name in batch for name in form.names(EXTRA)):
-            extras = _items(form.trees[EXTRA], batch, EXTRA)
-        found = []
-        numbers, ts, taken_steps = (
-            self._number[slots].tolist(),
-            self._t[slots].tolist(),
-            taken.tolist(),
-        )
-        for place, number in enumerate(numbers):
-            episode, extra = self._episodes[number], next(extras)
-            n_steps: Any = [taken_steps[place]]
-            weight: Any = [1.0] if weights is None else [weights[place]]
-            if weights is None:
-                n_steps, weight = (InfiniteLookbackBuffer(np.array(v)) for v in (n_steps, weight))
-            item = SingleAgentEpisode(
-                id_=episode.id_ if weights is None else None,
-                observations=[next(observations), next(following)],
-                actions=[next(actions)],
-                rewards=[returns[place]],
-                infos=None if infos is None else [infos[place], after[INFO][place]],
-                terminated=ends[place] == TERMINATED,
-                truncated=ends[place] == TRUNCATED,
-                extra_model_outputs={
-                    **{key: [value] for key, value in extra.items()},
-                    "n_step": n_steps,
-                    "weights": weight,
-                },
-                t_started=ts[place],
-                len_lookback_buffer=0,
-                **episode.spaces,
-                **(episode.agent if weights is None else {}),
-            )
-            found.append(item.to_numpy() if to_numpy else item)
-        self._log_drawn(slots, len(slots), n_step=float(taken.mean()))
+        episodes = [self._episodes[number] for number in self._number[slots].tolist()]
+        about = [
+            {"id_": one.id_, **one.agent, **one.spaces} if weights is None else one.spaces
+            for one in episodes
+        ]
+        found = _transitions(
+            form, batch, after, returns, taken, self._t[slots], ends == TERMINATED,
+            ends == TRUNCATED, about, weights, to_numpy,
+        )  # fmt: skip
+        self._log_starts(slots, len(slots), float(taken.mean()))
         return found
 
-    def _names(self, include_infos: bool, include_extra: bool) -> list[str]:
-        """The fields that a draw of transitions reads."""
-        if self._form is None:
-            return []
-        if include_infos and INFO not in self._form.fields:
-            raise ValueError("include_infos: expected a buffer made with store_infos=True")
-        roots = [OBS, ACTION, *([EXTRA] if include_extra else [])]
-        names = [name for root in roots for name in self._form.names(root)]
-        return [*names, *([INFO] if include_infos else [])]
+    def _log_starts(self, slots: Array, n: int, n_step: float | None) -> None:
+        """Log the metrics of a ``sample`` from these slots."""
+        self._log_drawn(len(np.unique(self._number[slots])), len(np.unique(slots)), n, n_step)
 
     # ------------------------------------------------------------------ what there is
 
@@ -512,49 +608,6 @@ class _Steps(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[mi
         self._num_timesteps_added = state["_num_timesteps_added"]
         self._num_episodes_evicted = state["_num_episodes_evicted"]
         self.sampled_timesteps = state["sampled_timesteps"]
-
-    # ------------------------------------------------------------------ metrics
-
-    def _log_added(self, stored: int, evicted: int, added: int, new: int) -> None:
-        """Log the metrics of an ``add``, from what there was before it."""
-        steps = self._num_timesteps_added - added
-        counts = {
-            "episodes_added": new,
-            "steps_added": steps,
-            "episodes_evicted": self._num_episodes_evicted - evicted,
-            "steps_evicted": stored + steps - len(self),
-        }
-        self._update_add_metrics(
-            num_episodes_added=new,
-            num_env_steps_added=steps,
-            num_episodes_evicted=counts["episodes_evicted"],
-            num_env_steps_evicted=counts["steps_evicted"],
-            **_by_agent_and_module(counts),
-        )
-
-    def _log_drawn(self, slots: Array, n: int, n_step: float | None) -> None:
-        """Log the metrics of a ``sample`` of n steps, from these starts."""
-        self.sampled_timesteps += n
-        counts: dict[str, Any] = {
-            "steps_sampled": n,
-            "episodes_per_sample": len(np.unique(self._number[slots])),
-            "steps_per_sample": len(np.unique(slots)),
-            "num_resamples": 0,
-        }
-        by_name: dict[str, Any] = _by_agent_and_module(counts)
-        by_name |= (
-            {"agent_to_sampled_n_step": None, "module_to_sampled_n_step": None}
-            if n_step is None
-            else _by_agent_and_module({"sampled_n_step": n_step})
-        )
-        self._update_sample_metrics(
-            num_env_steps_sampled=n,
-            num_episodes_per_sample=counts["episodes_per_sample"],
-            num_env_steps_per_sample=counts["steps_per_sample"],
-            num_resamples=0,
-            sampled_n_step=n_step,
-            **by_name,
-        )
 
 
 def _by_agent_and_module(counts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -751,7 +804,7 @@ class EpisodeReplayBuffer(_Steps):
                     starts.append(slot)
                     count += min(length, left) + 1
         found = [self._sequence(slot, length, lookback) for slot in starts]
-        self._log_drawn(np.array(starts), n, n_step=1.0)
+        self._log_starts(np.array(starts), n, 1.0)
         return [item.to_numpy() for item in found] if to_numpy else found
 
     def _sequence(self, start: int, length: int, lookback: int) -> Any:
@@ -855,7 +908,7 @@ class EpisodeReplayBuffer(_Steps):
                     stop += 1
                 last[row, stop - 1] = True
                 place = stop
-        self._log_drawn(np.array(starts), n * length, n_step=None)
+        self._log_starts(np.array(starts), n * length, None)
         return self._arrays(obs, actions, rewards, finals) | {
             "is_first": first,
             "is_last": last,
