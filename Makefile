@@ -130,7 +130,7 @@ test-datasets:
 	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium,pyarrow $(DATASETS_BIN)/pytest tests/datasets/test_ray.py $(ARGS)
 	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium $(DATASETS_BIN)/pytest tests/rllib $(ARGS)
 	CPPRB_LIKE_REQUIRE=ray $(DATASETS_BIN)/pytest tests/cluster $(ARGS)
-	CPPRB_LIKE_REQUIRE=ray RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 $(DATASETS_BIN)/pytest tests/project/test_docs.py -k "integrations.rllib or cluster"
+	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 $(DATASETS_BIN)/pytest tests/project/test_docs.py -k "integrations.rllib or cluster"
 
 dev:
 	$(call environment,dev)

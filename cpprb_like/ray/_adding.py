@@ -142,11 +142,11 @@ class ClusterActor(Closing):
         with self._lock:
             self._ends.append((self._count, env))
 
-    def flush(self) -> None:
-        """Send all steps, and wait until they are in the replay."""
+    def flush(self, *, wait: bool = True) -> None:
+        """Send all steps, and wait until they are in the replay; without ``wait`` send them."""
         with self._lock:
             self._flush()
-            while self._sent:
+            while wait and self._sent:
                 self._confirm()
 
     def _flush(self) -> None:

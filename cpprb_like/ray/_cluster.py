@@ -207,16 +207,20 @@ class ClusterReplay(Closing):
 
     # ------------------------------------------------------------------ the two ends
 
-    def actor(self, *, timeout: float = 60.0) -> Actor | ClusterActor:
+    def actor(self, *, host: int | None = None, timeout: float = 60.0) -> Actor | ClusterActor:
         """The end that adds: on a node with a host an ``Actor`` of its shared replay.
 
         On other nodes it is a ``ClusterActor``, which sends blocks of steps to the host that has
-        written least. Raises ``BlockingIOError`` if all writers are taken.
+        written least. ``host`` is the number of a host to add to in any case. Raises
+        ``BlockingIOError`` if all writers are taken.
         """
         abouts = self._abouts(timeout)
+        if host is not None:
+            abouts = {number: one for number, one in abouts.items() if number == host}
         own = [about for about in abouts.values() if about.node == self._node()]
-        for about in own:
-            with contextlib.suppress(FileNotFoundError):
+        for number, about in enumerate(own, 1):
+            is_last = number == len(own)
+            with contextlib.suppress(FileNotFoundError, *([] if is_last else [BlockingIOError])):
                 return self._opened(about).actor()
         if not abouts:
             raise TimeoutError(f"no host answered within {timeout:g} s")

@@ -29,7 +29,7 @@ SLOW = {"hindsight.md", "samplers.md", "CONTRIBUTING.md", "cpprb_like.testing"} 
 NEEDED = {
     "From ReAgent": ("torch",),
     "From TF-Agents' replay buffers": ("dm_env",),
-    "cluster.md": ("ray",),
+    "cluster.md": ("ray", "torch", "gymnasium"),
     "command-line.md": ("click", "h5py"),
     "datasets.md": ("h5py", "pyarrow", "gymnasium"),
     "cpprb_like.cli._commands": ("click",),
@@ -38,6 +38,7 @@ NEEDED = {
     "cpprb_like.compat.reagent.utils": ("torch", "pandas"),
     "cpprb_like.integrations.dm_env": ("dm_env",),
     "cpprb_like.integrations.rllib": ("ray",),
+    "cpprb_like.integrations.rllib_cluster": ("ray",),
     "cpprb_like.integrations.stable_baselines3": ("torch", "stable_baselines3"),
     "cpprb_like.integrations.torch": ("torch",),
     "cpprb_like.integrations.tianshou": ("tianshou",),

@@ -1,0 +1,595 @@
+"""Buffers for RLlib whose steps lie in a ``ClusterReplay``, on all nodes of a Ray cluster.
+
+The type of ``replay_buffer_config`` is one of these classes. The algorithm's process adds chunks of
+episodes to the hosts; with ``AddAtRunners`` each env runner adds its own, on its node. Draws are
+those of one buffer over all hosts. Not here: the buffers of one process (``rllib``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.integrations._libraries import missing
+from cpprb_like.integrations.rllib import (
+    LEAST_PRIORITY,
+    REWARD,
+    NStep,
+    _bounds,
+    _Form,
+    _Front,
+    _transitions,
+)
+from cpprb_like.samplers import Prioritized, Sampler, Uniform
+from cpprb_like.typing import FieldSpec
+from cpprb_like.views import NStep as NStepReturns
+
+try:
+    import ray
+    from ray.rllib.callbacks.callbacks import RLlibCallback
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+    from ray.rllib.utils.replay_buffers import (
+        PrioritizedEpisodeReplayBuffer as TheirPrioritizedEpisodeReplayBuffer,
+    )
+
+    from cpprb_like.ray import ClusterActor, ClusterReplay
+except ImportError as error:
+    raise missing(__name__, "Ray's RLlib", "rllib", error) from error
+
+__all__ = [
+    "AddAtRunners",
+    "ClusterEpisodeReplayBuffer",
+    "ClusterPrioritizedEpisodeReplayBuffer",
+]
+
+ID, TIME = "episode", "t"
+ENDS = "terminated", "truncated"
+ID_NBYTES = 16
+RUNNER = "_cpprb_like_lanes"  # attribute of an env runner
+
+
+class _Lane:
+    """A shard that the steps of one episode at a time are added to."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self.rows = 0
+        self.id_: str | None = None  # of the episode that is open
+        self.t = 0  # the time step that its next chunk starts from
+
+
+class _Lanes:
+    """Where the episodes of a process lie that are open: each in a shard of its own.
+
+    A new episode takes a shard that this process has not taken yet, of the hosts in turns; then the
+    one to which it has added least. Without a free one the algorithm's process ends the episode
+    that was added to first, and an env runner, ``at_node``, gives up.
+    """
+
+    def __init__(self, replay: ClusterReplay, form: _Form, *, at_node: bool) -> None:
+        self._replay, self._form, self._at_node = replay, form, at_node
+        hosts = range(len(replay.hosts))
+        self._open_at: deque[int | None] = deque([None] if at_node else hosts)
+        self._lanes: list[_Lane] = []  # the one that was added to last is the last one
+        self._warned = False
+
+    def check(self, chunks: list[Any]) -> None:
+        """Raise ``ValueError`` for a chunk that does not go on where its episode is."""
+        reached: dict[str, int | None] = {
+            lane.id_: lane.t for lane in self._lanes if lane.id_ is not None
+        }
+        for chunk in chunks:
+            t = reached.get(chunk.id_, chunk.t_started)
+            if t is None:
+                raise ValueError(f"episode {chunk.id_}: got a further chunk of an ended episode")
+            if chunk.t_started != t:
+                raise ValueError(
+                    f"episode {chunk.id_}: expected a chunk from time step {t} on, "
+                    f"got one from {chunk.t_started} on"
+                )
+            reached[chunk.id_] = None if chunk.is_done else chunk.t
+
+    def add(self, chunk: Any, columns: dict[str, Any]) -> bool:
+        """Add a chunk of an episode, whose columns are these; whether the episode is new here."""
+        lane = next((lane for lane in self._lanes if lane.id_ == chunk.id_), None)
+        is_new = lane is None
+        if lane is None:
+            lane = self._free()
+        lane.actor.add(**columns)
+        lane.id_, lane.t = (None if chunk.is_done else chunk.id_), chunk.t
+        lane.rows += len(chunk)
+        self._lanes.remove(lane)
+        self._lanes.append(lane)
+        return is_new
+
+    def columns(self, chunk: Any) -> dict[str, Any]:
+        """The values of a chunk by field of the cluster."""
+        found: dict[str, Any] = {}
+        for name, values in self._form.columns(chunk).items():
+            if name in self._form.following:
+                found[name], found[f"next_{name}"] = values[:-1], values[1:]
+            else:
+                found[name] = values
+        n = len(chunk)
+        times = np.arange(chunk.t_started, chunk.t_started + n + 1)
+        found[TIME], found[f"next_{TIME}"] = times[:-1], times[1:]
+        found[ID] = np.broadcast_to(_bytes_of(chunk.id_), (n, ID_NBYTES))
+        for name, ended in zip(ENDS, (chunk.is_terminated, chunk.is_truncated), strict=True):
+            found[name] = np.arange(1, n + 1) == (n if ended else 0)
+        return found
+
+    def _free(self) -> _Lane:
+        """A lane for a new episode."""
+        idle = [lane for lane in self._lanes if lane.id_ is None]
+        if not (idle and self._at_node):  # other env runners need shards, too
+            while self._open_at:
+                host = self._open_at[0]
+                self._open_at.rotate(-1)
+                try:
+                    lane = _Lane(self._replay.actor(host=host))
+                except BlockingIOError:
+                    if self._at_node:
+                        raise
+                    self._open_at.remove(host)
+                else:
+                    self._lanes.append(lane)
+                    return lane
+        if idle:
+            return min(idle, key=lambda lane: lane.rows)
+        if not self._lanes:
+            raise BlockingIOError("all writers of the cluster are taken; give it more writers")
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"more than {len(self._lanes)} episodes are open: some are cut; give the buffer as "
+                "many writers as a host has environments",
+                stacklevel=5,
+            )
+        lane = self._lanes[0]
+        lane.actor.on_episode_end()
+        lane.id_ = None
+        return lane
+
+    def send(self, wait: bool) -> None:
+        """Send what is not at its host yet."""
+        for lane in self._lanes:
+            if isinstance(lane.actor, ClusterActor):
+                lane.actor.flush(wait=wait)
+
+    def close(self) -> None:
+        """Free the shards; episodes that are open are ended as truncated."""
+        for lane in self._lanes:
+            lane.actor.close()
+        self._lanes, self._open_at = [], deque()
+
+
+def _bytes_of(id_: str) -> Any:
+    """The name of an episode in 16 bytes: RLlib's, or of another one its digest."""
+    try:
+        found = bytes.fromhex(id_)
+    except ValueError:
+        found = b""
+    if len(found) != ID_NBYTES:
+        found = hashlib.blake2b(id_.encode(), digest_size=ID_NBYTES).digest()
+    return np.frombuffer(found, np.uint8)
+
+
+class _ClusterSteps(_Front):
+    """Episodes of RLlib in the hosts of a cluster: what both classes share."""
+
+    def __init__(
+        self,
+        capacity: int,
+        batch_size: int,
+        smoothing: int,
+        writers: int | None,
+        cluster: ClusterReplay | Mapping[str, Any] | None,
+        seed: int | None,
+        sampler: Sampler,
+    ) -> None:
+        _Front.__init__(self, capacity, batch_size, 1, smoothing)
+        self.replay: ClusterReplay | None = None
+        self._writers, self._sampler, self._seed = writers, sampler, seed
+        self._options: dict[str, Any] = {}
+        if isinstance(cluster, ClusterReplay):
+            self.replay = cluster
+        else:
+            self._options = dict(cluster or {})
+        self._lanes: _Lanes | None = None
+        self._learner: Any = None
+        self._views: dict[Any, Any] = {}
+        self._starts: deque[int] = deque()  # steps that were there before each episode
+        self._last_indexes: Any = None
+
+    # ------------------------------------------------------------------ steps
+
+    def _add(self, episodes: Any, priority: float | None = None) -> None:
+        chunks = self._chunks(episodes)
+        before = len(self), self._num_episodes_evicted, self._num_timesteps_added
+        n_new = 0
+        if chunks:
+            lanes = self._opened(chunks)
+            own = [chunk for chunk in chunks if not isinstance(chunk, _Added)]
+            lanes.check(own)
+            columns = {id(chunk): lanes.columns(chunk) for chunk in own}
+            for chunk in chunks:
+                if isinstance(chunk, _Added):
+                    is_new = chunk.is_new
+                else:
+                    values = columns[id(chunk)]
+                    if priority is not None:
+                        values["priorities"] = np.full(len(chunk), priority)
+                    is_new = lanes.add(chunk, values)
+                if is_new:
+                    self._starts.append(self._num_timesteps_added)
+                n_new += is_new
+                self._num_timesteps_added += len(chunk)
+            lanes.send(wait=False)
+        oldest = self._num_timesteps_added - self.capacity
+        while len(self._starts) > 1 and self._starts[1] <= oldest:
+            self._starts.popleft()
+            self._num_episodes_evicted += 1
+        self._log_added(*before, n_new)
+
+    def _opened(self, chunks: list[Any]) -> _Lanes:
+        """The shards; the first chunk gives the fields of the cluster."""
+        if self._lanes is not None:
+            return self._lanes
+        form = _Form(chunks[0], has_infos=False)
+        self._about = {
+            "observation_space": chunks[0].observation_space,
+            "action_space": chunks[0].action_space,
+        }
+        self._agent = {"agent_id": chunks[0].agent_id, "module_id": chunks[0].module_id}
+        if self.replay is None:
+            writers = self._writers
+            if writers is None:
+                n_open = len({chunk.id_ for chunk in chunks if not chunk.is_done})
+                writers = math.ceil(max(1, n_open) / _count(self._options.get("hosts")))
+            fields: dict[str, FieldSpec] = {
+                **form.fields,
+                TIME: {"shape": (), "dtype": np.int64},
+                ID: {"shape": ID_NBYTES, "dtype": np.uint8},
+                **{name: {"shape": (), "dtype": np.bool_} for name in ENDS},
+            }
+            self.replay = ClusterReplay(
+                self.capacity, fields, writers=writers, next_of=(*form.following, TIME),
+                **self._options,
+            )  # fmt: skip
+        self.capacity = self.replay.capacity
+        self._form, self._lanes = form, _Lanes(self.replay, form, at_node=False)
+        return self._lanes
+
+    # ------------------------------------------------------------------ draws
+
+    def _draw(
+        self,
+        n: int,
+        n_step: NStep | None,
+        gamma: float,
+        names: list[str],
+        to_numpy: bool,
+        **options: Any,
+    ) -> list[Any]:
+        """Episodes of one transition each."""
+        source = self._source(n_step, gamma)
+        form: Any = self._form
+        names = [*names, *(f"next_{name}" for name in form.following)]
+        names += [REWARD, TIME, f"next_{TIME}", ID, *ENDS]
+        batch = source.sample(n, fields=names, **options)
+        after = {name: batch[f"next_{name}"] for name in form.following}
+        taken = batch[f"next_{TIME}"] - batch[TIME]
+        about: list[dict[str, Any]] = [self._about] * n
+        weights = None
+        if self._sampler.has_priorities:
+            self._last_indexes, weights = batch["indexes"], batch["weights"].tolist()
+        else:
+            ids = batch[ID]
+            about = [{**self._about, **self._agent, "id_": bytes(id_).hex()} for id_ in ids]
+        found = _transitions(
+            form, batch, after, batch[REWARD], taken, batch[TIME], batch[ENDS[0]], batch[ENDS[1]],
+            about, weights, to_numpy,
+        )  # fmt: skip
+        starts = np.column_stack([batch[ID], batch[TIME].view(np.uint8).reshape(n, -1)])
+        n_starts, n_episodes = (len({bytes(row) for row in rows}) for rows in (starts, batch[ID]))
+        self._log_drawn(n_episodes, n_starts, n, float(taken.mean()))
+        return found
+
+    def _source(self, n_step: NStep | None, gamma: float) -> Any:
+        """What draws returns of so many steps."""
+        if self._lanes is None or self.replay is None:
+            raise NotEnoughDataError("sample: no step was added")
+        if self._learner is None:
+            self._lanes.send(wait=True)
+            self._learner = self.replay.learner(self._sampler, seed=self._seed)
+        low, stop = _bounds(n_step)
+        if stop == 2:
+            return self._learner
+        key = low, stop, gamma
+        if key not in self._views:
+            form: Any = self._form
+            following = [f"next_{name}" for name in (*form.following, TIME)]
+            layer = NStepReturns((low, stop - 1), gamma, rew=REWARD, next=following)
+            self._views[key] = self._learner.view(layer)
+        return self._views[key]
+
+    # ------------------------------------------------------------------ what there is
+
+    def get_num_episodes(self, module_id: Any = None) -> int:  # noqa: ARG002 (RLlib's)
+        """Return the number of stored episodes, as if the oldest step of all hosts went first."""
+        return len(self._starts)
+
+    def get_num_timesteps(self, module_id: Any = None) -> int:  # noqa: ARG002 (RLlib's)
+        """Return the number of stored steps, as if the oldest step of all hosts went first."""
+        return min(self._num_timesteps_added, self.capacity)
+
+    def get_state(self) -> dict[str, Any]:
+        """Raise ``TypeError``: ``replay.save(folder)`` saves the rows of a cluster."""
+        raise TypeError(
+            "get_state: the hosts have the rows; save them by algo.local_replay_buffer.replay.save "
+            "and give a new buffer cluster=ClusterReplay.load(folder)"
+        )
+
+    def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: ARG002 (RLlib's)
+        """Raise ``TypeError``: see ``get_state``."""
+        self.get_state()
+
+    def let_go(self) -> None:
+        """Free the shards of this process, for env runners; later chunks take free ones again."""
+        if self._lanes is not None and self.replay is not None and self._form is not None:
+            self._lanes.close()
+            self._lanes = _Lanes(self.replay, self._form, at_node=False)
+
+    def close(self) -> None:
+        """End the cluster, which is otherwise that of the algorithm's process."""
+        if self._lanes is not None:
+            self._lanes.close()
+        if self._learner is not None:
+            self._learner.close()
+        if self.replay is not None:
+            self.replay.close()
+        self._lanes = self._learner = None
+        self._views = {}
+
+
+def _count(hosts: Any) -> int:
+    """The number of hosts of a cluster with this argument."""
+    if hosts is None:
+        return sum(bool(node["Alive"]) for node in ray.nodes())
+    return hosts if isinstance(hosts, int) else len(hosts)
+
+
+class ClusterEpisodeReplayBuffer(_ClusterSteps):
+    """Uniform replay for RLlib's new API stack, over the nodes of a Ray cluster.
+
+    The words are those of ``rllib.EpisodeReplayBuffer``; transitions are drawn, and no sequences.
+
+    Parameters
+    ----------
+    capacity : int
+        Steps to store in all. Each writer of each host has an equal part, whose oldest step goes
+        first.
+    batch_size_B : int
+        Items that ``sample`` draws by default.
+    writers : int, optional
+        Episodes that are open at the same time, for each host; by default as many as the first
+        ``add`` brings, divided by the hosts. With fewer writers than environments episodes are cut,
+        and their n-step returns with them.
+    cluster : dict or ClusterReplay, optional
+        Further arguments of ``ClusterReplay``, such as ``hosts``, ``checkpoints`` and
+        ``resources``; or one that ``ClusterReplay.load`` made of what a buffer saved.
+    beta : None
+        For configurations that are written for the prioritized buffer: not used.
+    metrics_num_episodes_for_smoothing : int
+        Window of the metrics that are means. RLlib passes it if the type is in the config.
+    seed : int, optional
+        Seed of the draws; otherwise from the operating system.
+
+    Attributes
+    ----------
+    replay : ClusterReplay or None
+        The cluster, from the first ``add`` on.
+
+    Notes
+    -----
+    ``replay_buffer_config={"type": ClusterEpisodeReplayBuffer, "capacity": 1_000_000}`` makes an
+    algorithm use it. The first chunk gives the fields. Hosts end with the algorithm's process, or
+    by ``close``.
+
+    Steps and episodes are counted as if the oldest step of all hosts went first.
+
+    Memory: 42 bytes a step more than its fields, of the hosts.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        *,
+        batch_size_B: int = 16,  # noqa: N803 (RLlib's name)
+        writers: int | None = None,
+        cluster: ClusterReplay | Mapping[str, Any] | None = None,
+        beta: float | None = None,  # noqa: ARG002 (of configs that are written for both)
+        metrics_num_episodes_for_smoothing: int = 100,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            capacity, batch_size_B, metrics_num_episodes_for_smoothing, writers, cluster, seed,
+            Uniform(),
+        )  # fmt: skip
+
+    def add(self, episodes: Any) -> None:
+        """Add an episode or a list of episodes, or chunks of these: see ``EpisodeReplayBuffer``."""
+        self._add(episodes)
+
+    def sample(
+        self,
+        num_items: int | None = None,
+        *,
+        batch_size_B: int | None = None,  # noqa: N803 (RLlib's name)
+        batch_length_T: int | None = None,  # noqa: N803 (RLlib's name)
+        n_step: NStep | None = None,
+        gamma: float = 0.99,
+        include_infos: bool = False,
+        include_extra_model_outputs: bool = False,
+        sample_episodes: bool | None = False,
+        to_numpy: bool = False,
+        **others: Any,  # noqa: ARG002 (of the other buffers of RLlib)
+    ) -> list[Any]:
+        """Draw transitions uniformly: see ``EpisodeReplayBuffer.sample(sample_episodes=True)``.
+
+        A step near the end of what is there of an open episode is drawn when its return has all
+        ``n_step`` steps. Names of episodes are those of RLlib, 32 hexadecimal digits; another name
+        is given back as such a digest.
+
+        Raises
+        ------
+        NotEnoughDataError
+            There is no step.
+        ValueError
+            Sequences, arrays in place of episodes, or infos were asked for.
+        """
+        n = self._read_size(num_items, batch_size_B)
+        if not sample_episodes or batch_length_T:
+            raise ValueError(
+                "sample: a cluster draws transitions; take rllib.EpisodeReplayBuffer for sequences "
+                "(batch_length_T) and for sample_episodes=False"
+            )
+        names = self._names(include_infos, include_extra_model_outputs)
+        return self._draw(n, n_step, gamma, names, to_numpy)
+
+
+class ClusterPrioritizedEpisodeReplayBuffer(_ClusterSteps, TheirPrioritizedEpisodeReplayBuffer):  # type: ignore[misc]
+    """Prioritized replay for RLlib's new API stack, over the nodes of a Ray cluster.
+
+    The words are those of ``rllib.PrioritizedEpisodeReplayBuffer``.
+
+    Parameters
+    ----------
+    capacity, batch_size_B, writers, cluster, metrics_num_episodes_for_smoothing, seed
+        As for ``ClusterEpisodeReplayBuffer``.
+    alpha : float
+        Prioritization exponent, at least 0; 0 is uniform.
+    beta : float
+        Importance-sampling exponent of draws that name none. RLlib names the one of its config.
+
+    Notes
+    -----
+    As for ``ClusterEpisodeReplayBuffer``. New steps get the greatest priority so far, 1.0 at first.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        *,
+        batch_size_B: int = 16,  # noqa: N803 (RLlib's name)
+        writers: int | None = None,
+        cluster: ClusterReplay | Mapping[str, Any] | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        metrics_num_episodes_for_smoothing: int = 100,
+        seed: int | None = None,
+    ) -> None:
+        sampler = Prioritized(alpha, beta=beta, eps=0.0, stratified=False, weights_dtype=np.float64)
+        super().__init__(
+            capacity, batch_size_B, metrics_num_episodes_for_smoothing, writers, cluster, seed,
+            sampler,
+        )  # fmt: skip
+
+    def add(self, episodes: Any, weight: float | None = None) -> None:
+        """Add an episode or a list of episodes: see ``PrioritizedEpisodeReplayBuffer.add``."""
+        self._add(episodes, weight)
+
+    def sample(
+        self,
+        num_items: int | None = None,
+        *,
+        batch_size_B: int | None = None,  # noqa: N803 (RLlib's name)
+        n_step: NStep | None = None,
+        beta: float | None = None,
+        gamma: float = 0.99,
+        include_infos: bool = False,
+        include_extra_model_outputs: bool = False,
+        to_numpy: bool = False,
+        **others: Any,  # noqa: ARG002 (of the other buffers of RLlib)
+    ) -> list[Any]:
+        """Draw transitions by priority: see ``PrioritizedEpisodeReplayBuffer.sample``.
+
+        Importance-sampling weights of ``n_step`` above 1 are divided by the greatest one of the
+        batch, and not by that of all steps.
+        """
+        n = self._read_size(num_items, batch_size_B)
+        names = self._names(include_infos, include_extra_model_outputs)
+        options = {} if beta is None else {"beta": beta}
+        return self._draw(n, n_step, gamma, names, to_numpy, **options)
+
+    def update_priorities(self, priorities: Any, module_id: Any = None) -> None:  # noqa: ARG002
+        """Set the priorities of the steps of the last ``sample``, in the order of its episodes.
+
+        Those below 1e-12 are raised to it. Raises ``ValueError`` if one is not finite, or there is
+        not one for each step of the last ``sample``, as after a second call.
+        """
+        values = np.asarray(priorities, np.float64)
+        n = 0 if self._last_indexes is None else len(self._last_indexes)
+        if values.shape != (n,):
+            raise ValueError(f"priorities: expected shape ({n},), got {values.shape}")
+        if n:
+            self._learner.update_priorities(self._last_indexes, np.maximum(values, LEAST_PRIORITY))
+        self._last_indexes = None
+
+
+class _Added(SingleAgentEpisode):  # type: ignore[misc]
+    """A chunk whose steps an env runner has added: its name and its length."""
+
+    def __init__(self, chunk: Any, is_new: bool) -> None:
+        super().__init__(id_=chunk.id_, len_lookback_buffer=0)
+        self.t_started, self.t = chunk.t_started, chunk.t
+        self.is_terminated, self.is_truncated = chunk.is_terminated, chunk.is_truncated
+        self.is_new = is_new
+
+
+class AddAtRunners(RLlibCallback):  # type: ignore[misc]
+    """Env runners add their episodes to the host of their node; the steps do not pass the driver.
+
+    ``config.callbacks(AddAtRunners)``, with one of the buffers of this module. From the second
+    iteration of training on, remote env runners hand on the names and lengths of episodes alone. An
+    env runner that finds no free writer hands on its steps as before.
+    """
+
+    def on_train_result(self, *, algorithm: Any, **others: Any) -> None:  # noqa: ARG002 (RLlib's)
+        """Give new env runners the cluster."""
+        buffer = algorithm.local_replay_buffer
+        if not isinstance(buffer, _ClusterSteps):
+            return
+        if buffer.replay is not None and buffer._form is not None:
+            give = partial(_give, replay=buffer.replay, form=buffer._form)
+            if any(algorithm.env_runner_group.foreach_env_runner(give, local_env_runner=False)):
+                buffer.let_go()
+
+    def on_sample_end(self, *, env_runner: Any, samples: list[Any], **others: Any) -> None:  # noqa: ARG002
+        """Add the chunks of this env runner, and leave what counts them."""
+        lanes: _Lanes | None = getattr(env_runner, RUNNER, None)
+        if lanes is None:
+            return
+        for place, chunk in enumerate(samples):
+            if len(chunk):
+                try:
+                    samples[place] = _Added(chunk, lanes.add(chunk, lanes.columns(chunk)))
+                except BlockingIOError:
+                    continue
+        lanes.send(wait=False)
+
+
+def _give(env_runner: Any, replay: ClusterReplay, form: _Form) -> bool:
+    """Have an env runner add its episodes; whether it did not before."""
+    if hasattr(env_runner, RUNNER):
+        return False
+    setattr(env_runner, RUNNER, _Lanes(replay, form, at_node=True))
+    return True
