@@ -18,7 +18,8 @@ cdef enum:  # words of the header
     HANDLE_BASE = 3  # base of handles: rows before the last clear, rounded up at each clear
     EDITS = 4      # change counter of stored rows: +1 when an edit begins and when it ends, odd in between
     RESERVED = 5   # rows whose bytes may have been written: WRITTEN, and the rows of an ``add`` in progress
-    EPISODE_LENS = 6  # one word for each stream
+    EPISODES = 6   # episodes that have ended since the last clear; those in the ring after a load
+    EPISODE_LENS = 7  # one word for each stream
 
 
 cdef enum:  # bits of the flag byte of a row

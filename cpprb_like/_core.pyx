@@ -50,6 +50,7 @@ WORD_CLEARS = CLEARS
 WORD_EDITS = EDITS
 WORD_HANDLE_BASE = HANDLE_BASE
 WORD_RESERVED = RESERVED
+WORD_EPISODES = EPISODES
 FLAG_TERMINATED = END | TERMINATED
 FLAG_TRUNCATED = END | TRUNCATED
 FLAG_END = END
@@ -516,6 +517,7 @@ cdef class Ring:
             c_copy(base + row[OFFSET] + slot * row[STRIDE], rows[number], row[NBYTES])
         self.c_find_flags(rows, 0, 1, NULL, flags)
         self.state[EPISODE_LENS] = 0 if flags[0] & END else self.state[EPISODE_LENS] + 1
+        self.state[EPISODES] += flags[0] & END
 
     cdef void c_write_records(
         self, char** rows, intp_t n, intp_t skip, intp_t slot, const uint8_t* present
@@ -565,6 +567,8 @@ cdef class Ring:
         """Update the length of each open episode for the rows of a chunk."""
         cdef intp_t row, stream
         if self.n_envs == 1 and not any_flag & ABSENT:
+            for row in range(n):
+                self.state[EPISODES] += flags[row] & END
             row = n
             while not flags[row - 1] & END:
                 row -= 1
@@ -574,6 +578,7 @@ cdef class Ring:
         for row in range(n):
             if flags[row] & END:
                 self.state[EPISODE_LENS + stream] = 0
+                self.state[EPISODES] += 1
             elif not flags[row] & ABSENT:
                 self.state[EPISODE_LENS + stream] += 1
             stream = stream + 1 if stream + 1 < self.n_envs else 0
@@ -645,6 +650,7 @@ cdef class Ring:
             self.c_drop(self.state[WRITTEN])
         c_fence()
         self.state[EPISODE_LENS + stream] = 0
+        self.state[EPISODES] += 1
         self.c_end_edit()
         return 0
 
@@ -727,7 +733,7 @@ cdef class Ring:
         self.state[WRITTEN] = 0
         self.state[RESERVED] = 0
         self.state[ABSENT_ROWS] = 0
-        self.state[EPISODE_LENS:] = 0
+        self.state[EPISODES:] = 0  # lengths of open episodes too
         if self.undo is not None:
             self.undo.c_end()
         self.c_end_edit()

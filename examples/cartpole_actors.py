@@ -67,7 +67,7 @@ def learn(replay: SharedReplay, seed: int, steps: int) -> float:
     learner = replay.learner(seed=seed)
     found = 0.0
     with tqdm(total=steps, unit="step", mininterval=0.5) as bar:
-        while (inserted := replay.stats().inserts) < steps:
+        while (inserted := replay.stats()["inserts"]) < steps:
             batch = learner.sample(BATCH)  # waits if the actors lag
             best = online(batch["next_obs"]).argmax(1)
             following = target(batch["next_obs"])[np.arange(BATCH), best]

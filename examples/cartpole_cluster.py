@@ -97,7 +97,7 @@ def learn(replay: ClusterReplay, seed: int, steps: int) -> list[tuple[int, float
             target.flat += dqn.TARGET_RATE * (online.flat - target.flat)
             if online.updates % PUBLISH_EVERY == 0:
                 replay.parameters.publish(online.flat)
-                inserted = replay.stats().inserts
+                inserted = int(replay.stats()["inserts"])
                 bar.update(inserted - bar.n)
             if online.updates % EVALUATE_EVERY == 0:
                 curve.append((inserted, dqn.evaluate(online, 20, seed + online.updates)))

@@ -23,6 +23,7 @@ from cpprb_like._core import (
     WORD_ABSENT_ROWS,
     WORD_CLEARS,
     WORD_EDITS,
+    WORD_EPISODES,
     WORD_HANDLE_BASE,
     WORD_RESERVED,
     WORD_WRITTEN,
@@ -131,6 +132,8 @@ def _check_words(layout: Layout, arena: NDArray[np.uint8]) -> None:
     sound = 0 <= clears < MOST and 0 <= edits < MOST
     expect(sound, "clears and edits", "numbers", (clears, edits))
     expect(reserved == written, "rows begun", written, reserved)
+    most, episodes = written + layout.capacity, words[WORD_EPISODES]  # a killed ``add`` counts too
+    expect(0 <= episodes <= most, "ended episodes", f"0 to {most}", episodes)
 
 
 def _check_flags(

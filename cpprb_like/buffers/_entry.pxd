@@ -5,6 +5,7 @@ from cpython.object cimport PyObject
 from numpy cimport ndarray
 
 from cpprb_like._rows.column cimport Column
+from cpprb_like._rows.draw_counts cimport DrawCounts
 from cpprb_like._core cimport Beside, Ring
 from cpprb_like._c.typedefs cimport intp_t, uint8_t
 
@@ -21,6 +22,8 @@ cdef class SampleOptions:
 
 cdef class BufferBase:
     cdef Ring c_ring                 # None until memory is allocated
+    cdef DrawCounts draw_counts
+    cdef intp_t fixed_nbytes         # bytes of the rows and of the sampler
     cdef readonly object _lock       # RLock: a reader holds it to make writers wait
     cdef public bint _paused         # whether a thread holds ``_lock``
     cdef bint is_plain               # no chained fields, no lookahead: rows are stored as they are

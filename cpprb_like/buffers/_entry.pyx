@@ -18,7 +18,8 @@ from cpython.unicode cimport (
 from cpprb_like._machine.aligned cimport c_aligned
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
-from cpprb_like._core cimport CLEARS, WRITTEN, Beside, Moment, Ring
+from cpprb_like._rows.draw_counts cimport DrawCounts
+from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring
 from cpprb_like._c.number_casts cimport NO_NUMBER
 from cpprb_like._rows.gather cimport c_fill, c_find_arrays, c_take
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
@@ -30,6 +31,7 @@ import numpy as np
 
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like._arguments.foreign_arrays import read_array
+from cpprb_like._rows.draw_counts import WORDS
 from cpprb_like._machine.machine_memory import require
 
 cnp.import_array()
@@ -154,13 +156,18 @@ cdef class BufferBase:
         # Replaced objects die at the end of the call, as their finalizers may run any code.
         before = [] if self.c_ring is None else [getattr(self, name, None) for name in attributes]
         old = self.c_ring, self.rooms, self.names, before
+        sampler = attributes["sampler"]
+        # Of the class itself: a subclass may draw in another way.
+        is_uniform = vars(type(sampler)).get("is_uniform", False)
+        self.draw_counts = DrawCounts(np.zeros(WORDS, np.int64), is_uniform)
+        self.fixed_nbytes = attributes["_layout"].total_nbytes
         self.c_ring = ring
         self.n_streams = ring.n_envs
         self._lock = lock
         self.is_plain = not (ring.chains or ring.lookahead)
         self.is_watched = len(ring.chains) > 0
         self.warns = False
-        self.has_priorities = attributes["sampler"].has_priorities or self._takes_priorities
+        self.has_priorities = sampler.has_priorities or self._takes_priorities
         self.names = names
         self.numbers = numbers
         self.further = further
@@ -670,7 +677,28 @@ cdef class BufferBase:
             return None
         for name, values in extra.items():
             batch[name] = c_aligned(values)
+        self.draw_counts.c_note(ring, slots)
         return batch
+
+    def _note_draw(self, cnp.ndarray slots not None):
+        """Count a draw of the rows in these slots, for ``stats``."""
+        self.draw_counts.c_note(self.c_ring, slots)
+
+    def _stats(self):
+        """``Source.stats`` of the rows and of the draws from them."""
+        cdef Ring ring = self.ring
+        cdef dict found = self.draw_counts.c_stats()
+        cdef Chain chain
+        cdef intp_t nbytes = self.fixed_nbytes + ring.index_nbytes
+        for chain in ring.chains:
+            nbytes += chain.overflow_nbytes
+        found["rows"] = ring.c_drawable()
+        found["capacity"] = ring.size
+        found["adds"] = ring.state[WRITTEN]
+        found["episodes"] = ring.state[EPISODES]
+        found["bytes"] = nbytes
+        found.update(self.sampler.stats())
+        return found
 
 
 def _try_often(attempt):

@@ -372,6 +372,12 @@ class Mixture(Source):
 
     # ------------------------------------------------------------------ state
 
+    def _stats(self) -> dict[str, float]:
+        found: dict[str, float] = {"rows": len(self), "draws": self.draws}
+        for name, source in self._sources.items():
+            found |= {f"{name}.{key}": value for key, value in source.stats().items()}
+        return found
+
     @property
     def sources(self) -> Mapping[str, Source]:
         """The sources by name, in the order of ``source``."""

@@ -47,6 +47,7 @@ from cpprb_like.views._windows import Walk, Windows
 __all__ = ["Choose", "Opened", "ReadPlan", "Reading", "chunks"]
 
 Array = NDArray[Any]
+NO_SLOTS = np.empty(0, np.intp)
 Choose = Callable[[], tuple[Slots, Extra]]
 
 
@@ -529,6 +530,7 @@ class Reading:
         self.arrays = arrays
         self.located = located
         self.items = 0  # items of the last attempt
+        self.slots: Slots = NO_SLOTS  # rows of the last attempt
         self.revisions: list[Revision] = []
         for revision in plan.revisions:
             self.revisions.append(revision(draws))
@@ -539,6 +541,7 @@ class Reading:
         ring = now.ring
         moment = ring.now()
         slots, extra = self.choose()
+        self.slots = slots
         self.items = n = len(slots) if self.n is None else self.n
         check_drawn(now.sampler, slots, extra, n, now.names, now.further)
         batch: Batch | None

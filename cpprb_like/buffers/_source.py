@@ -464,6 +464,57 @@ class Source(Checkpointed, Reported):
             state["rng"] = without_prefetch(state["rng"])
         return make, arguments, state, *others
 
+    def stats(self) -> dict[str, float]:
+        """Counts and measures of the rows and of the draws, to log or to look at.
+
+        Returns
+        -------
+        dict of (int or float)
+            Fresh, flat, by name:
+
+            - ``rows``: rows that can be drawn. ``capacity``: most of them.
+            - ``bytes``: memory of rows and sampler, as ``nbytes``.
+            - ``adds``: rows written since the last ``clear``, absent ones too. ``episodes``:
+              episodes that have ended since; after a load, those in the buffer.
+            - ``draws``: batches drawn by ``sample`` and ``batches``. ``samples``: their items.
+              Draws of views count at their buffer; an ``epoch`` does not count.
+            - ``age_at_draw_mean``, ``_p50``, ``_p90``, ``_p99``, ``_max``: age of drawn rows, in
+              rows that were added since, over the last 1,024 to 2,048 draws. One row of each batch
+              is looked at; of a sequence it is the first. Quantiles are interpolated within an
+              eighth to a quarter. Missing before the first draw.
+            - ``never_drawn``: share of the rows that were never drawn. Of uniform draws it is the
+              expected share, of others that of up to 4,096 rows. Missing before the first draw.
+            - ``updates``: priorities that were set by ``update_priorities``. ``late_updates``:
+              those of rows that were gone. With priorities only.
+            - With a limiter ``inserts``, ``waits_for_inserts``, ``waits_for_samples``,
+              ``seconds_waiting_for_inserts`` and ``seconds_waiting_for_samples``: see ``limiters``.
+              ``samples`` are those that the limiter has counted.
+
+            A mixture has ``rows``, ``draws`` and the entries of each source after its name and a
+            dot, as in ``"demos.rows"``. ``SharedReplay`` and ``Learner`` say what else they have.
+
+        Notes
+        -----
+        Cost: 1 to 2 microseconds for a buffer. Any thread may call it. Counts of draws begin with
+        the object, as they are not saved.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(100, {"rew": {"shape": ()}}, seed=0)
+        >>> rb.add(rew=range(10))
+        0
+        >>> _ = rb.sample(4), rb.sample(4)
+        >>> found = rb.stats()
+        >>> found["rows"], found["capacity"], found["draws"], found["samples"]
+        (10, 100, 2, 8)
+        """
+        return self._stats()
+
+    def _stats(self) -> dict[str, float]:
+        """``stats`` of this source."""
+        raise NotImplementedError
+
     if TYPE_CHECKING:  # sources with priorities have this method: see ``if_prioritized``
 
         def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:

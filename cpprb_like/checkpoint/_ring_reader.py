@@ -24,6 +24,7 @@ from cpprb_like._core import (
     WORD_ABSENT_ROWS,
     WORD_CLEARS,
     WORD_EDITS,
+    WORD_EPISODES,
     WORD_HANDLE_BASE,
     WORD_RESERVED,
     WORD_WRITTEN,
@@ -317,6 +318,8 @@ class RingReader:
         state[WORD_HANDLE_BASE] = base
         state[WORD_EDITS] = saved.edits
         state[N_STATE_WORDS:] = saved.episode_lens
+        flags = layout.flags(arena)[:stored]
+        state[WORD_EPISODES] = np.count_nonzero(flags & (FLAG_END | FLAG_ABSENT) == FLAG_END)
 
 
 def read_objects(disk: Disk, saved: ObjectFiles, items: int, decode: Decode | None) -> list[Any]:

@@ -9,7 +9,6 @@ May import: ``buffers`` and the rooms that ``buffers`` may import.
 Not here: which rows are drawn (``samplers``), and memory that processes share (``processes``).
 """
 
-from cpprb_like.limiters._gates import LimiterStats
 from cpprb_like.limiters._policies import (
     Backlog,
     Bounds,
@@ -22,7 +21,6 @@ from cpprb_like.limiters._rate_limited import RateLimited
 __all__ = [
     "Backlog",
     "Bounds",
-    "LimiterStats",
     "MinSize",
     "RateLimited",
     "RateLimiter",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cpprb_like._machine.prefetch_state import sleep, wanted_since
@@ -18,7 +17,7 @@ from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters._counters import Counters, Turn, Waits
 from cpprb_like.limiters._policies import RateLimiter
 
-__all__ = ["Gate", "LimiterStats", "Peers", "begin_balanced", "stats", "waits"]
+__all__ = ["Gate", "Peers", "begin_balanced", "stats", "waits"]
 
 Found = TypeVar("Found")
 
@@ -168,40 +167,23 @@ class Gate:
         )
 
 
-@dataclass(frozen=True)
-class LimiterStats:
-    """What a limiter has counted.
+def stats(counters: Counters) -> dict[str, float]:
+    """What a limiter has counted: entries of ``Source.stats``.
 
-    Attributes
-    ----------
-    inserts, samples : int
-        Rows inserted, and items sampled, since the limiter began.
-    rows : int
-        Rows that are held now.
-    waits_for_inserts, waits_for_samples : int
-        Calls of ``sample``, and of ``add``, that had to wait for the other side.
-    seconds_waiting_for_inserts, seconds_waiting_for_samples : float
-        For how long, all of them together, those that wait now included.
+    ``inserts`` and ``samples`` are rows inserted and items sampled since the limiter began, and
+    ``rows`` those that are held now. ``waits_for_inserts`` are the calls of ``sample`` that had to
+    wait, and ``seconds_waiting_for_inserts`` how long, all of them together, those that wait now
+    included; for ``samples`` they are those of ``add``.
     """
-
-    inserts: int
-    samples: int
-    rows: int
-    waits_for_inserts: int
-    waits_for_samples: int
-    seconds_waiting_for_inserts: float
-    seconds_waiting_for_samples: float
-
-
-def stats(counters: Counters) -> LimiterStats:
-    """The present statistics of the counters."""
     sums = counters.totals()
     lines = waits(counters, range(counters.lines))
     writers, readers = lines[: counters.writers], lines[counters.writers :]
-    return LimiterStats(
-        *sums[:3],
-        sum(line.calls for line in readers),
-        sum(line.calls for line in writers),
-        sum(line.nanoseconds for line in readers) / 1e9,
-        sum(line.nanoseconds for line in writers) / 1e9,
-    )
+    return {
+        "inserts": sums.inserts,
+        "samples": sums.samples,
+        "rows": sums.rows,
+        "waits_for_inserts": sum(line.calls for line in readers),
+        "waits_for_samples": sum(line.calls for line in writers),
+        "seconds_waiting_for_inserts": sum(line.nanoseconds for line in readers) / 1e9,
+        "seconds_waiting_for_samples": sum(line.nanoseconds for line in writers) / 1e9,
+    }

@@ -15,7 +15,7 @@ from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._source import Batch, Source, if_prioritized
 from cpprb_like.limiters._counters import Counters, shape_for
-from cpprb_like.limiters._gates import Gate, LimiterStats, begin_balanced, stats
+from cpprb_like.limiters._gates import Gate, begin_balanced, stats
 from cpprb_like.limiters._policies import RateLimiter
 from cpprb_like.views._layer import Layer
 
@@ -141,6 +141,9 @@ class LimitedSource(Source):
         """Rows that can be drawn, whatever the limiter says."""
         return len(self._source)
 
+    def _stats(self) -> dict[str, float]:
+        return self._source.stats() | stats(self._gate.counters)
+
     _field_specs = _of_source("_field_specs")
     _further_specs = _of_source("_further_specs")
     _check_epoch = _of_source("_check_epoch")
@@ -210,7 +213,7 @@ class RateLimited(LimitedAdds, LimitedSource):
     >>> rb.sample(32)["x"].shape  # waits until 100 rows are there
     (32,)
     >>> actor.join()
-    >>> rb.stats().samples
+    >>> rb.stats()["samples"]
     32
     """
 
@@ -251,23 +254,6 @@ class RateLimited(LimitedAdds, LimitedSource):
         """
         return LimitedSource(self.buffer.view(*layers), self._gate)
 
-    def stats(self) -> LimiterStats:
-        """What was inserted and sampled so far, and for how long each side waited for the other.
-
-        Examples
-        --------
-        >>> from cpprb_like import ReplayBuffer
-        >>> from cpprb_like.limiters import MinSize, RateLimited
-        >>> rb = RateLimited(ReplayBuffer(10, {"x": {"shape": ()}}), MinSize(2))
-        >>> rb.add(x=[1, 2, 3])
-        0
-        >>> _ = rb.sample(8)
-        >>> stats = rb.stats()
-        >>> stats.inserts, stats.samples, stats.rows, stats.seconds_waiting_for_inserts
-        (3, 8, 3, 0.0)
-        """
-        return stats(self._inserts.counters)
-
     def __getstate__(self) -> dict[str, Any]:
         return {"buffer": self.buffer, "limiter": self.limiter}
 
@@ -275,4 +261,4 @@ class RateLimited(LimitedAdds, LimitedSource):
         self.__init__(state["buffer"], state["limiter"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        return f"RateLimited({self.limiter!r}, {self.stats()!r}) of\n{self.buffer!r}"
+        return f"RateLimited({self.limiter!r}, {stats(self._gate.counters)!r}) of\n{self.buffer!r}"

@@ -23,7 +23,7 @@ from cpprb_like._c.fences cimport c_read_fence
 from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded_each
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
-    ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, HANDLE_BASE, LEFT_OUT, RESERVED, WRITTEN,
+    ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, EPISODES, HANDLE_BASE, LEFT_OUT, RESERVED, WRITTEN,
     Ring,
 )
 from cpprb_like._rows.chained cimport Chain
@@ -207,7 +207,7 @@ cdef class Follower:
             ring.out.c_forget(ring.out.c_allocate())
         ring.state[CLEARS], ring.state[HANDLE_BASE] = clears, base
         ring.state[WRITTEN] = ring.state[RESERVED] = ring.state[ABSENT_ROWS] = 0
-        ring.state[EPISODE_LENS:] = 0
+        ring.state[EPISODES:] = 0
         ring.kept_from = ring.n_open = 0
         ring.counts[:] = 0
         return 0
@@ -235,6 +235,7 @@ cdef class Follower:
                 while ring.counts[stream]:
                     ring.c_complete(stream)
                 ring.state[EPISODE_LENS + stream] = 0
+                ring.state[EPISODES] += 1
         if ring.lookahead:
             ring.c_drop(ring.state[WRITTEN])
         ring.c_end_edit()
@@ -281,6 +282,7 @@ cdef class Follower:
         ring.state[ABSENT_ROWS] = 0
         for slot in range(ring.c_stored()):
             ring.state[ABSENT_ROWS] += (ring.c_flags(slot)[0] & ABSENT) != 0
+        ring.state[EPISODES] = self.live[EPISODES]
         for slot in range(ring.n_envs):
             ring.state[EPISODE_LENS + slot] = self.live[EPISODE_LENS + slot]
         ring.c_rebuild()
@@ -399,6 +401,16 @@ cdef class Followers(Rings):
             if self.c_is_usable(number):
                 count += self.c_ring(number).c_stored()
         return count
+
+    def counts(self):
+        """Rows that can be drawn, rows written, and ended episodes, of all rings."""
+        cdef int64_t adds = 0, episodes = 0
+        cdef Ring ring
+        for ring in self.rings:
+            if ring is not None:
+                adds += ring.state[WRITTEN]
+                episodes += ring.state[EPISODES]
+        return {"rows": len(self), "adds": adds, "episodes": episodes}
 
     # ------------------------------------------------------------------ drawing
 

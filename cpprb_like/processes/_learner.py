@@ -20,18 +20,20 @@ from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
+from cpprb_like._rows.draw_counts import DrawCounts
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec, ModelledSource, if_prioritized
 from cpprb_like.buffers._view import View
 from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.limiters._gates import stats
 from cpprb_like.processes._draws import RowNumbers, StartsTogether
 from cpprb_like.processes._folder import Closing, FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._followers import Followers, consistently
 from cpprb_like.processes._saving import SavedLearner, copy_of
-from cpprb_like.processes._words import DRAWN, GIVEN, LATE, Words
+from cpprb_like.processes._words import GIVEN, LATE, Words
 from cpprb_like.samplers._base import Extra, Sampler
 from cpprb_like.samplers._starts import choose_rows
 from cpprb_like.samplers._uniform import Uniform
@@ -131,7 +133,11 @@ class Learner(Closing, ModelledSource):
         self._model = model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
         self._nstep = model._nstep
         self.schema = model.schema
-        self._counts = Words(folder.path, len(shards)).learners[number].data
+        nbytes = options.layout(sampler.nbytes_for).total_nbytes
+        self._sizes = {"capacity": options.size * len(shards), "bytes": nbytes * len(shards)}
+        words = Words(folder.path, len(shards))
+        self._counts = words.learners[number].data
+        self._draw_counts = DrawCounts(words.draws[number], sampler.is_uniform, len(shards))
         self._shards = self.FOLLOWED(folder.path, shards, sampler, self.rng, options, model.ring)
         self._counts[GIVEN] = self._counts[LATE] = 0
         self.ring: Followers = self._shards.group  # the rows of all shards, as those of one ring
@@ -157,7 +163,9 @@ class Learner(Closing, ModelledSource):
             arrays = check_out(out, n, specs)
         wanted = n, options, columns, arrays, self._take
         shards = self._shards
-        batch: Batch = self._at_gate(n, consistently, self.ring, shards, wanted)[1]
+        batch: Batch
+        rows, batch = self._at_gate(n, consistently, self.ring, shards, wanted)
+        self._note_draw(rows)
         if out is None or arrays is None:
             return batch
         given = {column.name for column in columns}
@@ -176,8 +184,18 @@ class Learner(Closing, ModelledSource):
                     batch = draw(*arguments)
         except NotEnoughDataError as error:
             raise shards.explained(error) from None
-        self._counts[DRAWN] += n
         return batch
+
+    def _note_draw(self, rows: RowNumbers) -> None:
+        self._draw_counts.note_of(self.ring, rows)
+
+    def _stats(self) -> dict[str, float]:
+        with self._shards.lock:
+            self._shards.follow()
+            counts = self.ring.counts() | self._draw_counts.stats()
+            found: dict[str, float] = counts | self._sizes | self.sampler.stats()
+            gate = self._shards.gate
+            return found if gate is None else found | stats(gate.counters)
 
     def consistently(self, attempt: Callable[[], tuple[RowNumbers, Found] | None]) -> Found:
         """See ``ReplayBuffer.consistently``.

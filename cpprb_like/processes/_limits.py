@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like.limiters._counters import Counters
-from cpprb_like.limiters._gates import Gate, LimiterStats, Peers, begin_balanced, stats, waits
+from cpprb_like.limiters._gates import Gate, Peers, begin_balanced, stats, waits
 from cpprb_like.limiters._policies import Backlog, MinSize, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._rate_limited import LimitedAdds, StepCounter
 from cpprb_like.processes._folder import FileLock, is_locked, is_owned, said_by
@@ -79,8 +79,8 @@ class Limits(Peers):
         self._counters.void(line)
         return Gate(self.limiter, self._counters, line, self, held)
 
-    def stats(self) -> LimiterStats:
-        """What was inserted and sampled, and for how long each side waited for the other."""
+    def stats(self) -> dict[str, float]:
+        """See ``limiters._gates.stats``."""
         self.release_dead()
         return stats(self._counters)
 

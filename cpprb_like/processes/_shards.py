@@ -302,12 +302,10 @@ def is_being_edited(shard: Path, options: RowOptions) -> bool:
     return bool(edits & 1)
 
 
-def written(shard: Path, options: RowOptions) -> int:
-    """The number of rows written to a shard since the last clear."""
-    if not (shard / f"{ROWS}.dat").exists():
-        return 0
+def header(shard: Path, options: RowOptions) -> NDArray[np.int64]:
+    """The header of a shard that exists, in its memory."""
     files = FollowedFiles(options.layout(), shard / ROWS, "r+")
-    return int(files.layout.state(files.arena)[WORD_WRITTEN])
+    return files.layout.state(files.arena)
 
 
 def mend(shard: Path, number: int, options: RowOptions) -> bool:

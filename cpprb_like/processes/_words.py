@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpprb_like._rows.draw_counts import WORDS
 from cpprb_like.limiters._counters import shape_for
 
-__all__ = ["DRAWN", "GIVEN", "LATE", "MOST_LEARNERS", "SLOTS", "Words", "mapped"]
+__all__ = ["GIVEN", "LATE", "MOST_LEARNERS", "SLOTS", "Words", "mapped"]
 
 FILE = "words"
 LINE = 8  # words of a cache line
 MOST_LEARNERS = 64
 SLOTS = 3  # slots for versions of the parameters
-GIVEN, LATE, DRAWN = range(3)  # columns of ``learners``: priorities, late priorities, items drawn
+GIVEN, LATE = range(2)  # columns of ``learners``: priorities, and late ones
 
 
 def mapped(path: Path, dtype: DTypeLike, nbytes: int = 0) -> NDArray[Any]:
@@ -34,7 +35,8 @@ def mapped(path: Path, dtype: DTypeLike, nbytes: int = 0) -> NDArray[Any]:
 def _shapes(writers: int) -> dict[str, tuple[int, ...]]:
     return {
         "limiter": shape_for(writers + MOST_LEARNERS),
-        "learners": (MOST_LEARNERS, 3),
+        "learners": (MOST_LEARNERS, 2),
+        "draws": (MOST_LEARNERS, WORDS),
         "versions": (1 + SLOTS,),
         "first_begun": (writers,),
         "first_done": (writers,),
@@ -45,7 +47,8 @@ class Words:
     """The words of a replay."""
 
     limiter: NDArray[np.int64]  # a line for each actor and each learner: see ``Counters``
-    learners: NDArray[np.int64]  # GIVEN, LATE, DRAWN of each learner; only the learner writes these
+    learners: NDArray[np.int64]  # GIVEN and LATE of each learner; only the learner writes these
+    draws: NDArray[np.int64]  # ``DrawCounts`` of each learner
     versions: NDArray[np.int64]  # newest version of the parameters, then the version in each slot
     first_begun: NDArray[np.int64]  # begun entries in the log of first priorities of each shard
     first_done: NDArray[np.int64]  # complete entries in these logs

@@ -28,7 +28,7 @@ from cpprb_like._machine.file_systems import replacing
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import DamagedError, RateLimitTimeoutError
-from cpprb_like.limiters import LimiterStats, RateLimiter
+from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Member
 from cpprb_like.processes._folder import Closing, check_name, remove_stale
 from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
@@ -303,9 +303,9 @@ class ClusterReplay(Closing):
                 found += [(host.number, one) for one in host.call("members", timeout=10.0)]
         return found
 
-    def stats(self) -> LimiterStats:
+    def stats(self) -> dict[str, float]:
         """Rows inserted and items drawn in all, and how long each side waited for the other."""
-        found: LimiterStats = call(self._ledger, "stats", timeout=60.0)
+        found: dict[str, float] = call(self._ledger, "stats", timeout=60.0)
         return found
 
     def losses(self) -> list[Loss]:

@@ -26,7 +26,6 @@ from cpprb_like.checkpoint import states
 from cpprb_like.errors import DamagedError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Member, SharedReplay
-from cpprb_like.processes._shards import written
 from cpprb_like.ray._blocks import Block, unpack
 from cpprb_like.ray._calls import call
 from cpprb_like.ray._credit import GIVEN, WANTED, HostReplay
@@ -223,7 +222,7 @@ class ShardHost:
     def about(self) -> About:
         """Where the host is, and how much was written."""
         replay = self._replay
-        counts = tuple(written(shard, replay._options) for shard in replay._shards())
+        counts = replay._adds()
         node = ray.get_runtime_context().get_node_id()
         return About(
             self._plan.number,

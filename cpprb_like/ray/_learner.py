@@ -602,7 +602,7 @@ class ClusterLearner(Closing, ModelledSource):
 
     # ------------------------------------------------------------------ state
 
-    def stats(self) -> dict[str, float]:
+    def _stats(self) -> dict[str, float]:
         """What the learner knows of itself.
 
         ``draws``; ``updates`` and ``late_updates``; ``age_of_masses`` and ``age_of_batch`` in
@@ -662,6 +662,9 @@ class ClusterView(ModelledSource):
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows: see ``ClusterLearner.update_priorities``."""
         self.buffer.update_priorities(indexes, priorities)
+
+    def _stats(self) -> dict[str, float]:
+        return self.buffer.stats()
 
     def _check_epoch(self) -> None:
         self.buffer._check_epoch()

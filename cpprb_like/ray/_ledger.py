@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from cpprb_like.limiters import LimiterStats, RateLimiter
+from cpprb_like.limiters import RateLimiter
 from cpprb_like.ray._hosts import About, Loss
 
 __all__ = ["Ledger"]
@@ -141,9 +141,17 @@ class Ledger:
         self._waits[kind] += 1
         self._waited[kind] += seconds
 
-    def stats(self) -> LimiterStats:
+    def stats(self) -> dict[str, float]:
         """See ``ClusterReplay.stats``."""
-        return LimiterStats(self.inserts, self._samples, self.rows, *self._waits, *self._waited)
+        return {
+            "inserts": self.inserts,
+            "samples": self._samples,
+            "rows": self.rows,
+            "waits_for_inserts": self._waits[0],
+            "waits_for_samples": self._waits[1],
+            "seconds_waiting_for_inserts": self._waited[0],
+            "seconds_waiting_for_samples": self._waited[1],
+        }
 
     def why(self) -> str:
         """What is waited for, for messages."""

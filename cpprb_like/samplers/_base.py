@@ -42,6 +42,10 @@ class Sampler:
         rows: a class attribute, False.
     maps_rows : bool
         Whether ``open_in_file`` keeps that in the file: a class attribute, False.
+    is_uniform : bool
+        Whether each draw gives all rows the same probability: a class attribute, False. A subclass
+        does not inherit it. ``stats`` then has the expected share of rows never drawn, and no mark
+        for each row.
     has_priorities : bool
         Whether rows have priorities, with the methods of ``PrioritySampler``, which is the base
         class of such samplers: a class attribute, False.
@@ -79,6 +83,7 @@ class Sampler:
 
     keeps_rows: ClassVar[bool] = False
     maps_rows: ClassVar[bool] = False
+    is_uniform: ClassVar[bool] = False
     has_priorities: ClassVar[bool] = False
 
     @property
@@ -231,6 +236,10 @@ class Sampler:
         They are what was given, up to rounding.
         """
         return None
+
+    def stats(self) -> dict[str, float]:
+        """Entries of its own for ``stats`` of the source: numbers by name, none by default."""
+        return {}
 
     def check_rows(self, ring: Ring, slots: Slots) -> None:
         """Raise ``AssertionError`` unless its state by row is sound: part of ``rb.check()``.

@@ -482,6 +482,10 @@ class ByPriority(PrioritySampler):
         """See ``Sampler.row_weights``."""
         return self.rows.get(slots)
 
+    def stats(self) -> dict[str, float]:
+        """See ``Sampler.stats``: priorities that were given, and those whose rows were gone."""
+        return {"updates": self.rows.given, "late_updates": self.rows.late}
+
     def check_rows(self, ring: Ring, slots: Slots) -> None:
         """See ``Sampler.check_rows``: checks weights, their sums, and ranks."""
         _check_weights(self.rows, ring.capacity, slots)

@@ -21,6 +21,8 @@ cdef class RowWeights(DerivedState):
     cdef readonly float64_t first    # weight of new rows before any weight was set
     cdef float64_t newest_weight     # weight of new rows: the greatest so far
     cdef float64_t greatest_priority  # greatest priority so far
+    cdef readonly int64_t given      # priorities passed to ``update``
+    cdef readonly int64_t late       # those whose rows were gone
     cdef int64_t drawn               # ``written`` of the ring at the last draw
     # Weights of rows whose n-step window is incomplete: row ids, -1 for a free place, and weights (with
     # ranks, their priorities, as in ``newest_weight``); ``ring.lookahead`` places for each stream.

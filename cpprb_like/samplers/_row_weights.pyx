@@ -478,7 +478,7 @@ cdef class RowWeights(DerivedState):
 
         ``indexes`` are public slots or, if ``as_handles``, handles too. With ``as_handles`` rows that are
         gone, and slots that were overwritten since the last draw, are skipped. Raises ``IndexError`` for
-        a slot that holds no step. Returns the number of rows that are skipped.
+        a slot that holds no step.
         """
         cdef intp_t k, n = cnp.PyArray_DIM(indexes, 0), count
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
@@ -500,7 +500,8 @@ cdef class RowWeights(DerivedState):
             self.c_set(slots, values, given, count)
         if count < 0:
             c_refuse(self.ring, indexes[-1 - count], -1 - count)
-        return n - count
+        self.given += n
+        self.late += n - count
 
     cdef void c_set(
         self, intp_t* slots, const float64_t* priorities, float64_t* weights, intp_t n

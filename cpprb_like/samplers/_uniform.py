@@ -19,6 +19,8 @@ class Uniform(Sampler):
     With or without replacement. Cost: proportional to the batch size.
     """
 
+    is_uniform = True
+
     def draw(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
@@ -41,6 +43,8 @@ class LegacyUniform(Sampler):
     For programs that must reproduce old runs bit by bit: after the same ``np.random.seed`` it draws
     the slots that cpprb draws. It ignores the buffer's own generator.
     """
+
+    is_uniform = True
 
     def draw(
         self,

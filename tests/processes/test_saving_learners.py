@@ -162,7 +162,7 @@ def test_a_view_and_a_limiter(tmp_path: Path) -> None:
             views = [one.view(Sequences(4)) for one in (learner, other)]
             one, two = (view.sample(6) for view in views)
             assert_equal([one], [two])
-            assert again.stats().samples > 0
+            assert again.stats()["samples"] > 0
 
 
 @pytest.mark.parametrize("case", ["plain", "n-step", "chained"])

@@ -1,0 +1,40 @@
+"""Attributes and C signatures of ``DrawCounts`` and ``Undrawn``."""
+
+from numpy cimport ndarray
+
+from cpprb_like._core cimport Ring
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint64_t
+
+
+cdef enum:
+    BLOCKS = 64                      # runs of rows of which the expected share is known
+
+
+cdef class Undrawn:
+    cdef readonly Ring ring
+    cdef ndarray marks               # a bit for each slot, set when its row is drawn; None: expected share
+    cdef intp_t n_words              # words of ``marks``
+    cdef int64_t seen                # rows written at the last ``c_sync``
+    cdef int64_t clears
+    cdef double survival             # probability that a row of the first block was never drawn
+    cdef double[BLOCKS + 1] born     # ``survival`` when the first row of each block was written
+    cdef intp_t block                # rows of a block
+
+    cdef void c_sync(self) noexcept
+    cdef void c_unmark(self, int64_t first, int64_t stop) noexcept
+    cdef void c_mark(self, const intp_t* slots, intp_t n, int shift) noexcept
+    cdef void c_thin(self, double draws) noexcept
+    cdef double c_share(self) noexcept
+
+
+cdef class DrawCounts:
+    cdef readonly ndarray memory     # int64 words, which other processes may read
+    cdef int64_t* words
+    cdef bint is_uniform
+    cdef readonly list undrawn       # ``Undrawn`` of each ring, or None
+
+    cdef void c_count(self, int64_t age, intp_t n) noexcept
+    cdef int c_note(self, Ring ring, ndarray slots) except -1
+    cdef int64_t c_share(self) noexcept
+    cdef Undrawn c_undrawn(self, intp_t number, Ring ring)
+    cdef dict c_stats(self)
