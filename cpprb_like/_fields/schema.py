@@ -62,6 +62,7 @@ RECORD_FIELD_NBYTES = 128  # each wider field has a block outside of the record
 BLOCK_ALIGNMENT = 64
 CACHE_LINE = 64
 IDENTITY_NBYTES = 64
+IDENTITY = b"cpprb_like ring, version 5"  # first bytes of the file of a buffer
 MOST = 2**55  # most rows, or length of an axis: sums of several fit into 64 bits
 
 
@@ -604,7 +605,7 @@ class Layout:
             )
         )
         digest = hashlib.sha256(description.encode()).digest()
-        return b"cpprb_like ring, version 4".ljust(IDENTITY_NBYTES - len(digest)) + digest
+        return IDENTITY.ljust(IDENTITY_NBYTES - len(digest)) + digest
 
     def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
         """A table of the fields and their bytes.

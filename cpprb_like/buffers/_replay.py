@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
     from cpprb_like._files import file_maps
     from cpprb_like.buffers._episodes import Episodes
+    from cpprb_like.buffers._explain import Explanation
     from cpprb_like.buffers._view import View
     from cpprb_like.checkpoint._options import Target
     from cpprb_like.checkpoint._ring_reader import RingReader
@@ -573,6 +574,10 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         from cpprb_like.buffers._view import View  # noqa: PLC0415 (on demand)
 
         return View(self, layers)
+
+    def explain(self, index: int) -> Explanation:
+        """What a row is, and why it can or cannot be drawn: see ``View.explain``."""
+        return self.view().explain(index)
 
     # ------------------------------------------------------------------ priorities
 

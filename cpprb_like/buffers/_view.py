@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,9 @@ from cpprb_like.buffers._source import (
 )
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.views._layer import Layer, check_layers
+
+if TYPE_CHECKING:
+    from cpprb_like.buffers._explain import Explanation
 
 __all__ = ["View"]
 
@@ -143,7 +146,70 @@ class View(Source):
             batch: Batch = self.buffer.consistently(one.attempt)
             if not one.revisions or one.write(batch):
                 self.draws += 1
+                if n is not None:
+                    self._note_draw(one.slots)
                 return batch
+
+    def explain(self, index: int) -> Explanation:
+        """What a row is, what a draw reads of it, and why it can or cannot be drawn.
+
+        Parameters
+        ----------
+        index : int
+            One of ``batch["indexes"]``, or a slot; -1 is the newest row, -2 the one before.
+
+        Returns
+        -------
+        Explanation
+            A dict, which ``print`` shows line by line: ``row``, its number since the last clear;
+            ``slot``; ``index``, which names it for good; ``environment``; ``age``, rows added
+            since; ``episode``, its rows in the buffer; ``step_of_episode``, rows of it before;
+            ``end``; ``reads``, the rows that a draw reads and for what; ``priority``, ``weight``
+            and ``probability`` where they are known; ``can_be_drawn``; and ``reasons``. Of a row
+            that is gone only the index and the reason.
+
+        Raises
+        ------
+        TypeError, IndexError
+            ``index`` is no integer, or names no row.
+
+        Notes
+        -----
+        Cost: some 100 microseconds, and a look at all weights with priorities.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> from cpprb_like.views import Sequences
+        >>> rb = ReplayBuffer(100, {"x": {"shape": ()}, "done": {"shape": ()}}, seed=0)
+        >>> rb.add(x=range(10), done=[0, 0, 0, 1] + [0] * 6)
+        0
+        >>> rb.view(Sequences(4)).explain(8)["reasons"]
+        ['the view needs 3 rows behind it; 1 follow so far']
+        >>> print(rb.explain(2))
+        row              2
+        slot             2
+        index            102
+        environment      0
+        age              7
+        episode          rows 0 to 3
+        step of episode  2
+        end              terminated 1 rows later
+        reads            its own values: row 2
+        probability      0.1
+        can be drawn     True
+        reasons          all rows that are read of it are there
+        """
+        from cpprb_like.buffers._explain import explain  # noqa: PLC0415 (on demand)
+
+        return explain(self._now, index)
+
+    def _note_draw(self, slots: Slots) -> None:
+        self.buffer._note_draw(slots)
+
+    def _stats(self) -> dict[str, float]:
+        found: dict[str, float] = self.buffer.stats()
+        return found
 
     def read_at(self, slots: Slots, fields: str | Iterable[str] | None) -> Batch | None:
         """What the layers make of rows that the caller chose, each of which can be drawn.

@@ -1,4 +1,4 @@
-"""The command line: ``cpprb_like inspect, report, verify, convert, copy``.
+"""The command line: ``cpprb_like inspect, report, verify, convert, copy, top``.
 
 ``main`` is the entry point. It needs the package click, and names it in an error otherwise. What
 ``inspect`` and ``report`` find is plain values (``_inspect``), printed as JSON or as text.

@@ -1,11 +1,12 @@
-"""The commands ``inspect``, ``report``, ``verify``, ``convert`` and ``copy``, and their errors."""
+"""The commands ``inspect``, ``report``, ``verify``, ``convert``, ``copy`` and ``top``."""
 
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +279,44 @@ def copy(
 def _expect_none(folder: Path) -> None:
     if checkpoint.states(folder):
         raise FileExistsError(f"{folder}: there is a checkpoint already")
+
+
+@commands.command()
+@click.argument("name", metavar="NAME_OR_PREFIX")
+@click.option("--once", is_flag=True, help="Look once, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document for each look.")
+@click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, metavar="S")
+def top(name: str, once: bool, as_json: bool, every: float) -> None:
+    """Watch a shared replay of a running job, or a buffer in files (mmap_prefix).
+
+    Shows counts, rates and members, every S seconds until Ctrl-C, or until the replay ends.
+    """
+    try:
+        from cpprb_like.cli import _top  # noqa: PLC0415 (it imports rich)
+    except ImportError as error:
+        raise click.ClickException(
+            f"top needs rich: pip install 'cpprb_like[cli]' ({error})"
+        ) from error
+    from rich.console import Console  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
+
+    now = _top.look(name)
+    with ExitStack() as stack:
+        live = None if once or as_json else stack.enter_context(Live(_top.shown(now)))
+        while True:
+            if as_json:
+                click.echo(json.dumps(now))
+            elif live is None:
+                Console().print(_top.shown(now))
+            else:
+                live.update(_top.shown(now), refresh=True)
+            if once:
+                return
+            time.sleep(every)
+            before = now
+            try:
+                now = _top.look(name)
+            except FileNotFoundError:
+                click.echo(f"{name} has ended", err=True)
+                return
+            now["rates"] = _top.rates(before, now)

@@ -44,6 +44,7 @@ PACKAGES = {
     "pyright": "pyright",
     "ray": "Ray, with RLlib,",
     "resource": "resource, which is of Unix,",
+    "rich": "rich",
     "stable_baselines3": "Stable-Baselines3",
     "tensordict": "tensordict",
     "tensorflow": "TensorFlow",

@@ -1,0 +1,169 @@
+"""``explain``: what a row is, what a draw reads of it, and why it can or cannot be drawn.
+
+Not here: measures over all rows (``report``), and counts of draws (``_rows.draw_counts``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._core import FLAG_ABSENT
+from cpprb_like._rows.row_handles import find_rows, handles
+from cpprb_like.buffers._reading import Opened
+
+__all__ = ["Explanation", "explain"]
+
+FAR = 10_000  # most rows of an episode that are looked at on each side
+TERMINATED, TRUNCATED, ENDED = 2, 4, 1  # flags of ``Ring.windows``
+
+
+class Explanation(dict[str, Any]):
+    """What ``explain`` found: a dict, which prints as a line for each entry."""
+
+    def __str__(self) -> str:
+        width = max(map(len, self))
+        lines = []
+        for name, value in self.items():
+            shown = f"{value:.6g}" if isinstance(value, float) else value
+            shown = "; ".join(value) if isinstance(value, list) else shown
+            lines.append(f"{name.replace('_', ' ').ljust(width)}  {shown}")
+        return "\n".join(lines)
+
+
+def explain(now: Opened, index: object) -> Explanation:
+    """See ``View.explain``; ``now`` are the layers of the source over the rows."""
+    number = as_int("index", index)
+    found: Explanation = now.buffer.consistently(lambda: _attempt(now, number, index))
+    return found
+
+
+def _attempt(now: Opened, number: int, index: object) -> tuple[NDArray[np.intp], Explanation]:
+    ring = now.ring
+    if -min(ring.written, ring.capacity) <= number < 0:  # by age
+        number += ring.handle_base + ring.span + ring.written
+    indexes = np.array([number])
+    if 0 <= number < ring.public_stored:
+        slots = ring.slots_of(indexes.astype(np.intp))
+    elif number >= ring.span:
+        slots, _ = find_rows(ring, indexes)
+    else:
+        raise IndexError(
+            f"index: expected a slot from 0 to {ring.public_stored - 1}, or an index of a batch, "
+            f"got {index!r}"
+        )
+    if not len(slots) or slots[0] < 0:
+        reason = "the row is gone: a later row was written over it, or the buffer was cleared"
+        return slots[:0], Explanation(index=number, can_be_drawn=False, reasons=[reason])
+    return slots, _explain(now, slots)
+
+
+def _explain(now: Opened, slots: NDArray[np.intp]) -> Explanation:
+    ring, sampler = now.ring, now.sampler
+    row = int(ring.row_ids(slots)[0])
+    is_absent = bool(ring.flags_at(slots)[0] & FLAG_ABSENT)
+    found = Explanation(
+        row=row,
+        slot=int(ring.public_slots(slots)[0]),
+        index=int(handles(ring, slots)[0]),
+        environment=row % ring.n_envs,
+        age=ring.written - 1 - row,
+    )
+    reasons = []
+    if is_absent:
+        reasons.append("it is absent: its environment had no step then, or it was deleted")
+    else:
+        far = min(FAR, ring.capacity // ring.n_envs - 1)
+        around, counts, ends = ring.windows(slots, far, far)
+        before, after = counts[0].tolist()
+        ids = ring.row_ids(around[0, far - before : far + after + 1])
+        found["episode"] = _rows(ids) + (", and more" if max(before, after) == FAR else "")
+        found["step_of_episode"] = before
+        found["end"] = _end(int(ends[0]), int(after))
+        found["reads"] = _reads(now, ids, before)
+        reasons += _why_not(now, slots, after, ended=bool(ends[0] & ENDED))
+    weights, priorities = sampler.row_weights(slots), sampler.row_priorities(slots)
+    if priorities is not None:
+        found["priority"] = float(priorities[0])
+    if weights is not None:
+        every = sampler.row_weights(ring.present_slots())
+        total = 0.0 if every is None else float(every.sum())
+        found["weight"] = float(weights[0])
+        found["probability"] = float(weights[0]) / total if total and not is_absent else 0.0
+        if weights[0] == 0 and not reasons:
+            reasons.append("its priority is 0")
+    elif sampler.is_uniform and len(ring) and not is_absent:
+        among = len(ring) if now.starts is None else now.starts.count
+        found["probability"] = 0.0 if reasons or not among else 1 / among
+    found["can_be_drawn"] = not reasons
+    found["reasons"] = reasons or ["all rows that are read of it are there"]
+    return found
+
+
+def _rows(ids: NDArray[np.int64]) -> str:
+    first, last = int(ids[0]), int(ids[-1])
+    return f"row {first}" if first == last else f"rows {first} to {last}"
+
+
+def _end(flags: int, after: int) -> str:
+    """The end of the episode, as far as it is in the buffer."""
+    if not flags & ENDED:
+        return f"open: {after} rows follow so far"
+    how = " and ".join(
+        name for bit, name in ((TERMINATED, "terminated"), (TRUNCATED, "truncated")) if flags & bit
+    )
+    return f"{how or 'ended'} {after} rows later" if after else f"{how or 'ended'} by this row"
+
+
+def _reads(now: Opened, ids: NDArray[np.int64], place: int) -> list[str]:
+    """The rows that a draw reads, by purpose."""
+    ring = now.ring
+    found = [f"its own values: row {ids[place]}"]
+    for name, source in now.buffer.schema.next_of:
+        following = ids[place] + ring.n_envs
+        where = f"{source} of row {following}, or a value kept beside the rows where it differs"
+        found.append(f"{name}: {where}")
+    if now.nstep is not None and now.most > 1:
+        window = ids[place : place + now.most]
+        found.append(f"{now.most}-step returns: {_rows(window)}")
+    if now.items is not None:
+        item = ids[place : place + now.items.rows]
+        found.append(f"sequence of {now.items.rows}: {_rows(item)}, then padding if it is shorter")
+    for part in now.parts:
+        before, after = part.around
+        if before or after:
+            window = ids[max(0, place - before) : place + after + 1]
+            found.append(f"{part.name}: {_rows(window)}")
+        if part.revises and not part.fills:
+            found.append(f"{part.name}: further rows of its episode, drawn at random")
+    return found
+
+
+def _why_not(now: Opened, slots: NDArray[np.intp], after: int, *, ended: bool) -> list[str]:
+    """The reasons why a row that is there cannot be drawn."""
+    ring = now.ring
+    if ring.absent_at(slots)[0]:
+        if ring.lookahead and not ended and after < ring.lookahead:
+            n = ring.lookahead
+            return [f"its {n + 1}-step window is incomplete: {after} of {n} rows follow so far"]
+        return ["it is left out: one of the oldest rows, beyond the capacity"]
+    if now.starts is None or now.starts.tell(slots)[0] == 1:
+        return []
+    items, reasons = now.items, []
+    wanted = max(now.most - 1, now.after) + (0 if items is None else items.rows - 1)
+    if not ended and after < wanted:
+        reasons.append(f"the view needs {wanted} rows behind it; {after} follow so far")
+    elif items is not None and after + 1 < items.least:
+        reasons.append(
+            f"sequences have at least {items.least} rows; {after + 1} are left from here"
+        )
+    elif items is not None and items.stride > 1:
+        reasons.append(f"sequences start at each {items.stride}th row of an episode")
+    if now.conditions:
+        reasons.append("a condition of the view may be false for it")
+    if now.before:
+        reasons.append(f"of the {now.before} rows before it some may have been written over")
+    return reasons or ["the view does not start there"]
