@@ -232,7 +232,8 @@ class Learner(Closing, ModelledSource):
                 shards.follow()  # all rows of the copy are known then
                 if shards.weights is not None:
                     rows = self.ring.name(number, np.arange(copied.ring.capacity))
-                    copied.sampler = KnownWeights(shards.weights.get(rows))
+                    kind = type(type(self.sampler).__name__, (KnownWeights,), {})  # as it is told
+                    copied.sampler = kind(shards.weights.get(rows))
             yield path.name, copied, None
 
     def _check_epoch(self) -> None:

@@ -25,6 +25,7 @@ color:var(--ink);background:var(--page);font:15px/1.45 system-ui,sans-serif;padd
 & .soft,& small{color:var(--soft)}
 & .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(320px,100%),1fr));gap:12px;
 margin:12px 0}
+& .wide{grid-template-columns:repeat(auto-fill,minmax(min(440px,100%),1fr))}
 & .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:12px;
 margin:12px 0}
 & .card{background:var(--card);border:1px solid var(--edge);border-radius:8px;padding:12px;
@@ -106,8 +107,9 @@ def _body(
             yield from _findings(buffer["findings"])
         else:
             yield '<section class="card">There are no rows yet.</section>'
-        yield '<div class="cards">'
-        for heading, chart, note in _charts(buffer):
+        charts = list(_charts(buffer))
+        yield f'<div class="cards{" wide" if len(charts) in (2, 4) else ""}">'
+        for heading, chart, note in charts:
             yield f'<section class="card"><h3>{heading}</h3>{chart}<small>{note}</small></section>'
         yield "</div>"
         yield from _fields(buffer)
