@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,8 +97,7 @@ def describe(
     ``about`` are further values of the description, such as the path of the data set that was read.
     """
     document = {"kind": "buffer", "class": type(source).__name__, **(about or {})}
-    stats: Any = getattr(source, "stats", dict)()
-    document |= {"stats": dict(stats) if isinstance(stats, Mapping) else asdict(stats)}
+    document["stats"] = source.stats()
     pictures: dict[str, list[Picture]] = {}
     buffers = []
     with _shown(progress) as shown:

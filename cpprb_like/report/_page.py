@@ -102,7 +102,7 @@ def _body(
         if buffer["path"]:
             yield f"<h2><code>{html.escape(text.clean(buffer['path']))}</code></h2>"
         yield f'<p class="soft">{html.escape(text.clean(", ".join(_options(buffer))))}</p>'
-        yield from _tiles(buffer)
+        yield from _tiles(buffer, document.get("stats", {}))
         if buffer["rows"]:
             yield from _findings(buffer["findings"])
         else:
@@ -141,7 +141,7 @@ def _options(buffer: dict[str, Any]) -> Iterator[str]:
             yield f"{name.replace('_', ' ')} {', '.join(buffer[name])}"
 
 
-def _tiles(buffer: dict[str, Any]) -> Iterator[str]:
+def _tiles(buffer: dict[str, Any], stats: Mapping[str, float]) -> Iterator[str]:
     episodes, returns, ages = buffer["episodes"], buffer["returns"], buffer["ages"]
     length = episodes["length"] or {}
     tiles = [
@@ -152,6 +152,9 @@ def _tiles(buffer: dict[str, Any]) -> Iterator[str]:
         ("return, mean", number((returns or {}).get("mean")), _span(returns or {})),
         ("age, mean", number((ages or {}).get("mean")), "steps since added"),
     ]
+    of_draws = ".".join(filter(None, (buffer["path"], "age_at_draw_p50")))
+    if of_draws in stats:
+        tiles.append(("age at the draw", number(stats[of_draws]), "rows added since, median"))
     if priorities := buffer["priorities"]:
         size = priorities["effective_sample_size"]
         tiles.append(("effective rows", number(size), "by priority"))
