@@ -3,64 +3,34 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from local_ray import local_ray, ray
+from cluster_cases import (
+    ELSEWHERE,
+    FIELDS,
+    UNEVEN,
+    cluster,
+    filled,
+    flush,
+    pid_of,
+    steps,
+    until,
+    wipe,
+)
+from local_ray import ray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.errors import NotEnoughDataError, RateLimitTimeoutError
 from cpprb_like.limiters import MinSize, SampleToInsertRatio
-from cpprb_like.processes import Actor, SharedReplay
+from cpprb_like.processes import Actor
 from cpprb_like.ray import ClusterActor, ClusterReplay
 from cpprb_like.samplers import Prioritized, RankBased, Uniform
 from cpprb_like.views import FrameStacks, NStep, Sequences
-
-FIELDS: dict[str, Any] = {
-    "id": {"shape": (), "dtype": np.int64},
-    "obs": {"shape": 3},
-    "rew": {"shape": ()},
-    "done": {"shape": (), "dtype": bool},
-}
-ELSEWHERE = "elsewhere"
-
-
-def steps(first: int, n: int) -> dict[str, Any]:
-    """Steps whose values follow from their number, in episodes of ten."""
-    ids = np.arange(first, first + n)
-    return {
-        "id": ids,
-        "obs": (ids[:, None] + [0.0, 0.25, 0.5]).astype(np.float32),
-        "rew": (ids % 7).astype(np.float32),
-        "done": ids % 10 == 9,
-    }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray() -> Iterator[None]:
-    with local_ray():
-        yield
-
-
-@pytest.fixture(params=["here", ELSEWHERE])
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether this process is on the node of the hosts, or asks them by calls of Ray."""
-    if request.param == ELSEWHERE:
-        monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
-    return str(request.param)
-
-
-def cluster(hosts: int = 1, capacity: int | None = None, **options: Any) -> ClusterReplay:
-    """A cluster with some hosts, all on this node."""
-    given: dict[str, Any] = {"env_dict": FIELDS, "writers": 2} | options
-    fields = given.pop("env_dict")
-    return ClusterReplay(capacity or 1000 * hosts, fields, hosts=hosts, **given)
 
 
 def test_an_actor_adds_and_a_learner_draws(where: str) -> None:
@@ -80,28 +50,6 @@ def test_an_actor_adds_and_a_learner_draws(where: str) -> None:
                     assert values.flags.writeable
                     assert values.ctypes.data % 64 == 0
         until(lambda: replay.stats()["inserts"] == 100)
-
-
-def until(look: Any, seconds: float = 20.0) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not look():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
-
-
-UNEVEN = {1: [90], 3: [10, 80, 30], 7: [1, 50, 7, 20, 5, 30, 9]}
-
-
-def filled(counts: list[int]) -> ClusterReplay:
-    """A cluster whose hosts have so many rows each."""
-    replay = cluster(len(counts))
-    first = 0
-    for number, count in enumerate(counts):
-        with ClusterActor(replay.hosts[number], replay._options, 20.0, None) as actor:
-            actor.add(**steps(first, count))
-        first += count
-    return replay
 
 
 @pytest.mark.parametrize("hosts", UNEVEN)
@@ -223,12 +171,6 @@ def add_each(actor: Any, n: int) -> None:
         actor.add(**{name: values[0] for name, values in steps(k, 1).items()})
 
 
-def flush(actor: Any) -> None:
-    """Have all steps be in the replay."""
-    if isinstance(actor, ClusterActor):
-        actor.flush()
-
-
 def test_first_priorities_come_with_their_rows(where: str) -> None:
     """As those that actors of Ape-X compute."""
     with cluster() as replay:
@@ -276,11 +218,6 @@ def test_a_host_that_is_killed_comes_back_with_its_rows(where: str) -> None:
         assert replay.losses() == []
 
 
-def pid_of(host: Any) -> int:
-    """The process of a host."""
-    return int(host.call("pid", timeout=30.0))
-
-
 def test_a_node_that_is_gone_goes_on_from_its_checkpoint(tmp_path: Path, where: str) -> None:
     """What was written since is reported as lost, in rows and seconds."""
     with cluster(checkpoints=tmp_path, checkpoint_seconds=0.3) as replay:
@@ -300,13 +237,6 @@ def test_a_node_that_is_gone_goes_on_from_its_checkpoint(tmp_path: Path, where: 
         (loss,) = replay.losses()
         assert loss.rows == 150 - len(learner)
         assert 0 <= loss.seconds < 60
-
-
-def wipe(replay: ClusterReplay, about: Any) -> None:
-    """Have a host lose its memory, as if its node had died."""
-    pid = pid_of(replay.hosts[about.number])
-    shutil.rmtree(Path(about.base) / about.replay)
-    os.kill(pid, signal.SIGKILL)
 
 
 def test_a_save_is_one_commit_and_a_cluster_is_loaded_from_it(tmp_path: Path, where: str) -> None:
@@ -430,13 +360,3 @@ def test_images_travel_as_they_are_stored(where: str) -> None:
             for row, number in enumerate(batch["id"].tolist()):
                 for name in fields:
                     np.testing.assert_array_equal(batch[name][row], known[number][name])
-
-
-@pytest.fixture(autouse=True)
-def _no_cluster_is_left() -> Iterator[None]:
-    base = Path(os.environ["CPPRB_LIKE_SHARED_MEMORY"])  # of these tests alone: see conftest.py
-    yield
-    if list(base.glob("*/cluster-*")):  # of a host that was killed: the next replay removes it
-        time.sleep(2.0)
-        SharedReplay(1, FIELDS, writers=1).close()
-    until(lambda: not list(base.glob("*/cluster-*")), 30.0)

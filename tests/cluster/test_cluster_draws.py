@@ -1,0 +1,223 @@
+"""Draws from several hosts are those of one buffer, also beside writers and through any layer."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_cases import FIELDS, cluster, fill, steps
+from local_ray import ray
+from numpy.typing import NDArray
+from own_layers import ReturnsToGo
+
+from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.ray import ClusterActor, ClusterReplay
+from cpprb_like.samplers import Prioritized, Uniform
+from cpprb_like.views import Hindsight, NStep, Sequences
+
+OLD = {1: [3000], 3: [200, 2500, 700], 7: [50, 900, 150, 600, 100, 1000, 250]}  # rows of each host
+BINS = 120
+BATCHES, BATCH = 80, 250
+
+
+@contextmanager
+def writers(replay: ClusterReplay) -> Iterator[None]:
+    """Threads that add to every host until the block ends, to the last ones faster."""
+    done = threading.Event()
+    failed: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            with ClusterActor(replay.hosts[number], replay._options, 20.0, None) as actor:
+                first = (number + 1) * 1_000_000
+                while not done.wait(0.03):
+                    new = steps(first, 2 + number)
+                    actor.add(**new, priorities=1.0 + new["rew"])
+                    actor.flush()
+                    first += len(new["id"])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(k,)) for k in range(len(replay.hosts))]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+
+
+def chi_square(drawn: NDArray[Any], expected: NDArray[Any]) -> None:
+    """Drawn numbers of rows have this distribution: both by bins of rows."""
+    edges = np.linspace(0, len(drawn), BINS + 1).astype(int)[:-1]
+    observed = np.add.reduceat(drawn, edges)
+    wanted = np.add.reduceat(expected, edges) * drawn.sum()
+    chi = ((observed - wanted) ** 2 / wanted).sum()
+    freedom = len(edges) - 1
+    assert chi < freedom + 6 * np.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("hosts", OLD)
+def test_draws_beside_writers_are_those_of_one_buffer(where: str, hosts: int) -> None:
+    """Of the rows that were there before: their shares of each other do not change.
+
+    Their importance-sampling weights do not change either, as the least priority of all is theirs.
+    """
+    counts, n = OLD[hosts], sum(OLD[hosts])
+    priorities = 0.1 + np.random.default_rng(1).random(n) * 3
+    one = PrioritizedReplayBuffer(n, FIELDS, seed=2)
+    one.add(**steps(0, n), priorities=priorities)
+    alone = one.sample(n, replace=False)
+    weights = np.empty(n)
+    weights[alone["id"]] = alone["weights"]
+    powers = (priorities + 1e-4) ** 0.6
+    with cluster(hosts, 20_000 * hosts) as replay:
+        first = 0
+        for number, count in enumerate(counts):
+            given = {"priorities": priorities[first : first + count]}
+            fill(replay, number, steps(first, count) | given)
+            first += count
+        with writers(replay):
+            for kind, expected in [(Uniform, np.ones(n)), (Prioritized, powers)]:
+                with replay.learner(kind(), seed=1, ahead=0) as learner:
+                    batches = beside_writers(learner)
+                drawn = np.concatenate([batch["id"] for batch in batches])
+                old = drawn < n
+                chi_square(np.bincount(drawn[old], minlength=n), expected / expected.sum())
+                if kind is Prioritized:
+                    found = np.concatenate([batch["weights"] for batch in batches])[old]
+                    np.testing.assert_allclose(found, weights[drawn[old]], rtol=0.02)
+
+
+def beside_writers(learner: Any) -> list[dict[str, Any]]:
+    """So many batches that rows of all moments are in them."""
+    batches: list[dict[str, Any]] = []
+    new = 0
+    while len(batches) < BATCHES or new < 100:
+        batches.append(learner.sample(BATCH))
+        new += int((batches[-1]["id"] >= 1_000_000).sum())
+        time.sleep(0.002)
+    return batches
+
+
+GOALS: dict[str, Any] = FIELDS | {
+    "achieved_goal": {"shape": 2},
+    "next_achieved_goal": {"shape": 2},
+    "desired_goal": {"shape": 2},
+}
+
+
+def with_goals(first: int, n: int) -> dict[str, Any]:
+    """Steps whose achieved goal is their number."""
+    ids = np.arange(first, first + n, dtype=np.float32)[:, None]
+    return steps(first, n) | {
+        "achieved_goal": ids + np.array([0.0, 0.5]),
+        "next_achieved_goal": ids + np.array([1.0, 1.5]),
+        "desired_goal": np.full((n, 2), -1.0),
+    }
+
+
+def reward(achieved: Any, goal: Any, rows: Any) -> Any:
+    """0 where the goal was reached, less by the distance."""
+    return -np.abs(achieved - goal).sum(axis=-1) - 0.25 * (np.asarray(rows["id"]) % 2)
+
+
+LAYERS: dict[str, list[Any]] = {
+    "alone": [],
+    "n-step": [NStep(3, gamma=0.5, rew="rew")],
+    "sequences": [Sequences(4)],
+}
+
+
+@pytest.mark.usefixtures("_by_value")
+def test_goals_are_those_of_one_buffer(where: str) -> None:
+    """Each row gets the same goals and rewards, each goal as often; also beside other layers."""
+    counts, n = [40, 20, 60], 120
+    one = ReplayBuffer(n, GOALS, seed=0)
+    one.add(**with_goals(0, n))
+    strategies: list[Any] = ["future", "final", "episode"]
+    with cluster(3, env_dict=GOALS) as replay:
+        for number, first in enumerate(np.cumsum([0, *counts[:-1]]).tolist()):
+            fill(replay, number, with_goals(first, counts[number]))
+        with replay.learner(seed=0) as learner:
+            for strategy, (name, layers) in itertools.product(strategies, LAYERS.items()):
+                her = Hindsight(reward, strategy=strategy, relabel_ratio=0.75, relabelled=True)
+                ours, theirs = seen(learner.view(*layers, her)), seen(one.view(*layers, her))
+                for key in ours.keys() | theirs.keys():
+                    compare(ours.get(key), theirs.get(key), f"{strategy}, {name}, {key}")
+
+
+def compare(ours: Any, theirs: Any, what: str) -> None:
+    """An item and how often it was drawn; each is drawn 25 times or more."""
+    assert ours is not None, f"{what}: {theirs[1]} times by one buffer"
+    assert theirs is not None, f"{what}: {ours[1]} times by the cluster"
+    for name, values in ours[0].items():
+        np.testing.assert_array_equal(values, theirs[0][name], err_msg=f"{what}: {name}")
+    assert abs(ours[1] - theirs[1]) < 7 * np.sqrt(ours[1] + theirs[1]), what
+
+
+def seen(view: Any) -> dict[Any, tuple[dict[str, Any], int]]:
+    """The items of a view by their first row and its goal: an item, and how often it was drawn."""
+    found: dict[Any, tuple[dict[str, Any], int]] = {}
+    for _ in range(100):
+        batch = view.sample(256)
+        first = [np.asarray(batch[name]).reshape(256, -1) for name in ("id", "desired_goal")]
+        for row in range(256):
+            key = int(first[0][row, 0]), float(first[1][row, 0])
+            item, count = found.get(key, (None, 0))
+            if item is None:
+                item = {name: values[row] for name, values in batch.items()}
+            found[key] = item, count + 1
+    return found
+
+
+@pytest.fixture
+def _by_value() -> Iterator[None]:
+    """Hosts get functions and layers as they get those of a user's program."""
+    modules = [sys.modules[ReturnsToGo.__module__], sys.modules[__name__]]
+    for module in modules:
+        ray.cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules:
+        ray.cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.mark.usefixtures("_by_value")
+def test_a_layer_of_the_users_own_reads_what_one_buffer_reads(where: str) -> None:
+    """Returns-to-go, row by row; drawn by priority, too."""
+    n = 100
+    priorities = 0.1 + np.random.default_rng(1).random(n)
+    one = ReplayBuffer(n, FIELDS, seed=0)
+    one.add(**steps(0, n))
+    given, known = ReturnsToGo(0.9, 8), {}
+    for _ in range(30):
+        batch = one.view(given).sample(64)
+        for row, number in enumerate(batch["id"].tolist()):
+            known[number] = {name: values[row] for name, values in batch.items()}
+    powers = (priorities + 1e-4) ** 0.6
+    with cluster(2) as replay:
+        for number, (first, count) in enumerate([(0, 40), (40, 60)]):
+            own = {"priorities": priorities[first : first + count]}
+            fill(replay, number, steps(first, count) | own)
+        for kind, expected in [(Uniform, np.ones(n)), (Prioritized, powers)]:
+            drawn = np.zeros(n)
+            with replay.learner(kind(), seed=0) as learner:
+                view = learner.view(given)
+                for _ in range(80):
+                    batch = view.sample(100)
+                    drawn += np.bincount(batch["id"], minlength=n)
+                    for row, number in enumerate(batch["id"].tolist()):
+                        for name, value in known[number].items():
+                            np.testing.assert_array_equal(batch[name][row], value)
+            wanted = expected * drawn.sum() / expected.sum()
+            assert ((drawn - wanted) ** 2 / wanted).sum() < n + 6 * np.sqrt(2 * n)

@@ -1,0 +1,103 @@
+"""Clusters of hosts on this node, and steps whose values follow from their numbers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpprb_like.ray import ClusterActor, ClusterReplay
+
+__all__ = [
+    "ELSEWHERE",
+    "FIELDS",
+    "UNEVEN",
+    "cluster",
+    "fill",
+    "filled",
+    "flush",
+    "kill_host",
+    "pid_of",
+    "steps",
+    "until",
+    "wipe",
+]
+
+FIELDS: dict[str, Any] = {
+    "id": {"shape": (), "dtype": np.int64},
+    "obs": {"shape": 3},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": bool},
+}
+ELSEWHERE = "elsewhere"  # the node of a process that asks hosts by calls of Ray
+UNEVEN = {1: [90], 3: [10, 80, 30], 7: [1, 50, 7, 20, 5, 30, 9]}  # rows of each host
+
+
+def steps(first: int, n: int) -> dict[str, Any]:
+    """Steps whose values follow from their number, in episodes of ten."""
+    ids = np.arange(first, first + n)
+    return {
+        "id": ids,
+        "obs": (ids[:, None] + [0.0, 0.25, 0.5]).astype(np.float32),
+        "rew": (ids % 7).astype(np.float32),
+        "done": ids % 10 == 9,
+    }
+
+
+def cluster(hosts: int = 1, capacity: int | None = None, **options: Any) -> ClusterReplay:
+    """A cluster with some hosts, all on this node."""
+    given: dict[str, Any] = {"env_dict": FIELDS, "writers": 2} | options
+    fields = given.pop("env_dict")
+    return ClusterReplay(capacity or 1000 * hosts, fields, hosts=hosts, **given)
+
+
+def fill(replay: ClusterReplay, number: int, rows: dict[str, Any]) -> None:
+    """Add rows to one host."""
+    with ClusterActor(replay.hosts[number], replay._options, 20.0, None) as actor:
+        actor.add(**rows)
+
+
+def filled(counts: list[int], **options: Any) -> ClusterReplay:
+    """A cluster whose hosts have so many rows each."""
+    replay = cluster(len(counts), **options)
+    first = 0
+    for number, count in enumerate(counts):
+        fill(replay, number, steps(first, count))
+        first += count
+    return replay
+
+
+def flush(actor: Any) -> None:
+    """Have all steps be in the replay."""
+    if isinstance(actor, ClusterActor):
+        actor.flush()
+
+
+def until(look: Any, seconds: float = 20.0) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+
+
+def pid_of(host: Any) -> int:
+    """The process of a host."""
+    return int(host.call("pid", timeout=30.0))
+
+
+def kill_host(host: Any) -> None:
+    """Kill the process of a host, whose memory stays."""
+    os.kill(pid_of(host), signal.SIGKILL)
+
+
+def wipe(replay: ClusterReplay, about: Any) -> None:
+    """Have a host lose its memory, as if its node had died."""
+    pid = pid_of(replay.hosts[about.number])
+    shutil.rmtree(Path(about.base) / about.replay)
+    os.kill(pid, signal.SIGKILL)
