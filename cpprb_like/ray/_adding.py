@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ class ClusterActor(Closing):
         self._ends: list[tuple[int, int | None]] = []
         self._count = self._nbytes = 0
         self._sent: deque[tuple[Block, Any]] = deque()
+        self._has_failed = False  # the oldest block, for another reason than a host that died
         self.lost = 0
         self._limiter, self._steps_of_block = limiter, STEPS
         if limiter is not None:
@@ -89,9 +91,8 @@ class ClusterActor(Closing):
 
     def _open(self) -> None:
         """Take a shard of the host, after it was started or started again."""
-        given = self._host.call("open_writer", self._writer, None, timeout=self._timeout)
-        self.number, self._next, self._identity, _ = given
-        self._base = self._next  # rows that were written to the shard by others before
+        given = self._host.call("open_writer", self._writer, None, 0, timeout=self._timeout)
+        self.number, self._place, self._next = given.shard, given.place, given.rows
 
     # ------------------------------------------------------------------ adding
 
@@ -158,7 +159,7 @@ class ClusterActor(Closing):
             self._wait_for_credit()
             block = pack(self._next, self.n_envs, columns, tuple(self._ends), self._options.schema)
             self._steps, self._ends, self._count, self._nbytes = [], [], 0, 0
-            self._sent.append((block, self._host.begin("add", self._writer, block)))
+            self._sent.append((block, self._host.begin("add", self._writer, self._place, block)))
             self._next += block.rows
         while len(self._sent) > AHEAD:
             self._confirm()
@@ -185,6 +186,8 @@ class ClusterActor(Closing):
     def _confirm(self) -> None:
         """Wait for the answer to the oldest block; send what the host lacks again."""
         until = time.monotonic() + self._timeout
+        if self._has_failed:
+            self._resend(until)
         while True:
             block, answer = self._sent[0]
             try:
@@ -198,31 +201,25 @@ class ClusterActor(Closing):
                 ) from None
             except (RayActorError, Unknown):
                 pass
+            except BaseException:
+                self._has_failed = True
+                raise
             self._resend(until)
 
     def _resend(self, until: float) -> None:
         """Send the blocks without an answer again, from the first row that the host lacks."""
         left = max(0.0, until - time.monotonic())
-        given = self._host.call("open_writer", self._writer, self.number, timeout=left)
-        self.number, written, self._identity, done = given
+        given = self._host.call("open_writer", self._writer, self.number, self._place, timeout=left)
+        self.number, self._place = given.shard, given.place
         oldest = self._sent[0][0].first
-        there = self._base if done is None else done  # rows of this writer, by their numbers
-        self.lost += max(0, oldest - there)
-        shift = written - max(there, oldest)
-        self._base = min(self._base + shift, written)
-        blocks = [block for block, _ in self._sent]
-        self._sent.clear()
-        for block in blocks:
-            again = Block(
-                block.first + shift,
-                block.steps,
-                block.n_envs,
-                block.columns,
-                block.ends,
-                block.stacks,
-            )
-            self._sent.append((again, self._host.begin("add", self._writer, again)))
-        self._next += shift
+        self.lost += max(0, oldest - given.done)
+        shift = given.rows - max(given.done, oldest)
+        again: deque[tuple[Block, Any]] = deque()
+        for block, _ in self._sent:
+            moved = replace(block, first=block.first + shift)
+            again.append((moved, self._host.begin("add", self._writer, self._place, moved)))
+        self._sent, self._next = again, self._next + shift
+        self._has_failed = False
 
     # ------------------------------------------------------------------ the end
 

@@ -34,11 +34,11 @@ from cpprb_like.processes._folder import Closing, check_name, remove_stale
 from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
 from cpprb_like.ray._adding import ClusterActor
 from cpprb_like.ray._calls import Host, call
-from cpprb_like.ray._credit import HostReplay
-from cpprb_like.ray._hosts import About, HostPlan, Loss, ShardHost
+from cpprb_like.ray._hosts import NAMESPACE, About, HostPlan, Loss, ShardHost
 from cpprb_like.ray._learner import ClusterLearner
 from cpprb_like.ray._ledger import Ledger
 from cpprb_like.ray._parameters import ClusterParameters
+from cpprb_like.ray._places import HostReplay
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.typing import FieldSpec
 from cpprb_like.typing import RowOptions as RowKeywords
@@ -142,7 +142,7 @@ class ClusterReplay(Closing):
         if limiter is not None:
             limiter._check_capacity(self._options.size * writers * len(nodes))
         plan = HostPlan(
-            f"cluster-{secrets.token_hex(6)}" if name is None else check_name(name),
+            *_names(name),
             0,
             size,
             writers,
@@ -167,7 +167,10 @@ class ClusterReplay(Closing):
         restarts: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
         node = str(ray.get_runtime_context().get_node_id())
         here = NodeAffinitySchedulingStrategy(node, soft=True)
-        ledger = ray.remote(Ledger).options(**restarts, num_cpus=0, scheduling_strategy=here)
+        named = {"name": plan.ledger, "namespace": NAMESPACE}
+        ledger = ray.remote(Ledger).options(
+            **restarts, **named, num_cpus=0, scheduling_strategy=here
+        )
         self._ledger = ledger.remote(plan.limiter)
         plans = []
         for number in range(len(nodes)):
@@ -189,7 +192,7 @@ class ClusterReplay(Closing):
                     **resources,
                     max_concurrency=4,
                     scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
-                ).remote(plan, self._ledger),
+                ).remote(plan),
             )
             for plan, node in zip(plans, nodes, strict=True)
         ]
@@ -406,7 +409,7 @@ class ClusterReplay(Closing):
         self = cls.__new__(cls)
         self._options = from_json(RowOptions, cluster["options"], "options")
         plan = HostPlan(
-            f"cluster-{secrets.token_hex(6)}" if name is None else check_name(name),
+            *_names(name),
             0,
             int(cluster["capacity"]),
             int(cluster["writers"]),
@@ -446,6 +449,12 @@ class ClusterReplay(Closing):
         return (
             f"ClusterReplay(capacity={self.capacity}, hosts={len(self.hosts)}, name={self.name!r})"
         )
+
+
+def _names(name: str | None) -> tuple[str, str]:
+    """The name of a new cluster, and that of its ledger."""
+    token = secrets.token_hex(6)
+    return f"cluster-{token}" if name is None else check_name(name), f"ledger-{token}"
 
 
 def _are_removed(folders: list[Path]) -> bool:

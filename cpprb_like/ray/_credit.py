@@ -1,4 +1,4 @@
-"""``HostReplay``: the shared replay of a host, whose actors wait for the limiter of the cluster.
+"""``CreditedActor``: an actor of a host, which waits for the limiter of the cluster.
 
 Each shard has two words in shared memory: how many rows may have been written to it in all, and how
 many a call that waits needs. The host exchanges both with the ledger. So an actor makes no call as
@@ -11,7 +11,6 @@ import math
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,11 +20,9 @@ from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.limiters._rate_limited import StepCounter
-from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.processes._limits import LimitedActor
-from cpprb_like.processes._words import mapped
 
-__all__ = ["CREDIT", "Credit", "HostReplay", "check_possible"]
+__all__ = ["CREDIT", "GIVEN", "WANTED", "Credit", "CreditedActor", "check_possible"]
 
 CREDIT = "credit"  # file in the folder of the replay
 GIVEN, WANTED = range(2)  # words of a shard
@@ -89,31 +86,3 @@ class CreditedActor(LimitedActor):
         gate: Any = Credit(limiter, words, weakref.ref(self))
         self._inserts = gate
         self._steps = StepCounter(self.schema.fields, self.n_envs)
-
-
-class HostReplay(SharedReplay):
-    """The shared replay of a host."""
-
-    limiter: RateLimiter | None = None  # that of the cluster
-
-    def credit(self) -> NDArray[np.int64]:
-        """The words of all shards, shape ``(writers, 2)``."""
-        path = self.folder / CREDIT
-        if not path.exists():
-            path.write_bytes(bytes(16 * self.writers))
-        return mapped(path, np.int64).reshape(self.writers, 2)
-
-    @classmethod
-    def on_node(cls, name: str, base: str, limiter: RateLimiter | None) -> HostReplay:
-        """That of the host of this process's node; ``FileNotFoundError`` if it is gone."""
-        replay = cls._open(name, Path(base))
-        assert isinstance(replay, HostReplay)
-        replay.limiter = limiter
-        return replay
-
-    def _open_actor(self, *given: Any) -> Actor:
-        if self.limiter is None:
-            return super()._open_actor(*given)
-        actor = CreditedActor(*given)
-        actor.take_credit(self.limiter, self.credit()[actor.number])
-        return actor

@@ -29,6 +29,7 @@ from cpprb_like.views._layer import Layer
 
 __all__ = ["Drawer", "Mass", "Reply", "identity_of", "stacked_pairs"]
 
+UPDATES_KNOWN = 64  # calls of ``update`` whose answers are kept: more than are on their way
 SHARE_OF_TIME = 20  # the masses of starts are computed again after so many times what that took
 
 
@@ -132,6 +133,7 @@ class Drawer:
         self._pairs = {"": stacked_pairs(learner, ())}
         self._known: dict[str, tuple[Mass, float]] = {}
         self.updates = 0  # the number of the last call of ``update``
+        self._late: dict[int, int] = {}  # the answers to the last calls
 
     def open_view(self, view: str, layers: tuple[Layer, ...]) -> None:
         """Know a view of the learner by this name."""
@@ -189,13 +191,26 @@ class Drawer:
         indexes: NDArray[np.int64],
         priorities: NDArray[np.float64],
         largest: float,
-    ) -> None:
-        """Set priorities, as call ``number`` of the learner; a repeated call does nothing."""
-        if number <= self.updates:
-            return
-        self._raise_largest(largest)
-        self.learner.update_priorities(indexes, priorities)
-        self.updates = number
+    ) -> int:
+        """Set priorities, as call ``number`` of the learner; how many of them came too late.
+
+        A repeated call changes nothing and has the same answer.
+        """
+        if number > self.updates:
+            self._raise_largest(largest)
+            with self.learner._shards.lock:
+                before = self._late_of_all()
+                self.learner.update_priorities(indexes, priorities)
+                self._late[number] = self._late_of_all() - before
+            self._late.pop(number - UPDATES_KNOWN, None)
+            self.updates = number
+        return self._late.get(number, 0)
+
+    def _late_of_all(self) -> int:
+        """Priorities that came too late so far, first ones of new rows included."""
+        self.learner._shards.follow()
+        weights = self.learner._shards.weights
+        return 0 if weights is None else weights.late
 
     def for_the_way(self, reply: Reply, view: str) -> Reply:
         """The same, for a process of another node: frames that two stacks share travel once."""
@@ -208,11 +223,6 @@ class Drawer:
         if weights is not None and isinstance(sampler, ByPriority):
             with self.learner._shards.lock:
                 weights.raise_largest(largest, float(sampler._weigh(np.array([largest]))[0]))
-
-    def counts(self) -> tuple[int, int]:
-        """Priorities that were given, and how many of them came too late."""
-        weights = self.learner._shards.weights
-        return (0, 0) if weights is None else (weights.given, weights.late)
 
     def close(self) -> None:
         """Leave the replay."""

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,22 @@ from ray.exceptions import RayError
 
 from cpprb_like._machine.generators import Seed
 from cpprb_like.checkpoint import states
+from cpprb_like.checkpoint._manifest import name_of
 from cpprb_like.errors import DamagedError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Member, SharedReplay
 from cpprb_like.ray._blocks import Block, unpack
 from cpprb_like.ray._calls import call
-from cpprb_like.ray._credit import GIVEN, WANTED, HostReplay
+from cpprb_like.ray._credit import GIVEN, WANTED
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, identity_of
 from cpprb_like.ray._parameters import VERSION, split
+from cpprb_like.ray._places import HostReplay, Opened, WriterPlace
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
-__all__ = ["About", "HostPlan", "Loss", "ShardHost", "Unknown"]
+__all__ = ["NAMESPACE", "About", "HostPlan", "Loss", "ShardHost", "Unknown"]
 
-WRITER = "writer-"  # file of each shard that a writer of another node has: the writer's name
+NAMESPACE = "cpprb_like"  # in Ray, of the names of ledgers
 BEAT = 0.05  # seconds between two reports to the ledger
 LEASE = 30.0  # seconds after which the place of a silent writer or learner may be given to another
 
@@ -51,8 +53,9 @@ class HostPlan:
 
     Attributes
     ----------
-    cluster : str
-        The name of the cluster.
+    cluster, ledger : str
+        The name of the cluster, and that of its ledger in Ray. Ray complains of handles of actors
+        among the arguments of a constructor that it may call again.
     number : int
         Of the host, from 0 on.
     capacity, writers : int
@@ -72,6 +75,7 @@ class HostPlan:
     """
 
     cluster: str
+    ledger: str
     number: int
     capacity: int
     writers: int
@@ -105,7 +109,7 @@ class About:
     written : tuple of int
         Rows that were ever written to each shard.
     moment : float
-        When this was so, by ``time.time`` of the node.
+        When the rows were counted, or just before, by ``time.time`` of the node.
     """
 
     number: int
@@ -129,20 +133,34 @@ class Loss:
         Rows that it had written when it was heard of last, and that are not in the checkpoint with
         which it goes on.
     seconds : float
-        From that checkpoint to when it was heard of last. Rows written within the next 50 ms may
-        be lost besides.
+        From that checkpoint to when it was heard of last; without a checkpoint from its start.
+    moment : float
+        When it was heard of last, by ``time.time`` of its node. Rows that were written after that,
+        which is 50 ms for a host that is not overloaded, are lost besides.
     """
 
     host: int
     rows: int
     seconds: float
+    moment: float
 
 
 @dataclass
 class Place:
-    """A writer of another node, at its host."""
+    """A writer of another node, at its host.
+
+    Attributes
+    ----------
+    actor : Actor
+        That writes for it.
+    about : WriterPlace
+        Which place of the writer it is.
+    used : float
+        When the writer was heard of last.
+    """
 
     actor: Actor
+    about: WriterPlace
     used: float = field(default_factory=time.monotonic)
 
 
@@ -156,21 +174,19 @@ class ShardHost:
     ----------
     plan : HostPlan
         The same at each start.
-    ledger : ActorHandle
-        See ``Ledger``.
     """
 
-    def __init__(self, plan: HostPlan, ledger: Any) -> None:
-        self._plan, self._ledger = plan, ledger
+    def __init__(self, plan: HostPlan) -> None:
+        self._plan = plan
+        self._ledger = ledger = ray.get_actor(plan.ledger, namespace=NAMESPACE)
         self._lock = threading.Lock()
         self._writers: dict[str, Place] = {}
-        self._left: dict[str, int] = {}  # of writers that lost their place: rows of the shard then
         self._drawers: dict[str, Drawer] = {}
         self._used: dict[str, float] = {}
         self._saved_at = 0.0
         self._replay = self._open()
         self._identity = identity_of(self._replay)
-        self._begun = dict(enumerate(self.about().written))  # rows of each shard at the start
+        self._begun = self._replay.begun(self.about().written)
         self._retake()
         self._credit = None
         if plan.limiter is not None:
@@ -214,14 +230,15 @@ class ShardHost:
             replay = HostReplay.load(folder, name=self._plan.replay, state=state)
         except FileNotFoundError:
             return None
-        self._saved_at = Path(folder).stat().st_mtime
+        number = states(folder)[-1] if state is None else state
+        self._saved_at = (Path(folder) / name_of(number)).stat().st_mtime
         return replay
 
     # ------------------------------------------------------------------ who and how much
 
     def about(self) -> About:
         """Where the host is, and how much was written."""
-        replay = self._replay
+        replay, moment = self._replay, time.time()
         counts = replay._adds()
         node = ray.get_runtime_context().get_node_id()
         return About(
@@ -231,7 +248,7 @@ class ShardHost:
             str(replay.folder.parent),
             identity_of(replay),
             counts,
-            time.time(),
+            moment,
         )
 
     def pid(self) -> int:
@@ -244,6 +261,7 @@ class ShardHost:
 
     def _report(self) -> None:
         """Tell the ledger every moment how much was written, and take the credit that it gives."""
+        copy = None  # of its state, for the next ledger
         while not self._closing.wait(BEAT):
             with contextlib.suppress(RayError, FileNotFoundError):  # the ledger is started again
                 about, wanted = self.about(), []
@@ -256,28 +274,36 @@ class ShardHost:
                         for number in range(self._plan.writers)
                     ]
                 rows = sum(min(n, self._replay._options.size) for n in about.written)
-                credit = ray.get(self._ledger.report.remote(about, rows, wanted), timeout=10.0)
+                given = about, rows, wanted, copy
+                credit, copy = ray.get(self._ledger.report.remote(*given), timeout=10.0)
                 if self._credit is not None:
                     self._credit[:, GIVEN] = credit
 
     # ------------------------------------------------------------------ adds of other nodes
 
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
-    def open_writer(self, writer: str, shard: int | None) -> tuple[int, int, str, int | None]:
-        """A shard for a writer of another node, which had this one before.
+    def open_writer(self, writer: str, shard: int | None, known: int) -> Opened:
+        """A place for a writer of another node, which had one in this shard before.
 
-        Its number, rows that were ever written to it, the identity, and how many rows the shard
-        that the writer had before got up to its last one; None if that is not known.
+        ``known`` is the number of that place, 0 without one. The answer to a call may be lost, and
+        the process of the host too; a repeated call gives what the first one gave.
         """
         place = self._writers.get(writer)
-        if place is not None:
-            count = int(place.actor.ring.written)
-            return place.actor.number, count, self._identity, count
-        done = self._left.pop(writer, None if shard is None else self._begun.get(shard))
-        actor = self._free_actor(shard)
-        self._writers[writer] = Place(actor)
-        (self._replay.folder / f"{WRITER}{actor.number}").write_text(writer)
-        return actor.number, int(actor.ring.written), self._identity, done
+        if place is None:
+            actor = self._free_actor(shard)
+            left = self._replay.left(writer)
+            done = self._begun[shard or 0] if left is None else left.rows_of(known)
+            place = self._hold(actor, WriterPlace(writer, known + 1, done))
+        place.used = time.monotonic()
+        rows = int(place.actor.ring.written)
+        done = replace(place.about, rows=rows).rows_of(known)
+        return Opened(place.actor.number, place.about.number, rows, done)
+
+    def _hold(self, actor: Actor, about: WriterPlace) -> Place:
+        """Give a place to a writer, and note that for the next process of the host."""
+        self._replay.note_writer(actor.number, about)
+        self._writers[about.writer] = Place(actor, about)
+        return self._writers[about.writer]
 
     def _free_actor(self, shard: int | None) -> Actor:
         """This shard; or one that no process has; or that of the writer that fell silent first."""
@@ -290,27 +316,25 @@ class ShardHost:
             used = {place.used: name for name, place in self._writers.items()}
             if not used or time.monotonic() - min(used) < LEASE:
                 raise
-            name = used[min(used)]
-            self._left[name] = self._writers[name].actor.ring.written
-            self.close_writer(name)
-            return self._replay.actor()
+            place = self._writers.pop(used[min(used)])
+            place.actor.close()
+            return self._replay.actor(place.actor.number)
 
     def _retake(self) -> None:
         """Take the shards of writers of other nodes again, whose memory outlived this process."""
-        for path in self._replay.folder.glob(f"{WRITER}*"):
-            with contextlib.suppress(BlockingIOError, IndexError, ValueError):
-                actor = self._replay.actor(int(path.name.removeprefix(WRITER)))
-                self._writers[path.read_text()] = Place(actor)
+        for number, about in self._replay.writers_of_nodes().items():
+            with contextlib.suppress(BlockingIOError):
+                self._hold(self._replay.actor(number), about)
 
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
-    def add(self, writer: str, block: Block) -> int:
+    def add(self, writer: str, number: int, block: Block) -> int:
         """Add the steps of a block that are not there yet; how many rows were ever written.
 
-        A number below ``block.first`` says that rows before the block are missing, and nothing was
-        added.
+        ``number`` is that of the writer's place, in which the block has its number. An answer below
+        ``block.first`` says that rows before the block are missing, and nothing was added.
         """
         place = self._writers.get(writer)
-        if place is None:
+        if place is None or place.about.number != number:
             raise Unknown(f"writer {writer}")
         place.used = time.monotonic()
         actor = place.actor
@@ -345,26 +369,31 @@ class ShardHost:
         """The writer has ended: its shard is free."""
         place = self._writers.pop(writer, None)
         if place is not None:
-            (self._replay.folder / f"{WRITER}{place.actor.number}").unlink(missing_ok=True)
+            self._replay.note_writer(place.actor.number, None)
             place.actor.close()
 
     # ------------------------------------------------------------------ draws of other nodes
 
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def open_learner(
-        self, learner: str, sampler: Sampler, seed: Seed, views: Mapping[str, tuple[Layer, ...]]
-    ) -> int:
-        """Draw for a learner of another node; the number of the last update that is known."""
+        self,
+        learner: str,
+        sampler: Sampler,
+        seed: Seed,
+        views: Mapping[str, tuple[Layer, ...]],
+        updates: int,
+    ) -> None:
+        """Draw for a learner of another node, which waits for no answer to so many updates."""
         with self._lock:
             if learner not in self._drawers:
                 self._leave_silent()
-                self._drawers[learner] = self._restored(learner) or Drawer(
-                    self._replay, sampler, seed
-                )
+                found = self._restored(learner) or Drawer(self._replay, sampler, seed)
+                self._drawers[learner] = found
+        drawer = self._drawers[learner]
+        drawer.updates = max(drawer.updates, updates)
         for view, layers in views.items():
-            self._drawers[learner].open_view(view, layers)
+            drawer.open_view(view, layers)
         self._used[learner] = time.monotonic()
-        return self._drawers[learner].updates
 
     def _restored(self, learner: str) -> Drawer | None:
         """The drawer of a learner that was in the last checkpoint."""
@@ -410,11 +439,12 @@ class ShardHost:
         indexes: NDArray[np.int64],
         priorities: NDArray[np.float64],
         largest: float,
-    ) -> tuple[int, int]:
-        """See ``Drawer.update``; how many priorities were given so far, and how many late."""
+    ) -> int:
+        """See ``Drawer.update``."""
         drawer = self._drawer(learner)
-        drawer.update(number, indexes, priorities, largest)
-        return drawer.counts()
+        if number > drawer.updates + 1:  # the calls between were lost with a process of the host
+            raise Unknown(f"update {number - 1} of learner {learner}")
+        return drawer.update(number, indexes, priorities, largest)
 
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def close_learner(self, learner: str) -> None:
@@ -447,8 +477,11 @@ class ShardHost:
         """Save the rows and the learners of other nodes; the number of the saved state."""
         with self._lock:
             learners = {name: drawer.learner for name, drawer in self._drawers.items()}
+        moment = time.time()
         self._replay.save(folder, learners=learners)
-        return states(folder)[-1]
+        number = states(folder)[-1]
+        os.utime(Path(folder) / name_of(number), (moment, moment))  # rows after that are not in it
+        return number
 
     def close(self) -> None:
         """Let go of the replay; the memory is freed when no process of the node has it open."""

@@ -52,7 +52,8 @@ __all__ = ["ClusterLearner"]
 MOST_PARTS = 1024  # incarnations of hosts that a learner can tell apart
 UPDATES_AHEAD = 8  # calls of ``update`` without an answer, of each host
 MODEL_ROWS = 2**16  # of the buffer without rows that knows the columns of batches
-DOWN = 1.0  # seconds before a host that did not answer is asked again
+DOWN = 0.2  # seconds before a host that did not answer is asked again
+OPEN = 10.0  # seconds in which a host opens a learner: it follows a million rows in 50 ms
 
 
 class PartDownError(Exception):
@@ -83,6 +84,7 @@ class Part:
     drawer: Drawer | None
     masses: dict[str, Mass] = field(default_factory=dict)
     down_until: float = 0.0
+    question: Any = None  # a call that asks a host that is down where it is
     update: int = 0  # the number of the last call of ``update``
     waiting: deque[tuple[Any, tuple[Any, ...]]] = field(default_factory=deque)
     given: int = 0
@@ -208,36 +210,48 @@ class ClusterLearner(Closing, ModelledSource):
                 drawer = Drawer(self._cluster._opened(about), self.sampler, seed)
                 for view, layers in self._views.items():
                     drawer.open_view(view, layers)
-            part = Part(len(self._known), host, about, drawer)
-            if drawer is None:
-                part.update = self._open_at(host, seed, self._views)
+            else:
+                self._open_at(host, seed, self._views)
         except (FileNotFoundError, TimeoutError):
             return  # it went away again
         if len(self._known) == MOST_PARTS:
             raise RuntimeError(f"hosts were started again {MOST_PARTS} times; make a new learner")
+        before = self._parts.get(number)
+        part = Part(len(self._known), host, about, drawer)
         self._known.append(part)
         self._parts[number] = part
+        if before is not None:
+            self._give_up(before)
 
-    def _open_at(self, host: Host, seed: Seed, views: Mapping[str, tuple[Layer, ...]]) -> Any:
-        """Open the learner, or more of its views, at a host: the number of its last update."""
-        known = self.name, self.sampler, seed, views
-        return host.call("open_learner", *known, timeout=self._timeout)
+    def _open_at(
+        self, host: Host, seed: Seed, views: Mapping[str, tuple[Layer, ...]], updates: int = 0
+    ) -> None:
+        """Open the learner, or more of its views, at a host; ``TimeoutError`` if it went away."""
+        known = self.name, self.sampler, seed, views, updates
+        host.call("open_learner", *known, timeout=min(self._timeout, OPEN))
 
     def _try_again(self, part: Part) -> None:
-        """Ask a host that did not answer whether it is there now, and which incarnation."""
-        now = time.monotonic()
-        if part.drawer is not None or now < part.down_until:
+        """Look whether a host that did not answer is there now, and which incarnation; no wait."""
+        if part.drawer is not None:
             return
-        part.down_until = now + DOWN
-        about = self._cluster._about(part.host, DOWN / 2)
-        if about is None:
+        if part.question is None:
+            if time.monotonic() < part.down_until:
+                return
+            part.question = part.host.begin("about")
+        if not ray.wait([part.question], timeout=0)[0]:
             return
-        if about.identity != part.identity:
-            self._open_part(part.host.number, about)
-        else:
-            self._open_at(part.host, None, self._views)
+        question, part.question = part.question, None
+        part.down_until = time.monotonic() + DOWN
+        with contextlib.suppress(RayActorError, TimeoutError):
+            about: About = ray.get(question)
+            if about.identity != part.identity:
+                self._open_part(part.host.number, about)
+                return
+            self._open_at(part.host, None, self._views, part.update - len(part.waiting))
             part.masses.clear()
             part.down_until = 0.0
+            # Before any other update, as the host takes them in their order.
+            part.waiting = deque(self._sent(part, arguments) for _, arguments in part.waiting)
 
     def _usable(self, view: str) -> list[Part]:
         """The hosts that answer, each with its mass."""
@@ -554,36 +568,42 @@ class ClusterLearner(Closing, ModelledSource):
         part.update += 1
         arguments = part.update, own, values, largest
         if part.drawer is not None:
-            part.drawer.update(*arguments)
-            part.given, part.late = part.drawer.counts()
+            self._count(part, arguments, part.drawer.update(*arguments))
             return
-        part.waiting.append((part.host.begin("update", self.name, *arguments), arguments))
+        part.waiting.append(self._sent(part, arguments))
         while len(part.waiting) > UPDATES_AHEAD:
             self._confirm(part)
 
+    def _sent(self, part: Part, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """Send an update: the object reference of the call, and its arguments."""
+        return part.host.begin("update", self.name, *arguments), arguments
+
+    def _count(self, part: Part, arguments: tuple[Any, ...], late: int) -> None:
+        """Count the priorities of an update that had its effect."""
+        part.given += len(arguments[1])
+        part.late += late
+
     def _confirm(self, part: Part) -> None:
-        """Wait for the answer to the oldest update; send those without one again."""
+        """Wait until the oldest update had its effect, or its rows are gone."""
         until = time.monotonic() + self._timeout
         while part.waiting:
-            reference, _ = part.waiting[0]
-            try:
-                part.given, part.late = self._answer(part, reference, until)
-                part.waiting.popleft()
-                return
-            except PartDownError:
-                part.down_until = 0.0001
-                self._try_again(part)
-                if self._parts[part.host.number] is not part or time.monotonic() > until:
-                    self._late_of_gone += sum(len(one[1]) for _, one in part.waiting)
-                    part.waiting.clear()
+            if not part.down_until:
+                reference, arguments = part.waiting[0]
+                with contextlib.suppress(PartDownError):
+                    self._count(part, arguments, self._answer(part, reference, until))
+                    part.waiting.popleft()
                     return
-                if not part.down_until:
-                    again = [one for _, one in part.waiting]
-                    part.waiting.clear()
-                    for one in again:
-                        part.waiting.append((part.host.begin("update", self.name, *one), one))
-                else:
+            elif time.monotonic() > until:
+                self._give_up(part)
+            else:
+                self._try_again(part)
+                if part.down_until:
                     time.sleep(PAUSE)
+
+    def _give_up(self, part: Part) -> None:
+        """Count the updates as late that a host has not answered, whose rows are gone."""
+        self._late_of_gone += sum(len(arguments[1]) for _, arguments in part.waiting)
+        part.waiting.clear()
 
     @if_prioritized
     def get_max_priority(self) -> float:

@@ -1,29 +1,108 @@
 """``Ledger``: counts and losses of all hosts of a cluster, and the credit of its limiter.
 
 It holds no rows, and no call of ``add`` or ``sample`` waits for it but those that a limiter holds.
-After a crash it is started again, and the hosts tell it what they know.
+Each host keeps a copy of its counts, at most some 50 ms old. After a crash it is started again, and
+goes on from the newest copy.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
+import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.ray._hosts import About, Loss
 
-__all__ = ["Ledger"]
+__all__ = ["Copy", "Counts", "Ledger"]
 
 
 @dataclass
 class Shards:
-    """What is known of the shards of one host."""
+    """What is known of the shards of one host.
+
+    Attributes
+    ----------
+    about : About
+        What it said last.
+    since : float
+        When it was heard of first.
+    saved_at : float
+        When the rows were saved with which its memory began; 0 if it began without rows.
+    rows : int
+        Rows that it holds.
+    credit : list of int
+        Rows that may be written to each shard in all.
+    """
 
     about: About
+    since: float
+    saved_at: float
     rows: int = 0
     credit: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Counts:
+    """What a ledger counts, besides the rows of hosts that are there.
+
+    Attributes
+    ----------
+    samples : int
+        Items that were drawn.
+    waits, waited : list
+        Calls that waited, and seconds of these: of ``sample``, of ``add``.
+    version : int
+        Of the newest parameters.
+    losses : dict of Loss
+        What was lost, oldest first, by the identity of the memory.
+    """
+
+    samples: int = 0
+    waits: list[int] = field(default_factory=lambda: [0, 0])
+    waited: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    version: int = 0
+    losses: dict[str, Loss] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> int:
+        """Rows that were lost, which were inserted all the same."""
+        return sum(loss.rows for loss in self.losses.values())
+
+    def __add__(self, other: Counts) -> Counts:
+        """The counts of one ledger after another."""
+        return Counts(
+            self.samples + other.samples,
+            [one + two for one, two in zip(self.waits, other.waits, strict=True)],
+            [one + two for one, two in zip(self.waited, other.waited, strict=True)],
+            self.version + other.version,
+            {**self.losses, **other.losses},
+        )
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The state of a ledger, which a host keeps for the next one.
+
+    Attributes
+    ----------
+    ledger : str
+        Which process has made it.
+    moment : float
+        When, by ``time.time``.
+    counts : Counts
+        Those of all ledgers so far.
+    hosts : dict of Shards
+        The hosts, by their numbers.
+    """
+
+    ledger: str
+    moment: float
+    counts: Counts
+    hosts: dict[int, Shards]
 
 
 class Ledger:
@@ -37,33 +116,50 @@ class Ledger:
 
     def __init__(self, limiter: RateLimiter | None) -> None:
         self._limiter = limiter
+        self._name = uuid.uuid4().hex
+        self._before, self._own = Counts(), Counts()  # of ledgers before, and of this one
+        self._copied = 0.0  # when the copy was made from which it goes on
         self._hosts: dict[int, Shards] = {}
-        self._losses: list[Loss] = []
-        self._gone = 0  # rows of memory that was lost, which were inserted all the same
-        self._samples = 0
-        self._waits = [0, 0]  # calls that waited: of ``sample``, of ``add``
-        self._waited = [0.0, 0.0]
-        self._version = 0
         self._parameters: list[Any] = []
+
+    def pid(self) -> int:
+        """The process of the ledger."""
+        return os.getpid()
+
+    @property
+    def _counts(self) -> Counts:
+        return self._before + self._own
 
     # ------------------------------------------------------------------ hosts
 
     def started(self, about: About, saved_at: float) -> None:
         """A host is there, for the first time or again, with rows that were saved at some time."""
         known = self._hosts.get(about.number)
-        if known is not None and known.about.identity != about.identity:
-            before, now = sum(known.about.written), sum(about.written)
-            moment = known.about.moment
-            since = saved_at or moment
-            self._losses.append(Loss(about.number, max(0, before - now), max(0.0, moment - since)))
-            self._gone += max(0, before - now)
-        self._hosts[about.number] = Shards(about, credit=list(about.written))
+        found = Shards(about, about.moment, saved_at, credit=list(about.written))
+        if known is not None:
+            self._note_loss(known, found)
+            found.since = known.since
+        self._hosts[about.number] = found
 
-    def report(self, about: About, rows: int, wanted: list[int]) -> list[int]:
-        """A host has written so many rows; the credit of each of its shards.
+    def _note_loss(self, known: Shards, found: Shards) -> None:
+        """Count what a host lost, if it has other memory than before."""
+        before, now = known.about, found.about
+        if before.identity == now.identity:
+            return
+        rows = max(0, sum(before.written) - sum(now.written))
+        seconds = max(0.0, before.moment - (found.saved_at or known.since))
+        self._own.losses[before.identity] = Loss(now.number, rows, seconds, before.moment)
+
+    def report(
+        self, about: About, rows: int, wanted: list[int], copy: Copy | None
+    ) -> tuple[list[int], Copy]:
+        """A host has written so many rows; the credit of each of its shards, and a copy to keep.
 
         ``wanted`` has of each shard how many rows a call that waits adds; -1 without an actor.
+        ``copy`` is the one that the host keeps.
         """
+        if copy is not None and copy.ledger != self._name and copy.moment > self._copied:
+            self._go_on(copy)
         known = self._hosts.get(about.number)
         if known is None or known.about.identity != about.identity:
             self.started(about, 0.0)
@@ -71,7 +167,15 @@ class Ledger:
         known.about, known.rows = about, rows
         if self._limiter is not None:
             self._grant(known, wanted)
-        return known.credit
+        return known.credit, Copy(self._name, time.time(), self._counts, self._hosts)
+
+    def _go_on(self, copy: Copy) -> None:
+        """Count on from what a ledger before this one has counted."""
+        self._before, self._copied = copy.counts, copy.moment
+        for number, known in copy.hosts.items():
+            found = self._hosts.setdefault(number, known)
+            self._note_loss(known, found)
+            found.since = known.since
 
     def _grant(self, known: Shards, wanted: list[int]) -> None:
         """Share what may still be inserted among the actors that have used most of their credit."""
@@ -80,7 +184,7 @@ class Ledger:
             if n < 0:
                 known.credit[number] = written[number]
         given = sum(sum(one.credit) for one in self._hosts.values())
-        free = self._most_inserts() - self._gone - given
+        free = self._most_inserts() - self._counts.gone - given
         actors = len(self._hosts) * max(1, sum(n >= 0 for n in wanted))
         for number, n in enumerate(wanted):
             ahead = known.credit[number] - written[number]
@@ -97,12 +201,12 @@ class Ledger:
         if math.isinf(high):
             return 2**62
         gone = self.inserts - self.rows
-        return max(int(min_size) + gone, math.floor((high + self._samples) / ratio))
+        return max(int(min_size) + gone, math.floor((high + self._counts.samples) / ratio))
 
     @property
     def inserts(self) -> int:
         """Rows that were ever written."""
-        return self._gone + sum(sum(one.about.written) for one in self._hosts.values())
+        return self._counts.gone + sum(sum(one.about.written) for one in self._hosts.values())
 
     @property
     def rows(self) -> int:
@@ -115,7 +219,7 @@ class Ledger:
 
     def losses(self) -> list[Loss]:
         """What was lost so far."""
-        return list(self._losses)
+        return list(self._counts.losses.values())
 
     # ------------------------------------------------------------------ draws
 
@@ -127,41 +231,42 @@ class Ledger:
             if self.rows < min_size:
                 count = 0
             elif math.isfinite(low):
-                left = self.inserts * ratio - self._samples - low
+                left = self.inserts * ratio - self._counts.samples - low
                 count = min(most, max(0, int(left // n)) if n else most)
-        self._samples += count * n
+        self._own.samples += count * n
         return count
 
     def give_back(self, n: int) -> None:
         """So many items were not drawn after all."""
-        self._samples -= n
+        self._own.samples -= n
 
     def waited(self, kind: int, seconds: float) -> None:
         """A call of ``sample`` (0) or of ``add`` (1) waited for the other side."""
-        self._waits[kind] += 1
-        self._waited[kind] += seconds
+        self._own.waits[kind] += 1
+        self._own.waited[kind] += seconds
 
     def stats(self) -> dict[str, float]:
         """See ``ClusterReplay.stats``."""
+        counts = self._counts
         return {
             "inserts": self.inserts,
-            "samples": self._samples,
+            "samples": counts.samples,
             "rows": self.rows,
-            "waits_for_inserts": self._waits[0],
-            "waits_for_samples": self._waits[1],
-            "seconds_waiting_for_inserts": self._waited[0],
-            "seconds_waiting_for_samples": self._waited[1],
+            "waits_for_inserts": counts.waits[0],
+            "waits_for_samples": counts.waits[1],
+            "seconds_waiting_for_inserts": counts.waited[0],
+            "seconds_waiting_for_samples": counts.waited[1],
         }
 
     def why(self) -> str:
         """What is waited for, for messages."""
-        now = time.time()
+        now, samples = time.time(), self._counts.samples
         hosts = ", ".join(
             f"host {number} wrote {sum(one.about.written)}, {now - one.about.moment:.1f} s ago"
             for number, one in sorted(self._hosts.items())
         )
         return (
-            f"{self.inserts} inserts, {self._samples} samples, {self.rows} rows; {self._limiter}; "
+            f"{self.inserts} inserts, {samples} samples, {self.rows} rows; {self._limiter}; "
             f"{hosts or 'no host has come yet'}"
         )
 
@@ -169,10 +274,10 @@ class Ledger:
 
     def publish(self, held: list[Any]) -> int:
         """The next version of the parameters, with a reference for hosts that start later."""
-        self._version += 1
+        self._own.version += 1
         self._parameters = held
-        return self._version
+        return self._counts.version
 
     def parameters(self) -> tuple[int, list[Any]]:
         """The newest version, and the reference to it."""
-        return self._version, self._parameters
+        return self._counts.version, self._parameters

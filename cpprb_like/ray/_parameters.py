@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from cpprb_like._machine.waiting import PAUSE
 from cpprb_like.processes._parameters import read_parameters
 from cpprb_like.ray._calls import call
-from cpprb_like.ray._credit import HostReplay
+from cpprb_like.ray._places import HostReplay
 
 if TYPE_CHECKING:
     from cpprb_like.ray._cluster import ClusterReplay

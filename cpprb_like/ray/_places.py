@@ -1,0 +1,169 @@
+"""``HostReplay``: the shared replay of a host, and who wrote to its shards from other nodes.
+
+The process of a host may die at any moment, and its memory outlives it. So what the next process
+needs is in files beside the rows: which writer of another node has which shard, and how many rows a
+shard had when its writer lost it. Not here: calls of writers (``_hosts``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._machine.file_systems import replacing
+from cpprb_like.limiters import RateLimiter
+from cpprb_like.processes import Actor, SharedReplay
+from cpprb_like.processes._words import mapped
+from cpprb_like.ray._credit import CREDIT, CreditedActor
+
+__all__ = ["HostReplay", "Opened", "WriterPlace"]
+
+PLACE = "place-"  # file of each shard that a writer of another node has
+LEFT = "left-"  # file of each writer that lost its shard
+BEGUN = "begun"  # file with the rows that each shard had when the memory was made
+MOST_LEFT = 256  # files of writers that lost their shard
+
+
+@dataclass(frozen=True)
+class WriterPlace:
+    """A shard that a writer of another node has, or had.
+
+    Attributes
+    ----------
+    writer : str
+        Its name.
+    number : int
+        How many places the writer has had at this host, this one included.
+    before : int
+        Rows that the shard of its place before got up to its last one.
+    rows : int
+        Rows of the shard, this place's included.
+    """
+
+    writer: str
+    number: int
+    before: int
+    rows: int = 0
+
+    def rows_of(self, known: int) -> int:
+        """Rows of the shard that the writer knows: this one, or that of its place before."""
+        return self.rows if known == self.number else self.before
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The answer to ``ShardHost.open_writer``.
+
+    Attributes
+    ----------
+    shard : int
+        Number of the shard.
+    place : int
+        Number of the place.
+    rows : int
+        Rows that were ever written to the shard.
+    done : int
+        Rows of the shard that the writer had before, up to the writer's last one.
+    """
+
+    shard: int
+    place: int
+    rows: int
+    done: int
+
+
+class HostReplay(SharedReplay):
+    """The shared replay of a host."""
+
+    limiter: RateLimiter | None = None  # that of the cluster
+
+    def credit(self) -> NDArray[np.int64]:
+        """The words of all shards, shape ``(writers, 2)``."""
+        path = self.folder / CREDIT
+        if not path.exists():
+            path.write_bytes(bytes(16 * self.writers))
+        return mapped(path, np.int64).reshape(self.writers, 2)
+
+    @classmethod
+    def on_node(cls, name: str, base: str, limiter: RateLimiter | None) -> HostReplay:
+        """That of the host of this process's node; ``FileNotFoundError`` if it is gone."""
+        replay = cls._open(name, Path(base))
+        assert isinstance(replay, HostReplay)
+        replay.limiter = limiter
+        return replay
+
+    def _open_actor(self, *given: Any) -> Actor:
+        if self.limiter is None:
+            actor = super()._open_actor(*given)
+        else:
+            limited = CreditedActor(*given)
+            limited.take_credit(self.limiter, self.credit()[limited.number])
+            actor = limited
+        self._note_left(actor)
+        return actor
+
+    # ------------------------------------------------------------------ writers of other nodes
+
+    def begun(self, now: tuple[int, ...]) -> list[int]:
+        """Rows of each shard when this memory was made: ``now``, if it was not noted before."""
+        path = self.folder / BEGUN
+        with contextlib.suppress(FileNotFoundError):
+            return list(json.loads(path.read_text(encoding="utf-8")))
+        _write(path, list(now))
+        return list(now)
+
+    def note_writer(self, shard: int, place: WriterPlace | None) -> None:
+        """Note which writer of another node has a shard, whose lock this process has."""
+        path = self.folder / f"{PLACE}{shard}"
+        if place is None:
+            path.unlink(missing_ok=True)
+        else:
+            _write(path, asdict(place))
+            (self.folder / f"{LEFT}{place.writer}").unlink(missing_ok=True)
+
+    def writers_of_nodes(self) -> dict[int, WriterPlace]:
+        """The writers of other nodes, by their shards."""
+        found = {}
+        for number in range(self.writers):
+            place = _read(self.folder / f"{PLACE}{number}")
+            if place is not None:
+                found[number] = place
+        return found
+
+    def left(self, writer: str) -> WriterPlace | None:
+        """The place that a writer lost; None if it lost none."""
+        return _read(self.folder / f"{LEFT}{writer}")
+
+    def _note_left(self, actor: Actor) -> None:
+        """Note how many rows a shard has that a process takes from a writer of another node."""
+        path = self.folder / f"{PLACE}{actor.number}"
+        place = _read(path)
+        if place is None:
+            return
+        _write(
+            self.folder / f"{LEFT}{place.writer}",
+            asdict(replace(place, rows=int(actor.ring.written))),
+        )
+        path.unlink(missing_ok=True)
+        known = sorted(self.folder.glob(f"{LEFT}*"), key=os.path.getmtime)
+        for old in known[:-MOST_LEFT]:
+            old.unlink(missing_ok=True)
+
+
+def _write(path: Path, values: object) -> None:
+    with replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(values), encoding="utf-8")
+
+
+def _read(path: Path) -> WriterPlace | None:
+    try:
+        return WriterPlace(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
