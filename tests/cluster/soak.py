@@ -1,0 +1,412 @@
+"""A soak of a cluster: hosts, players, learners and whole nodes are killed at random.
+
+    python tests/cluster/soak.py --seconds 600 --kills 110
+
+Several nodes of Ray run on this machine, on the loopback. Players add rows and learners draw them.
+Each drawn row is checked. At the end the rows of all hosts are counted by their ids: none may be
+there twice, and none may be missing but those that ``ClusterReplay.losses`` reports. This process
+draws, too, and compares the priorities of rows with those that it sent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+sys.path[:0] = [str(SUPPORT), str(SUPPORT.parents[1])]
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(SUPPORT), str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH", "")]
+)
+
+import argparse
+import contextlib
+import tempfile
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from local_ray import ray
+from numpy.typing import NDArray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from soak_nodes import Memory, Node, Nodes, kill, nodes
+from soak_rows import FIELDS, PLAYER, STOP, Record, check, learn, play, records
+
+from cpprb_like.errors import NotEnoughDataError, RateLimitTimeoutError
+from cpprb_like.limiters import SampleToInsertRatio
+from cpprb_like.ray import ClusterReplay, Loss
+from cpprb_like.ray._calls import call
+from cpprb_like.samplers import Prioritized
+
+KINDS = {"host": 0.33, "player": 0.28, "learner": 0.19, "node": 0.15, "ledger": 0.05}
+QUIET = 90.0  # seconds in which each process must have made a step: the longest time-out is 60
+HEARD = 5.0  # seconds in which rows may be written that a lost host was not heard of with
+HOSTS, PLAYERS, LEARNERS = 3, 5, 2
+KNOWN = 5000  # rows of a host whose priorities are remembered
+ROWS = 600_000  # of each host: no row is written over
+
+
+@dataclass(eq=False)
+class Job:
+    """A process of the soak: its task, its journal, and the node on which it was started."""
+
+    kind: str
+    number: int
+    task: Any
+    journal: Path
+    node: Node
+    started: float = field(default_factory=time.time)
+
+    def pid(self) -> int | None:
+        """The process; None before it began."""
+        if not self.journal.exists():
+            return None
+        seen = records(self.journal)
+        return seen[0].begun if seen else None
+
+    def quiet_since(self) -> float:
+        """When it made its last step."""
+        return self.journal.stat().st_mtime if self.journal.exists() else self.started
+
+
+class Soak:
+    """The cluster, who plays and learns there, and what was found."""
+
+    def __init__(self, given: argparse.Namespace, all_nodes: Nodes, folder: Path) -> None:
+        self.given, self.nodes, self.folder = given, all_nodes, folder
+        self.rng = np.random.default_rng(given.seed)
+        self.faults: list[str] = []
+        self.kills: Counter[str] = Counter()
+        limiter = SampleToInsertRatio(8.0, 500, 200_000.0, timeout=60.0) if given.limit else None
+        self.replay = ClusterReplay(
+            ROWS * HOSTS,
+            FIELDS,
+            writers=8,
+            hosts=[node.id for node in all_nodes.others[:HOSTS]],
+            next_of="obs",
+            limiter=limiter,
+            checkpoints=folder / "checkpoints",
+            checkpoint_seconds=given.checkpoint,
+            resources={"num_cpus": 0, "resources": {"place": 1}},
+        )
+        self.jobs: list[Job] = []
+        self.all_jobs: list[Job] = []
+        self.pids: dict[str, int] = {}
+        self.longest = 0.0
+        for _ in range(PLAYERS):
+            self.start("player")
+        for _ in range(LEARNERS):
+            self.start("learner")
+        self.audit = Audit(self)
+
+    # ------------------------------------------------------------------ processes
+
+    def start(self, kind: str) -> None:
+        """Start a player or a learner on any node."""
+        number = len(self.all_jobs)
+        node = [self.nodes.head, *self.nodes.others][self.rng.integers(len(self.nodes.others) + 1)]
+        strategy = NodeAffinitySchedulingStrategy(node.id, soft=True)
+        options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": strategy}
+        if kind == "player":
+            arguments: Any = (self.replay, number, self.given.rate, self.folder)
+            task = ray.remote(play).options(**options).remote(*arguments)
+        else:
+            task = ray.remote(learn).options(**options).remote(self.replay, number, self.folder)
+        job = Job(kind, number, task, self.folder / f"{kind}-{number}", node)
+        self.jobs.append(job)
+        self.all_jobs.append(job)
+
+    def look(self) -> None:
+        """Start what ended again, and note what made no step for long, or raised."""
+        for job in list(self.jobs):
+            ended, _ = ray.wait([job.task], timeout=0)
+            silent = time.time() - job.quiet_since()
+            self.longest = max(self.longest, silent)
+            if not ended and silent > QUIET:
+                self.faults.append(f"{job.kind} {job.number} made no step for {silent:.0f} s")
+                self.kill_job(job)
+            if ended or silent > QUIET:
+                self.jobs.remove(job)
+                self.start(job.kind)
+
+    def kill_job(self, job: Job) -> bool:
+        """Kill the process of a player or a learner; whether it had begun."""
+        pid = job.pid()
+        if pid is not None:
+            kill(pid)
+        return pid is not None
+
+    def kill_one(self) -> None:
+        """Kill a host, a player, a learner or a node."""
+        kind = str(self.rng.choice(list(KINDS), p=list(KINDS.values())))
+        if kind == "host":
+            host = self.replay.hosts[self.rng.integers(HOSTS)]
+            try:
+                kill(int(host.call("pid", timeout=2.0)))
+            except TimeoutError:
+                return  # it is not back from the last kill
+        elif kind == "ledger":
+            kill(int(call(self.replay._ledger, "pid", timeout=20.0)))
+        elif kind == "node":
+            self.nodes.kill(self.nodes.others[self.rng.integers(len(self.nodes.others))])
+            self.nodes.add()
+        else:
+            jobs = [job for job in self.jobs if job.kind == kind]
+            if not self.kill_job(jobs[self.rng.integers(len(jobs))]):
+                return
+        self.kills[kind] += 1
+
+    def run(self) -> None:
+        """Kill, look and draw, until the time is out."""
+        given, began = self.given, time.monotonic()
+        each = given.seconds / max(given.kills, 1)
+        killed, audited = 0, began
+        while time.monotonic() < began + given.seconds or sum(self.kills.values()) < given.kills:
+            if time.monotonic() > began + 2 * given.seconds + 60:
+                self.faults.append(f"{given.kills} kills were asked for: {dict(self.kills)}")
+                break
+            now = time.monotonic()
+            if given.kills and now > began + killed * each + each / 2:
+                self.kill_one()
+                killed += 1
+            self.look()
+            if now > audited + given.audit:
+                self.audit.step()
+                audited = now
+            self.pids = self.of_hosts()
+            time.sleep(0.1)
+
+    def of_hosts(self) -> dict[str, int]:
+        """The processes whose memory is watched, as far as they answer at once."""
+        found = dict(self.pids)
+        for host in self.replay.hosts:
+            with contextlib.suppress(Exception):
+                found[f"host {host.number}"] = ray.get(host.begin("pid"), timeout=0.5)
+        for job in self.jobs:
+            pid = job.pid()
+            if pid is not None and job.kind == "learner":
+                found[f"{job.kind} {job.number}"] = pid
+        return found
+
+    def stop(self) -> None:
+        """Have all processes end, and note those that do not, and what they raised."""
+        (self.folder / STOP).touch()
+        tasks = [job.task for job in self.jobs]
+        _, late = ray.wait(tasks, num_returns=len(tasks), timeout=QUIET)
+        for job in self.jobs:
+            if job.task in late:
+                self.faults.append(f"{job.kind} {job.number} did not end")
+        self.faults += [path.read_text() for path in sorted(self.folder.glob("*.error"))]
+
+    # ------------------------------------------------------------------ counting
+
+    def rows(self) -> NDArray[np.int64]:
+        """The ids of all rows of all hosts, each row checked."""
+        found = []
+        for host in self.replay.hosts:
+            about = host.call("about", timeout=60.0)
+            strategy = NodeAffinitySchedulingStrategy(about.node, soft=False)
+            task = ray.remote(_rows).options(num_cpus=0, scheduling_strategy=strategy)
+            found.append(ray.get(task.remote(self.replay, about), timeout=120.0))
+        return np.concatenate(found)
+
+    def count(self) -> list[str]:
+        """Compare the rows that are there with those that players added."""
+        ids, counts = np.unique(self.rows(), return_counts=True)
+        if (counts > 1).any():
+            self.faults.append(f"{(counts > 1).sum()} rows are there twice: {ids[counts > 1][:10]}")
+        losses = self.replay.losses()
+        missing = Missing(losses)
+        added = 0
+        for job in self.all_jobs:
+            if job.kind != "player" or not job.journal.exists():
+                continue
+            seen = records(job.journal)[1:]
+            begun, done = max((one.begun for one in seen), default=0), 0
+            own = ids[ids >> PLAYER == job.number] - (job.number << PLAYER)
+            if len(own) and own[-1] >= begun:
+                self.faults.append(f"player {job.number}: row {own[-1]} is there, of {begun} added")
+            if seen:
+                done = max(one.done for one in seen)
+                ends = np.array([one.done for one in seen])
+                for row in np.setdiff1d(np.arange(done), own).tolist():
+                    missing.note(job.number, row, seen[np.searchsorted(ends, row, side="right")])
+            added += done
+        self.faults += missing.faults()
+        reported = sum(loss.rows for loss in losses)
+        longest = max((loss.seconds for loss in losses), default=0.0)
+        latest = f"{missing.latest:.3f} s after the host was heard of last"
+        return [
+            f"rows: {added} added for sure, {len(ids)} there",
+            f"losses: {len(losses)}, of {reported} rows and {longest:.1f} s at most",
+            f"rows added for sure that are missing: {sum(missing.of_loss)} of these",
+            f"and, later than these, {missing.late} rows, up to {latest}",
+        ]
+
+    def report(self, memory: Memory) -> list[str]:
+        """What was done and found."""
+        drawn = sum(
+            max((one.begun for one in records(job.journal)[1:]), default=0)
+            for job in self.all_jobs
+            if job.kind == "learner" and job.journal.exists()
+        )
+        audit = self.audit
+        return [
+            f"kills: {sum(self.kills.values())}, {dict(self.kills)}",
+            *self.count(),
+            f"rows drawn and checked: {drawn} by learners, {audit.drawn} by the driver",
+            f"priorities: {audit.sent} sent by the driver, {audit.compared} compared",
+            f"the longest time without a step of a process: {self.longest:.1f} s",
+            *memory.table(self.given.seconds / 3),
+        ]
+
+
+class Missing:
+    """Rows that were added for sure and are not there, by the loss that explains them."""
+
+    def __init__(self, losses: list[Loss]) -> None:
+        self.losses = losses
+        self.of_loss = [0] * len(losses)
+        self.late, self.latest = 0, 0.0  # added after the host was heard of last, by how much
+        self._faults: list[str] = []
+
+    def note(self, player: int, row: int, added: Record) -> None:
+        """A row is missing, which was added when this record was written."""
+        of_host = [(k, x.moment) for k, x in enumerate(self.losses) if x.host == added.host]
+        after = [added.moment - moment for _, moment in of_host if moment < added.moment]
+        if after and min(after) < HEARD:
+            self.late, self.latest = self.late + 1, max(self.latest, min(after))
+            return
+        for place, moment in of_host:
+            if moment >= added.moment:
+                self.of_loss[place] += 1
+                return
+        self._faults.append(f"row {row} of player {player} is missing: {added}")
+
+    def faults(self) -> list[str]:
+        """Rows without a loss, and losses that were more than was reported."""
+        more = zip(self.losses, self.of_loss, strict=True)
+        found = [f"{n} rows are missing, reported was {x}" for x, n in more if n > x.rows]
+        return [*self._faults, *found]
+
+
+def _rows(replay: ClusterReplay, about: Any) -> NDArray[np.int64]:
+    """The ids of the rows of a host, on its node."""
+    with replay._opened(about).learner() as learner:
+        n = len(learner)
+        if not n:
+            return np.empty(0, np.int64)
+        batch = learner.sample(n, replace=False)
+        check(batch)
+        found: NDArray[np.int64] = batch["id"]
+    return found
+
+
+class Audit:
+    """A learner of this process, which knows the priority that each of its rows must have.
+
+    A priority is the number of its update, so the newest is the greatest. Those of a host whose
+    process was killed since are not compared, as they may be those of its checkpoint.
+    """
+
+    def __init__(self, soak: Soak) -> None:
+        self.soak = soak
+        sampler = Prioritized(alpha=1.0, eps=0.0)
+        self.learner = soak.replay.learner(sampler, seed=0, ahead=1, batches=2)
+        self.number = self.drawn = self.sent = self.compared = 0
+        self.known: dict[int, tuple[str, dict[int, float]]] = {}  # of each host: process, rows
+
+    def step(self) -> None:
+        """Draw, update, and compare; a fault is noted."""
+        try:
+            self._step()
+        except (NotEnoughDataError, RateLimitTimeoutError):
+            pass
+        except Exception:
+            self.soak.faults.append(f"driver: {traceback.format_exc()}")
+
+    def _step(self) -> None:
+        learner = self.learner
+        owners = {host.number: self._process(host) for host in self.soak.replay.hosts}
+        for _ in range(4):
+            batch = learner.sample(64)
+            check(batch)
+            self.number += 1
+            learner.update_priorities(batch["indexes"], np.full(64, float(self.number)))
+            self.drawn, self.sent = self.drawn + 64, self.sent + 64
+            for part, places, _ in learner._names.split(batch["indexes"]):
+                known = learner._known[part]
+                number = known.host.number
+                owner = f"{owners[number]} {known.identity}"
+                if self.known.get(number, ("", {}))[0] != owner:
+                    self.known[number] = owner, {}
+                rows = self.known[number][1]
+                for row in batch["id"][places].tolist():
+                    rows.pop(row, None)
+                    rows[row] = float(self.number)
+                for row in list(rows)[:-KNOWN]:
+                    del rows[row]
+        learner.flush()
+        for host in self.soak.replay.hosts:
+            self._compare(host, owners[host.number])
+
+    def _process(self, host: Any) -> int:
+        """The process of a host; 0 if it does not answer."""
+        try:
+            return int(ray.get(host.begin("pid"), timeout=5.0))
+        except Exception:
+            return 0
+
+    def _compare(self, host: Any, owner: int) -> None:
+        try:
+            reply = ray.get(host.begin("draw", self.learner.name, "", 128, {"indexes": True}, 1.0))
+            now = self._process(host)
+        except Exception:
+            return  # it was killed just now
+        if now != owner or not reply.columns:
+            return
+        process, rows = self.known.get(host.number, ("", {}))
+        if process != f"{owner} {reply.identity}":
+            return
+        for row, mass in zip(reply.columns["id"].tolist(), reply.masses.tolist(), strict=True):
+            expected = rows.get(row)
+            if expected is not None:
+                self.compared += 1
+                if mass != expected:
+                    self.soak.faults.append(
+                        f"{host}: row {row} has priority {mass}, and {expected} was sent last"
+                    )
+
+
+def main() -> None:
+    """Run the soak; fail with its faults."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--kills", type=int, default=110, help="0 for none: memory alone")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=60.0, help="rows a second of a player")
+    parser.add_argument("--checkpoint", type=float, default=5.0, help="seconds between two")
+    parser.add_argument("--audit", type=float, default=2.0, help="seconds between two")
+    parser.add_argument("--limit", action="store_true", help="with a limiter")
+    given = parser.parse_args()
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="soak-") as folder,
+        nodes(HOSTS) as all_nodes,
+    ):
+        soak = Soak(given, all_nodes, Path(folder))
+        with soak.replay, Memory(all_nodes, lambda: soak.pids) as memory:
+            soak.run()
+            soak.stop()
+            lines = soak.report(memory)
+    print(*lines, f"{time.monotonic() - began:.0f} s in all", sep="\n")
+    if soak.faults:
+        sys.exit("\n".join([f"{len(soak.faults)} faults:", *soak.faults[:20]]))
+
+
+if __name__ == "__main__":
+    main()
