@@ -18,7 +18,7 @@ __all__ = ["CHECKS", "Finding", "findings"]
 
 FEW = 100  # fewer rows than this show no pattern
 NO_END = 10_000  # steps of each environment without an end, where no jump shows one
-NO_REWARD = 20_000  # rows without a reward, or ten episodes
+NO_REWARD = 20_000  # rows that all have the same reward, or 500 episodes
 FROZEN_RUN = 200
 STRIDES = 256
 MOST_COMPARED = 20_000
@@ -70,8 +70,7 @@ def _frozen(facts: Facts) -> Found:
     for one in observations:
         if one.is_constant or len(one.rows) < FROZEN_RUN:
             continue
-        before, after = facts.following(one)
-        longest = _longest_run(one.hashes[before] == one.hashes[after], before, facts)
+        longest = _longest_run(one, facts.rows.n_envs)
         least = max(FROZEN_RUN, len(one.rows) // facts.rows.n_envs // 10)
         if len(observations) > 1:  # one of several may be a goal, which stays for an episode
             least = max(least, 1 + max((one.length for one in facts.episodes), default=0))
@@ -92,12 +91,13 @@ _ALIASED = (
 )
 
 
-def _longest_run(same: Array, before: Array, facts: Facts) -> int:
-    """The longest run of true values among the steps of one environment."""
-    order = np.argsort(before % facts.rows.n_envs, kind="stable")
-    ordered = np.concatenate([[False], same[order], [False]])
-    edges = np.flatnonzero(ordered[1:] != ordered[:-1])
-    return int((edges[1::2] - edges[::2]).max(initial=0)) + 1
+def _longest_run(one: FieldFacts, n_envs: int) -> int:
+    """The longest run of rows of an environment that have the same value."""
+    streams = one.rows % n_envs
+    order = np.argsort(streams, kind="stable")
+    values, streams = one.hashes[order], streams[order]
+    changes = np.flatnonzero((values[1:] != values[:-1]) | (streams[1:] != streams[:-1]))
+    return int(np.diff([-1, *changes, len(values) - 1]).max())
 
 
 def _no_reward_signal(facts: Facts) -> Found:
@@ -105,7 +105,7 @@ def _no_reward_signal(facts: Facts) -> Found:
     rewards = facts.rewards
     if np.ptp(rewards) if len(rewards) else True:
         return
-    if len(rewards) < (FEW if len(complete) >= 10 else NO_REWARD):
+    if len(rewards) < NO_REWARD and len(complete) < 500:
         return
     value = float(rewards[0])
     lengths = {one.length for one in complete}

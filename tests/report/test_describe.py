@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zlib
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optional import need
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, RateLimited, ReplayBuffer, Sequences
 from cpprb_like.limiters import MinSize
@@ -171,6 +173,26 @@ def test_progress_is_told() -> None:
     assert seen[-1] == (30 * 17, 30 * 17)
     with pytest.raises(TypeError, match="progress: expected a function or None, got 3"):
         filled().describe(progress=3)
+
+
+def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By tqdm, if it is installed; not where standard error is a file."""
+    tqdm = need("tqdm")
+    bars: list[Any] = []
+
+    class Bar(tqdm.tqdm):  # type: ignore[misc,name-defined]
+        """A bar that is there from the start."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options | {"delay": 0, "file": io.StringIO()})
+            bars.append(self)
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    filled().describe()
+    assert bars == []
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    filled().describe()
+    assert [(bar.n, bar.total) for bar in bars] == [(30 * 17, 30 * 17)]
 
 
 # ---------------------------------------------------------------------- images

@@ -70,6 +70,19 @@ def test_axes_of_sound_images_are_not_swapped(axis: int, n: int) -> None:
     assert filled(rows).describe().findings == []
 
 
+def test_a_part_of_an_observation_may_stay_for_an_episode() -> None:
+    """As goals do; a part that stays for longer is frozen, where steps are absent too."""
+    rng = np.random.default_rng(0)
+    ends = np.arange(4000) % 250 == 249
+    goals = np.repeat(rng.normal(size=16), 250)
+    rows = {"obs.at": rng.normal(size=4000), "obs.goal": goals, "truncated": ends}
+    assert filled(rows).describe().findings == []
+    rows["obs.goal"] = np.where(np.arange(4000) < 1000, goals, 3.0)
+    assert [(one.name, one.field) for one in filled(rows).describe().findings] == [
+        ("frozen", "obs.goal")
+    ]
+
+
 def test_rewards_of_one_environment_of_another_scale_are_named() -> None:
     """The scales of environments are compared."""
     rng = np.random.default_rng(0)
