@@ -104,7 +104,7 @@ class Reported:
 
     def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
         """Yield the path, the buffer, and the view or None, of all rows that can be read."""
-        raise TypeError(f"the rows of a {type(self).__name__} cannot be read from here")
+        raise TypeError(f"the rows of {type(self).__name__} cannot be read from here")
 
     def describe(
         self,

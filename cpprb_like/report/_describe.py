@@ -96,12 +96,13 @@ def describe(
 
     ``about`` are further values of the description, such as the path of the data set that was read.
     """
+    parts = source._to_report()
     document = {"kind": "buffer", "class": type(source).__name__, **(about or {})}
     document["stats"] = source.stats()
     pictures: dict[str, list[Picture]] = {}
     buffers = []
     with _shown(progress) as shown:
-        for path, buffer, view in source._to_report():
+        for path, buffer, view in parts:
 
             def look(buffer: Any = buffer, path: str = path, view: Any = view) -> dict[str, Any]:
                 rows = RowsToReport(buffer)

@@ -53,7 +53,11 @@ def _not_finite(facts: Facts) -> Found:
         if one.nan or one.inf:
             slot = int(facts.rows.slots[one.first_odd])
             message = f"{one.nan:,} NaN and {one.inf:,} infinite values; the first in slot {slot}"
-            yield one.name, message, "one of them in a batch makes the loss NaN"
+            yield (
+                one.name,
+                message,
+                "where they come from: one of them in a batch makes the loss NaN",
+            )
 
 
 def _constant(facts: Facts) -> Found:
@@ -112,7 +116,11 @@ def _no_reward_signal(facts: Facts) -> Found:
     if value and (len(lengths) != 1 or len(complete) < 2 or any(one.truncated for one in complete)):
         return  # the length of an episode is what tells good from bad
     message = f"{value:g} in each of {len(rewards):,} rows"
-    yield facts.reward or "", message, "nothing tells good actions from bad ones: is it passed on?"
+    yield (
+        facts.reward or "",
+        message,
+        "whether it is passed on: nothing tells good actions from bad ones",
+    )
 
 
 def _reward_scale(facts: Facts) -> Found:
@@ -126,7 +134,7 @@ def _reward_scale(facts: Facts) -> Found:
     typical, rms = float(np.median(sizes[sizes > 0])), float(np.sqrt((sizes**2).mean()))
     if rms >= 200 or typical >= 500:
         message = f"a reward is typically {typical:,.4g}, and its root mean square {rms:,.4g}"
-        yield name, message, "such targets make a loss explode: scale or clip rewards"
+        yield name, message, "scaling or clipping of rewards: such targets make a loss explode"
 
 
 def _uneven(facts: Facts, one: FieldFacts) -> str:
@@ -164,7 +172,7 @@ def _no_end(facts: Facts) -> Found:
         )
         after = f", although observations jump {jumps:,} times" if jumps else ""
         message = f"no episode ends in {steps:,} steps of each environment{after}: {how}"
-        yield "", message, _CROSSED
+        yield "", message, f"the end flags that are added: {_CROSSED}"
 
 
 def _unmarked_end(facts: Facts) -> Found:

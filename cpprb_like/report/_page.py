@@ -35,7 +35,7 @@ overflow-x:auto}
 & .finding b{color:var(--warn)}
 & .good{border-left:5px solid var(--good);background:var(--goodback)}& .good b{color:var(--good)}
 & code{font:.92em ui-monospace,monospace;overflow-wrap:anywhere}
-& table{border-collapse:collapse;width:100%}
+& table{border-collapse:collapse;color:inherit}& .fields{width:100%}
 & th{text-align:left;color:var(--soft);font-weight:500}
 & td,& th{padding:5px 12px 5px 0;border-bottom:1px solid var(--edge);white-space:nowrap}
 & td.n,& th.n{text-align:right;font-variant-numeric:tabular-nums}
@@ -101,7 +101,9 @@ def _body(
     for buffer in buffers:
         if buffer["path"]:
             yield f"<h2><code>{html.escape(text.clean(buffer['path']))}</code></h2>"
-        yield f'<p class="soft">{html.escape(text.clean(", ".join(_options(buffer))))}</p>'
+        options = [] if buffer["class"] == document.get("class") else [buffer["class"]]
+        options += _options(buffer)
+        yield f'<p class="soft">{html.escape(text.clean(", ".join(options)))}</p>'
         yield from _tiles(buffer, document.get("stats", {}))
         if buffer["rows"]:
             yield from _findings(buffer["findings"])
@@ -130,8 +132,7 @@ def _body(
 
 
 def _options(buffer: dict[str, Any]) -> Iterator[str]:
-    """The class and the options of a buffer, each as a few words."""
-    yield buffer["class"]
+    """The options of a buffer, each as a few words."""
     yield f"sampler {buffer['sampler']}"
     yield text.plural(buffer["n_envs"], "environment")
     if nstep := buffer["nstep"]:
@@ -154,7 +155,7 @@ def _tiles(buffer: dict[str, Any], stats: Mapping[str, float]) -> Iterator[str]:
     ]
     of_draws = ".".join(filter(None, (buffer["path"], "age_at_draw_p50")))
     if of_draws in stats:
-        tiles.append(("age at the draw", number(stats[of_draws]), "rows added since, median"))
+        tiles[-1] = (*tiles[-1][:2], f"median at the draw {number(stats[of_draws])}")
     if priorities := buffer["priorities"]:
         size = priorities["effective_sample_size"]
         tiles.append(("effective rows", number(size), "by priority"))

@@ -15,6 +15,7 @@ import pytest
 from optional import need
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, RateLimited, ReplayBuffer, Sequences
+from cpprb_like.buffers import Source
 from cpprb_like.limiters import MinSize
 from cpprb_like.processes import SharedReplay
 from cpprb_like.report import Description, _facts, describe_saved
@@ -283,6 +284,16 @@ def test_a_shared_replay_and_its_learner_are_described(tmp_path: Path) -> None:
         assert buffer["not_drawn"]["priority 0"] == 19
         assert [one.name for one in found.findings] == ["priority-zero"]
         page_of(learner.view(Sequences(2)).describe(), tmp_path)
+
+
+def test_rows_of_other_machines_are_refused() -> None:
+    """Sources that cannot read all of their rows say so."""
+
+    class Elsewhere(Source):
+        """A source of rows that are not here."""
+
+    with pytest.raises(TypeError, match="the rows of Elsewhere cannot be read from here"):
+        Elsewhere().describe()
 
 
 def test_what_is_saved_is_described_alike(tmp_path: Path) -> None:
