@@ -1,4 +1,4 @@
-"""Hypothesis profiles and the ``rng`` fixture that every test file shares."""
+"""Hypothesis profiles, and fixtures that test files share."""
 
 from __future__ import annotations
 
@@ -84,3 +84,12 @@ def rng() -> np.random.Generator:
     seed = int(given) if given else int.from_bytes(os.urandom(4), "little")
     print(f"CPPRB_LIKE_TEST_SEED={seed}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[None]:
+    """One Ray for all tests of RLlib: a process that starts Ray's twice ends with a warning."""
+    import local_ray as support  # noqa: PLC0415 (it needs Ray)
+
+    with support.local_ray():
+        yield

@@ -24,6 +24,7 @@ from cpprb_like._fields.schema import read_names
 from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
+from cpprb_like._rows.draw_log import DrawLog
 from cpprb_like._rows.gather import new_array
 from cpprb_like.buffers._entry import SampleOptions, check_drawn
 from cpprb_like.buffers._source import Batch, ColumnSpec, MomentSource
@@ -326,6 +327,10 @@ class Opened:
             extra = with_handles(sampler, ring, slots, extra)
         return slots, extra
 
+    def draw_log(self) -> DrawLog | None:
+        """The log of draws of the buffer, if there is one."""
+        return self.buffer._draw_log
+
     def draw_steps(self, n: int) -> Slots | None:
         """Random numbers of steps of n rows; None if the number is fixed."""
         if self.nstep is None or self.least == self.most:
@@ -531,6 +536,8 @@ class Reading:
         self.located = located
         self.items = 0  # items of the last attempt
         self.slots: Slots = NO_SLOTS  # rows of the last attempt
+        self.log = plan.now.draw_log() if n is not None else None
+        self.before = self.after = b""  # states of the generator before and after their choice
         self.revisions: list[Revision] = []
         for revision in plan.revisions:
             self.revisions.append(revision(draws))
@@ -540,8 +547,12 @@ class Reading:
         now = self.plan.now
         ring = now.ring
         moment = ring.now()
+        if self.log is not None:
+            self.before = self.log.state(now.buffer.rng)
         slots, extra = self.choose()
         self.slots = slots
+        if self.log is not None:
+            self.after = self.log.state(now.buffer.rng)
         self.items = n = len(slots) if self.n is None else self.n
         check_drawn(now.sampler, slots, extra, n, now.names, now.further)
         batch: Batch | None

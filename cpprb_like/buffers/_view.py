@@ -31,7 +31,10 @@ from cpprb_like.samplers import Extra, Slots
 from cpprb_like.views._layer import Layer, check_layers
 
 if TYPE_CHECKING:
+    import os
+
     from cpprb_like.buffers._explain import Explanation
+    from cpprb_like.buffers._logged import DrawLogFile, LoggedDraws
 
 __all__ = ["View"]
 
@@ -147,7 +150,7 @@ class View(Source):
             if not one.revisions or one.write(batch):
                 self.draws += 1
                 if n is not None:
-                    self._note_draw(one.slots)
+                    self._note_draw(one, batch.get("weights"))
                 return batch
 
     def explain(self, index: int) -> Explanation:
@@ -204,8 +207,57 @@ class View(Source):
 
         return explain(self._now, index)
 
-    def _note_draw(self, slots: Slots) -> None:
-        self.buffer._note_draw(slots)
+    def log_draws(self, path: str | os.PathLike[str]) -> DrawLogFile:
+        """Log the draws of the buffer and of its views: see ``ReplayBuffer.log_draws``."""
+        log: DrawLogFile = self.buffer.log_draws(path)
+        return log
+
+    def replay_draw(self, draws: LoggedDraws, k: int) -> Batch:
+        """The batch of draw ``k`` of a log again.
+
+        Parameters
+        ----------
+        draws : LoggedDraws
+            The log, of the draws of this source: of the buffer, or of a view with these layers.
+        k : int
+            Number of the draw, from 0 on.
+
+        Returns
+        -------
+        dict of ndarray
+            All columns, bit for bit those of then as long as the rows are there and were not
+            changed. Of layers that draw at random, with a generator of NumPy's PCG64, the default;
+            new goals of ``Hindsight`` may be others if rows were added to the episode. ``weights``
+            are those of then if they are float32, the default.
+
+        Raises
+        ------
+        IndexError
+            The log has no such draw.
+        LookupError
+            Rows that the draw read are gone.
+
+        Notes
+        -----
+        ``UserWarning`` says that rows were changed since the draw: deleted, updated, or truncated.
+        The generator is as before afterwards; no other thread may draw meanwhile. Nothing counts
+        as drawn. Cost: that of a draw, and some 50 microseconds.
+
+        Examples
+        --------
+        See ``LoggedDraws``.
+        """
+        from cpprb_like.buffers._logged import replay  # noqa: PLC0415 (on demand)
+
+        return replay(self, draws, k)
+
+    def _note_draw(self, one: Reading, weights: NDArray[Any] | None) -> None:
+        """Count and log a draw, the last of ``draws``."""
+        buffer = self.buffer
+        buffer._note_draw(one.slots)
+        if one.log is not None:
+            drawn = one.plan.now.ring, one.slots, buffer.sampler, weights
+            one.log.append(*drawn, self.draws - 1, one.before, one.after)
 
     def _stats(self) -> dict[str, float]:
         found: dict[str, float] = self.buffer.stats()

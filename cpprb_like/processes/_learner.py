@@ -427,6 +427,9 @@ class OpenedShards(Opened):
         """See ``Opened.draw``."""
         return self._shards.choose(cast("Any", self.starts), n, options)
 
+    def draw_log(self) -> None:
+        """None: draws of learners are not logged."""
+
     def others(self, slots: RowNumbers, strategy: int) -> RowNumbers:
         """See ``Opened.others``: rows of the same shard."""
         shards = self._shards

@@ -36,7 +36,7 @@ from cpprb_like.integrations.rllib_cluster import (
 from cpprb_like.ray import ClusterReplay
 
 torch.set_num_threads(1)
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("_ray")]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("local_ray")]
 KINDS = ("vector", "image", "nest")
 GAMMA = 0.9
 ELSEWHERE = "elsewhere"

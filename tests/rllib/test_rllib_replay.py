@@ -470,7 +470,7 @@ def test_an_empty_buffer_has_nothing_to_draw() -> None:
 # ---------------------------------------------------------------------- training
 
 
-@pytest.mark.usefixtures("_ray")
+@pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(
     ("algorithm", "kind", "n_step"),
     [
