@@ -35,10 +35,6 @@ class Effort:
     learner_steps: int = 60  # with batches of 32
     whole: bool = True  # False: no imports, and no memory of images
 
-    def rows_of(self, kind: str) -> int:
-        """Rows of a buffer of such steps."""
-        return {"small": self.rows, "wide": self.wide_rows, "images": self.image_rows}[kind]
-
 
 EFFORTS = {
     "full": Effort(),
@@ -229,7 +225,8 @@ def _memory(effort: Effort) -> Iterator[Case]:
     memory = partial(_case, "Memory", unit="B")
     kinds = {"small": "small step"} | ({"images": "pair of images"} if effort.whole else {})
     for kind, what in kinds.items():
-        of: dict[str, Any] = {"kind": kind, "rows": effort.rows_of(kind)}
+        rows = effort.rows if kind == "small" else effort.image_rows
+        of: dict[str, Any] = {"kind": kind, "rows": rows}
         limit, name = Limit(1.05 * (KINDS[kind].nbytes + 16)), f"memory of a {what}"
         yield memory(f"{name}, as its repr says", "memory_said", limit, **of)
         yield memory(name, "memory", **of, alone=True)

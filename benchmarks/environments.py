@@ -48,9 +48,9 @@ class Environment:
         record = self.home / "origin.txt"
         if record.exists() and record.read_text(encoding="utf-8") == origin:
             return None
-        create = [sys.executable, "-m", "venv", "--clear", str(self.home)]
-        pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        for command in (create, [*pip, "-r", str(requirements)]):
+        create = [sys.executable, "-m", "venv", "--without-pip", "--clear", str(self.home)]
+        pip = [sys.executable, "-m", "pip", f"--python={self.python}", "install", "--quiet"]
+        for command in (create, [*pip, "--disable-pip-version-check", "-r", str(requirements)]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 lines = [line for line in done.stderr.splitlines() if line.strip()]

@@ -228,21 +228,17 @@ class Steps(ctypes.Structure):
 class Columns(ctypes.Structure):
     """Addresses of the columns of a batch of steps."""
 
-    owner: Batch
     _fields_ = tuple((name, ctypes.c_void_p) for name in STEP_OFFSETS)
 
     @classmethod
     def of(cls, batch: Batch) -> Columns:
-        """The columns of a batch, which lives as long as this."""
-        made = cls(*(batch[name].ctypes.data for name in STEP_OFFSETS))
-        made.owner = batch
-        return made
+        """The columns of a batch, which the caller keeps alive."""
+        return cls(*(batch[name].ctypes.data for name in STEP_OFFSETS))
 
 
 class Pairs(ctypes.Structure):
     """Where two columns of wide rows are."""
 
-    owner: Batch
     _fields_ = (
         ("left", ctypes.c_void_p),
         ("right", ctypes.c_void_p),
@@ -251,11 +247,9 @@ class Pairs(ctypes.Structure):
 
     @classmethod
     def of(cls, batch: Batch) -> Pairs:
-        """The observations of a batch, which lives as long as this."""
+        """The observations of a batch, which the caller keeps alive."""
         left, right = batch["obs"], batch["next_obs"]
-        made = cls(left.ctypes.data, right.ctypes.data, left.strides[0])
-        made.owner = batch
-        return made
+        return cls(left.ctypes.data, right.ctypes.data, left.strides[0])
 
 
 @cache
@@ -335,55 +329,49 @@ class Floor:
 
     def sample(self, batch: Batch) -> Repeat:
         """Draws steps into a batch."""
-        return self._draw(self.loops.sample, (self.steps(),), Columns.of(batch), len(batch["act"]))
+        return self._draw(self.loops.sample, (self.steps(),), Columns.of(batch), batch)
 
     def copy_pairs(self, batch: Batch) -> Repeat:
         """Draws the observations of a batch, with memcpy."""
         source = self.pairs(), batch["obs"][0].nbytes
-        return self._draw(self.loops.copy_pairs, source, Pairs.of(batch), len(batch["act"]))
+        return self._draw(self.loops.copy_pairs, source, Pairs.of(batch), batch)
 
-    def _draw(self, loop: Any, source: tuple[Any, ...], to: Any, n: int) -> Repeat:
-        slots = np.zeros(n, np.int64)
-
-        def work(calls: int) -> None:
-            call(loop, *source, len(self.rb), self.bits, slots, to, n, calls)
-
-        return work
+    def _draw(self, loop: Any, source: tuple[Any, ...], to: Any, batch: Batch) -> Repeat:
+        n = len(batch["act"])
+        given = *source, len(self.rb), self.bits, np.zeros(n, np.int64), to, n
+        return repeat(loop, *given, alive=(self.rb, batch))
 
     def sequences(self, batches: tuple[Batch, Batch], length: int) -> Repeat:
         """Draws sequences of steps into batches of sequences."""
-        n = len(batches[0]["act"])
-        steps, slots = self.steps(), np.zeros(n, np.int64)
-        columns = (Columns * 2)(*(Columns.of(batch) for batch in batches))
-
-        def work(calls: int, _: tuple[Batch, Batch] = batches) -> None:
-            call(
-                *(self.loops.sequences, steps, self._starts(length), self.bits, slots),
-                *(columns, n, length, calls),
-            )
-
-        return work
+        n, columns = len(batches[0]["act"]), (Columns * 2)(*map(Columns.of, batches))
+        source = self.steps(), self._starts(length), self.bits, np.zeros(n, np.int64)
+        loop = self.loops.sequences
+        return repeat(loop, *source, columns, n, length, alive=(self.rb, batches))
 
     def copy_runs(self, name: str, n: int, length: int) -> Repeat:
         """Draws sequences of what holds a field, its block or all records, with memcpy."""
         (column,) = [column for column in self.rb.ring.columns if column.name == name]
-        slots = np.zeros(n, np.int64)
         batches = [np.zeros(n * length * column.stride, np.uint8) for _ in range(2)]
         addresses = (ctypes.c_void_p * 2)(*(batch.ctypes.data for batch in batches))
 
-        def work(calls: int, _: list[Any] = batches) -> None:
-            call(
-                *(self.loops.copy_runs, self._address(column.offset), column.stride),
-                *(self._starts(length), self.bits, slots, addresses, n, length, calls),
-            )
-
-        return work
+        source = self._address(column.offset), column.stride, self._starts(length), self.bits
+        given = *source, np.zeros(n, np.int64), addresses, n, length
+        return repeat(self.loops.copy_runs, *given, alive=(self.rb, batches))
 
     def _starts(self, length: int) -> int:
         return self.rb.capacity - length + 1
 
     def _address(self, offset: int) -> ctypes.c_void_p:
         return ctypes.c_void_p(self.rb._arena.ctypes.data + offset)
+
+
+def repeat(loop: Any, *arguments: Any, alive: object) -> Repeat:
+    """Calls of a function in C; ``alive`` has the memory that it uses."""
+
+    def work(calls: int, _: object = alive) -> None:
+        call(loop, *arguments, calls)
+
+    return work
 
 
 def call(loop: Any, *arguments: Any) -> Any:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cpprb_like import ReplayBuffer
 from cpprb_like._files.arenas import allocate_floats
 
-from .steps import Columns, Floor, Repeat, build, call
+from .steps import Columns, Floor, Repeat, build, call, repeat
 
 Floats = NDArray[np.float64]
 Indexes = NDArray[np.intp]
@@ -254,12 +254,6 @@ def cycle(rb: ReplayBuffer, weights: Floats, batch: Batch, priorities: Floats) -
         raise RuntimeError(f"the floor makes weights of float32, not {batch['weights'].dtype}")
     floor, tree = Floor(rb, SOURCE), TreeFloor(weights)
     sets, n = priorities.shape
-    slots, scratch = np.zeros(n, np.intp), np.zeros(n)
-
-    def work(calls: int) -> None:
-        call(
-            *(floor.loops.cycle, tree.tree, floor.steps(), floor.bits, slots, Columns.of(batch)),
-            *(batch["weights"], priorities, sets, scratch, n, ALPHA, BETA, EPS, calls),
-        )
-
-    return work
+    given = tree.tree, floor.steps(), floor.bits, np.zeros(n, np.intp), Columns.of(batch)
+    further = batch["weights"], priorities, sets, np.zeros(n), n, ALPHA, BETA, EPS
+    return repeat(floor.loops.cycle, *given, *further, alive=(rb, batch))

@@ -13,7 +13,7 @@ import numpy as np
 
 from cpprb_like._fields.json_codec import number
 from cpprb_like._fields.row_options import RowOptions
-from cpprb_like._fields.schema import Schema
+from cpprb_like._fields.schema import OfOptions, Schema
 from cpprb_like._machine.byte_order import native
 
 __all__ = ["SavedLayout", "differences", "is_foreign"]
@@ -25,7 +25,7 @@ def is_foreign(dtype: np.dtype[Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class SavedLayout:
+class SavedLayout(OfOptions):
     """The layout of a ring whose rows are in files."""
 
     options: RowOptions  # with the dtypes of the files
@@ -34,26 +34,6 @@ class SavedLayout:
         number("size", self.options.size, 1)
         number("n_envs", self.n_envs, 1, self.options.size)
         number("capacity", self.capacity, self.options.size)
-
-    @property
-    def span(self) -> int:
-        """The modulus of public slots: see ``Layout.span``."""
-        return self.options.size if self.n_envs == 1 else self.capacity
-
-    @property
-    def schema(self) -> Schema:
-        """The fields, with dtypes as the files have them."""
-        return self.options.schema
-
-    @property
-    def capacity(self) -> int:
-        """Slots of the ring that was saved."""
-        return self.options.capacity
-
-    @property
-    def n_envs(self) -> int:
-        """Environments that step together."""
-        return self.options.n_envs
 
     def native(self, names: Sequence[str] | None = None) -> RowOptions:
         """Options of a buffer that loads these fields: see ``fields``."""

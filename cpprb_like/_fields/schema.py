@@ -41,6 +41,7 @@ __all__ = [
     "ColumnSpec",
     "Field",
     "Layout",
+    "OfOptions",
     "Schema",
     "Stack",
     "as_names",
@@ -408,8 +409,40 @@ def _plain_word(name: str) -> str:
     return word.removesuffix("s")
 
 
+class OfOptions:
+    """Base class of layouts, in memory and in files: attributes of their options."""
+
+    if TYPE_CHECKING:
+        options: RowOptions
+
+    @property
+    def schema(self) -> Schema:
+        """The fields."""
+        return self.options.schema
+
+    @property
+    def capacity(self) -> int:
+        """Slots of the ring."""
+        return self.options.capacity
+
+    @property
+    def size(self) -> int:
+        """Rows that can be drawn."""
+        return self.options.size
+
+    @property
+    def n_envs(self) -> int:
+        """Environments that step together."""
+        return self.options.n_envs
+
+    @property
+    def span(self) -> int:
+        """The modulus of public slots: ``row_id % span``; see ``Ring``."""
+        return self.size if self.n_envs == 1 else self.capacity
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(OfOptions):
     """The memory layout of a buffer, computed before anything is allocated."""
 
     options: RowOptions
@@ -468,31 +501,6 @@ class Layout:
             sampler_nbytes=sampler_nbytes,
             blocks=tuple(blocks),
         )
-
-    @property
-    def schema(self) -> Schema:
-        """The fields."""
-        return self.options.schema
-
-    @property
-    def capacity(self) -> int:
-        """Slots in memory."""
-        return self.options.capacity
-
-    @property
-    def size(self) -> int:
-        """Rows that can be drawn."""
-        return self.options.size
-
-    @property
-    def n_envs(self) -> int:
-        """Environments that step together."""
-        return self.options.n_envs
-
-    @property
-    def span(self) -> int:
-        """The modulus of public slots: ``row_id % span``; see ``Ring``."""
-        return self.size if self.n_envs == 1 else self.capacity
 
     @property
     def total_nbytes(self) -> int:
