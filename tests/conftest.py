@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -53,6 +54,15 @@ def pytest_configure() -> None:
         required()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def pytest_collection_finish() -> None:
+    """Freeze the modules and items, as tests call the garbage collector and fork often.
+
+    A collection took 0.2 s, most of it for the 330,000 objects of pytest and of all tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,13 +11,14 @@ import pytest
 from helpers import needs_optimised_modules
 from measure import Work, statement
 from plain_fronts import PlainExperienceReplay, PlainFrames
+from scale import repeats
 
 from cpprb_like.compat.dqn import ReplayBuffer
 from cpprb_like.compat.keras_gym import ExperienceReplayBuffer
 
 pytestmark = needs_optimised_modules
 
-ROUNDS = 60
+ROUNDS = repeats(60, 25)
 CALLS = 1000  # of a turn: the same for both, so that a busy machine cannot make one of them short
 MOST = 1.5  # times the original; it is at most 1, and other programs are at work too
 ROWS, EPISODE, ACTIONS, DEPTH = 2000, 200, 6, 4

@@ -717,20 +717,25 @@ def test_samplers_of_other_classes_are_refused(make: Callable[[], Sampler]) -> N
 
 
 def ranked(sizes: tuple[int, ...], seed: int) -> tuple[SharedReplay, Any, Array]:
-    """A learner by rank over shards of these sizes, and the indexes of all rows by ``id``.
+    """A replay with shards of these sizes, and a learner of it: see ``by_rank``."""
+    replay = filled(sizes, env_dict=SMALL, capacity=40)
+    return replay, *by_rank(replay, seed)
+
+
+def by_rank(replay: SharedReplay, seed: int) -> tuple[Any, Array]:
+    """A new learner by rank, and the indexes of all rows by ``id``.
 
     Its ranks were sorted, and so many priorities have changed since that the next draw sorts again.
     """
-    replay = filled(sizes, env_dict=SMALL, capacity=40)
     learner = replay.learner(RankBased(1.0, beta=1.0, probabilities=True), seed=seed)
-    rng = np.random.default_rng(seed)
-    every = learner.sample(sum(sizes), replace=False)
+    rng, n = np.random.default_rng(seed), len(learner)
+    every = learner.sample(n, replace=False)
     indexes = every["indexes"][np.argsort(every["id"])]
-    learner.update_priorities(indexes, rng.random(sum(sizes)) * 10)
+    learner.update_priorities(indexes, rng.random(n) * 10)
     learner.sample(4)
-    for k in rng.permutation(sum(sizes))[: 3 * sum(sizes) // 4].tolist():
+    for k in rng.permutation(n)[: 3 * n // 4].tolist():
         learner.update_priorities(indexes[k : k + 1], 100 ** rng.random(1))
-    return replay, learner, indexes
+    return learner, indexes
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -757,9 +762,9 @@ def test_distinct_rows_by_rank_come_one_after_another_by_their_probability() -> 
     """Over two shards, of which one has fewer rows than the batch: pairs of first rows."""
     rounds, n = 600, 7
     counts = np.zeros((n, n))
-    for seed in range(rounds):
-        replay, learner, indexes = ranked((2, 5), 1)
-        with replay:
+    with filled((2, 5), env_dict=SMALL, capacity=40) as replay:
+        for seed in range(rounds):
+            learner, indexes = by_rank(replay, 1)
             learner.reseed(seed)
             batch = learner.sample(3, replace=False)
             place = {index: k for k, index in enumerate(indexes.tolist())}
@@ -768,6 +773,7 @@ def test_distinct_rows_by_rank_come_one_after_another_by_their_probability() -> 
             p = np.zeros(n)
             for one in learner.sample(n, replace=False), batch:
                 p[[place[index] for index in one["indexes"].tolist()]] = one["probabilities"]
+            learner.close()
     expected = rounds * np.outer(p, p) / (1 - p)[:, None]
     there = ~np.eye(n, dtype=bool)
     limit_of(counts[there], expected[there])

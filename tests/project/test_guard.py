@@ -13,6 +13,7 @@ from guard.callgrind import CallgrindError, Count, count, instructions
 from guard.counts import NoReasonError, Record, Recorded
 from guard.paths import PATHS
 from guard.toolchain import differences
+from scale import THOROUGH
 
 TOOLS = {"interpreter": "CPython 3.11.7", "compiler": "GCC 12.2.0"}
 OTHER_TOOLS = TOOLS | {"compiler": "GCC 14.1.0"}
@@ -77,7 +78,7 @@ def test_a_profile_that_was_misread_is_refused() -> None:
         instructions(PROFILE.replace("summary: 1161", "summary: 1162").splitlines())
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(not THOROUGH, reason="CPPRB_LIKE_LONG=1 runs it: NumPy under valgrind")
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 def test_twice_the_work_is_twice_the_instructions(tmp_path: Path) -> None:
     """Under valgrind: a path that works twice costs twice, in NumPy and all in all."""
