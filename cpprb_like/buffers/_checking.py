@@ -173,7 +173,8 @@ def _flags_by_fields(
         stored = layout.rows(arena, number)[slots]
         kind = layout.schema.fields[number].dtype
         kind = np.dtype(np.uint8) if kind.kind == "b" else kind  # any byte but 0 is true
-        is_set = (stored.view(kind)[:, 0] != 0).view(np.uint8)  # each value is one number
+        numbers = np.ascontiguousarray(stored.view(kind)[:, 0])  # each value is one number
+        is_set = (numbers != 0).view(np.uint8)
         if clears:
             expected &= ~(is_set * np.uint8(clears))
         expected |= is_set * np.uint8(sets)

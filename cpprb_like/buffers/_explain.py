@@ -124,7 +124,7 @@ def _reads(now: Opened, ids: NDArray[np.int64], place: int) -> list[str]:
     found = [f"its own values: row {ids[place]}"]
     for name, source in now.buffer.schema.next_of:
         following = ids[place] + ring.n_envs
-        where = f"{source} of row {following}, or a value kept beside the rows where it differs"
+        where = f"{source} of row {following}, or a value stored beside the rows where it differs"
         found.append(f"{name}: {where}")
     if now.nstep is not None and now.most > 1:
         window = ids[place : place + now.most]

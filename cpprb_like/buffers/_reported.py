@@ -69,20 +69,20 @@ class RowsToReport:
         ring = self.buffer.ring
         drawable = np.zeros(ring.capacity, np.bool_)
         drawable[ring.present_slots()] = True
-        kept = self.present & ~drawable[self.slots]
+        needed = self.present & ~drawable[self.slots]
         newest = np.arange(len(self)) >= len(self) - ring.lookahead * ring.n_envs
-        slots = self.slots[self.present & ~kept]
+        slots = self.slots[self.present & ~needed]
         weights = self.buffer.sampler.row_weights(slots)
         if weights is not None:
             slots = slots[weights > 0]
-        zero = len(self) - int((~self.present).sum()) - int(kept.sum()) - len(slots)
+        zero = len(self) - int((~self.present).sum()) - int(needed.sum()) - len(slots)
         outside = 0
         if view is not None and view._now.starts is not None and len(slots):
             outside = len(slots) - int((view._now.starts.tell(slots) == 1).sum())
         found = {
             "no step, or of a deleted episode": int((~self.present).sum()),
-            "waiting for the rest of an n-step return": int((kept & newest).sum()),
-            "kept for the rows after": int((kept & ~newest).sum()),
+            "waiting for the rest of an n-step return": int((needed & newest).sum()),
+            "needed by the rows after": int((needed & ~newest).sum()),
             "priority 0": zero,
             "no start for the layers of the view": outside,
         }

@@ -318,7 +318,7 @@ class RingReader:
         state[WORD_HANDLE_BASE] = base
         state[WORD_EDITS] = saved.edits
         state[N_STATE_WORDS:] = saved.episode_lens
-        flags = layout.flags(arena)[:stored]
+        flags = np.ascontiguousarray(layout.flags(arena)[:stored])
         state[WORD_EPISODES] = np.count_nonzero(flags & (FLAG_END | FLAG_ABSENT) == FLAG_END)
 
 

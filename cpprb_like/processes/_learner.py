@@ -232,7 +232,9 @@ class Learner(Closing, ModelledSource):
                 shards.follow()  # all rows of the copy are known then
                 if shards.weights is not None:
                     rows = self.ring.name(number, np.arange(copied.ring.capacity))
-                    kind = type(type(self.sampler).__name__, (KnownWeights,), {})  # as it is told
+                    kind = type(
+                        type(self.sampler).__name__, (KnownWeights,), {}
+                    )  # named in the report
                     copied.sampler = kind(shards.weights.get(rows))
             yield path.name, copied, None
 

@@ -154,12 +154,12 @@ def frames_of(facts: Facts) -> list[Picture]:
     found = []
     for name, one in facts.fields.items():
         axis = one.channels
-        if axis is None or not len(one.kept) or name.startswith(NEXT):
+        if axis is None or not len(one.sampled) or name.startswith(NEXT):
             continue
-        chosen = np.unique(np.linspace(0, len(one.kept) - 1, STRIP).astype(int))
-        # Which rows were kept is known up to their spacing, so the rows are named by their share.
-        places = one.rows[(chosen * (len(one.rows) / len(one.kept))).astype(int)]
-        images = one.kept[chosen].astype(np.float32)
+        chosen = np.unique(np.linspace(0, len(one.sampled) - 1, STRIP).astype(int))
+        # The rows of samples are known up to their spacing, so rows are named by their share.
+        places = one.rows[(chosen * (len(one.rows) / len(one.sampled))).astype(int)]
+        images = one.sampled[chosen].astype(np.float32)
         if one.dtype.kind == "f":
             low, high = float(one.least.min()), float(one.greatest.max())
             images = np.nan_to_num((images - low) * (255 / ((high - low) or 1)))

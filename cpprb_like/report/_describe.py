@@ -175,7 +175,7 @@ def describe_saved(
 
 @contextmanager
 def _shown(progress: Progress | None) -> Iterator[Progress]:
-    """The function that is told of progress, or a bar, or nothing."""
+    """The caller's function of progress, a progress bar, or a function that does nothing."""
     if progress is not None and not callable(progress):
         raise TypeError(f"progress: expected a function or None, got {progress!r}")
     if progress is not None or not (sys.stderr.isatty() and find_spec("tqdm")):

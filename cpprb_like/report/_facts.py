@@ -1,7 +1,7 @@
 """Facts: what is read of the rows of one buffer, before anything is judged.
 
 Each field is read once, piece by piece. What is compared between rows, such as next values with the
-values of the row after, is compared by 64-bit hashes of rows, which are kept for all rows read.
+values of the row after, is compared by 64-bit hashes of rows, which are computed for all rows read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUDGET = 256 << 20  # bytes that are read of a field
 PIECES = 8  # runs of rows that are read of a larger field
 CHUNK = 4 << 20
 MOST_ROWS = 1 << 16
-KEPT = 1 << 20  # elements of a field that are kept for quantiles and histograms
+SAMPLED = 1 << 20  # elements of a field that are read for quantiles and histograms
 IMAGE_SIDE = 16
 MOST_CHANNELS = 16
 NEXT = "next_"
@@ -43,7 +43,7 @@ class FieldFacts:
         Places of the rows that were read, oldest first; those of absent rows are left out.
     hashes : ndarray of uint64
         A hash of each of these rows: rows with equal bytes have equal hashes.
-    kept : ndarray
+    sampled : ndarray
         The values of some of these rows, evenly spaced. Empty without numbers.
     least, greatest : ndarray
         Of each element, over finite values.
@@ -55,7 +55,7 @@ class FieldFacts:
     is_number: bool
     rows: Array = field(default_factory=lambda: np.empty(0, np.int64))
     hashes: Array = field(default_factory=lambda: np.empty(0, np.uint64))
-    kept: Array = field(default_factory=lambda: np.empty(0))
+    sampled: Array = field(default_factory=lambda: np.empty(0))
     least: Array = field(default_factory=lambda: np.empty(0))
     greatest: Array = field(default_factory=lambda: np.empty(0))
     nan: int = 0
@@ -64,8 +64,8 @@ class FieldFacts:
 
     @cached_property
     def finite(self) -> NDArray[np.float64]:
-        """The kept values that are finite, flat."""
-        values = self.kept.reshape(-1).astype(np.float64)
+        """The sampled values that are finite, flat."""
+        values = self.sampled.reshape(-1).astype(np.float64)
         return values[np.isfinite(values)]
 
     @property
@@ -170,7 +170,7 @@ class Facts:
 
     @cached_property
     def rewards(self) -> NDArray[np.float64]:
-        """Each reward that was kept and is finite; empty without rewards."""
+        """Each sampled reward that is finite; empty without rewards."""
         return np.empty(0) if self.reward is None else self.fields[self.reward].finite
 
 
@@ -232,8 +232,8 @@ def _read_field(rows: Rows, declared: Any, count: Callable[[int], None]) -> Fiel
     pieces = list(_pieces(len(rows), declared.nbytes))
     n = sum(piece.stop - piece.start for piece in pieces)
     # Image fields keep enough frames to judge and to show.
-    spacing = max(1, n // max(64, KEPT // max(1, math.prod(shape))))
-    places, hashes, kept, extremes = [], [], [], []
+    spacing = max(1, n // max(64, SAMPLED // max(1, math.prod(shape))))
+    places, hashes, sampled, extremes = [], [], [], []
     for piece in pieces:
         values = rows.read(piece, (name,))[name]
         at = np.arange(piece.start, piece.stop)[rows.present[piece]]
@@ -248,12 +248,12 @@ def _read_field(rows: Rows, declared: Any, count: Callable[[int], None]) -> Fiel
         if dtype.kind not in "biuf":
             values = values.astype(np.float32)
         chosen = at % spacing == 0 if spacing > 1 else slice(None)
-        kept.append(values[chosen].copy())
+        sampled.append(values[chosen].copy())
         extremes.append(_extremes(found, values, at))
     if places:
         found.rows, found.hashes = np.concatenate(places), np.concatenate(hashes)
     if extremes:
-        found.kept = np.concatenate(kept)
+        found.sampled = np.concatenate(sampled)
         found.least = np.min([low for low, _ in extremes], axis=0)
         found.greatest = np.max([high for _, high in extremes], axis=0)
     return found

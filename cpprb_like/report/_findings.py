@@ -128,7 +128,7 @@ def _reward_scale(facts: Facts) -> Found:
     sizes = np.abs(facts.rewards)
     if one is None or len(sizes) < FEW or not sizes.any():
         return
-    if len(one.kept) == len(one.rows) and (message := _uneven(facts, one)):
+    if len(one.sampled) == len(one.rows) and (message := _uneven(facts, one)):
         yield name, message, "whether an environment, or a part of the run, has another scale"
         return
     typical, rms = float(np.median(sizes[sizes > 0])), float(np.sqrt((sizes**2).mean()))
@@ -138,9 +138,9 @@ def _reward_scale(facts: Facts) -> Found:
 
 
 def _uneven(facts: Facts, one: FieldFacts) -> str:
-    """What is told of rewards of several scales; empty if there is one."""
+    """The message about rewards of several scales; empty for one scale."""
     inner = ~facts.rows.ends[one.rows]  # a goal may be worth far more than any other step
-    values = np.nan_to_num(np.abs(one.kept.reshape(-1).astype(np.float64)), posinf=0.0)[inner]
+    values = np.nan_to_num(np.abs(one.sampled.reshape(-1).astype(np.float64)), posinf=0.0)[inner]
     sizes = np.unique(values[values > 1e-3])
     if len(sizes) > 1 and (ratios := sizes[1:] / sizes[:-1]).max() >= 200:
         n = int((values >= sizes[1:][ratios.argmax()]).sum())
@@ -262,11 +262,11 @@ def _share_that_follows(
 def _swapped_axes(facts: Facts) -> Found:
     for one in facts.fields.values():
         axis = one.channels
-        if axis is None or len(one.kept) < 4 or one.is_constant:
+        if axis is None or len(one.sampled) < 4 or one.is_constant:
             continue
         n = one.shape[axis] if len(one.shape) == 3 else 1
         height, width = (side for k, side in enumerate(one.shape) if k != axis)
-        frames = one.kept[np.linspace(0, len(one.kept) - 1, 16).astype(int)].reshape(16, -1)
+        frames = one.sampled[np.linspace(0, len(one.sampled) - 1, 16).astype(int)].reshape(16, -1)
         frames = frames.astype(np.float32)
         first, last = (width, height * width), (width * n, 1)
         if n == 1:
@@ -332,9 +332,9 @@ def _clipped(facts: Facts) -> Found:
     for one in facts.actions:
         if one.dtype.kind != "f" or len(one.rows) < FEW or one.nan or one.inf:
             continue
-        at_bound = (one.kept == one.least) | (one.kept == one.greatest)
+        at_bound = (one.sampled == one.least) | (one.sampled == one.greatest)
         share = float(at_bound.mean())
-        if share >= 0.3 and len(np.unique(one.kept[~at_bound])) >= 16:
+        if share >= 0.3 and len(np.unique(one.sampled[~at_bound])) >= 16:
             message = f"{share:.0%} of its values are its least or its greatest value"
             yield one.name, message, "the scale of actions: the agent's are clipped to the bounds"
 

@@ -559,7 +559,7 @@ cdef class RowWeights(DerivedState):
         self.c_sync()
         cdef int64_t written = self.ring.state[WRITTEN], row, first = written - self.ring.c_stored()
         cdef intp_t k
-        slots = (np.arange(first, written) % self.ring.capacity).astype(np.intp)
+        slots = self.c_slots(first)
         leaves = self.tree.get(slots)
         values, ranks = leaves, None
         if self.ranks is not None:
@@ -621,14 +621,28 @@ cdef class RowWeights(DerivedState):
         self.hidden, self.drawn = ring.n_hidden, drawn
         self.filled = self.seen = written
 
+    cdef object c_slots(self, int64_t first):
+        """The slots of all rows in the ring, of which ``first`` is the oldest."""
+        slots = np.arange(self.ring.c_stored(), dtype=np.intp)
+        return np.roll(slots, -<intp_t> (first % self.ring.capacity))
+
     cdef int c_put_all(self, int64_t first, float64_t[::1] values) except -1:
         """Set all leaves, and no sums: rows from ``first`` on have these values.
 
         Rows that can be drawn come first, so places of held weights are free for incomplete rows.
         """
-        cdef intp_t slot, stored = self.ring.c_stored()
-        cdef int64_t row
+        cdef intp_t slot, stored = self.ring.c_stored(), capacity = self.ring.capacity
+        cdef int64_t row, written = self.ring.state[WRITTEN], low
+        cdef float64_t* leaves = self.tree.c_level(0)
         cdef bint can_draw
+        if self.ranks is None and self.ring.c_drawable() == stored:  # 6 instructions a row, not 100
+            np.asarray(self.tree.nodes)[:capacity] = 0.0
+            low = max(first, written - stored)
+            slot = <intp_t> (low % capacity)
+            for row in range(low, min(first + values.shape[0], written)):
+                leaves[slot] = values[row - first] + 0.0  # never minus zero
+                slot = slot + 1 if slot + 1 < capacity else 0
+            return 0
         for can_draw in (True, False):
             for slot in range(stored):
                 if self.ring.c_can_draw(slot) != can_draw:
@@ -667,8 +681,9 @@ cdef class RowWeights(DerivedState):
             return 0
         if len(values) != len(there):
             raise ValueError(f"weights: expected {len(there)}, got {len(values)}")
-        rows = np.arange(saved["written"] - len(values), saved["written"])
-        slots = (rows % self.ring.capacity).astype(np.intp)
+        if there.all() and ranks is None:
+            return 0
+        slots = self.c_slots(saved["written"] - len(values))
         has_value = ~np.isnan(values) if self.ranks is not None else values > 0.0
         if (has_value & ~there[slots]).any():
             raise ValueError("weights: expected none where there is no step")
