@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,11 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=_SLOW_IS_FINE,
 )
+# Fixtures of these tests import Ray.
+collect_ignore = (
+    [] if find_spec("ray") or "ray" in os.environ.get("CPPRB_LIKE_REQUIRE", "") else ["cluster"]
+)
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from distributions import chi_square, chi_square_limit
+from local_ray import ray  # noqa: F401 (tests are skipped without it)
+from optional import need
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
@@ -35,6 +36,7 @@ from cpprb_like.integrations.rllib_cluster import (
 )
 from cpprb_like.ray import ClusterReplay
 
+torch = need("torch", "RLlib's modules are PyTorch's")
 torch.set_num_threads(1)
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("local_ray")]
 KINDS = ("vector", "image", "nest")
