@@ -8,7 +8,7 @@
 # make test-datasets    run the tests of data sets that need the libraries whose formats they are
 # make dev     the development set-up: everything below without another install
 # make map     print every module of the package, with what it is
-# make lint typecheck debug bench bench-processes cliffs bench-report guard wheel clean: see CONTRIBUTING.md
+# make lint typecheck debug bench bench-processes bench-cluster cliffs bench-report guard wheel clean: see CONTRIBUTING.md
 #
 # Each command makes the virtual environment VENV and builds the package into it, as far as needed.
 
@@ -42,7 +42,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves test-datasets dev lint format typecheck debug asan bench bench-processes cliffs bench-report guard wheel map api clean
+.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves test-datasets dev lint format typecheck debug asan bench bench-processes bench-cluster cliffs bench-report guard wheel map api clean
 
 demo:
 	$(call environment,demo)
@@ -180,6 +180,11 @@ bench:
 bench-processes:
 	$(call environment,test)
 	$(RUN) benchmarks/processes.py $(ARGS)
+
+# Replays of a Ray cluster, beside RLlib's, TorchRL's and Reverb; and what a greater cluster would do.
+bench-cluster:
+	$(call environment,test)
+	$(RUN) benchmarks/cluster.py $(ARGS)
 
 # States and spellings that once made a call far slower, beside the usual ones; ARGS="--before /path/to/python" measures another
 # checkout in the same run, --only and --effort full as for what is in benchmarks/cliffs.py.

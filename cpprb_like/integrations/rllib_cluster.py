@@ -317,7 +317,9 @@ class _ClusterSteps(_Front):
         if key not in self._views:
             form: Any = self._form
             following = [f"next_{name}" for name in (*form.following, TIME)]
-            layer = NStepReturns((low, stop - 1), gamma, rew=REWARD, next=following)
+            # ``next_t`` says how many steps a return has, in place of a discount.
+            options: dict[str, Any] = {"rew": REWARD, "next": following, "discount": False}
+            layer = NStepReturns((low, stop - 1), gamma, **options)
             self._views[key] = self._learner.view(layer)
         return self._views[key]
 

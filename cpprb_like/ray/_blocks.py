@@ -209,7 +209,7 @@ def join(
     items: slice,
     pairs: list[Pair],
     out: Array,
-    places: NDArray[np.intp],
+    places: NDArray[np.intp] | slice,
 ) -> None:
     """Write some items of a column that ``part`` made to these places of an array."""
     one = columns[name]
@@ -224,4 +224,5 @@ def join(
     to[places, :-1] = _frames(source, stack)[items, 1:]
     to[places, -1] = one.newest[items]
     first, last = np.searchsorted(one.whole, [items.start, items.stop])
-    to[places[one.whole[first:last] - items.start]] = one.values[first:last]
+    rows = np.arange(len(out))[places]
+    to[rows[one.whole[first:last] - items.start]] = one.values[first:last]

@@ -172,10 +172,20 @@ class Drawer:
                 total = float(starts.count)
         return Mass(rows, total, least, largest, time.time())
 
-    def draw(self, view: str, n: int, options: Mapping[str, Any], largest: float) -> Reply:
-        """Draw n items; rows that are new get the priority ``largest``, if that is the greatest."""
+    def draw(
+        self,
+        view: str,
+        n: int,
+        options: Mapping[str, Any],
+        largest: float,
+        mass: Mass | None = None,
+    ) -> Reply:
+        """Draw n items; rows that are new get the priority ``largest``, if that is the greatest.
+
+        ``mass`` is that of the host, if it was asked for just now.
+        """
         self._raise_largest(largest)
-        mass = self.mass(view)
+        mass = self.mass(view) if mass is None else mass
         try:
             columns = self._sources[view].sample(n, **options)
         except NotEnoughDataError:

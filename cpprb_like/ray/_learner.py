@@ -335,18 +335,17 @@ class ClusterLearner(Closing, ModelledSource):
         """The next batch: of calls that were made before, or of new ones."""
         key = view, n, names, options.indexes
         until = time.monotonic() + self._timeout
-        nbytes = n * sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs.values())
         asked = {"indexes": options.indexes} | ({} if names is None else {"fields": names})
         groups = self._groups.setdefault(key, deque())
         for other in [other for other in self._groups if other != key]:
             self._forget(other)  # the program went on to another kind of batch
         while True:
             if not groups:
-                groups.append(self._ask(view, n, asked, nbytes, until))
+                groups.append(self._ask(view, n, asked, specs, until))
             group = groups[0]
             self._collect(group, view, asked, until)
             while len(groups) <= self._ahead and self._is_far(group):
-                groups.append(self._ask(view, n, asked, nbytes, until))
+                groups.append(self._ask(view, n, asked, specs, until))
             batch = self._batch(group, specs, arrays)
             if group.next == len(group.owners):
                 groups.popleft()
@@ -362,13 +361,20 @@ class ClusterLearner(Closing, ModelledSource):
             if left:
                 self._cluster._give_back(left)
 
-    def _ask(self, view: str, n: int, asked: Mapping[str, Any], nbytes: int, until: float) -> Group:
+    def _ask(
+        self,
+        view: str,
+        n: int,
+        asked: Mapping[str, Any],
+        specs: Mapping[str, ColumnSpec],
+        until: float,
+    ) -> Group:
         """Ask the hosts for the next batches."""
         most = 1
         if self._ahead and any(part.drawer is None for part in self._parts.values()):
-            most = max(
-                1, min(self._batches, int(self._nbytes / (self._ahead + 1) / max(nbytes, 1)))
-            )
+            row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs.values())
+            room = self._nbytes / (self._ahead + 1) / max(n * row, 1)
+            most = max(1, min(self._batches, int(room)))
         count = self._cluster._take(n, most, until, self._timeout)
         group = Group(time.time(), self._pairs[view])
         try:
@@ -392,14 +398,19 @@ class ClusterLearner(Closing, ModelledSource):
         masses = [part.masses[view] for part in group.parts]
         totals = np.array([mass.total for mass in masses])
         group.chances = totals / totals.sum()
-        group.owners = self.rng.choice(len(masses), size=shape, p=group.chances)
+        group.owners = np.zeros(shape, np.intp)
+        if len(masses) > 1:
+            bounds = totals.cumsum()
+            targets = self.rng.random(shape) * bounds[-1]
+            group.owners = bounds[:-1].searchsorted(targets, side="right")
+        counts = np.bincount(group.owners.ravel(), minlength=len(masses)).tolist()
         group.next, group.taken = 0, np.zeros(len(masses), np.intp)
         group.answers = [None] * len(masses)
         largest = max(mass.largest for mass in masses)
-        for place, part in enumerate(group.parts):
-            items = int((group.owners == place).sum())
+        for place, (part, items) in enumerate(zip(group.parts, counts, strict=True)):
             if items and part.drawer is not None:
-                group.answers[place] = part.drawer.draw(view, items, asked, largest)
+                drawn = part.drawer.draw(view, items, asked, largest, masses[place])
+                group.answers[place] = drawn
             elif items:
                 draw = self.name, view, items, asked, largest
                 group.answers[place] = part.host.begin("draw", *draw)
@@ -464,29 +475,38 @@ class ClusterLearner(Closing, ModelledSource):
         """One batch of a group: rows of the answers, each at the place of its item."""
         owners = group.owners[group.next]
         n = len(owners)
-        taken = []  # of each part: its answer, the places of its items, and which items
+        # Of each part: its answer, the places of its items, which items, and how many.
+        taken: list[tuple[int, Reply, slice | NDArray[np.intp], slice, int]] = []
+        places: slice | NDArray[np.intp]
         for place, answer in enumerate(group.answers):
-            places = np.flatnonzero(owners == place)
-            if len(places):
+            places, count = slice(None), n
+            if len(group.parts) > 1:
+                places = np.flatnonzero(owners == place)
+                count = len(places)
+            if count:
                 start = int(group.taken[place])
-                taken.append((place, answer, places, slice(start, start + len(places))))
+                taken.append((place, answer, places, slice(start, start + count), count))
         batch: Batch = {} if arrays is None else dict(arrays)
-        first = taken[0][1].columns if taken else {}
+        first: Mapping[str, Any] = taken[0][1].columns if taken else {}
+        is_own = len(taken) == 1 and group.parts[taken[0][0]].drawer is not None
+        if is_own and not batch and len(group.owners) == 1:
+            batch, first = dict(first), {}  # fresh arrays already
         for name, values in first.items():
             if name not in batch and name in specs:
                 batch[name] = empty((n, *specs[name].shape), specs[name].dtype)
             elif name not in batch:
                 batch[name] = empty((n, *values.shape[1:]), values.dtype)
-            for _, answer, places, items in taken:
+            for _, answer, places, items, _ in taken:
                 join(answer.columns, name, items, group.pairs, batch[name], places)
         if "indexes" in batch:
-            for place, _, places, _ in taken:
+            for place, _, places, _, _ in taken:
                 own = np.ascontiguousarray(batch["indexes"][places])
                 batch["indexes"][places] = self._names.name(group.parts[place].number, own)
         if isinstance(self.sampler, ByPriority):
             chances = np.empty(n)
             least = math.inf
-            for place, answer, places, items in taken:
+            for place, answer, places, items, _ in taken:
+                assert answer.masses is not None
                 scale = group.chances[place] / answer.mass.total
                 chances[places] = answer.masses[items] * scale
             for place, answer in enumerate(group.answers):
@@ -494,8 +514,8 @@ class ClusterLearner(Closing, ModelledSource):
                 one = answer.mass if answer is not None else next(iter((mass or {}).values()))
                 least = min(least, group.chances[place] * one.least / max(one.total, 1e-300))
             batch["probabilities"], batch["least"] = chances, np.array(least)
-        for place, _, places, _ in taken:
-            group.taken[place] += len(places)
+        for place, _, _, _, count in taken:
+            group.taken[place] += count
         group.next += 1
         self._age_of_batch = time.time() - group.asked
         return batch
