@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from cpprb_like._arguments.arrays import Array, Batch
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._machine.waiting import PAUSE
+from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes._folder import Closing
@@ -30,6 +32,7 @@ from cpprb_like.ray._calls import Host
 from cpprb_like.ray._credit import check_possible
 from cpprb_like.ray._hosts import Unknown
 from cpprb_like.samplers._prioritized import read_priorities
+from cpprb_like.typing import FieldSpec
 
 __all__ = ["ClusterActor"]
 
@@ -76,6 +79,12 @@ class ClusterActor(Closing):
         self._fields = {field.name: field for field in options.schema.fields}
         self._writer = uuid.uuid4().hex
         self._lock = threading.RLock()
+        fields = self._options.schema.fields
+        first = max(fields, key=lambda field: len(field.shape))
+        lead = (self.n_envs,) if self.n_envs > 1 else ()
+        self._first = first.name, (*lead, *first.shape)  # one step of this field
+        self._nbytes_of_step = self.n_envs * sum(field.nbytes for field in fields)
+        self._stage = self._make_stage()
         self._steps: list[Batch] = []
         self._ends: list[tuple[int, int | None]] = []
         self._count = self._nbytes = 0
@@ -94,6 +103,15 @@ class ClusterActor(Closing):
         given = self._host.call("open_writer", self._writer, None, 0, timeout=self._timeout)
         self.number, self._place, self._next = given.shard, given.place, given.rows
 
+    def _make_stage(self) -> ReplayBuffer:
+        """A buffer of plain fields, whose compiled ``add`` checks and copies single steps."""
+        fields: dict[str, FieldSpec] = {
+            name: {"shape": field.shape, "dtype": field.dtype}
+            for name, field in self._fields.items()
+        }
+        rows = STEPS * self.n_envs
+        return ReplayBuffer(rows, fields, n_envs=self.n_envs, terminated=False, truncated=False)
+
     # ------------------------------------------------------------------ adding
 
     def add(self, *, priorities: ArrayLike | None = None, **fields: Any) -> None:
@@ -102,7 +120,29 @@ class ClusterActor(Closing):
         ``priorities`` are first ones: see ``Actor``. Raises ``TypeError`` or ``ValueError``, and
         nothing was added, if a field is missing, unknown, or of another shape or kind.
         """
-        self._add(fields, priorities, None)
+        if priorities is not None or not self._is_step(fields):
+            self._add(fields, priorities, None)
+            return
+        with self._lock:
+            if self._steps and len(self._steps[0]) != len(self._fields):
+                self._flush()  # those have priorities
+            self._stage.add(**fields)
+            self._count += 1
+            self._nbytes += self._nbytes_of_step
+            if self._count >= self._steps_of_block or self._nbytes >= NBYTES:
+                self._flush()
+
+    def _is_step(self, given: Mapping[str, Any]) -> bool:
+        """Whether these are the fields of one time step, by the shape of one of them."""
+        name, shape = self._first
+        return name in given and np.shape(given[name]) == shape
+
+    def _unstage(self) -> None:
+        """Put the steps of the stage behind the others."""
+        stage = self._stage
+        if len(stage):
+            self._steps.append(stage.get_all_transitions())
+            stage.clear()
 
     def add_where(
         self, present: ArrayLike, *, priorities: ArrayLike | None = None, **fields: Any
@@ -130,6 +170,7 @@ class ClusterActor(Closing):
         if len(set(counts.values())) > 1 or rows % self.n_envs:
             raise ValueError(f"add: expected as many values of each field, got {counts}")
         with self._lock:
+            self._unstage()
             if self._steps and columns.keys() != self._steps[0].keys():
                 self._flush()
             self._steps.append(columns)
@@ -151,6 +192,7 @@ class ClusterActor(Closing):
                 self._confirm()
 
     def _flush(self) -> None:
+        self._unstage()
         if not self._steps:
             self._steps = [self._no_rows()] if self._ends else []
         if self._steps:

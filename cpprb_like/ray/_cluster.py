@@ -236,7 +236,7 @@ class ClusterReplay(Closing):
         *,
         seed: Seed = None,
         ahead: int = 2,
-        batches: int = 8,
+        batches: int = 16,
         nbytes: float = 64e6,
         timeout: float = 60.0,
     ) -> ClusterLearner:

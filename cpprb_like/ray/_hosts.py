@@ -21,6 +21,7 @@ import ray
 from numpy.typing import NDArray
 from ray.exceptions import RayError
 
+from cpprb_like._arguments.arrays import Batch
 from cpprb_like._machine.generators import Seed
 from cpprb_like.checkpoint import states
 from cpprb_like.checkpoint._manifest import name_of
@@ -162,6 +163,16 @@ class Place:
     actor: Actor
     about: WriterPlace
     used: float = field(default_factory=time.monotonic)
+
+
+def _add_steps(actor: Actor, steps: Batch, begin: int, stop: int) -> None:
+    """Add some of the steps of a block; those of ``add_where`` one by one, as it takes one."""
+    if "present" not in steps:
+        actor.add(**{name: values[begin:stop] for name, values in steps.items()})
+        return
+    for step in range(begin, stop):
+        one = {name: values[step] for name, values in steps.items()}
+        actor.add_where(np.reshape(one.pop("present"), -1), **one)
 
 
 class ShardHost:
@@ -345,8 +356,7 @@ class ShardHost:
         steps = unpack(block)
         for start, stop, ends in block.parts():
             if stop > there:
-                begin = max(start, there)
-                actor.add(**{name: values[begin:stop] for name, values in steps.items()})
+                _add_steps(actor, steps, max(start, there), stop)
             if stop >= there:
                 for env in ends:
                     actor.on_episode_end(env)

@@ -166,7 +166,7 @@ class ClusterLearner(Closing, ModelledSource):
         seed: Seed,
         *,
         ahead: int = 2,
-        batches: int = 8,
+        batches: int = 16,
         nbytes: float = 64e6,
         timeout: float = 60.0,
     ) -> None:
