@@ -34,6 +34,7 @@ cdef class DrawCounts:
     cdef readonly list undrawn       # ``Undrawn`` of each ring, or None
 
     cdef void c_count(self, int64_t age, intp_t n) noexcept
+    cdef void c_expect(self, bint is_uniform)
     cdef int c_note(self, Ring ring, ndarray slots) except -1
     cdef int64_t c_share(self) noexcept
     cdef Undrawn c_undrawn(self, intp_t number, Ring ring)

@@ -57,6 +57,7 @@ cdef enum:
     LOOKS = 64               # words of marks that are looked at for a share
 
 cdef double LEAST = 1e-200
+cdef double MOST_DRAWS = 200.0           # exp(-200) times LEAST is no zero
 cdef int64_t MOST_AGE = (<int64_t> 1 << 40) - 1
 
 WORDS = N_WORDS
@@ -68,9 +69,9 @@ cdef class Undrawn:
     """Share of the rows of a ring that were never drawn.
 
     With ``marks`` each drawn row is marked, and the share is that of up to 4,096 rows, in groups of
-    64, evenly spread over the ring. Without, for uniform draws, it is the expected share: a draw of n
-    of N rows leaves a row out with probability ``exp(-n / N)``. No mark costs an instruction for each
-    row, which is too much where a draw costs 80.
+    64, evenly spread over the ring; rows that cannot be drawn are left out. Without, for uniform
+    draws, it is the expected share: a draw of n of N rows leaves a row out with probability
+    ``exp(-n / N)``. A mark costs some instructions for each row, too many where a draw costs 80.
     """
 
     def __cinit__(self, Ring ring not None, bint is_uniform):
@@ -93,10 +94,13 @@ cdef class Undrawn:
         if written == self.seen:
             return
         first = max(self.seen, written - self.ring.capacity)
+        block = (first + self.block - 1) // self.block
+        if first > self.seen:  # rows were passed over: no row of its block was there before
+            block = first // self.block
         if self.marks is not None:
             self.c_unmark(first, written)
         else:
-            for block in range((first + self.block - 1) // self.block, written // self.block + 1):
+            for block in range(block, written // self.block + 1):
                 self.born[block % BLOCKS] = self.survival
         self.seen = written
 
@@ -126,7 +130,7 @@ cdef class Undrawn:
     cdef void c_thin(self, double draws) noexcept:
         """Note a uniform draw of which each row expects ``draws`` items."""
         cdef intp_t k
-        self.survival *= exp(-draws)
+        self.survival *= exp(-min(draws, MOST_DRAWS))
         if self.survival < LEAST:
             for k in range(BLOCKS):
                 self.born[k] /= LEAST
@@ -138,8 +142,11 @@ cdef class Undrawn:
         cdef int64_t stop = self.seen, first = stop - min(stop, <int64_t> self.ring.capacity)
         cdef int64_t block, start, end
         cdef double share = 0.0, left
-        cdef uint64_t* marks
-        cdef intp_t k, looks, stored = <intp_t> (stop - first), full = stored >> 6
+        cdef const uint64_t* marks
+        cdef const uint64_t* out = self.ring.out.bits if self.ring.out.count else NULL
+        cdef uint64_t there
+        cdef intp_t k, word, looks, drawn = 0, rows = 0
+        cdef intp_t stored = <intp_t> (stop - first), full = stored >> 6
         if stored == 0:
             return float("nan")
         if self.marks is None:
@@ -152,13 +159,16 @@ cdef class Undrawn:
                     left = sqrt(left)
                 share += (end - start) * left
             return min(share / stored, 1.0)
-        marks = <uint64_t*> cnp.PyArray_DATA(self.marks)
-        if full == 0:
-            return 1.0 - <double> c_ones(marks[0]) / stored
-        looks = min(full, LOOKS)
+        marks = <const uint64_t*> cnp.PyArray_DATA(self.marks)
+        looks = max(1, min(full, LOOKS))
         for k in range(looks):
-            share += c_ones(marks[k * full // looks])
-        return 1.0 - share / (64 * looks)
+            word = k * full // looks
+            there = ~<uint64_t> 0 if full else (<uint64_t> 1 << stored) - 1
+            if out != NULL:
+                there &= ~out[word]
+            rows += c_ones(there)
+            drawn += c_ones(marks[word] & there)
+        return 1.0 - <double> drawn / rows if rows else 1.0
 
     @property
     def share(self):
@@ -188,6 +198,11 @@ cdef class DrawCounts:
         self.is_uniform = is_uniform
         self.undrawn = [None] * width
 
+    cdef void c_expect(self, bint is_uniform):
+        """Draws are uniform from now on, or no longer: no row counts as drawn."""
+        self.is_uniform = is_uniform
+        self.undrawn = [None] * len(self.undrawn)
+
     cdef void c_count(self, int64_t age, intp_t n) noexcept:
         """Count a draw of n items, of which one has this age."""
         cdef int64_t* words = self.words
@@ -212,13 +227,13 @@ cdef class DrawCounts:
 
     cdef int64_t c_share(self) noexcept:
         """The share of rows never drawn, over all rings, in units of SHARE_UNIT; -1 without rows."""
-        cdef double share = 0.0, rows = 0.0, stored
+        cdef double share = 0.0, rows = 0.0, drawable
         cdef Undrawn one
         for one in self.undrawn:
-            if one is not None and one.ring.c_stored():
-                stored = one.ring.c_stored()
-                share += one.c_share() * stored
-                rows += stored
+            if one is not None and one.ring.c_drawable():
+                drawable = one.ring.c_drawable()
+                share += one.c_share() * drawable
+                rows += drawable
         return <int64_t> (share / rows * SHARE_UNIT) if rows > 0.0 else -1
 
     cdef Undrawn c_undrawn(self, intp_t number, Ring ring):

@@ -5,8 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from cpprb_like._core import Ring
-from cpprb_like.samplers._base import Sampler
+from cpprb_like._core import Moment, Ring
 
 HEAD: Final[np.dtype[Any]]
 
@@ -20,8 +19,10 @@ class DrawLog:
     def append(
         self,
         ring: Ring,
+        moment: Moment,
+        base: int,
         slots: NDArray[np.intp],
-        sampler: Sampler,
+        sampler: Any,
         weights: NDArray[Any] | None,
         number: int,
         before: bytes,

@@ -12,7 +12,7 @@ cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcpy, memset
 
-from cpprb_like._core cimport CLEARS, EDITS, HANDLE_BASE, WRITTEN, Ring
+from cpprb_like._core cimport Moment, Ring
 from cpprb_like._c.typedefs cimport (
     float32_t, float64_t, int32_t, int64_t, intp_t, uint8_t, uint32_t
 )
@@ -64,27 +64,34 @@ def state_of(bytes state not None, kind):
 
 @cython.final
 cdef class DrawLog:
-    """Records of the draws of a buffer; ``write`` gets them, many together."""
+    """Records of the draws of a buffer.
+
+    ``write`` is called with a list of arrays of bytes, many records in each. It empties the list, to
+    which other threads may append meanwhile.
+    """
 
     def __cinit__(self, write, rng):
         self.write = write
         self.chunk = np.empty(CHUNK, np.uint8)
+        self.full = []
         bit_generator = rng.bit_generator
         # Where NumPy keeps the state in another way, it is not recorded.
-        self.has_states = type(bit_generator).__name__ in ("PCG64", "PCG64DXSM")
-        if self.has_states:
-            kind = bit_generator.state["bit_generator"]
-            self.has_states = state_of(self.c_state(rng), kind) == bit_generator.state
+        if type(bit_generator) in (np.random.PCG64, np.random.PCG64DXSM):
+            self.kind = type(bit_generator)
+            found = state_of(self.c_state(rng), self.kind.__name__)
+            if found != bit_generator.state:
+                self.kind = None
 
     cdef bytes c_state(self, rng):
         """The state of a generator, as in a record."""
         cdef bytes found = PyBytes_FromStringAndSize(NULL, STATE_NBYTES)
         cdef char* out = PyBytes_AS_STRING(found)
         cdef const PCG* pcg
-        if not self.has_states:
+        bit_generator = rng.bit_generator
+        if type(bit_generator) is not self.kind:  # the buffer may have got another generator
             memset(out, 0, STATE_NBYTES)
             return found
-        pcg = <const PCG*> c_bit_generator(rng.bit_generator).state
+        pcg = <const PCG*> c_bit_generator(bit_generator).state
         memcpy(out, pcg.state, 32)
         memcpy(out + 32, &pcg.has_uint32, 4)
         memcpy(out + 36, &pcg.uinteger, 4)
@@ -95,16 +102,18 @@ cdef class DrawLog:
         return self.c_state(rng)
 
     cdef int c_append(
-        self, Ring ring, cnp.ndarray slots, sampler, weights, int64_t number, bytes before,
-        bytes after,
+        self, Ring ring, Moment moment, int64_t base, cnp.ndarray slots, sampler, weights,
+        int64_t number, bytes before, bytes after,
     ) except -1:
-        """Record a draw of the rows in these slots, dense and of intp.
+        """Record a draw of the rows that were in these slots, dense and of intp, at that moment.
 
-        ``weights`` are the importance-sampling weights of the batch, or None.
+        ``base`` was ``HANDLE_BASE`` then. ``weights`` are the importance-sampling weights of the batch,
+        or None.
         """
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), nbytes
-        cdef int64_t last = ring.state[WRITTEN] - 1
+        cdef int64_t back
+        cdef bint is_full
         cdef Head head
         cdef char* out
         cdef cnp.ndarray masses = None, factors = None
@@ -114,12 +123,11 @@ cdef class DrawLog:
             masses, total = rows.get(slots), rows.total
             factors = np.ascontiguousarray(weights, np.float32)
         nbytes = sizeof(Head) + n * (4 if masses is None else 12)
-        if self.used + nbytes > cnp.PyArray_SIZE(self.chunk):
-            self.flush()
-            if nbytes > CHUNK:
-                self.chunk = np.empty(nbytes, np.uint8)
-        head.n, head.written, head.clears = n, last + 1, ring.state[CLEARS]
-        head.edits, head.base = ring.state[EDITS], ring.state[HANDLE_BASE] + ring.span
+        is_full = self.used + nbytes > cnp.PyArray_SIZE(self.chunk)
+        if is_full:  # written at the end, as other threads run then
+            self.c_next(max(CHUNK, nbytes))
+        head.n, head.written, head.clears = n, moment.written, moment.clears
+        head.edits, head.base = moment.edits, base + ring.span
         head.number, head.has_weights = number, masses is not None
         memcpy(head.before, PyBytes_AS_STRING(before), STATE_NBYTES)
         memcpy(head.after, PyBytes_AS_STRING(after), STATE_NBYTES)
@@ -127,7 +135,10 @@ cdef class DrawLog:
         memcpy(out, &head, sizeof(Head))
         out += sizeof(Head)
         for k in range(n):
-            (<uint32_t*> out)[k] = <uint32_t> (last - ring.c_row_at(values[k]))
+            back = moment.written - 1 - values[k]
+            if back < 0:
+                back += ring.capacity
+            (<uint32_t*> out)[k] = <uint32_t> (back % ring.capacity)
         if masses is not None:
             out += 4 * n
             for k in range(n):
@@ -136,18 +147,25 @@ cdef class DrawLog:
                 )
             memcpy(out + 4 * n, cnp.PyArray_DATA(factors), 4 * n)
         self.used += nbytes
+        if is_full:
+            self.write(self.full)
+        return 0
+
+    cdef int c_next(self, intp_t nbytes) except -1:
+        """Begin a chunk of so many bytes."""
+        chunk = np.empty(nbytes, np.uint8)
+        self.full.append(self.chunk[:self.used])
+        self.chunk, self.used = chunk, 0
         return 0
 
     def append(
-        self, Ring ring not None, cnp.ndarray slots not None, sampler, weights, int64_t number,
-        bytes before not None, bytes after not None,
+        self, Ring ring not None, Moment moment not None, int64_t base, cnp.ndarray slots not None,
+        sampler, weights, int64_t number, bytes before not None, bytes after not None,
     ):
         """``c_append``."""
-        self.c_append(ring, slots, sampler, weights, number, before, after)
+        self.c_append(ring, moment, base, slots, sampler, weights, number, before, after)
 
     def flush(self):
         """Hand the records so far to ``write``."""
-        chunk, used = self.chunk, self.used
-        self.chunk, self.used = np.empty(CHUNK, np.uint8), 0  # ``write`` lets other threads run
-        if used:
-            self.write(chunk[:used])
+        self.c_next(CHUNK)
+        self.write(self.full)

@@ -24,6 +24,7 @@ cdef class SampleOptions:
 cdef class BufferBase:
     cdef Ring c_ring                 # None until memory is allocated
     cdef DrawCounts draw_counts
+    cdef object counted              # class of the sampler whose draws are counted
     cdef readonly DrawLog _draw_log  # None unless draws are logged
     cdef intp_t fixed_nbytes         # bytes of the rows and of the sampler
     cdef readonly object _lock       # RLock: a reader holds it to make writers wait
@@ -44,6 +45,7 @@ cdef class BufferBase:
     cdef list rooms                  # reused memory for casts, by field: array of bytes or None
 
     cdef int c_wait_for_turn(self) except -1
+    cdef int c_count_draw(self, Ring ring, ndarray slots, object sampler) except -1
     cdef int c_check_ring(self, Ring ring) except -1
     cdef intp_t c_find(self, PyObject* name) noexcept
     cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2

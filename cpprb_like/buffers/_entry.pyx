@@ -20,7 +20,7 @@ from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._rows.draw_counts cimport DrawCounts
 from cpprb_like._rows.draw_log cimport DrawLog
-from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring
+from cpprb_like._core cimport CLEARS, EPISODES, HANDLE_BASE, WRITTEN, Beside, Moment, Ring
 from cpprb_like._c.number_casts cimport NO_NUMBER
 from cpprb_like._rows.gather cimport c_fill, c_find_arrays, c_take
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
@@ -158,9 +158,8 @@ cdef class BufferBase:
         before = [] if self.c_ring is None else [getattr(self, name, None) for name in attributes]
         old = self.c_ring, self.rooms, self.names, before
         sampler = attributes["sampler"]
-        # Of the class itself: a subclass may draw in another way.
-        is_uniform = vars(type(sampler)).get("is_uniform", False)
-        self.draw_counts = DrawCounts(np.zeros(WORDS, np.int64), is_uniform)
+        self.draw_counts = DrawCounts(np.zeros(WORDS, np.int64), is_uniform_of(sampler))
+        self.counted = type(sampler)
         self.fixed_nbytes = attributes["_layout"].total_nbytes
         self.c_ring = ring
         self.n_streams = ring.n_envs
@@ -667,7 +666,8 @@ cdef class BufferBase:
             if log is not None:
                 after = log.c_state(self.rng)
             # Checked before anything is written to the arrays of the caller.
-            check_drawn(self.sampler, slots, extra, n, self.numbers, self.further)
+            sampler = self.sampler
+            check_drawn(sampler, slots, extra, n, self.numbers, self.further)
             if take is None and arrays is not None:
                 ring.c_check_slots(slots)
                 c_fill(ring, arrays, ring.columns if columns is None else columns, slots)
@@ -684,9 +684,12 @@ cdef class BufferBase:
             return None
         for name, values in extra.items():
             batch[name] = c_aligned(values)
-        self.draw_counts.c_note(ring, slots)
+        self.c_count_draw(ring, slots, sampler)
         if log is not None:
-            log.c_append(ring, slots, self.sampler, extra.get("weights"), 0, before, after)
+            weights = extra.get("weights")
+            log.c_append(
+                ring, moment, ring.state[HANDLE_BASE], slots, sampler, weights, 0, before, after
+            )
         return batch
 
     def _set_draw_log(self, DrawLog log):
@@ -695,7 +698,13 @@ cdef class BufferBase:
 
     def _note_draw(self, cnp.ndarray slots not None):
         """Count a draw of the rows in these slots, for ``stats``."""
-        self.draw_counts.c_note(self.c_ring, slots)
+        self.c_count_draw(self.c_ring, slots, self.sampler)
+
+    cdef int c_count_draw(self, Ring ring, cnp.ndarray slots, sampler) except -1:
+        if type(sampler) is not self.counted:  # ``sampler`` was set since
+            self.counted = type(sampler)
+            self.draw_counts.c_expect(is_uniform_of(sampler))
+        return self.draw_counts.c_note(ring, slots)
 
     def _stats(self):
         """``Source.stats`` of the rows and of the draws from them."""
@@ -712,6 +721,11 @@ cdef class BufferBase:
         found["bytes"] = nbytes
         found.update(self.sampler.stats())
         return found
+
+
+def is_uniform_of(sampler):
+    """Whether a sampler draws each row with the same probability; a subclass may draw otherwise."""
+    return vars(type(sampler)).get("is_uniform", False)
 
 
 def _try_often(attempt):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,12 +40,31 @@ class DrawLogFile:
             raise RuntimeError("log_draws: the draws of this buffer are logged already")
         self.path = Path(path)
         kind = type(buffer.rng.bit_generator).__name__
-        about = {"format": FORMAT, "bit_generator": kind, "sampler": repr(buffer.sampler)}
-        self._file = self.path.open("xb", buffering=0)
-        self._file.write(json.dumps(about).encode() + b"\n")
+        about = {"format": FORMAT, "bit_generator": kind, "sampler": repr(buffer.sampler)[:500]}
         self._buffer = buffer
-        self._log = DrawLog(self._file.write, buffer.rng)
+        self._log = DrawLog(self._write, buffer.rng)
+        self._process = os.getpid()
+        self._lock = threading.Lock()  # of the file, whose records are in the order of the draws
+        self._file = self.path.open("xb", buffering=0)
         buffer._set_draw_log(self._log)
+        self._write([json.dumps(about).encode() + b"\n"])
+
+    def _write(self, full: list[Any]) -> None:
+        """Write these records, and empty the list; an error ends the log."""
+        if os.getpid() != self._process:  # a forked child, which has the same file
+            full.clear()
+            return
+        with self._lock:
+            try:
+                while full and not self._file.closed:
+                    records = memoryview(full.pop(0))
+                    while len(records):
+                        records = records[self._file.write(records) :]
+            except BaseException:
+                self._buffer._set_draw_log(None)
+                self._file.close()
+                raise
+            full.clear()
 
     def flush(self) -> None:
         """Write the draws so far to the file."""
@@ -54,8 +74,10 @@ class DrawLogFile:
         """Write the last draws, and log no more of them."""
         if not self._file.closed:
             self._buffer._set_draw_log(None)
-            self._log.flush()
-            self._file.close()
+            try:
+                self._log.flush()
+            finally:
+                self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +159,7 @@ class LoggedDraws:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._data = np.fromfile(path, np.uint8)
-        first = bytes(self._data[:1000]).partition(b"\n")[0]
+        first = bytes(self._data[:10_000]).partition(b"\n")[0]
         try:
             about = json.loads(first)
             is_ours = about["format"] == FORMAT
@@ -224,7 +246,7 @@ def replay(view: Any, draws: LoggedDraws, k: int) -> Batch:
     reading = Reading(view._all, choose, n, None, one.number, located=False)
     reading.log = None
     try:
-        if one.after is not None:
+        if one.after is not None and one.after["bit_generator"] == state["bit_generator"]:
             rng.bit_generator.state = one.after
         batch: Batch = buffer.consistently(reading.attempt)
         if reading.revisions and not reading.write(batch):

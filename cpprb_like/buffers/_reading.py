@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._core import Ring
+from cpprb_like._core import Moment, Ring
 from cpprb_like._fields import casting
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import read_names
@@ -537,6 +537,8 @@ class Reading:
         self.items = 0  # items of the last attempt
         self.slots: Slots = NO_SLOTS  # rows of the last attempt
         self.log = plan.now.draw_log() if n is not None else None
+        self.moment: Moment | None = None  # when it began, and the base of the handles then
+        self.base = 0
         self.before = self.after = b""  # states of the generator before and after their choice
         self.revisions: list[Revision] = []
         for revision in plan.revisions:
@@ -549,6 +551,7 @@ class Reading:
         moment = ring.now()
         if self.log is not None:
             self.before = self.log.state(now.buffer.rng)
+            self.moment, self.base = moment, ring.handle_base
         slots, extra = self.choose()
         self.slots = slots
         if self.log is not None:

@@ -607,7 +607,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         -----
         Cost: 136 bytes for each draw, and 4 for each row, 12 with priorities; at most 3 % of the
         instructions of a draw. Records are written 256 kB at a time: ``flush`` writes those so far.
-        A disk that is full is an error of the draw.
+        A disk that is full is an error of the draw, and ends the log. A forked child logs nothing.
 
         Examples
         --------

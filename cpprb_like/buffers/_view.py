@@ -256,7 +256,8 @@ class View(Source):
         buffer = self.buffer
         buffer._note_draw(one.slots)
         if one.log is not None:
-            drawn = one.plan.now.ring, one.slots, buffer.sampler, weights
+            assert one.moment is not None
+            drawn = one.plan.now.ring, one.moment, one.base, one.slots, buffer.sampler, weights
             one.log.append(*drawn, self.draws - 1, one.before, one.after)
 
     def _stats(self) -> dict[str, float]:

@@ -137,6 +137,7 @@ class Learner(Closing, ModelledSource):
         self._sizes = {"capacity": options.size * len(shards), "bytes": nbytes * len(shards)}
         words = Words(folder.path, len(shards))
         self._counts = words.learners[number].data
+        words.draws[number] = 0  # those of a learner that had this number
         self._draw_counts = DrawCounts(words.draws[number], sampler.is_uniform, len(shards))
         self._shards = self.FOLLOWED(folder.path, shards, sampler, self.rng, options, model.ring)
         self._counts[GIVEN] = self._counts[LATE] = 0

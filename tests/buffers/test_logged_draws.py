@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -216,3 +217,112 @@ def test_another_generator(tmp_path: Path) -> None:
     log = LoggedDraws(tmp_path / "log")
     assert log[0].before is None
     same(rb.replay_draw(log, 0), batch)
+
+
+def test_a_generator_of_another_kind_later(tmp_path: Path) -> None:
+    """Its memory is not read as that of a PCG64."""
+    rb = filled()
+    with rb.log_draws(tmp_path / "log"):
+        rb.sample(4)
+        rb.rng = np.random.Generator(np.random.MT19937(0))
+        batch = rb.sample(4)
+    log = LoggedDraws(tmp_path / "log")
+    assert log[0].before is not None
+    assert log[1].before is None
+    same(rb.replay_draw(log, 1), batch)
+    rb.replay_draw(log, 0)
+
+
+def test_a_long_name_of_a_sampler(tmp_path: Path) -> None:
+    """The head of the file is cut, and still read."""
+
+    class Long(Recency):
+        """A sampler with a long name."""
+
+        def __repr__(self) -> str:
+            return "é" * 5000
+
+    rb = filled(sampler=Long(0.5))
+    with rb.log_draws(tmp_path / "log"):
+        rb.sample(4)
+    assert len(LoggedDraws(tmp_path / "log")) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_ends_the_log(tmp_path: Path) -> None:
+    """The draw that fails to be written raises, others go on, and what was written is read."""
+    rb = filled()
+    log = rb.log_draws(tmp_path / "log")
+    rb.sample(4)
+    log.flush()
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, log._file.fileno())
+    os.close(full)
+    with pytest.raises(OSError, match="space"):
+        rb.sample(100_000)
+        rb.sample(4)
+    rb.sample(4)
+    log.flush()
+    log.close()
+    assert len(LoggedDraws(tmp_path / "log")) == 1
+    rb.log_draws(tmp_path / "other").close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_logs_nothing(tmp_path: Path) -> None:
+    """Records of the parent come once."""
+    rb = filled()
+    with rb.log_draws(tmp_path / "log") as log:
+        rb.sample(3)
+        child = os.fork()
+        if child == 0:
+            rb.sample(4)
+            log.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        rb.sample(5)
+    assert [len(one.handles) for one in LoggedDraws(tmp_path / "log")] == [3, 5]
+
+
+def test_rows_that_are_written_over_before_the_record(tmp_path: Path) -> None:
+    """A record names the rows of the batch, also if a layer lets other threads write rows, or clear."""
+    for clears in (False, True):
+        rb = filled(60, 60, sampler=Recency(0.9))
+        view = rb.view(NStep((1, 3), gamma=0.9))
+        path = tmp_path / f"log{clears}"
+        handles = []
+        note = view._note_draw
+
+        def late(*drawn: Any) -> None:
+            """What another thread does between the read and the record."""
+            rb.clear() if clears else None  # noqa: B023
+            add(rb, 60, 40)  # noqa: B023
+            note(*drawn)  # noqa: B023
+
+        view._note_draw = late  # type: ignore[method-assign]
+        with rb.log_draws(path):
+            handles.append(view.sample(30, indexes=True)["indexes"])
+        np.testing.assert_array_equal(LoggedDraws(path)[0].handles, handles[0])
+
+
+def test_a_write_that_lets_other_threads_draw_and_add(tmp_path: Path) -> None:
+    """No record is lost or mixed up, and large ones do not take the place of others."""
+    rb = filled(sampler=Prioritized(check_for_update=True))
+    seen: list[list[int]] = [[] for _ in range(4)]
+
+    def draw(number: int) -> None:
+        for k in range(60):
+            size = 40_000 if k % 5 == number else 2000 + number
+            seen[number].append(int(rb.sample(size)["indexes"].sum()))
+            add(rb, 0, 20)
+
+    with rb.log_draws(tmp_path / "log"):
+        threads = [threading.Thread(target=draw, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    log = LoggedDraws(tmp_path / "log")
+    assert len(log) == 240
+    assert sorted(int(one.handles.sum()) for one in log) == sorted(sum(seen, []))

@@ -301,3 +301,58 @@ def test_it_is_cheap() -> None:
     rb.add(**steps(0, 1_000_000))
     rb.sample(256)
     assert min(timeit.repeat(rb.stats, number=1000, repeat=7)) / 1000 < 10e-6
+
+
+def test_more_draws_than_a_float_can_tell() -> None:
+    """A row that was drawn 3,000 times is drawn; rows that come later are not."""
+    rb = ReplayBuffer(100, FIELDS, seed=0)
+    rb.add(**steps(0, 1))
+    rb.sample(3000)
+    assert rb.stats()["never_drawn"] == pytest.approx(0, abs=1e-6)
+    rb.add(**steps(1, 50))
+    assert rb.stats()["never_drawn"] == pytest.approx(50 / 51, abs=0.03)
+
+
+def test_rows_before_the_first_draw() -> None:
+    """The ring was overwritten twice before, and no block of rows begins with its oldest row."""
+    rb = ReplayBuffer(1000, FIELDS, seed=0)
+    rb.add(**steps(0, 2537))
+    for _ in range(100):
+        rb.sample(100)
+    assert rb.stats()["never_drawn"] < 0.01
+
+
+def test_absent_rows_are_no_rows_that_were_never_drawn() -> None:
+    """Of two environments one has no step; of 40 rows too, fewer than a word of marks."""
+    for n in (20, 500):
+        rb = ReplayBuffer(1000, FIELDS, n_envs=2, sampler=Prioritized(), seed=0)
+        for t in range(n):
+            rb.add_where([True, False], t=[t, t], rew=[0, 0], done=[False, False])
+        rb.sample(0)
+        assert rb.stats()["never_drawn"] == 1
+        for _ in range(50):
+            rb.sample(256)
+        assert rb.stats()["never_drawn"] == 0
+
+
+def test_a_sampler_that_was_set_later() -> None:
+    """Its draws are not taken for uniform ones."""
+    rb = ReplayBuffer(1000, FIELDS, seed=0)
+    rb.add(**steps(0, 1000))
+    rb.sampler = Newest()
+    for _ in range(100):
+        rb.sample(256)
+    assert rb.stats()["never_drawn"] > 0.99
+
+
+def test_a_learner_with_the_number_of_another() -> None:
+    """It has no draws of that one."""
+    with SharedReplay(100, FIELDS, writers=1, terminated="done") as replay:
+        with replay.actor() as actor:
+            actor.add(**steps(0, 50))
+        first = replay.learner(seed=0)
+        first.sample(4)
+        first.close()
+        other = replay.learner(seed=0)
+        assert other.number == first.number
+        assert other.stats()["draws"] == replay.stats()["draws"] == 0
