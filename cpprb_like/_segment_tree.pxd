@@ -6,7 +6,6 @@ for the leaves that it wrote. Until then the nodes above them are out of date, a
 may be called.
 """
 
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from numpy.random cimport bitgen_t
 
 from cpprb_like._c.tree_node cimport Shape
@@ -17,11 +16,6 @@ cdef enum Manner:            # kinds of draws
     STRATIFIED
     INDEPENDENT
     DISTINCT
-
-
-cdef inline bitgen_t* c_bit_generator(bit_generator) except NULL:
-    """The C interface of a bit generator, whose lock the caller holds."""
-    return <bitgen_t*> PyCapsule_GetPointer(bit_generator.capsule, "BitGenerator")
 
 
 cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1

@@ -14,6 +14,7 @@ from numpy.random cimport bitgen_t
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array, c_index
 from cpprb_like._c.copying cimport FETCHED, c_prefetch
+from cpprb_like._c.random_integers cimport c_bit_generator
 from cpprb_like._c.tree_node cimport (
     SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_least_of_all,
     c_measure, c_settle, c_sum_at, c_sum_range,

@@ -1,8 +1,14 @@
 """Bounded integers from NumPy's bit generators: the same on every platform and NumPy version."""
 
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from numpy.random cimport bitgen_t
 
 from cpprb_like._c.typedefs cimport intp_t, uint32_t, uint64_t
+
+
+cdef inline bitgen_t* c_bit_generator(bit_generator) except NULL:
+    """The C interface of a bit generator, whose lock the caller holds."""
+    return <bitgen_t*> PyCapsule_GetPointer(bit_generator.capsule, "BitGenerator")
 
 
 cdef struct Bits:

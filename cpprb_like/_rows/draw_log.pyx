@@ -16,7 +16,7 @@ from cpprb_like._core cimport Moment, Ring
 from cpprb_like._c.typedefs cimport (
     float32_t, float64_t, int32_t, int64_t, intp_t, uint8_t, uint32_t
 )
-from cpprb_like._segment_tree cimport c_bit_generator
+from cpprb_like._c.random_integers cimport c_bit_generator
 
 import numpy as np
 

@@ -719,13 +719,13 @@ cdef class BufferBase:
         found["adds"] = ring.state[WRITTEN]
         found["episodes"] = ring.state[EPISODES]
         found["bytes"] = nbytes
-        found.update(self.sampler.stats())
+        found.update(self.sampler._stats())
         return found
 
 
 def is_uniform_of(sampler):
     """Whether a sampler draws each row with the same probability; a subclass may draw otherwise."""
-    return vars(type(sampler)).get("is_uniform", False)
+    return vars(type(sampler)).get("_is_uniform", False)
 
 
 def _try_often(attempt):

@@ -95,7 +95,7 @@ def _explain(now: Opened, slots: NDArray[np.intp]) -> Explanation:
         found["probability"] = float(weights[0]) / total if total and not is_absent else 0.0
         if weights[0] == 0 and not reasons:
             reasons.append("its priority is 0")
-    elif sampler.is_uniform and len(ring) and not is_absent:
+    elif sampler._is_uniform and len(ring) and not is_absent:
         among = len(ring) if now.starts is None else now.starts.count
         found["probability"] = 0.0 if reasons or not among else 1 / among
     found["can_be_drawn"] = not reasons

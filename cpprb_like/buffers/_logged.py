@@ -58,7 +58,7 @@ class DrawLogFile:
             try:
                 while full and not self._file.closed:
                     records = memoryview(full.pop(0))
-                    while len(records):
+                    while records:
                         records = records[self._file.write(records) :]
             except BaseException:
                 self._buffer._set_draw_log(None)

@@ -20,7 +20,7 @@ from cpprb_like._machine.aligned cimport c_aligned, c_numbers
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.copying cimport c_move
 from cpprb_like._c.fences cimport c_read_fence
-from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded_each
+from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded_each
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
     ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, EPISODES, HANDLE_BASE, LEFT_OUT, RESERVED, WRITTEN,
@@ -28,7 +28,6 @@ from cpprb_like._core cimport (
 )
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.rings cimport Rings
-from cpprb_like._segment_tree cimport c_bit_generator
 from cpprb_like.buffers._entry cimport SampleOptions
 from cpprb_like.samplers._uniform_draws cimport Shuffle
 

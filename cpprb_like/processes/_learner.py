@@ -138,7 +138,7 @@ class Learner(Closing, ModelledSource):
         words = Words(folder.path, len(shards))
         self._counts = words.learners[number].data
         words.draws[number] = 0  # those of a learner that had this number
-        self._draw_counts = DrawCounts(words.draws[number], sampler.is_uniform, len(shards))
+        self._draw_counts = DrawCounts(words.draws[number], sampler._is_uniform, len(shards))
         self._shards = self.FOLLOWED(folder.path, shards, sampler, self.rng, options, model.ring)
         self._counts[GIVEN] = self._counts[LATE] = 0
         self.ring: Followers = self._shards.group  # the rows of all shards, as those of one ring
@@ -194,7 +194,7 @@ class Learner(Closing, ModelledSource):
         with self._shards.lock:
             self._shards.follow()
             counts = self.ring.counts() | self._draw_counts.stats()
-            found: dict[str, float] = counts | self._sizes | self.sampler.stats()
+            found: dict[str, float] = counts | self._sizes | self.sampler._stats()
             gate = self._shards.gate
             return found if gate is None else found | stats(gate.counters)
 

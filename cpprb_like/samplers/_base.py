@@ -42,10 +42,6 @@ class Sampler:
         rows: a class attribute, False.
     maps_rows : bool
         Whether ``open_in_file`` keeps that in the file: a class attribute, False.
-    is_uniform : bool
-        Whether each draw gives all rows the same probability: a class attribute, False. A subclass
-        does not inherit it. ``stats`` then has the expected share of rows never drawn, and no mark
-        for each row.
     has_priorities : bool
         Whether rows have priorities, with the methods of ``PrioritySampler``, which is the base
         class of such samplers: a class attribute, False.
@@ -83,7 +79,7 @@ class Sampler:
 
     keeps_rows: ClassVar[bool] = False
     maps_rows: ClassVar[bool] = False
-    is_uniform: ClassVar[bool] = False
+    _is_uniform: ClassVar[bool] = False  # of the class itself: each draw is uniform over all rows
     has_priorities: ClassVar[bool] = False
 
     @property
@@ -237,7 +233,7 @@ class Sampler:
         """
         return None
 
-    def stats(self) -> dict[str, float]:
+    def _stats(self) -> dict[str, float]:
         """Entries of its own for ``stats`` of the source: numbers by name, none by default."""
         return {}
 

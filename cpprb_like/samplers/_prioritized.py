@@ -482,8 +482,8 @@ class ByPriority(PrioritySampler):
         """See ``Sampler.row_weights``."""
         return self.rows.get(slots)
 
-    def stats(self) -> dict[str, float]:
-        """See ``Sampler.stats``: priorities that were given, and those whose rows were gone."""
+    def _stats(self) -> dict[str, float]:
+        """See ``Sampler._stats``: priorities that were given, and those whose rows were gone."""
         return {"updates": self.rows.given, "late_updates": self.rows.late}
 
     def check_rows(self, ring: Ring, slots: Slots) -> None:

@@ -24,8 +24,9 @@ from cpprb_like._core cimport (
 )
 from cpprb_like.samplers._ranks cimport Ranks
 from cpprb_like._rows.row_handles cimport GONE, NO_ROW, c_find, c_indexes, c_refuse, c_slot_of
+from cpprb_like._c.random_integers cimport c_bit_generator
 from cpprb_like._segment_tree cimport (
-    DISTINCT, INDEPENDENT, STRATIFIED, Manner, MinTree, SumTree, c_bit_generator, c_check_drawn,
+    DISTINCT, INDEPENDENT, STRATIFIED, Manner, MinTree, SumTree, c_check_drawn,
 )
 from cpprb_like._c.tree_node cimport c_count, c_find as c_find_leaves
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t

@@ -20,9 +20,8 @@ from cpprb_like._core cimport (
     c_mark_current, c_previous, c_walk_of,
 )
 from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
-from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
+from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._rows.slot_set cimport SlotSet, c_has
-from cpprb_like._segment_tree cimport c_bit_generator
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
 import numpy as np

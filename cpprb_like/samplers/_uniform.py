@@ -19,7 +19,7 @@ class Uniform(Sampler):
     With or without replacement. Cost: proportional to the batch size.
     """
 
-    is_uniform = True
+    _is_uniform = True
 
     def draw(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
@@ -44,7 +44,7 @@ class LegacyUniform(Sampler):
     the slots that cpprb draws. It ignores the buffer's own generator.
     """
 
-    is_uniform = True
+    _is_uniform = True
 
     def draw(
         self,

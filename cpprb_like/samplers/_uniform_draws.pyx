@@ -15,8 +15,7 @@ from numpy.random cimport bitgen_t
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._core cimport Ring, c_fetch, c_window_rows
-from cpprb_like._c.random_integers cimport Bits, c_bits_of, c_bounded, c_bounded_each
-from cpprb_like._segment_tree cimport c_bit_generator
+from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint64_t
 
 import numpy as np

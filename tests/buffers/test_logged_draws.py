@@ -258,7 +258,7 @@ def test_a_full_disk_ends_the_log(tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, log._file.fileno())
     os.close(full)
-    with pytest.raises(OSError, match="space"):
+    with pytest.raises(OSError, match="space"):  # noqa: PT012 (the first or the second)
         rb.sample(100_000)
         rb.sample(4)
     rb.sample(4)
@@ -286,7 +286,7 @@ def test_a_forked_child_logs_nothing(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_written_over_before_the_record(tmp_path: Path) -> None:
-    """A record names the rows of the batch, also if a layer lets other threads write rows, or clear."""
+    """A record names the rows of the batch, also if other threads write rows or clear."""
     for clears in (False, True):
         rb = filled(60, 60, sampler=Recency(0.9))
         view = rb.view(NStep((1, 3), gamma=0.9))
@@ -300,7 +300,7 @@ def test_rows_that_are_written_over_before_the_record(tmp_path: Path) -> None:
             add(rb, 60, 40)  # noqa: B023
             note(*drawn)  # noqa: B023
 
-        view._note_draw = late  # type: ignore[method-assign]
+        view._note_draw = late  # type: ignore[assignment, method-assign]
         with rb.log_draws(path):
             handles.append(view.sample(30, indexes=True)["indexes"])
         np.testing.assert_array_equal(LoggedDraws(path)[0].handles, handles[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -82,8 +83,8 @@ def test_actors_in_processes_and_a_learner_keep_pace(tmp_path: Path) -> None:
     """The short form, too few steps to learn: it ends with all actors, and says how far it came."""
     done = run(tmp_path, "--steps", "1500", "--actors", "2", script=ACTORS)
     assert "Not learned: mean return" in done.stderr
-    found = re.search(r"inserts=(\d+), samples=(\d+)", done.stdout)
-    assert found is not None
-    inserts, samples = int(found[1]), int(found[2])
-    assert abs((inserts - 1000) * 64 - samples) <= 33 * 64
+    stats = re.search(r"^{.*}$", done.stdout, re.MULTILINE)
+    assert stats is not None
+    found = ast.literal_eval(stats[0])
+    assert abs((found["inserts"] - 1000) * 64 - found["samples"]) <= 33 * 64
     assert done.stdout.count("kind='actor'") == 2
