@@ -327,10 +327,6 @@ class Opened:
             extra = with_handles(sampler, ring, slots, extra)
         return slots, extra
 
-    def draw_log(self) -> DrawLog | None:
-        """The log of draws of the buffer, if there is one."""
-        return self.buffer._draw_log
-
     def draw_steps(self, n: int) -> Slots | None:
         """Random numbers of steps of n rows; None if the number is fixed."""
         if self.nstep is None or self.least == self.most:
@@ -536,7 +532,7 @@ class Reading:
         self.located = located
         self.items = 0  # items of the last attempt
         self.slots: Slots = NO_SLOTS  # rows of the last attempt
-        self.log = plan.now.draw_log() if n is not None else None
+        self.log: DrawLog | None = None if n is None else plan.now.buffer._draw_log
         self.moment: Moment | None = None  # when it began, and the base of the handles then
         self.base = 0
         self.before = self.after = b""  # states of the generator before and after their choice

@@ -150,7 +150,9 @@ class View(Source):
             if not one.revisions or one.write(batch):
                 self.draws += 1
                 if n is not None:
-                    self._note_draw(one, batch.get("weights"))
+                    self.buffer._note_draw(one.slots)
+                if one.log is not None:
+                    self._log_draw(one, batch.get("weights"))
                 return batch
 
     def explain(self, index: int) -> Explanation:
@@ -251,14 +253,12 @@ class View(Source):
 
         return replay(self, draws, k)
 
-    def _note_draw(self, one: Reading, weights: NDArray[Any] | None) -> None:
-        """Count and log a draw, the last of ``draws``."""
-        buffer = self.buffer
-        buffer._note_draw(one.slots)
-        if one.log is not None:
-            assert one.moment is not None
-            drawn = one.plan.now.ring, one.moment, one.base, one.slots, buffer.sampler, weights
-            one.log.append(*drawn, self.draws - 1, one.before, one.after)
+    def _log_draw(self, one: Reading, weights: NDArray[Any] | None) -> None:
+        """Log a draw, the last of ``draws``."""
+        assert one.log is not None
+        assert one.moment is not None
+        drawn = one.plan.now.ring, one.moment, one.base, one.slots, self.buffer.sampler, weights
+        one.log.append(*drawn, self.draws - 1, one.before, one.after)
 
     def _stats(self) -> dict[str, float]:
         found: dict[str, float] = self.buffer.stats()

@@ -111,6 +111,7 @@ class Learner(Closing, ModelledSource):
     """
 
     FOLLOWED: ClassVar[type[FollowedShards]] = FollowedShards
+    _draw_log = None  # draws of learners are not logged
 
     def __init__(
         self,
@@ -429,9 +430,6 @@ class OpenedShards(Opened):
     def draw(self, n: int, options: SampleOptions) -> tuple[RowNumbers, Extra]:
         """See ``Opened.draw``."""
         return self._shards.choose(cast("Any", self.starts), n, options)
-
-    def draw_log(self) -> None:
-        """None: draws of learners are not logged."""
 
     def others(self, slots: RowNumbers, strategy: int) -> RowNumbers:
         """See ``Opened.others``: rows of the same shard."""

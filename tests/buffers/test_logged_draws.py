@@ -292,7 +292,7 @@ def test_rows_that_are_written_over_before_the_record(tmp_path: Path) -> None:
         view = rb.view(NStep((1, 3), gamma=0.9))
         path = tmp_path / f"log{clears}"
         handles = []
-        note = view._note_draw
+        note = view._log_draw
 
         def late(*drawn: Any) -> None:
             """What another thread does between the read and the record."""
@@ -300,7 +300,7 @@ def test_rows_that_are_written_over_before_the_record(tmp_path: Path) -> None:
             add(rb, 60, 40)  # noqa: B023
             note(*drawn)  # noqa: B023
 
-        view._note_draw = late  # type: ignore[assignment, method-assign]
+        view._log_draw = late  # type: ignore[assignment, method-assign]
         with rb.log_draws(path):
             handles.append(view.sample(30, indexes=True)["indexes"])
         np.testing.assert_array_equal(LoggedDraws(path)[0].handles, handles[0])
