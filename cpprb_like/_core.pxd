@@ -281,9 +281,11 @@ cdef inline bint c_forward_in_episode(const Walk* walk, Cursor* at, Firsts first
 
 
 cdef inline intp_t c_rows_before(
-    const Walk* walk, Cursor at, intp_t most, Firsts firsts, intp_t* out
+    const Walk* walk, Cursor at, intp_t most, Firsts firsts, intp_t* out, int bits, intp_t number
 ) noexcept nogil:
-    """Walk back within the episode; ``out[-k]`` gets the slot of the k-th row before. Returns the count.
+    """Walk back within the episode. Returns the count of rows.
+
+    ``out[-k]`` gets the slot of the k-th row before, with the number of its ring in the low ``bits``.
     """
     cdef intp_t count = 0
     while count < most:
@@ -294,7 +296,7 @@ cdef inline intp_t c_rows_before(
         if firsts.values == NULL and walk.flags[at.slot * walk.stride] & END:
             break
         count += 1
-        out[-count] = at.slot
+        out[-count] = at.slot << bits | number
     return count
 
 

@@ -893,7 +893,7 @@ cdef class Ring:
             at = c_cursor(&walk, values[k])
             out += before
             out[0] = values[k]
-            found[0] = c_rows_before(&walk, at, before, firsts, out)
+            found[0] = c_rows_before(&walk, at, before, firsts, out, 0, 0)
             found[1] = c_rows_after(&walk, at, after, firsts, out)
             (<uint8_t*> cnp.PyArray_DATA(flags))[k] = self.c_flags(out[found[1]])[0]
             c_repeat(out, -before, -found[0], out[-found[0]] if repeat else -1)

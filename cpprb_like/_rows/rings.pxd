@@ -2,13 +2,13 @@
 
 from numpy cimport ndarray
 
+from cpprb_like._c.copying cimport c_prefetch_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport Ring
 
 
 cdef struct Span:                # the rows of a ring
     const char* base             # address of the arena
-    intp_t stride                # bytes from record to record
     intp_t stored                # slots in use
     intp_t head                  # slot behind the newest row
     int64_t start                # row id less slot, of slots below ``head``; of others ``capacity`` more
@@ -19,6 +19,14 @@ cdef struct Span:                # the rows of a ring
     int64_t edits
     int64_t changes
     bint is_used                 # whether a call has rows of this ring
+
+
+cdef struct Share:              # a ring that is drawn from
+    intp_t number
+    intp_t start                     # number of rows of the rings before it
+    intp_t stop                      # ``start`` plus its own rows
+    intp_t first                     # slot of its oldest row less ``start``
+    intp_t capacity
 
 
 cdef class Parts:
@@ -34,13 +42,11 @@ cdef class Rings(Parts):
     cdef Span* spans                 # rows of each ring, noted by ``c_look``
 
     cdef Ring c_ring(self, intp_t number)
+    cdef Ring c_any(self)
     cdef void c_look(self) noexcept
     cdef int c_check_rows(self, rows, const char** records) except -1
     cdef ndarray c_handles(self, ndarray rows)
     cdef dict c_take(self, rows, list arrays, tuple columns)
-    cdef void c_point(
-        self, intp_t place, const intp_t* rows, intp_t n, const char** values
-    ) noexcept
     cdef int c_fill(
         self, list arrays, tuple columns, const intp_t* rows, intp_t n, const char** records
     ) except -1
@@ -53,3 +59,22 @@ cdef class Rings(Parts):
     ) except -1
     cdef bint c_hold_now(self, ndarray rows)
     cdef bint c_hold(self, Span* spans, const intp_t* rows, intp_t n) noexcept
+
+
+cdef intp_t c_point(
+    Span* spans, int bits, intp_t offset, intp_t stride, const intp_t* rows, intp_t n,
+    const char* blank, const char** values,
+) noexcept nogil
+
+cdef void c_name_rows(
+    const Share* shares, intp_t count, int spread, intp_t* rows, intp_t n
+) noexcept nogil
+
+
+cdef inline void c_fetch_records(
+    const char** records, intp_t first, intp_t size, intp_t n
+) noexcept nogil:
+    """Prefetch the cache lines of records."""
+    cdef intp_t k, zero = 0
+    for k in range(n):
+        c_prefetch_rows(records[k] + first, size, size, &zero, 1)

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._machine.blocks cimport Values, c_gather_values
-from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather_at, c_prefetch_rows
+from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather_at
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
     CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring,
@@ -152,6 +152,13 @@ cdef class Rings(Parts):
         """The ring of a number, which must exist."""
         return <Ring> self.rings[number]
 
+    cdef Ring c_any(self):
+        """A ring that exists, as all have one layout; without any the empty ring of the fields."""
+        for ring in self.rings:
+            if ring is not None:
+                return ring
+        return self.layout
+
     cdef void c_look(self) noexcept:
         """Fill ``spans`` with the present state of each ring."""
         cdef intp_t number
@@ -165,7 +172,6 @@ cdef class Rings(Parts):
                 continue
             ring = self.c_ring(number)
             span.base = <const char*> &ring.arena[0]
-            span.stride = ring.record_stride
             span.stored = ring.c_stored()
             span.capacity = ring.capacity
             span.head = <intp_t> (ring.state[WRITTEN] % ring.capacity)
@@ -180,19 +186,11 @@ cdef class Rings(Parts):
         """
         c_check_array(rows, "rows", cnp.NPY_INTP, -1)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
-        cdef intp_t k, slot, mask = self.mask, wrong = -1
-        cdef int bits = self.bits
-        cdef Span* span
-        cdef Span* spans = self.spans
         self.c_look()
-        for k in range(cnp.PyArray_DIM(rows, 0)):
-            span = spans + (values[k] & mask)
-            slot = values[k] >> bits
-            if <size_t> slot >= <size_t> span.stored:  # a negative slot is huge here
-                wrong = k
-            span.is_used = True
-            if records != NULL:
-                records[k] = span.base + slot * span.stride
+        cdef intp_t wrong = c_point(
+            self.spans, self.bits, 0, self.c_any().record_stride, values, cnp.PyArray_DIM(rows, 0),
+            NULL, records,
+        )
         if wrong >= 0:
             raise IndexError(f"rows[{wrong}]: no row has the number {values[wrong]}")
         return 0
@@ -313,25 +311,6 @@ cdef class Rings(Parts):
             batch[(<Column> columns[k]).name] = arrays[k]
         return batch
 
-    cdef void c_point(
-        self, intp_t place, const intp_t* rows, intp_t n, const char** values
-    ) noexcept:
-        """Addresses of the values of a stored column, of rows that were checked.
-
-        A negative row has no value, and its place stays.
-        """
-        cdef intp_t k, offset = 0, stride = -1
-        cdef Ring ring
-        for k in range(n):
-            if rows[k] < 0:
-                continue
-            if stride < 0:  # all rings have one layout
-                ring = self.c_ring(rows[k] & self.mask)
-                offset, stride = ring.table[place, OFFSET], ring.table[place, STRIDE]
-            values[k] = (
-                self.spans[rows[k] & self.mask].base + (offset + (rows[k] >> self.bits) * stride)
-            )
-
     cdef int c_fill(
         self, list arrays, tuple columns, const intp_t* rows, intp_t n, const char** records
     ) except -1:
@@ -339,7 +318,7 @@ cdef class Rings(Parts):
 
         ``records`` are where their records lie, and room for as many more.
         """
-        cdef Ring ring = self.c_ring(rows[0] & self.mask)  # all have the same layout
+        cdef Ring ring = self.c_any()
         cdef intp_t k, stored = ring.table.shape[0]
         cdef Column column
         cdef char* out
@@ -367,7 +346,10 @@ cdef class Rings(Parts):
     ) noexcept:
         """Gather a column that lies in a block of its own; ``wholes`` has room for n."""
         cdef Values values
-        self.c_point(place, rows, n, wholes)
+        c_point(
+            self.spans, self.bits, ring.table[place, OFFSET], ring.table[place, STRIDE], rows, n, NULL,
+            wholes,
+        )
         values.out, values.wholes, values.frames = out, wholes, NULL
         values.nbytes, values.depth, values.outer, values.inner = ring.table[place, NBYTES], 1, 1, 0
         if n * values.nbytes < UNLOCKED_NBYTES:
@@ -462,6 +444,49 @@ cdef inline int64_t c_row_of(const Span* span, intp_t slot) noexcept nogil:
     return span.start + slot - (0 if slot < span.head else span.capacity)
 
 
+cdef intp_t c_point(
+    Span* spans, int bits, intp_t offset, intp_t stride, const intp_t* rows, intp_t n,
+    const char* blank, const char** values,
+) noexcept nogil:
+    """Addresses of a value of each row: ``offset`` is that in slot 0, from the start of the arena.
+
+    ``blank``, unless NULL, is the address for negative rows; NULL in ``values`` asks for none. Returns the
+    place of a row that is not in use, or -1.
+    """
+    cdef intp_t k, slot, wrong = -1, mask = (<intp_t> 1 << bits) - 1
+    cdef Span* span
+    for k in range(n):
+        if rows[k] < 0 and blank != NULL:
+            values[k] = blank
+            continue
+        span = spans + (rows[k] & mask)
+        slot = rows[k] >> bits
+        if <size_t> slot >= <size_t> span.stored:  # a negative slot is huge here
+            wrong = k
+        span.is_used = True
+        if values != NULL:
+            values[k] = span.base + (offset + slot * stride)
+    return wrong
+
+
+cdef void c_name_rows(
+    const Share* shares, intp_t count, int spread, intp_t* rows, intp_t n
+) noexcept nogil:
+    """Replace places among the rows of all shares by numbers of rows, with the ring in the low bits."""
+    cdef intp_t k, place, slot, scale = (count << 32) // shares[count - 1].stop
+    cdef const Share* share
+    for k in range(n):
+        place = rows[k]
+        share = shares + (place * scale >> 32)  # a guess: right if all shares have equal sizes
+        while place < share.start:
+            share -= 1
+        while place >= share.stop:
+            share += 1
+        slot = share.first + place
+        slot = slot if slot < share.capacity else slot - share.capacity
+        rows[k] = slot << spread | share.number
+
+
 cdef void c_fill_records(Ring ring, char** outs, const char** records, intp_t n) noexcept:
     """Gather the columns of records: all columns of some rows, then those of the next rows.
 
@@ -481,12 +506,3 @@ cdef void c_fill_records(Ring ring, char** outs, const char** records, intp_t n)
                 )
         start += count
         count = following
-
-
-cdef inline void c_fetch_records(
-    const char** records, intp_t first, intp_t size, intp_t n
-) noexcept nogil:
-    """Prefetch the cache lines of records."""
-    cdef intp_t k, zero = 0
-    for k in range(n):
-        c_prefetch_rows(records[k] + first, size, size, &zero, 1)

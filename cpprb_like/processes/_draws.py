@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Floats
+from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers._base import Sampler
@@ -28,7 +29,7 @@ from cpprb_like.samplers._row_weights import (
     sync_together,
     update_together,
 )
-from cpprb_like.samplers._starts import Starts, distinct_of
+from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
 from cpprb_like.samplers._uniform import Uniform
 
 __all__ = ["RowNumbers", "StartsTogether", "WeightsTogether", "check_sampler"]
@@ -58,18 +59,21 @@ class StartsTogether:
     def __init__(self, ring: Followers, find: Callable[[int], Starts]) -> None:
         self.ring = ring
         self.of = cache(find)
+        self._rings: tuple[tuple[int, Ring], ...] = ()  # usable rings of the last call
+        self._found: list[tuple[int, Starts]] = []  # their starts
 
-    def _counts(self) -> list[int]:
-        """The number of starts of each ring, 0 for a ring that is not usable."""
-        counts = [0] * self.ring.width
-        for number, _ in self.ring.usable_rings:
-            counts[number] = self.of(number).count
-        return counts
+    def _parts(self) -> list[tuple[int, Starts]]:
+        """The starts of each usable ring, by its number."""
+        rings = self.ring.usable_rings
+        if self._rings is not rings:
+            self._found = [(number, self.of(number)) for number, _ in rings]
+            self._rings = rings
+        return self._found
 
     @property
     def count(self) -> int:
         """The number of all starts."""
-        return sum(self._counts())
+        return sum(starts.count for _, starts in self._parts())
 
     def tell(self, rows: RowNumbers) -> NDArray[np.int8]:
         """See ``Starts.tell``."""
@@ -80,28 +84,26 @@ class StartsTogether:
 
     def slots(self) -> RowNumbers:
         """All starts: see ``Starts.slots``."""
-        found = [
-            self.ring.name(number, self.of(number).slots()) for number, _ in self.ring.usable_rings
-        ]
+        found = [self.ring.name(number, starts.slots()) for number, starts in self._parts()]
         return np.concatenate([np.empty(0, np.intp), *found])
 
     def draw(self, n: int, rng: Rng) -> RowNumbers:
         """Draw n starts with equal probability: see ``Starts.draw``."""
-        counts = self._counts()
-        if not any(counts):
+        drawn = draw_starts(self._parts(), self.ring.bits, n, rng)
+        if drawn is None:
             self.refuse()
-        return self.ring.draw_each(counts, lambda number, k: self.of(number).draw(k, rng), n, rng)
+        return drawn
 
     def draw_distinct(self, n: int, rng: Rng) -> RowNumbers:
         """Draw n distinct starts: see ``Starts.draw_distinct``."""
         return distinct_of(self, n, rng)
 
-    def refuse(self, distinct: int | None = None) -> None:
+    def refuse(self, distinct: int | None = None) -> NoReturn:
         """Raise ``NotEnoughDataError``: see ``Starts.refuse``."""
-        numbers = [number for number, _ in self.ring.usable_rings]
-        for number in numbers:
-            if distinct is None or len(numbers) == 1:
-                self.of(number).refuse(distinct)
+        parts = self._parts()
+        for _, starts in parts:
+            if distinct is None or len(parts) == 1:
+                starts.refuse(distinct)
         wanted = "" if distinct is None else f" {distinct} distinct rows"
         raise NotEnoughDataError(
             f"cannot sample{wanted}: of {len(self.ring)} rows {self.count} can be drawn"

@@ -31,17 +31,10 @@ cdef class Follower:
     cdef int c_reread(self, int64_t written) except -1
 
 
-cdef struct Share:              # a ring that is drawn from
-    intp_t number
-    intp_t start                     # number of rows of the rings before it
-    intp_t stop                      # ``start`` plus its own rows
-    intp_t first                     # slot of its oldest row less ``start``
-    intp_t capacity
-
-
 cdef class Followers(Rings):
     cdef list members                # Follower or None, for each ring
     cdef list usable                 # whether rows of each ring may be drawn
+    cdef readonly tuple usable_rings  # the rings whose rows may be drawn, with their numbers
     cdef readonly int64_t follows    # number of calls of ``follow``
     cdef public ndarray first_counts
     cdef public bytes priorities_read

@@ -27,7 +27,7 @@ from cpprb_like._core cimport (
     Ring,
 )
 from cpprb_like._rows.chained cimport Chain
-from cpprb_like._rows.rings cimport Rings
+from cpprb_like._rows.rings cimport Rings, Share, c_name_rows
 from cpprb_like.buffers._entry cimport SampleOptions
 from cpprb_like.samplers._uniform_draws cimport Shuffle
 
@@ -332,6 +332,8 @@ cdef class Followers(Rings):
         Whether the sampler draws by ``draw_uniform``.
     limits : dict or None
         For each ring that just lost rows, the oldest row that ``FollowedShards.choose`` may return.
+    usable_rings : tuple
+        The rings whose rows may be drawn, each with its number before it.
     drawn : ndarray or None
         The rows of the last call of ``FollowedShards.choose``.
     """
@@ -339,6 +341,7 @@ cdef class Followers(Rings):
     def __cinit__(self, intp_t width, Ring layout not None, intp_t capacity):
         self.members = [None] * width
         self.usable = [False] * width
+        self.usable_rings = ()
 
     cdef bint c_is_usable(self, intp_t number) noexcept:
         """Whether rows of a ring may be drawn: the ring exists and is not being edited."""
@@ -356,16 +359,21 @@ cdef class Followers(Rings):
         next call.
         """
         cdef intp_t number
-        cdef bint is_busy
+        cdef bint is_busy, changed = False
         cdef list busy = []
         self.follows += 1
         for number in range(self.width):
             if self.members[number] is None:
                 continue
             is_busy = (<Follower> self.members[number]).c_sync() == BUSY
+            changed |= is_busy == self.c_is_usable(number)
             self.usable[number] = not is_busy
             if is_busy:
                 busy.append(number)
+        if changed:
+            self.usable_rings = tuple([
+                (number, ring) for number, ring in enumerate(self.rings) if self.usable[number]
+            ])
         return busy
 
     cpdef follow_all(self, shards):
@@ -377,13 +385,6 @@ cdef class Followers(Rings):
         busy = self.follow()
         if busy or not self.is_settled or counts != self.priorities_read:
             shards.settle(busy, counts)
-
-    @property
-    def usable_rings(self):
-        """The rings whose rows may be drawn, each with its number before it."""
-        return [
-            (number, ring) for number, ring in enumerate(self.rings) if self.usable[number]
-        ]
 
     def __len__(self):
         cdef intp_t number, count = 0
@@ -456,7 +457,7 @@ cdef class Followers(Rings):
                 else:
                     shuffle.c_take(&bits, values, n)
                 lock.release()
-                c_find_rows(shares, count, self.bits, values, n)
+                c_name_rows(shares, count, self.bits, values, n)
                 return rows
         finally:
             free(shares)
@@ -556,24 +557,6 @@ cdef class Followers(Rings):
                     continue
             wrong.append(k)
         return np.array(wrong, np.intp)
-
-
-cdef void c_find_rows(
-    const Share* shares, intp_t count, int spread, intp_t* rows, intp_t n
-) noexcept nogil:
-    """Turn places among the rows of all shares into numbers of rows."""
-    cdef intp_t k, place, slot, scale = (count << 32) // shares[count - 1].stop
-    cdef const Share* share
-    for k in range(n):
-        place = rows[k]
-        share = shares + (place * scale >> 32)  # a guess: right if all shares have equal sizes
-        while place < share.start:
-            share -= 1
-        while place >= share.stop:
-            share += 1
-        slot = share.first + place
-        slot = slot if slot < share.capacity else slot - share.capacity
-        rows[k] = slot << spread | share.number
 
 
 def consistently(Followers group not None, shards, attempt):

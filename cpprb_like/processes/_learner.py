@@ -429,7 +429,8 @@ class OpenedShards(Opened):
 
     def draw(self, n: int, options: SampleOptions) -> tuple[RowNumbers, Extra]:
         """See ``Opened.draw``."""
-        return self._shards.choose(cast("Any", self.starts), n, options)
+        starts: Any = self.starts
+        return self._shards.choose(starts, n, options)
 
     def others(self, slots: RowNumbers, strategy: int) -> RowNumbers:
         """See ``Opened.others``: rows of the same shard."""

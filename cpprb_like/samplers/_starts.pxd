@@ -1,12 +1,9 @@
 """Attributes and C signatures of ``Starts``."""
 
-from libc.stdint cimport int8_t
-
 from cpprb_like._core cimport DerivedState
 from cpprb_like._rows.episode_index cimport EpisodeIndex
-from cpprb_like._c.random_integers cimport Bits
 from cpprb_like._rows.slot_set cimport SlotSet
-from cpprb_like._c.typedefs cimport int64_t, intp_t
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 
 cdef class Starts(DerivedState):
@@ -27,9 +24,8 @@ cdef class Starts(DerivedState):
     cdef bint c_is_complete(self, intp_t slot) noexcept nogil
     cdef intp_t c_looked_at(self, int64_t row) noexcept nogil
     cdef int c_state(self, intp_t slot) noexcept nogil
-    cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* states) noexcept nogil
-    cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept
-    cdef intp_t c_choose(self, intp_t* out, intp_t k, intp_t n, Bits* bits) noexcept
+    cdef bint c_reads_before(self) noexcept nogil
+    cdef const uint8_t* c_flags_before(self, intp_t slot) noexcept nogil
     cdef int c_follow(self) except -1
     cdef bint c_is_over(self) noexcept
     cdef int c_look(self, intp_t slot) noexcept

@@ -10,8 +10,10 @@ Compiled because each row that is tried has to be read. Not here: how sequences 
 
 cimport cython
 cimport numpy as cnp
+from cpython.object cimport PyObject
 from libc.math cimport sqrt
 from libc.stdint cimport int8_t
+from libc.stdlib cimport calloc, free
 
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport c_prefetch
@@ -21,6 +23,7 @@ from cpprb_like._core cimport (
 )
 from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded, c_bounded_each
+from cpprb_like._rows.rings cimport Share, c_name_rows
 from cpprb_like._rows.slot_set cimport SlotSet, c_has
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
@@ -151,6 +154,14 @@ cdef class Starts:
         # The ring has all rows of the sequence, so only an early end can prevent a start.
         return 1 if self.across else self.least
 
+    cdef bint c_reads_before(self) noexcept nogil:
+        """Whether ``c_state`` may read the row before the row in a slot."""
+        return self.stride > 1 or self.least > 1 or self.ring.c_absent()
+
+    cdef const uint8_t* c_flags_before(self, intp_t slot) noexcept nogil:
+        """Flags of the row before the row in a slot, or near them."""
+        return self.ring.c_flags(max(slot - self.ring.n_envs, 0))
+
     cdef int c_state(self, intp_t slot) noexcept nogil:
         """State of the row in a slot in use: NEVER, WAITS or STARTS."""
         cdef int64_t row = self.ring.c_row_at(slot)
@@ -185,22 +196,12 @@ cdef class Starts:
         self.ring.c_check_slots(slots)
         cdef intp_t n = cnp.PyArray_DIM(slots, 0)
         cdef cnp.ndarray states = c_numbers(1, &n, cnp.NPY_INT8)
-        self.c_tell(
-            <const intp_t*> cnp.PyArray_DATA(slots), n, <int8_t*> cnp.PyArray_DATA(states)
+        cdef PyObject* starts = <PyObject*> self
+        c_tell(
+            &starts, 0, self.c_reads_before(), <const intp_t*> cnp.PyArray_DATA(slots), n,
+            <int8_t*> cnp.PyArray_DATA(states),
         )
         return states
-
-    cdef void c_tell(self, const intp_t* slots, intp_t n, int8_t* states) noexcept nogil:
-        cdef bint looks = self.stride > 1 or self.least > 1 or self.ring.c_absent()
-        cdef intp_t k, start = 0, end
-        while start < n:
-            end = min(n, start + FETCHED)
-            if looks:
-                for k in range(start, end):
-                    c_prefetch(self.ring.c_flags(max(slots[k] - self.ring.n_envs, 0)))
-            for k in range(start, end):
-                states[k] = <int8_t> self.c_state(slots[k])
-            start = end
 
     @property
     def count(self):
@@ -219,27 +220,15 @@ cdef class Starts:
     def draw(self, intp_t n, rng):
         """Draw n slots at which a sequence can start, each with the same probability: intp.
 
-        Up to some dozens of slots are tried for each. The rest is drawn from the set of all starts. Raises
-        ``NotEnoughDataError`` if there are none.
+        Raises ``NotEnoughDataError`` if there are none.
         """
-        bit_generator = rng.bit_generator
-        cdef cnp.ndarray drawn = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
-        cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(drawn)
-        cdef intp_t k = 0
-        lock = bit_generator.lock
-        self.c_prepare()
-        # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
-        lock.acquire()
-        k = self.c_try(out, n, &bits)
-        lock.release()
-        if k < n:
-            self.c_follow()
-            lock.acquire()
-            k = self.c_choose(out, k, n, &bits)
-            lock.release()
-            if k < n:
-                self.refuse()
+        cdef Share share
+        cdef PyObject* starts = <PyObject*> self
+        cdef Among among = Among(&starts, &share, 1, 0, False)
+        share.number = 0
+        drawn = c_draw(&among, n, rng)
+        if drawn is None:
+            self.refuse()
         return drawn
 
     def draw_distinct(self, intp_t n, rng):
@@ -248,37 +237,6 @@ cdef class Starts:
         Raises ``NotEnoughDataError`` if a sequence can start at fewer.
         """
         return distinct_of(self, n, rng)
-
-    cdef intp_t c_try(self, intp_t* out, intp_t n, Bits* bits) noexcept:
-        """Try slots until n starts are found, or starts are too rare; return the number found."""
-        cdef intp_t k = 0, stored = self.ring.c_stored()
-        cdef intp_t pay = TRIES * max(1, min(stored, self.stride)), left = SPARE_TRIES + pay
-        cdef intp_t[FETCHED] tried
-        cdef int8_t[FETCHED] states
-        cdef intp_t i, count
-        while k < n and left and stored:
-            # The expected number of tries if one row in a stride is a start.
-            count = min(FETCHED, left, (n - k) * min(self.stride, FETCHED))
-            for i in range(count):
-                tried[i] = <intp_t> c_bounded(bits, stored)
-            self.c_tell(tried, count, states)
-            left -= count
-            for i in range(count):
-                if k < n and states[i] == STARTS:
-                    out[k] = tried[i]
-                    k += 1
-                    left += pay
-        return k
-
-    cdef intp_t c_choose(self, intp_t* out, intp_t k, intp_t n, Bits* bits) noexcept:
-        """Draw the k-th to the n-th start from the set of all; return the number drawn in all."""
-        cdef intp_t slot
-        while k < n and self.starts.count:
-            slot = self.starts.c_at(<intp_t> c_bounded(bits, self.starts.count))
-            if self.c_check(slot):
-                out[k] = slot
-                k += 1
-        return k
 
     # ------------------------------------------------------------------ the set of all starts
 
@@ -374,6 +332,149 @@ cdef class Starts:
         raise NotEnoughDataError(
             f"cannot sample: the buffer holds {len(self.ring)} rows, of which none {need}"
         )
+
+
+cdef struct Among:               # rings that starts are drawn from
+    PyObject** starts            # ``Starts`` of each ring, by its number
+    Share* shares                # slots, or starts, of each ring
+    intp_t count                 # number of rings
+    int bits                     # low bits of a start that hold the number of its ring
+    bint looks                   # whether a try may read the row before
+
+
+def draw_starts(list parts not None, int bits, intp_t n, rng):
+    """Draw n starts of several rings, each with the same probability: an array of intp.
+
+    A part is the number of a ring and its ``Starts``; all have the same options. A start is a slot with
+    the number of its ring in the low ``bits``. None if there are no starts.
+    """
+    cdef Among among
+    cdef Starts starts
+    cdef intp_t number
+    among.starts = <PyObject**> calloc(
+        1, (sizeof(PyObject*) << bits) + (1 + len(parts)) * sizeof(Share)
+    )
+    if among.starts == NULL:
+        raise MemoryError("no memory left to draw rows")
+    among.shares, among.count, among.bits = <Share*> (among.starts + (1 << bits)), 0, bits
+    try:
+        for number, starts in parts:
+            among.starts[number] = <PyObject*> starts
+            among.shares[among.count].number = number
+            among.count += 1
+        return c_draw(&among, n, rng)
+    finally:
+        free(among.starts)
+
+
+cdef cnp.ndarray c_draw(Among* among, intp_t n, rng):
+    """Draw n starts of some rings; None if there are no starts.
+
+    Up to some dozens of slots are tried for each start. The rest is drawn from the sets of all starts.
+    """
+    cdef cnp.ndarray drawn = c_numbers(1, &n, cnp.NPY_INTP)
+    bit_generator = rng.bit_generator
+    cdef Bits bits = c_bits_of(c_bit_generator(bit_generator))
+    cdef intp_t* out = <intp_t*> cnp.PyArray_DATA(drawn)
+    cdef intp_t k, found
+    lock = bit_generator.lock
+    among.looks = False
+    for k in range(among.count):
+        c_starts(among, k).c_prepare()
+        among.looks |= c_starts(among, k).c_reads_before()
+    # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
+    lock.acquire()
+    found = c_try(among, out, n, &bits)
+    lock.release()
+    if found < n:
+        for k in range(among.count):
+            c_starts(among, k).c_follow()
+        lock.acquire()
+        found = c_choose(among, out, found, n, &bits)
+        lock.release()
+    return drawn if found == n else None
+
+
+cdef inline Starts c_starts(const Among* among, intp_t k):
+    """The starts of the k-th ring."""
+    return <Starts> among.starts[among.shares[k].number]
+
+
+cdef intp_t c_share(const Among* among, bint tries) noexcept:
+    """Set the shares to the slots in use if ``tries``, otherwise to the starts; returns their number."""
+    cdef intp_t k, total = 0
+    cdef Share* share
+    for k in range(among.count):
+        share = among.shares + k
+        share.start, share.first = total, -total
+        if tries:
+            total += (<Starts> among.starts[share.number]).ring.c_stored()
+        else:
+            total += (<Starts> among.starts[share.number]).starts.count
+        share.stop = total
+        share.capacity = total - share.start
+    return total
+
+
+cdef void c_tell(
+    PyObject** starts, int bits, bint looks, const intp_t* rows, intp_t n, int8_t* states
+) noexcept:
+    """States of rows, with the number of the ring of ``starts`` in the low ``bits``."""
+    cdef intp_t k, first = 0, end, mask = (<intp_t> 1 << bits) - 1
+    while first < n:
+        end = min(n, first + FETCHED)
+        for k in range(first, end if looks else first):
+            c_prefetch((<Starts> starts[rows[k] & mask]).c_flags_before(rows[k] >> bits))
+        for k in range(first, end):
+            states[k] = <int8_t> (<Starts> starts[rows[k] & mask]).c_state(rows[k] >> bits)
+        first = end
+
+
+cdef intp_t c_try(const Among* among, intp_t* out, intp_t n, Bits* bits) noexcept:
+    """Try slots until n starts are found, or starts are too rare; return the number found."""
+    cdef intp_t stored = c_share(among, True)
+    if stored == 0:
+        return 0
+    cdef intp_t stride = (<Starts> among.starts[among.shares[0].number]).stride
+    cdef intp_t pay = TRIES * max(1, min(stored, stride)), left = SPARE_TRIES + pay
+    cdef intp_t[FETCHED] tried
+    cdef int8_t[FETCHED] states
+    cdef intp_t k, count, found = 0
+    while found < n and left:
+        # The expected number of tries if one row in a stride is a start.
+        count = min(FETCHED, left, (n - found) * min(stride, FETCHED))
+        c_bounded_each(bits, stored, tried, count)
+        if among.bits:
+            c_name_rows(among.shares, among.count, among.bits, tried, count)
+        c_tell(among.starts, among.bits, among.looks, tried, count, states)
+        left -= count
+        for k in range(count):
+            if found < n and states[k] == STARTS:
+                out[found] = tried[k]
+                found += 1
+                left += pay
+    return found
+
+
+cdef intp_t c_choose(
+    const Among* among, intp_t* out, intp_t found, intp_t n, Bits* bits
+) noexcept:
+    """Draw the starts from number ``found`` to n from the sets of all; return the number drawn in all."""
+    cdef intp_t k, slot, place, total
+    cdef PyObject* starts
+    while found < n:
+        total = c_share(among, False)
+        if total == 0:
+            break
+        place, k = <intp_t> c_bounded(bits, total), 0
+        while place >= among.shares[k].stop:
+            k += 1
+        starts = among.starts[among.shares[k].number]
+        slot = (<Starts> starts).starts.c_at(place - among.shares[k].start)
+        if (<Starts> starts).c_check(slot):
+            out[found] = slot << among.bits | among.shares[k].number
+            found += 1
+    return found
 
 
 def distinct_of(starts, intp_t n, rng):

@@ -18,11 +18,11 @@ from cpprb_like._rows.chained cimport Chain, NextOf
 from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport c_copy, c_move, c_prefetch_rows
 from cpprb_like._core cimport (
-    ABSENT, END, WRITTEN, Cursor, Moment, Ring, Walk, c_cursor, c_forward, c_walk_of
+    ABSENT, END, OFFSET, STRIDE, WRITTEN, Cursor, Moment, Ring, Walk, c_cursor, c_forward, c_walk_of
 )
 from cpprb_like.samplers._starts cimport Starts
 from cpprb_like._rows.gather cimport c_new_array
-from cpprb_like._rows.rings cimport Rings
+from cpprb_like._rows.rings cimport Rings, Span, c_point
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import numpy as np
@@ -76,45 +76,44 @@ def take_stacks(
     stored as plain bytes. ``out`` is a dense array of the caller's. Raises ``IndexError`` if a slot is
     not in use.
     """
-    cdef Ring one = <Ring> (ring if type(ring) is Ring else (<Rings?> ring).layout)
-    cdef Rings several = None if type(ring) is Ring else <Rings> ring
-    cdef intp_t k, n = slots.shape[0], depth = slots.shape[1]
-    cdef intp_t outer = 1, nbytes = n * depth * column.nbytes, stored
+    cdef Rings rings = None if type(ring) is Ring else <Rings> ring
+    cdef Ring one = <Ring> ring if rings is None else rings.c_any()
+    cdef intp_t k, wrong, n = slots.shape[0], depth = slots.shape[1]
+    cdef intp_t outer = 1, nbytes = n * depth * column.nbytes
+    cdef Span own
     if out is None:
         shape = (n, *column.shape[:axis], depth, *column.shape[axis:])
-        out = c_new_array(one, column, n * depth).reshape(shape)
+        out = c_new_array(one if rings is None else rings.layout, column, n * depth).reshape(shape)
     assert cnp.PyArray_NBYTES(out) == nbytes
     if n * depth == 0:
-        return out
-    cdef const intp_t* values = &slots[0, 0]
-    if several is not None:
-        given = np.asarray(slots)
-        several.c_check_rows(given[given >= 0], NULL)
-    else:
-        stored = one.c_stored()  # from here on no Python code runs that could change it
-        for k in range(n * depth):
-            if values[k] >= stored:
-                one.c_check_slots(np.array([values[k]]))  # raises
-    if nbytes == 0:
         return out
     for k in range(axis):
         outer *= column.dims[k]
     cdef const char** frames = <const char**> malloc(n * depth * sizeof(char*))
-    cdef char* zeros = <char*> calloc(column.nbytes, 1)
+    cdef char* zeros = <char*> calloc(max(column.nbytes, 1), 1)
     if frames == NULL or zeros == NULL:
         free(frames)
         free(zeros)
         raise MemoryError("no memory left to stack frames")
-    cdef const char* start
-    for k in range(n * depth):
-        frames[k] = zeros
-    if several is not None:
-        several.c_point(column.place, values, n * depth, frames)
-    else:
-        start = <const char*> &one.arena[0] + column.offset
-        for k in range(n * depth):
-            if values[k] >= 0:
-                frames[k] = start + values[k] * column.stride
+    # From here on no Python code runs that could change the rows.
+    own.base, own.stored = <const char*> &one.arena[0], one.c_stored()
+    if rings is not None:
+        rings.c_look()
+    wrong = c_point(
+        &own if rings is None else rings.spans, 0 if rings is None else rings.bits,
+        one.table[column.place, OFFSET], one.table[column.place, STRIDE], &slots[0, 0], n * depth,
+        zeros, frames,
+    )
+    if wrong >= 0 or nbytes == 0:
+        free(frames)
+        free(zeros)
+        if wrong >= 0:
+            row = np.asarray(slots).ravel()[wrong : wrong + 1]
+            if rings is None:
+                one.c_check_slots(row)
+            else:
+                rings.c_check_rows(row, NULL)
+        return out
     cdef Values stacks = Values(
         <char*> cnp.PyArray_DATA(out), NULL, frames, depth * column.nbytes, depth, outer,
         column.nbytes // outer,

@@ -14,13 +14,14 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Block, c_gather_blocks
-from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather, c_gather_at, c_prefetch_rows
+from cpprb_like._c.arrays cimport c_check_array
+from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather_at
 from cpprb_like._core cimport (
     NBYTES, OFFSET, STRIDE, TERMINATED, Cursor, Firsts, Ring, Walk,
-    c_cursor, c_fetch, c_forward_in_episode, c_repeat, c_rows_before, c_walk_of, c_window_rows,
+    c_cursor, c_forward_in_episode, c_repeat, c_rows_before, c_walk_of, c_window_rows,
 )
 from cpprb_like._rows.gather cimport c_check_arrays, c_check_steps, c_new_array, c_take_chain
-from cpprb_like._rows.rings cimport Rings, Span
+from cpprb_like._rows.rings cimport Rings, Span, c_fetch_records
 from cpprb_like._c.typedefs cimport float32_t, float64_t, intp_t, uint8_t
 
 import numpy as np
@@ -30,7 +31,8 @@ cnp.import_array()
 
 cdef struct Read:                # state while one batch is read
     char** outs                  # by ``place`` of the column; NULL of columns that are not read
-    const intp_t* slots
+    const intp_t* slots          # the rows; of several rings their numbers
+    const char** records         # address of the record of each row
     const intp_t* steps          # most rows of each n-step return; NULL: ``most`` of each
     intp_t most
     intp_t before                # most rows before each row
@@ -43,11 +45,16 @@ cdef struct Read:                # state while one batch is read
     const float64_t* powers      # powers of gamma
     float32_t* discount          # NULL if there is no such column
     Block* blocks                # room for one block of each column
-    Walk* walks                  # of several rings, by number; NULL: one ring, whose slots the rows are
-    const Span* spans            # of several rings, by number
-    int bits                     # of several rings: low bits of a row that hold the number of its ring
+    Walk* walks                  # of each ring, by number
+    const Span* spans            # of each ring, by number
+    int bits                     # low bits of a row that hold the number of its ring
     intp_t mask                  # mask of these bits
-    const char** wholes          # of several rings: address of each record, then of other values
+
+
+cdef struct Summed:              # the column that a chunk of n-step returns sums
+    intp_t offset                # of the value in slot 0
+    intp_t stride                # bytes from slot to slot
+    char* out                    # sums of the chunk
 
 
 @cython.final
@@ -109,10 +116,7 @@ cdef class Walker:
         rows before and behind each, shape (n, 2), or None; and the rows of each n-step return.
         """
         cdef Ring ring = self.ring
-        if self.rings is None:
-            ring.c_check_slots(slots)
-        else:
-            self.rings.c_check_rows(slots, NULL)
+        c_check_array(slots, "slots", cnp.NPY_INTP, -1)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
         if steps is not None:
             c_check_steps(steps, n, self.size)
@@ -160,11 +164,13 @@ cdef class Walker:
         self, cnp.ndarray slots, tuple columns, list arrays, cnp.ndarray last, cnp.ndarray lengths,
         cnp.ndarray windows, cnp.ndarray counts, cnp.ndarray discount, steps
     ) except -1:
-        """Walk the windows, and read the columns that lie in the arena."""
+        """Check the rows, walk their windows, and read the columns that lie in the arena."""
         cdef Ring ring = self.ring
         cdef Read read
+        cdef Span span
+        cdef Walk walk
         cdef intp_t* scratch = NULL
-        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), several = 0
         read.slots = <const intp_t*> cnp.PyArray_DATA(slots)
         read.last = <intp_t*> cnp.PyArray_DATA(last)
         read.lengths = <intp_t*> cnp.PyArray_DATA(lengths)
@@ -185,124 +191,84 @@ cdef class Walker:
                 min(n, FETCHED) * (self.before + 1 + self.after) * sizeof(intp_t) + 1
             )
             read.windows, read.counts = scratch, NULL
+        if self.rings is not None:
+            several = self.rings.mask + 1
         read.outs = <char**> calloc(1 + len(ring.columns), sizeof(char*))
         read.blocks = <Block*> calloc(1 + len(ring.columns), sizeof(Block))
-        read.walks = NULL
-        read.wholes = NULL
-        if self.rings is not None:
-            read.walks = <Walk*> calloc(self.rings.mask + 1, sizeof(Walk))
-            read.wholes = <const char**> malloc((1 + n) * sizeof(char*))
-        if (
-            read.windows == NULL or read.outs == NULL or read.blocks == NULL
-            or self.rings is not None and (read.walks == NULL or read.wholes == NULL)
-        ):
-            c_free(&read, scratch)
-            raise MemoryError("no memory left to gather rows")
-        for k in range(len(arrays)):
-            read.outs[(<Column> columns[k]).place] = <char*> cnp.PyArray_DATA(
-                <cnp.ndarray> arrays[k]
-            )
-        if self.rings is not None:
-            if n:
+        read.records = <const char**> malloc((1 + n) * sizeof(char*) + several * sizeof(Walk))
+        try:
+            if (
+                read.windows == NULL or read.outs == NULL or read.blocks == NULL
+                or read.records == NULL
+            ):
+                raise MemoryError("no memory left to gather rows")
+            for k in range(len(arrays)):
+                read.outs[(<Column> columns[k]).place] = <char*> cnp.PyArray_DATA(
+                    <cnp.ndarray> arrays[k]
+                )
+            if several:
+                self.rings.c_check_rows(slots, read.records)
+                read.walks = <Walk*> (read.records + n)
                 self.c_read_several(&read, n)
-        elif n * ring.row_nbytes < UNLOCKED_NBYTES:
-            self.c_read(&read, n)
-        else:
-            with nogil:
-                self.c_read(&read, n)
-        c_free(&read, scratch)
+            else:
+                ring.c_check_slots(slots)
+                span.base, walk = <const char*> &ring.arena[0], c_walk_of(ring)
+                read.spans, read.walks, read.bits, read.mask = &span, &walk, 0, 0
+                for k in range(n):
+                    read.records[k] = span.base + read.slots[k] * ring.record_stride
+                self.c_read(ring, &read, n)
+        finally:
+            free(scratch)
+            free(read.outs)
+            free(read.blocks)
+            free(read.records)
         return 0
 
-    cdef void c_read(self, Read* read, intp_t n) noexcept nogil:
-        """Read chunk by chunk, so that records stay in the first cache for all their columns."""
-        cdef Walk walk = c_walk_of(self.ring)
-        cdef intp_t start = 0, count = min(n, FETCHED), following, k, number
-        cdef intp_t width = read.before + 1 + read.after
-        cdef intp_t* windows
-        cdef const intp_t* row
-        cdef const intp_t* slots
-        cdef const char* column
-        c_fetch(self.ring, read.slots, count)
-        while start < n:
-            following = min(n - start - count, FETCHED)
-            c_fetch(self.ring, read.slots + start + count, following)
-            windows = read.windows + start * width * read.is_whole
-            self.c_walk_chunk(self.ring, walk, read, start, count, windows)
-            for number in range(self.ring.in_record):
-                if number == self.lead or read.outs[number] == NULL:
-                    continue
-                row = &self.ring.table[number, 0]
-                column = <const char*> &self.ring.arena[0] + row[OFFSET]
-                slots = read.last if self.of_last[number] else read.slots
-                c_gather(
-                    read.outs[number] + start * row[NBYTES], column, row[STRIDE], row[NBYTES],
-                    slots + start, count,
-                )
-            if read.discount != NULL:
-                for k in range(start, start + count):
-                    read.discount[k] = <float32_t> read.powers[read.lengths[k]]
-                    if walk.flags[read.last[k] * walk.stride] & TERMINATED:
-                        read.discount[k] = 0
-            start += count
-            count = following
-        count = 0
-        for number in range(self.ring.in_record, self.ring.table.shape[0]):
-            if number == self.lead or read.outs[number] == NULL:
-                continue
-            row = &self.ring.table[number, 0]
-            column = <const char*> &self.ring.arena[0] + row[OFFSET]
-            slots = read.last if self.of_last[number] else read.slots
-            read.blocks[count] = Block(read.outs[number], column, row[STRIDE], row[NBYTES], slots)
-            count += 1
-        c_gather_blocks(read.blocks, count, n)
-
     cdef int c_read_several(self, Read* read, intp_t n) except -1:
-        """``c_read`` of rows of several rings, after ``Rings.c_look``."""
+        """Read rows of several rings that were checked."""
         cdef Rings rings = self.rings
-        cdef Ring ring = rings.c_ring(read.slots[0] & rings.mask)  # all have the same layout
+        cdef Ring ring = rings.c_any()
         cdef intp_t number, place
-        cdef const intp_t* rows
         read.spans, read.bits, read.mask = rings.spans, rings.bits, rings.mask
         for number in range(rings.width):
             if rings.spans[number].is_used:
                 read.walks[number] = c_walk_of(rings.c_ring(number))
+        self.c_read(ring, read, n)
+        for place in range(ring.in_record, ring.table.shape[0]):
+            if place != self.lead and read.outs[place] != NULL:
+                rings.c_fill_block(
+                    ring, read.outs[place], read.records, place,
+                    c_rows_of(read, self.of_last[place]), n,
+                )
+        return 0
+
+    cdef int c_read(self, Ring ring, Read* read, intp_t n) except -1:
+        """Read rows; of several rings without the columns in blocks."""
         if n * ring.row_nbytes < UNLOCKED_NBYTES:
             self.c_read_chunks(ring, read, n)
         else:
             with nogil:
                 self.c_read_chunks(ring, read, n)
-        for place in range(ring.in_record, ring.table.shape[0]):
-            if place == self.lead or read.outs[place] == NULL:
-                continue
-            rows = read.last if self.of_last[place] else read.slots
-            rings.c_fill_block(ring, read.outs[place], read.wholes, place, rows, n)
         return 0
 
     cdef void c_read_chunks(self, Ring ring, Read* read, intp_t n) noexcept nogil:
-        """Walk the windows of rows of several rings, and read the columns of records."""
+        """Read chunk by chunk, so that records stay in the first cache for all their columns."""
         cdef intp_t start = 0, count = min(n, FETCHED), following, k, place
-        cdef intp_t width = read.before + 1 + read.after
         cdef const Walk* walk
         cdef const intp_t* row
-        cdef intp_t* windows
         cdef const char* lasts[FETCHED]
-        c_fetch_several(ring, read, 0, count)
+        c_fetch_windows(ring, read.records, count)
         while start < n:
             following = min(n - start - count, FETCHED)
-            c_fetch_several(ring, read, start + count, following)
-            windows = read.windows + start * width * read.is_whole
-            self.c_walk_chunk(ring, read.walks[0], read, start, count, windows)
-            for k in range(count):
-                lasts[k] = read.spans[read.last[start + k] & read.mask].base + (
-                    (read.last[start + k] >> read.bits) * ring.record_stride
-                )
+            c_fetch_windows(ring, read.records + start + count, following)
+            self.c_walk_chunk(ring, read, start, count, lasts)
             for place in range(ring.in_record):
                 if place == self.lead or read.outs[place] == NULL:
                     continue
                 row = &ring.table[place, 0]
                 c_gather_at(
                     read.outs[place] + start * row[NBYTES],
-                    &lasts[0] if self.of_last[place] else read.wholes + start,
+                    &lasts[0] if self.of_last[place] else read.records + start,
                     row[OFFSET], row[NBYTES], count,
                 )
             if read.discount != NULL:
@@ -313,44 +279,39 @@ cdef class Walker:
                         read.discount[k] = 0
             start += count
             count = following
+        if self.rings is None:
+            self.c_read_blocks(ring, read, n)
+
+    cdef void c_read_blocks(self, Ring ring, Read* read, intp_t n) noexcept nogil:
+        """Read the columns of a single ring that lie in blocks."""
+        cdef intp_t place, count = 0
+        cdef const intp_t* row
+        for place in range(ring.in_record, ring.table.shape[0]):
+            if place == self.lead or read.outs[place] == NULL:
+                continue
+            row = &ring.table[place, 0]
+            read.blocks[count] = Block(
+                read.outs[place], read.spans.base + row[OFFSET], row[STRIDE], row[NBYTES],
+                c_rows_of(read, self.of_last[place]),
+            )
+            count += 1
+        c_gather_blocks(read.blocks, count, n)
 
     cdef void c_walk_chunk(
-        self, Ring ring, Walk walk, const Read* read, intp_t start, intp_t n, intp_t* windows
+        self, Ring ring, const Read* read, intp_t start, intp_t n, const char** lasts
     ) noexcept nogil:
-        """Walk the windows of a chunk, in a loop that is compiled for the kind of sum."""
-        cdef intp_t after = self.least_after
-        cdef bint single = self.is_single
-        cdef bint sums = self.lead >= 0 and read.outs[self.lead] != NULL
-        cdef intp_t stride = 0, offset = 0
+        """Walk the windows of a chunk, in a loop that is compiled for the kind of rings and of sum."""
         cdef const intp_t* row
-        cdef const char* column = NULL
-        cdef char* out = NULL
-        if sums:
+        cdef Summed summed = Summed(0, 0, NULL)
+        if self.lead >= 0 and read.outs[self.lead] != NULL:
             row = &ring.table[self.lead, 0]
-            column, offset, stride = <const char*> &ring.arena[0] + row[OFFSET], row[OFFSET], row[STRIDE]
-            out = read.outs[self.lead] + start * row[NBYTES]
-        if read.walks != NULL and sums and single and not self.keeps:
-            c_walk(
-                walk, read, True, after, start, n, windows, False, True, True, NULL, offset, stride, out
+            summed = Summed(
+                row[OFFSET], row[STRIDE], read.outs[self.lead] + start * row[NBYTES]
             )
-        elif read.walks != NULL:
-            c_walk(
-                walk, read, True, after, start, n, windows, self.keeps or not sums, sums, single, NULL,
-                offset, stride, out,
-            )
-        elif sums and single and not self.keeps:
-            c_walk(
-                walk, read, False, after, start, n, windows, False, True, True, column, 0, stride, out
-            )
-        elif sums:
-            c_walk(
-                walk, read, False, after, start, n, windows, self.keeps, True, single, column, 0,
-                stride, out,
-            )
+        if read.mask:
+            c_walk_kind(self, ring, read, True, start, n, summed, lasts)
         else:
-            c_walk(
-                walk, read, False, after, start, n, windows, True, False, False, column, 0, stride, out
-            )
+            c_walk_kind(self, ring, read, False, start, n, summed, lasts)
 
 
 cdef float64_t[::1] c_powers(float64_t gamma, intp_t size):
@@ -378,52 +339,55 @@ cdef inline void c_put(char* to, float64_t number, bint single) noexcept nogil:
         memcpy(to, &number, sizeof(number))
 
 
-cdef void c_free(Read* read, intp_t* scratch) noexcept:
-    """Free the memory of a read."""
-    free(scratch)
-    free(read.outs)
-    free(read.blocks)
-    free(read.walks)
-    free(read.wholes)
+cdef inline const intp_t* c_rows_of(const Read* read, bint last) noexcept nogil:
+    """The drawn rows, or the last rows of n-step returns."""
+    if last:
+        return read.last
+    return read.slots
 
 
-cdef inline void c_fetch_several(
-    Ring ring, const Read* read, intp_t start, intp_t n
+cdef inline void c_fetch_windows(Ring ring, const char** records, intp_t n) noexcept nogil:
+    """Prefetch records, and those of the n-step windows from there on."""
+    cdef intp_t i, size = ring.record_stride, rows = c_window_rows(ring)
+    if ring.n_envs == 1:
+        c_fetch_records(records, ring.record_offset, size * rows, n)
+        return
+    for i in range(rows):
+        c_fetch_records(records, ring.record_offset + i * ring.n_envs * size, size, n)
+
+
+cdef inline void c_walk_kind(
+    Walker walker, Ring ring, const Read* read, bint several, intp_t start, intp_t n, Summed summed,
+    const char** lasts,
 ) noexcept nogil:
-    """``c_fetch`` of rows of several rings; ``wholes`` gets the addresses of their records."""
-    cdef intp_t k, i, zero = 0, size = ring.record_stride, rows = c_window_rows(ring)
-    cdef intp_t offset = ring.record_offset, step = ring.n_envs * size
-    cdef const Span* spans = read.spans
-    cdef intp_t mask = read.mask
-    cdef int bits = read.bits
-    cdef const char* record
-    for k in range(start, start + n):
-        record = spans[read.slots[k] & mask].base + (read.slots[k] >> bits) * size
-        read.wholes[k] = record
-        if step == size:
-            c_prefetch_rows(record + offset, size, size * rows, &zero, 1)
-            continue
-        for i in range(rows):
-            c_prefetch_rows(record + offset + i * step, size, size, &zero, 1)
+    """``c_walk`` of the kind of sum of a walker."""
+    cdef bint single = walker.is_single, keeps = walker.keeps
+    cdef intp_t after = walker.least_after, size = ring.record_stride
+    if summed.out == NULL:
+        c_walk(read, several, True, False, False, after, size, start, n, summed, lasts)
+    elif single and not keeps:
+        c_walk(read, several, False, True, True, after, size, start, n, summed, lasts)
+    else:
+        c_walk(read, several, keeps, True, single, after, size, start, n, summed, lasts)
 
 
 cdef inline void c_walk(
-    Walk one, const Read* read, bint several, intp_t least_after, intp_t start, intp_t n,
-    intp_t* windows, bint keeps, bint sums, bint single, const char* column, intp_t offset,
-    intp_t stride, char* to,
+    const Read* read, bint several, bint keeps, bint sums, bint single, intp_t least_after,
+    intp_t record_stride, intp_t start, intp_t n, Summed summed, const char** lasts,
 ) noexcept nogil:
     """Walk the windows of a chunk: their slots if ``keeps``, and the last rows of n-step returns.
 
     With ``sums`` the values of a column of one number are summed. Without ``keeps`` a window is the
-    n-step return, and only ``lengths`` and ``last`` are written. Rows of ``several`` rings are walked
-    along ``read.walks`` in place of ``one``.
+    n-step return, and only ``lengths``, ``last`` and ``lasts``, the records of the last rows, are
+    written.
     """
     cdef Firsts by_flags = Firsts(NULL, 0)
+    cdef Walk one = read.walks[0]
     cdef const Walk* walk = &one
-    cdef const Walk* walks = read.walks
-    cdef const Span* spans = read.spans
+    cdef const char* base = read.spans.base
+    cdef const char* column = base + summed.offset
     cdef intp_t mask = read.mask
-    cdef int bits = read.bits
+    cdef int bits = read.bits if several else 0
     cdef const intp_t* slots = read.slots + start
     cdef const intp_t* steps = NULL if read.steps == NULL else read.steps + start
     cdef intp_t* counts = NULL if read.counts == NULL else read.counts + 2 * start
@@ -431,48 +395,47 @@ cdef inline void c_walk(
     cdef intp_t* last = read.last + start
     cdef const float64_t* powers = read.powers
     cdef intp_t ahead = read.before, behind = read.after, width = ahead + 1 + behind
-    cdef intp_t k, i, slot, before = 0, count, length, most = read.most, after = behind
+    cdef intp_t k, slot, before = 0, count, length, most = read.most, after = behind
     cdef intp_t nbytes = 4 if single else 8, number = 0
-    cdef intp_t* out = windows + ahead
+    cdef intp_t* out = read.windows + start * width * read.is_whole + ahead
     cdef float64_t total = 0.0
     cdef Cursor at
     for k in range(n):
         slot = slots[k]
         if several:
             number = slot & mask
-            slot, column = slot >> bits, spans[number].base + offset
-            one = walks[number]  # a copy, which no store in the loop can change
+            slot, base = slot >> bits, read.spans[number].base
+            column = base + summed.offset
+            one = read.walks[number]  # a copy, which no store in the loop can change
         at = c_cursor(walk, slot)
         if keeps:
-            out[0] = slot
-            before = c_rows_before(walk, at, ahead, by_flags, out)
+            out[0] = slots[k]
+            before = c_rows_before(walk, at, ahead, by_flags, out, bits, number)
         if steps != NULL:
             most = steps[k]
             after = max(least_after, most - 1)
         if sums:
-            total = c_number(column + slot * stride, single)
+            total = c_number(column + slot * summed.stride, single)
         count = 0
         while count < after and c_forward_in_episode(walk, &at, by_flags):
             slot = at.slot
             count += 1
             if keeps:
-                out[count] = slot
+                out[count] = slot << bits | number
             # A power of 0.0 is skipped, as an infinite reward times 0.0 is NaN.
             if sums and (not keeps or count < most) and powers[count] != 0.0:
-                total += powers[count] * c_number(column + slot * stride, single)
+                total += powers[count] * c_number(column + slot * summed.stride, single)
         length = 1 + count
         if keeps and length > most:
             length = most
-            slot = out[length - 1]
+            slot = out[length - 1] >> bits
         lengths[k] = length
-        last[k] = slot << bits | number if several else slot
+        last[k] = slot << bits | number
+        lasts[k] = base + slot * record_stride
         if sums and length == 1:  # the same bits, also of NaN
-            memcpy(to + k * nbytes, column + slot * stride, nbytes)
+            memcpy(summed.out + k * nbytes, column + slot * summed.stride, nbytes)
         elif sums:
-            c_put(to + k * nbytes, total, single)
-        if several and keeps:
-            for i in range(-before, count + 1):
-                out[i] = out[i] << bits | number
+            c_put(summed.out + k * nbytes, total, single)
         if keeps and counts != NULL:
             counts[2 * k], counts[2 * k + 1] = before, count
             c_repeat(out, -ahead, -before, out[-before])
