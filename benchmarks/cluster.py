@@ -2,7 +2,7 @@
 
 Each measurement is a process in the environment of its package: steps added and batches drawn a
 second, in turns, and the memory of the process over time. The second node is a second set of Ray's
-processes on this machine. Not here: what a greater cluster does (``cluster_calculator``).
+processes on this machine.
 """
 
 from __future__ import annotations
