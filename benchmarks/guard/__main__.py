@@ -1,8 +1,9 @@
 """Count the instructions of the hot paths, and compare them with those that are recorded.
 
 ``make guard`` exits with 1 if a path costs over 5 % more than ``counts.json`` says, all in all or
-in the compiled modules of the package. ``--record --because "why"`` writes into that file what it
-costs now. How busy the machine is does not matter; where objects lie in memory does, so what is
+in the compiled modules of the package, or if a draw from a learner costs over 1.3 times as much as
+the same draw from a buffer. ``--record --because "why"`` writes into that file what it costs now.
+How busy the machine is does not matter; where objects lie in memory does, so what is
 dearer is counted again with them elsewhere, and the least counts.
 """
 
@@ -24,6 +25,7 @@ from .toolchain import differences, numpy_folders, toolchain
 
 FILE = Path(__file__).with_name("counts.json")
 PLACEMENTS = 4
+MOST_OF_A_LEARNER = 1.3  # times the instructions of the same draw from a buffer
 PACKAGE = Path(cpprb_like.__file__).resolve().parent
 HEADING = ("instructions of one call", "recorded", "counted", "", "compiled", "counted", "")
 RECORD = "make guard ARGS='--record'"
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     numpy = version("numpy") if other else record.numpy
     try:
         found = _count(record, numpy_folders(numpy))
-        print(_table(record, found), flush=True)
+        print(_table(record, found), *_ratios(found), sep="\n", flush=True)
         if options.record and other:
             _write(record.moved_to(here, numpy, found, options.because))
         elif options.record:
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
         elif other:
             print(f"\n{other}")
         else:
-            _judge(record, record.compare(found))
+            _judge(record, record.compare(found), _beyond(found))
     except NoReasonError as error:
         sys.exit(f"\n{error}: {RECORD_BECAUSE}")
     except CallgrindError as error:
@@ -81,20 +83,38 @@ def _write(record: Record) -> None:
     print(f"\nrecorded in {FILE}")
 
 
-def _judge(record: Record, verdict: Verdict) -> None:
+def _learners(found: Mapping[str, Count]) -> dict[str, float]:
+    """Instructions of each draw from a learner, over those of the same draw from a buffer."""
+    pairs = {learner: buffer for learner, buffer in paths.PAIRS.items() if learner in found}
+    return {learner: found[learner].all / found[buffer].all for learner, buffer in pairs.items()}
+
+
+def _ratios(found: Mapping[str, Count]) -> list[str]:
+    return [
+        f"{learner}: {ratio:.2f} times {paths.PAIRS[learner]}"
+        for learner, ratio in _learners(found).items()
+    ]
+
+
+def _beyond(found: Mapping[str, Count]) -> list[str]:
+    return [name for name, ratio in _learners(found).items() if ratio > MOST_OF_A_LEARNER]
+
+
+def _judge(record: Record, verdict: Verdict, beyond: Sequence[str]) -> None:
     """Say what has to be done, and exit with whether something has."""
     limit, mend = f"{TOLERANCE:.0%}", "Make them cheaper, or say what it is good for"
     for names, what in (
         (verdict.dearer, f"cost over {limit} more than recorded. {mend} ({RECORD_BECAUSE})"),
         (verdict.unknown, f"are not recorded ({RECORD})"),
         (verdict.gone, f"are recorded, but nothing counts them ({RECORD})"),
+        (beyond, f"cost over {MOST_OF_A_LEARNER} times as much as on a buffer. Make them cheaper"),
         (verdict.cheaper, f"cost over {limit} less. Record it, so that it stays so ({RECORD})"),
     ):
         if names:
             print(f"\nThese paths {what}:", *names, sep="\n  ")
     if verdict.dearer and version("Cython") != record.cython:
         print(f"\nCython was {record.cython} then, and is {version('Cython')} now.")
-    sys.exit(verdict.failed)
+    sys.exit(verdict.failed or bool(beyond))
 
 
 def _table(record: Record, found: Mapping[str, Count]) -> str:

@@ -6,7 +6,8 @@ cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,15 @@ from contenders.cpprb_calls import ADD
 from contenders.readings import adding_stacks, stacked
 from contenders.uniform import env_dict, numpy_step, ours
 from contenders.weighted import prioritized
-from data import BETA, game, random_steps
+from data import BETA, GAME, GAMMA, Batch, game, random_steps
 from measure import Work, statement
 from numpy.typing import NDArray
 
 from cpprb_like import Hindsight, ReplayBuffer
-from cpprb_like.processes import SharedReplay
+from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.samplers import Prioritized, Sampler
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import FrameStacks, Layer, NStep, Sequences
 from guard.runner import SetUp, run
 
 Column = NDArray[Any]
@@ -84,18 +86,49 @@ def no_reward(achieved: Column, goal: Column, rows: Mapping[str, Column]) -> Col
     return NO_REWARDS[: len(achieved)]
 
 
-def hindsight() -> Work:
-    """Draws rows of which most get another goal."""
-    rb = ReplayBuffer(ROWS, GOALS, seed=0)
+def goals() -> Batch:
+    """Steps with goals."""
     positions = np.random.default_rng(0).random((ROWS, 3), np.float32)
-    rb.add(
-        achieved_goal=positions,
-        next_achieved_goal=positions,
-        desired_goal=positions,
-        rew=np.zeros(ROWS, np.float32),
-        done=np.arange(1, ROWS + 1) % EPISODE == 0,
-    )
-    return statement(f"batch = her.sample({BATCH})", her=rb.view(Hindsight(no_reward)))
+    return {
+        **dict.fromkeys(GOALS.keys() - {"rew", "done"}, positions),
+        "rew": np.zeros(ROWS, np.float32),
+        "done": np.arange(1, ROWS + 1) % EPISODE == 0,
+    }
+
+
+def long_episodes() -> Batch:
+    """Small steps in episodes that are much longer than the sequences."""
+    return random_steps(ROWS) | {"done": np.arange(1, ROWS + 1) % GAME == 0}
+
+
+def view(
+    layer: Layer,
+    n: int = BATCH,
+    *,
+    shards: int,
+    fields: Mapping[str, FieldSpec] = env_dict("small"),
+    steps: Callable[[], Batch] = lambda: random_steps(ROWS),
+) -> Work:
+    """Draws from a view of a full buffer, or of a learner of this number of shards."""
+    source: ReplayBuffer | Learner = ReplayBuffer(ROWS, fields, seed=0)
+    writers: list[Any] = [source]
+    if shards:
+        replay = SharedReplay(ROWS, fields, writers=shards)
+        writers = [replay.actor(number) for number in range(shards)]
+        source = replay.learner(seed=0)
+    parts = {name: np.array_split(column, len(writers)) for name, column in steps().items()}
+    for number, writer in enumerate(writers):
+        writer.add(**{name: columns[number] for name, columns in parts.items()})
+    return statement(f"batch = view.sample({n})", view=source.view(layer), writers=writers)
+
+
+# Draws from views: of a buffer with ``shards=0``, else of a learner.
+VIEWS: dict[str, Callable[..., Work]] = {
+    "3-step view: sample(256)": partial(view, NStep(3, GAMMA)),
+    "frame stacks: sample(256)": partial(view, FrameStacks({"obs": 4})),
+    "sequences, 64 x 80": partial(view, Sequences(80), 64, steps=long_episodes),
+    "Hindsight: sample(256)": partial(view, Hindsight(no_reward), fields=GOALS, steps=goals),
+}
 
 
 PATHS: dict[str, SetUp] = {
@@ -128,8 +161,7 @@ PATHS: dict[str, SetUp] = {
     ),
     "stacked pairs, frames last: add 1 step": lambda: add_stacks(frames_first=False),
     "stacked pairs, frames first: add 1 step": lambda: add_stacks(frames_first=True),
-    "sequences, 64 x 80": work("sequences", rows=ROWS, n=64, length=80),
-    "Hindsight: sample(256)": hindsight,
+    **{name: partial(draw, shards=0) for name, draw in VIEWS.items()},
     "shared: add 1 step, NumPy scalars": lambda: shared(ADD),
     "shared: sample(256) of 4 shards": lambda: shared(f"learner.sample({BATCH})", writers=4),
     "shared, prioritized: sample(256) of 4 shards": lambda: shared(
@@ -138,6 +170,12 @@ PATHS: dict[str, SetUp] = {
     "shared, prioritized: update_priorities(256) of 4 shards": lambda: shared(
         UPDATE, writers=4, sampler=Prioritized()
     ),
+    **{f"shared, {name} of 4 shards": partial(draw, shards=4) for name, draw in VIEWS.items()},
+}
+
+# Draws from a learner of four shards, and the same draws from a buffer of as many rows.
+PAIRS = {f"shared, {name} of 4 shards": name for name in VIEWS} | {
+    "shared: sample(256) of 4 shards": "sample(256)"
 }
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from guard.callgrind import CallgrindError, Count, count, instructions
 from guard.counts import NoReasonError, Record, Recorded
-from guard.paths import PATHS
+from guard.paths import PAIRS, PATHS
 from guard.toolchain import differences
 from scale import THOROUGH
 
@@ -204,6 +204,7 @@ def test_every_hot_path_is_recorded() -> None:
     record = Record.read(command.FILE)
 
     assert set(record.paths) == set(PATHS)
+    assert {*PAIRS, *PAIRS.values()} <= set(PATHS)
     assert all(path.count.all >= path.count.compiled > 0 for path in record.paths.values())
 
 
@@ -260,6 +261,23 @@ def test_the_command_fails_and_names_what_costs_more(
     assert "\n  sample\n" in said
     assert "--record --because" in said
     assert "Cython was 3.3.1 then, and is 3.4.0 now." in said
+
+
+def test_the_command_fails_if_a_learner_costs_too_much(
+    counted: dict[str, Count],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It prints the ratio of each pair of draws, and names those above 1.3."""
+    monkeypatch.setattr("guard.paths.PAIRS", {"sample": "add"})
+    counted |= {"sample": Count(20_000, 9000), "add": Count(1000, 500)}
+    with pytest.raises(SystemExit) as end:
+        command.main([])
+
+    said = capsys.readouterr().out
+    assert end.value.code
+    assert "sample: 20.00 times add\n" in said
+    assert "These paths cost over 1.3 times as much as on a buffer" in said
 
 
 def test_what_is_dearer_is_counted_with_memory_laid_out_in_other_ways(
