@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from local_ray import local_ray
 
 from cpprb_like.ray import ClusterActor, ClusterReplay
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray() -> Iterator[None]:
-    with local_ray():
-        yield
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
