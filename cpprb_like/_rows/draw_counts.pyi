@@ -8,6 +8,7 @@ from cpprb_like._core import Ring
 from cpprb_like._rows.rings import Rings
 
 WORDS: Final[int]
+QUANTILES: Final[tuple[tuple[str, float], ...]]
 
 @final
 class Undrawn:

@@ -9,6 +9,7 @@ from typing_extensions import Self, disjoint_base
 from cpprb_like._core import Beside, Ring
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._rows.column import Column
+from cpprb_like._rows.draw_counts import WORDS as WORDS
 from cpprb_like._rows.draw_log import DrawLog
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.schedules import Schedule
@@ -100,6 +101,7 @@ class BufferBase:
     def _note_draw(self, slots: NDArray[np.intp]) -> None: ...
     def _stats(self) -> dict[str, float]: ...
 
+def is_uniform_of(sampler: Sampler) -> bool: ...
 def not_initialised(buffer: object) -> str: ...
 def at_one_moment(
     ring: Ring, attempt: Callable[[], tuple[NDArray[np.intp], _T] | None]

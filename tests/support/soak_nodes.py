@@ -134,7 +134,8 @@ def nodes(count: int) -> Iterator[Nodes]:
         os.environ.update(
             RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_TOKEN=secrets.token_hex(32), OMP_NUM_THREADS="1"
         )
-        Path("/tmp/ray").mkdir(exist_ok=True)  # Ray notes there which cluster is the newest
+        # Ray notes there which cluster is the newest.
+        Path(tempfile.gettempdir(), "ray").mkdir(exist_ok=True)
         cluster = Cluster(
             initialize_head=True,
             head_node_args={
