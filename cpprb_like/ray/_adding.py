@@ -214,13 +214,22 @@ class ClusterActor(Closing):
             self._confirm()
         rows, began = self._count * self.n_envs, time.monotonic()
         check_possible(self._limiter, rows)
-        while not self._host.call("has_credit", self._writer, rows, timeout=self._timeout):
+        while not self._has_credit(rows):
             waited = time.monotonic() - began
             if self._limiter.timeout is not None and waited > self._limiter.timeout:
                 raise RateLimitTimeoutError(
                     f"add of {rows}: waited {waited:.1f} s for learners; {self._limiter}"
                 )
             time.sleep(PAUSE)
+
+    def _has_credit(self, rows: int) -> bool:
+        """Whether the limiter allows so many rows now."""
+        try:
+            answer = self._host.call("has_credit", self._writer, rows, timeout=self._timeout)
+        except Unknown:  # the host was started again, or gave the shard to another writer
+            self._resend(time.monotonic() + self._timeout)
+            return False
+        return bool(answer)
 
     def _no_rows(self) -> Batch:
         return {name: np.empty((0, *one.shape), one.dtype) for name, one in self._fields.items()}
@@ -249,11 +258,11 @@ class ClusterActor(Closing):
             self._resend(until)
 
     def _resend(self, until: float) -> None:
-        """Send the blocks without an answer again, from the first row that the host lacks."""
+        """Take a shard again; send the blocks without an answer, from the first row it lacks."""
         left = max(0.0, until - time.monotonic())
         given = self._host.call("open_writer", self._writer, self.number, self._place, timeout=left)
         self.number, self._place = given.shard, given.place
-        oldest = self._sent[0][0].first
+        oldest = self._sent[0][0].first if self._sent else self._next
         self.lost += max(0, oldest - given.done)
         shift = given.rows - max(given.done, oldest)
         again: deque[tuple[Block, Any]] = deque()

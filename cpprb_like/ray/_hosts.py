@@ -109,6 +109,10 @@ class About:
         See ``identity_of``.
     written : tuple of int
         Rows that were ever written to each shard.
+    begun : int
+        Rows that its memory began with, which were loaded.
+    saved_at : float
+        When these were saved; 0 if it began without rows.
     moment : float
         When the rows were counted, or just before, by ``time.time`` of the node.
     """
@@ -119,6 +123,8 @@ class About:
     base: str
     identity: str
     written: tuple[int, ...]
+    begun: int
+    saved_at: float
     moment: float
 
 
@@ -197,14 +203,14 @@ class ShardHost:
         self._saved_at = 0.0
         self._replay = self._open()
         self._identity = identity_of(self._replay)
-        self._begun = self._replay.begun(self.about().written)
+        self._begun, self._saved_at = self._replay.begun(self._saved_at)
         self._retake()
         self._credit = None
         if plan.limiter is not None:
             self._credit = self._replay.credit()
             self._credit[:, GIVEN] = np.maximum(self._credit[:, GIVEN], self.about().written)
         with contextlib.suppress(TimeoutError):  # then ``report`` tells the ledger
-            call(ledger, "started", self.about(), self._saved_at, timeout=LEASE)
+            call(ledger, "started", self.about(), timeout=LEASE)
         with contextlib.suppress(RayError, TimeoutError):  # the publisher has ended
             version, held = call(ledger, "parameters", timeout=LEASE)
             if held:
@@ -259,6 +265,8 @@ class ShardHost:
             str(replay.folder.parent),
             identity_of(replay),
             counts,
+            sum(self._begun),
+            self._saved_at,
             moment,
         )
 

@@ -30,8 +30,6 @@ class Shards:
         What it said last.
     since : float
         When it was heard of first.
-    saved_at : float
-        When the rows were saved with which its memory began; 0 if it began without rows.
     rows : int
         Rows that it holds.
     credit : list of int
@@ -40,7 +38,6 @@ class Shards:
 
     about: About
     since: float
-    saved_at: float
     rows: int = 0
     credit: list[int] = field(default_factory=list)
 
@@ -132,22 +129,27 @@ class Ledger:
 
     # ------------------------------------------------------------------ hosts
 
-    def started(self, about: About, saved_at: float) -> None:
-        """A host is there, for the first time or again, with rows that were saved at some time."""
+    def started(self, about: About) -> None:
+        """A host is there, for the first time or again."""
         known = self._hosts.get(about.number)
-        found = Shards(about, about.moment, saved_at, credit=list(about.written))
+        found = Shards(about, about.moment, credit=list(about.written))
         if known is not None:
             self._note_loss(known, found)
             found.since = known.since
         self._hosts[about.number] = found
 
     def _note_loss(self, known: Shards, found: Shards) -> None:
-        """Count what a host lost, if it has other memory than before."""
+        """Count what a host lost, if it has other memory than before.
+
+        A loss is noted more than once after a crash of the ledger. The newest count of the rows
+        that were there is the right one.
+        """
         before, now = known.about, found.about
-        if before.identity == now.identity:
+        noted = self._counts.losses.get(before.identity)
+        if before.identity == now.identity or (noted and noted.moment >= before.moment):
             return
-        rows = max(0, sum(before.written) - sum(now.written))
-        seconds = max(0.0, before.moment - (found.saved_at or known.since))
+        rows = max(0, sum(before.written) - now.begun)
+        seconds = max(0.0, before.moment - (now.saved_at or known.since))
         self._own.losses[before.identity] = Loss(now.number, rows, seconds, before.moment)
 
     def report(
@@ -162,7 +164,7 @@ class Ledger:
             self._go_on(copy)
         known = self._hosts.get(about.number)
         if known is None or known.about.identity != about.identity:
-            self.started(about, 0.0)
+            self.started(about)
             known = self._hosts[about.number]
         known.about, known.rows = about, rows
         if self._limiter is not None:
@@ -174,8 +176,11 @@ class Ledger:
         self._before, self._copied = copy.counts, copy.moment
         for number, known in copy.hosts.items():
             found = self._hosts.setdefault(number, known)
+            if known.about.moment > found.about.moment:
+                known, found = found, known
+                self._hosts[number] = found
             self._note_loss(known, found)
-            found.since = known.since
+            found.since = min(known.since, found.since)
 
     def _grant(self, known: Shards, wanted: list[int]) -> None:
         """Share what may still be inserted among the actors that have used most of their credit."""

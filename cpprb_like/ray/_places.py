@@ -27,7 +27,7 @@ __all__ = ["HostReplay", "Opened", "WriterPlace"]
 
 PLACE = "place-"  # file of each shard that a writer of another node has
 LEFT = "left-"  # file of each writer that lost its shard
-BEGUN = "begun"  # file with the rows that each shard had when the memory was made
+BEGUN = "begun"  # file: rows of each shard when the memory was made, and when these were saved
 MOST_LEFT = 256  # files of writers that lost their shard
 
 
@@ -111,13 +111,18 @@ class HostReplay(SharedReplay):
 
     # ------------------------------------------------------------------ writers of other nodes
 
-    def begun(self, now: tuple[int, ...]) -> list[int]:
-        """Rows of each shard when this memory was made: ``now``, if it was not noted before."""
+    def begun(self, saved_at: float) -> tuple[list[int], float]:
+        """Rows of each shard when this memory was made, and when these were saved.
+
+        The first process of the memory notes both, for those that come after it.
+        """
         path = self.folder / BEGUN
         with contextlib.suppress(FileNotFoundError):
-            return list(json.loads(path.read_text(encoding="utf-8")))
-        _write(path, list(now))
-        return list(now)
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            return list(noted["rows"]), float(noted["saved_at"])
+        rows = list(self._adds())
+        _write(path, {"rows": rows, "saved_at": saved_at})
+        return rows, saved_at
 
     def note_writer(self, shard: int, place: WriterPlace | None) -> None:
         """Note which writer of another node has a shard, whose lock this process has."""
