@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import ray
 from numpy.typing import ArrayLike
 from ray.exceptions import GetTimeoutError, RayActorError
 
@@ -28,9 +27,8 @@ from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._blocks import Block, pack
-from cpprb_like.ray._calls import Host
+from cpprb_like.ray._calls import Host, Unknown, answer_of
 from cpprb_like.ray._credit import check_possible
-from cpprb_like.ray._hosts import Unknown
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.typing import FieldSpec
 
@@ -91,6 +89,8 @@ class ClusterActor(Closing):
         self._sent: deque[tuple[Block, Any]] = deque()
         self._has_failed = False  # the oldest block, for another reason than a host that died
         self.lost = 0
+        self._sent_rows = 0
+        self._waited_for_host = self._waited_for_samples = 0.0
         self._limiter, self._steps_of_block = limiter, STEPS
         if limiter is not None:
             ratio, _, low, high = limiter.bounds
@@ -203,6 +203,7 @@ class ClusterActor(Closing):
             self._steps, self._ends, self._count, self._nbytes = [], [], 0, 0
             self._sent.append((block, self._host.begin("add", self._writer, self._place, block)))
             self._next += block.rows
+            self._sent_rows += block.rows
         while len(self._sent) > AHEAD:
             self._confirm()
 
@@ -221,6 +222,7 @@ class ClusterActor(Closing):
                     f"add of {rows}: waited {waited:.1f} s for learners; {self._limiter}"
                 )
             time.sleep(PAUSE)
+        self._waited_for_samples += time.monotonic() - began
 
     def _has_credit(self, rows: int) -> bool:
         """Whether the limiter allows so many rows now."""
@@ -236,13 +238,20 @@ class ClusterActor(Closing):
 
     def _confirm(self) -> None:
         """Wait for the answer to the oldest block; send what the host lacks again."""
+        began = time.monotonic()
+        try:
+            self._confirm_oldest()
+        finally:
+            self._waited_for_host += time.monotonic() - began
+
+    def _confirm_oldest(self) -> None:
         until = time.monotonic() + self._timeout
         if self._has_failed:
             self._resend(until)
         while True:
             block, answer = self._sent[0]
             try:
-                written = ray.get(answer, timeout=max(0.0, until - time.monotonic()))
+                written = answer_of(answer, max(0.0, until - time.monotonic()))
                 if written >= block.first + block.rows:
                     self._sent.popleft()
                     return
@@ -273,6 +282,22 @@ class ClusterActor(Closing):
         self._has_failed = False
 
     # ------------------------------------------------------------------ the end
+
+    def stats(self) -> dict[str, float]:
+        """What the actor counted, by name.
+
+        ``host`` is the number of its host, ``adds`` are rows that were sent, and ``lost`` those of
+        them that are gone. ``seconds_waiting_for_host`` are those for its answers, and
+        ``seconds_waiting_for_samples`` those for the limiter.
+        """
+        with self._lock:
+            return {
+                "host": self._host.number,
+                "adds": self._sent_rows,
+                "lost": self.lost,
+                "seconds_waiting_for_host": self._waited_for_host,
+                "seconds_waiting_for_samples": self._waited_for_samples,
+            }
 
     def close(self) -> None:
         """Send what is left, and free the shard."""

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from cpprb_like._machine.waiting import PAUSE
 
-__all__ = ["Host", "call"]
+__all__ = ["Host", "Unknown", "answer_of", "answers", "call"]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Unknown(Exception):  # noqa: N818 (an answer, no error of a user)
+    """The host knows no such writer or learner: after a restart, or after a long silence."""
+
+
+def answers(method: Method) -> Method:
+    """Have a method of a host return ``Unknown``, as Ray prints errors that no caller waits for."""
+
+    @wraps(method)
+    def answer(*arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Unknown as unknown:
+            return unknown
+
+    return cast("Method", answer)
+
+
+def answer_of(reference: Any, timeout: float) -> Any:
+    """The answer to a call; raises ``Unknown`` if it is that."""
+    found = ray.get(reference, timeout=timeout)
+    if isinstance(found, Unknown):
+        raise found
+    return found
 
 
 @dataclass(frozen=True)
@@ -50,7 +79,7 @@ def call(actor: Any, method: str, *arguments: Any, timeout: float, name: str = "
     while True:
         left = until - time.monotonic()
         try:
-            return ray.get(getattr(actor, method).remote(*arguments), timeout=max(0.0, left))
+            return answer_of(getattr(actor, method).remote(*arguments), max(0.0, left))
         except (GetTimeoutError, RayActorError) as error:
             if left <= 0:
                 raise TimeoutError(

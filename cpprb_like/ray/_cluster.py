@@ -307,7 +307,21 @@ class ClusterReplay(Closing):
         return found
 
     def stats(self) -> dict[str, float]:
-        """Rows inserted and items drawn in all, and how long each side waited for the other."""
+        """What all hosts counted.
+
+        Returns
+        -------
+        dict of (int or float)
+            Fresh, flat, by name:
+
+            - ``inserts``: rows that were added, also those that are gone. ``samples``: items that
+              learners drew. ``rows``: rows that are held. ``rows_lost``: see ``losses``.
+            - ``hosts``. ``age_of_counts``: seconds since the host was heard of that was silent for
+              longest; a host of which the process or the node died is silent until it is back.
+            - ``waits_for_inserts``: calls of ``sample`` that waited for the limiter, and
+              ``seconds_waiting_for_inserts``, of all of them together. For ``samples`` they are
+              those of ``add``. Waits that have ended.
+        """
         found: dict[str, float] = call(self._ledger, "stats", timeout=60.0)
         return found
 
@@ -332,7 +346,7 @@ class ClusterReplay(Closing):
             count: int = call(self._ledger, "take", n, most, timeout=timeout)
             if count:
                 if waited:
-                    self._ledger.waited.remote(0, waited)
+                    self._ledger.waited.remote(waited)
                 return count
             waited = time.monotonic() - began
             if time.monotonic() > min(until, began + (self._limiter.timeout or timeout)):

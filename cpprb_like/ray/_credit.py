@@ -1,8 +1,8 @@
 """``CreditedActor``: an actor of a host, which waits for the limiter of the cluster.
 
-Each shard has two words in shared memory: how many rows may have been written to it in all, and how
-many a call that waits needs. The host exchanges both with the ledger. So an actor makes no call as
-long as it has credit.
+Each shard has words in shared memory: how many rows may have been written to it in all, how many a
+call that waits needs, and how long calls have waited. The host exchanges them with the ledger. So
+an actor makes no call as long as it has credit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,23 @@ from cpprb_like.limiters import RateLimiter
 from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes._limits import LimitedActor
 
-__all__ = ["CREDIT", "GIVEN", "WANTED", "Credit", "CreditedActor", "check_possible"]
+__all__ = [
+    "CREDIT",
+    "GIVEN",
+    "NANOSECONDS",
+    "WAITS",
+    "WANTED",
+    "WORDS",
+    "Credit",
+    "CreditedActor",
+    "check_possible",
+    "note_wait",
+]
 
 CREDIT = "credit"  # file in the folder of the replay
-GIVEN, WANTED = range(2)  # words of a shard
+# Words of a shard: rows that may be written to it in all, rows that a call waits for, calls that
+# have waited, and how long.
+WORDS = GIVEN, WANTED, WAITS, NANOSECONDS = range(4)
 Found = TypeVar("Found")
 
 
@@ -37,6 +50,12 @@ def check_possible(limiter: RateLimiter, n: int) -> None:
             f"add of {n} rows in one call: {limiter} can never allow that; add fewer at once, or "
             "take a greater error_buffer or size"
         )
+
+
+def note_wait(words: NDArray[np.int64], seconds: float) -> None:
+    """Count a call that waited, in the words of its shard."""
+    words[WAITS] += 1
+    words[NANOSECONDS] += int(seconds * 1e9)
 
 
 class Credit:
@@ -70,6 +89,7 @@ class Credit:
             )
         finally:
             self._words[WANTED] = 0
+            note_wait(self._words, time.monotonic() - began)
 
     def _left(self) -> int:
         return int(self._words[GIVEN]) - int(self._held().ring.written)

@@ -29,23 +29,19 @@ from cpprb_like.errors import DamagedError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Member, SharedReplay
 from cpprb_like.ray._blocks import Block, unpack
-from cpprb_like.ray._calls import call
-from cpprb_like.ray._credit import GIVEN, WANTED
+from cpprb_like.ray._calls import Unknown, answers, call
+from cpprb_like.ray._credit import GIVEN, NANOSECONDS, WAITS, WANTED, note_wait
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, identity_of
 from cpprb_like.ray._parameters import VERSION, split
 from cpprb_like.ray._places import HostReplay, Opened, WriterPlace
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
-__all__ = ["NAMESPACE", "About", "HostPlan", "Loss", "ShardHost", "Unknown"]
+__all__ = ["NAMESPACE", "About", "HostPlan", "Loss", "ShardHost"]
 
 NAMESPACE = "cpprb_like"  # in Ray, of the names of ledgers
 BEAT = 0.05  # seconds between two reports to the ledger
 LEASE = 30.0  # seconds after which the place of a silent writer or learner may be given to another
-
-
-class Unknown(Exception):  # noqa: N818 (an answer, no error of a user)
-    """The host knows no such writer or learner: after a restart, or after a long silence."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +160,14 @@ class Place:
         Which place of the writer it is.
     used : float
         When the writer was heard of last.
+    waits_since : float or None
+        When it began to ask for credit; None if it does not wait.
     """
 
     actor: Actor
     about: WriterPlace
     used: float = field(default_factory=time.monotonic)
+    waits_since: float | None = None
 
 
 def _add_steps(actor: Actor, steps: Batch, begin: int, stop: int) -> None:
@@ -283,7 +282,7 @@ class ShardHost:
         copy = None  # of its state, for the next ledger
         while not self._closing.wait(BEAT):
             with contextlib.suppress(RayError, FileNotFoundError):  # the ledger is started again
-                about, wanted = self.about(), []
+                about, wanted, waits = self.about(), [], (0, 0.0)
                 if self._credit is not None:
                     alive = {
                         one.number for one in self.members() if one.kind == "actor" and one.alive
@@ -292,8 +291,10 @@ class ShardHost:
                         int(self._credit[number, WANTED]) if number in alive else -1
                         for number in range(self._plan.writers)
                     ]
+                    calls, nanoseconds = self._credit.sum(axis=0)[[WAITS, NANOSECONDS]].tolist()
+                    waits = calls, nanoseconds / 1e9
                 rows = sum(min(n, self._replay._options.size) for n in about.written)
-                given = about, rows, wanted, copy
+                given = about, rows, wanted, waits, copy
                 credit, copy = ray.get(self._ledger.report.remote(*given), timeout=10.0)
                 if self._credit is not None:
                     self._credit[:, GIVEN] = credit
@@ -346,6 +347,7 @@ class ShardHost:
                 self._hold(self._replay.actor(number), about)
 
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
+    @answers
     def add(self, writer: str, number: int, block: Block) -> int:
         """Add the steps of a block that are not there yet; how many rows were ever written.
 
@@ -371,6 +373,7 @@ class ShardHost:
         return int(actor.ring.written)
 
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
+    @answers
     def has_credit(self, writer: str, rows: int) -> bool:
         """Whether a writer may add so many rows now, those on their way included."""
         place = self._writers.get(writer)
@@ -380,6 +383,12 @@ class ShardHost:
         words = self._credit[place.actor.number]
         there = bool(words[GIVEN] - place.actor.ring.written >= rows)
         words[WANTED] = 0 if there else rows
+        now = place.used = time.monotonic()
+        if not there and place.waits_since is None:
+            place.waits_since = now
+        elif there and place.waits_since is not None:
+            note_wait(words, now - place.waits_since)
+            place.waits_since = None
         return there
 
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
@@ -437,11 +446,13 @@ class ShardHost:
             raise Unknown(f"learner {learner}") from None
 
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
+    @answers
     def mass(self, learner: str, view: str) -> tuple[str, Mass]:
         """See ``Drawer.mass``."""
         return self._identity, self._drawer(learner).mass(view)
 
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
+    @answers
     def draw(
         self, learner: str, view: str, n: int, options: Mapping[str, Any], largest: float
     ) -> Reply:
@@ -450,6 +461,7 @@ class ShardHost:
         return drawer.for_the_way(drawer.draw(view, n, options, largest), view)
 
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
+    @answers
     def update(
         self,
         learner: str,

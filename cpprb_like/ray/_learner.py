@@ -34,9 +34,9 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._blocks import Pair, join
-from cpprb_like.ray._calls import Host
+from cpprb_like.ray._calls import Host, Unknown, answer_of
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, stacked_pairs
-from cpprb_like.ray._hosts import About, Unknown
+from cpprb_like.ray._hosts import About
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import ByPriority, read_indexes, read_priorities
 from cpprb_like.samplers._priority_powers import importance
@@ -53,6 +53,7 @@ MOST_PARTS = 1024  # incarnations of hosts that a learner can tell apart
 UPDATES_AHEAD = 8  # calls of ``update`` without an answer, of each host
 MODEL_ROWS = 2**16  # of the buffer without rows that knows the columns of batches
 DOWN = 0.2  # seconds before a host that did not answer is asked again
+TELL = 0.5  # seconds between two messages of how much was drawn
 OPEN = 10.0  # seconds in which a host opens a learner: it follows a million rows in 50 ms
 
 
@@ -89,6 +90,7 @@ class Part:
     waiting: deque[tuple[Any, tuple[Any, ...]]] = field(default_factory=deque)
     given: int = 0
     late: int = 0
+    waited: float = 0.0
 
     @property
     def identity(self) -> str:
@@ -189,6 +191,8 @@ class ClusterLearner(Closing, ModelledSource):
         self._parts: dict[int, Part] = {}  # the newest of each host
         self._known: list[Part] = []
         self._late_of_gone = 0
+        self._waited_for_inserts = 0.0
+        self._drawn, self._told_at = 0, 0.0  # items that the ledger does not know yet
         self._age_of_masses = self._age_of_batch = math.nan
         self._groups: dict[tuple[Any, ...], deque[Group]] = {}
         self._look_for_hosts()
@@ -282,11 +286,14 @@ class ClusterLearner(Closing, ModelledSource):
 
     def _answer(self, part: Part, reference: Any, until: float | None = None) -> Any:
         """The answer to a call; ``PartDownError`` if the host gives none."""
-        left = self._timeout if until is None else max(0.0, until - time.monotonic())
+        began = time.monotonic()
+        left = self._timeout if until is None else max(0.0, until - began)
         try:
-            return ray.get(reference, timeout=left)
+            return answer_of(reference, left)
         except (GetTimeoutError, RayActorError, Unknown) as error:
             raise self._is_down(part) from error
+        finally:
+            part.waited += time.monotonic() - began
 
     def _is_down(self, part: Part) -> PartDownError:
         part.down_until = time.monotonic()
@@ -312,10 +319,19 @@ class ClusterLearner(Closing, ModelledSource):
             batch = self._next(view, n, names, options, arrays, specs)
             self._weigh(view, batch, beta)
             self.draws += 1
+            self._drawn += n
+            if time.monotonic() > self._told_at + TELL:
+                self._tell_drawn()
         if options.out is None:
             return batch
         options.out.update(batch)
         return options.out
+
+    def _tell_drawn(self) -> None:
+        """Have the ledger count the items that were drawn, unless the limiter counts them."""
+        if self._cluster._limiter is None and self._drawn:
+            self._cluster._ledger.drew.remote(self._drawn)
+        self._drawn, self._told_at = 0, time.monotonic()
 
     def _beta(self, options: SampleOptions) -> float:
         if not isinstance(self.sampler, ByPriority):
@@ -375,7 +391,9 @@ class ClusterLearner(Closing, ModelledSource):
             row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs.values())
             room = self._nbytes / (self._ahead + 1) / max(n * row, 1)
             most = max(1, min(self._batches, int(room)))
+        began = time.monotonic()
         count = self._cluster._take(n, most, until, self._timeout)
+        self._waited_for_inserts += time.monotonic() - began
         group = Group(time.time(), self._pairs[view])
         try:
             self._request(group, view, (count, n), asked, until)
@@ -426,6 +444,8 @@ class ClusterLearner(Closing, ModelledSource):
                 down = sorted({*range(len(self._cluster.hosts))} - {p.host.number for p in usable})
                 waits = f"; hosts {down} do not answer" if down else ""
                 raise NotEnoughDataError(f"cannot sample: no host has a row to draw{waits}")
+            for part in self._parts.values():
+                part.waited += PAUSE if part.down_until else 0.0
             time.sleep(PAUSE)
             self._look_for_hosts()
 
@@ -618,6 +638,7 @@ class ClusterLearner(Closing, ModelledSource):
             else:
                 self._try_again(part)
                 if part.down_until:
+                    part.waited += PAUSE
                     time.sleep(PAUSE)
 
     def _give_up(self, part: Part) -> None:
@@ -643,12 +664,20 @@ class ClusterLearner(Closing, ModelledSource):
     # ------------------------------------------------------------------ state
 
     def _stats(self) -> dict[str, float]:
-        """What the learner knows of itself.
+        """What the learner knows of itself and of the hosts.
 
-        ``draws``; ``updates`` and ``late_updates``; ``age_of_masses`` and ``age_of_batch`` in
-        seconds, of the last batch; ``hosts`` that answer.
+        - ``draws``: batches. ``updates``: priorities that were sent and had their effect, or came
+          too late: ``late_updates``.
+        - Of the last batch, in seconds: ``age_of_batch`` since it was asked for, and
+          ``age_of_masses`` of what its draw knew of the hosts.
+        - ``hosts`` that answer. ``seconds_waiting_for_hosts``, and of each by its number, such as
+          ``seconds_waiting_for_host_0``: for answers, or until it was back.
+        - ``seconds_waiting_for_inserts``: for the limiter.
         """
         with self._lock:
+            waited = dict.fromkeys(sorted(self._parts), 0.0)
+            for part in self._known:
+                waited[part.host.number] += part.waited
             return {
                 "draws": self.draws,
                 "updates": sum(part.given for part in self._known) + self._late_of_gone,
@@ -656,6 +685,9 @@ class ClusterLearner(Closing, ModelledSource):
                 "age_of_masses": self._age_of_masses,
                 "age_of_batch": self._age_of_batch,
                 "hosts": sum(not part.down_until for part in self._parts.values()),
+                "seconds_waiting_for_inserts": self._waited_for_inserts,
+                "seconds_waiting_for_hosts": sum(waited.values()),
+                **{f"seconds_waiting_for_host_{k}": one for k, one in waited.items()},
             }
 
     def _check_epoch(self) -> None:
@@ -674,6 +706,7 @@ class ClusterLearner(Closing, ModelledSource):
         with self._lock:
             for key in list(self._groups):
                 self._forget(key)
+            self._tell_drawn()
             for part in self._parts.values():
                 if part.drawer is not None:
                     part.drawer.close()

@@ -32,6 +32,8 @@ class Shards:
         When it was heard of first.
     rows : int
         Rows that it holds.
+    waits : (int, float)
+        How often, and how many seconds in all, calls of ``add`` to its memory waited.
     credit : list of int
         Rows that may be written to each shard in all.
     """
@@ -39,6 +41,7 @@ class Shards:
     about: About
     since: float
     rows: int = 0
+    waits: tuple[int, float] = (0, 0.0)
     credit: list[int] = field(default_factory=list)
 
 
@@ -50,33 +53,34 @@ class Counts:
     ----------
     samples : int
         Items that were drawn.
-    waits, waited : list
-        Calls that waited, and seconds of these: of ``sample``, of ``add``.
+    waits, seconds : int, float
+        Calls of ``sample`` that waited for the limiter, and how long.
     version : int
         Of the newest parameters.
-    losses : dict of Loss
-        What was lost, oldest first, by the identity of the memory.
+    lost : dict of (Loss, (int, float))
+        What was lost, oldest first, by the identity of the memory; and how often and how long calls
+        of ``add`` to that memory waited for the limiter.
     """
 
     samples: int = 0
-    waits: list[int] = field(default_factory=lambda: [0, 0])
-    waited: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    waits: int = 0
+    seconds: float = 0.0
     version: int = 0
-    losses: dict[str, Loss] = field(default_factory=dict)
+    lost: dict[str, tuple[Loss, tuple[int, float]]] = field(default_factory=dict)
 
     @property
     def gone(self) -> int:
         """Rows that were lost, which were inserted all the same."""
-        return sum(loss.rows for loss in self.losses.values())
+        return sum(loss.rows for loss, _ in self.lost.values())
 
     def __add__(self, other: Counts) -> Counts:
         """The counts of one ledger after another."""
         return Counts(
             self.samples + other.samples,
-            [one + two for one, two in zip(self.waits, other.waits, strict=True)],
-            [one + two for one, two in zip(self.waited, other.waited, strict=True)],
+            self.waits + other.waits,
+            self.seconds + other.seconds,
             self.version + other.version,
-            {**self.losses, **other.losses},
+            {**self.lost, **other.lost},
         )
 
 
@@ -145,20 +149,26 @@ class Ledger:
         that were there is the right one.
         """
         before, now = known.about, found.about
-        noted = self._counts.losses.get(before.identity)
-        if before.identity == now.identity or (noted and noted.moment >= before.moment):
+        noted = self._counts.lost.get(before.identity)
+        if before.identity == now.identity or (noted and noted[0].moment >= before.moment):
             return
         rows = max(0, sum(before.written) - now.begun)
         seconds = max(0.0, before.moment - (now.saved_at or known.since))
-        self._own.losses[before.identity] = Loss(now.number, rows, seconds, before.moment)
+        loss = Loss(now.number, rows, seconds, before.moment)
+        self._own.lost[before.identity] = loss, known.waits
 
     def report(
-        self, about: About, rows: int, wanted: list[int], copy: Copy | None
+        self,
+        about: About,
+        rows: int,
+        wanted: list[int],
+        waits: tuple[int, float],
+        copy: Copy | None,
     ) -> tuple[list[int], Copy]:
         """A host has written so many rows; the credit of each of its shards, and a copy to keep.
 
         ``wanted`` has of each shard how many rows a call that waits adds; -1 without an actor.
-        ``copy`` is the one that the host keeps.
+        ``waits`` are calls that have waited, and their seconds; ``copy`` is what the host keeps.
         """
         if copy is not None and copy.ledger != self._name and copy.moment > self._copied:
             self._go_on(copy)
@@ -166,7 +176,7 @@ class Ledger:
         if known is None or known.about.identity != about.identity:
             self.started(about)
             known = self._hosts[about.number]
-        known.about, known.rows = about, rows
+        known.about, known.rows, known.waits = about, rows, waits
         if self._limiter is not None:
             self._grant(known, wanted)
         return known.credit, Copy(self._name, time.time(), self._counts, self._hosts)
@@ -224,7 +234,7 @@ class Ledger:
 
     def losses(self) -> list[Loss]:
         """What was lost so far."""
-        return list(self._counts.losses.values())
+        return [loss for loss, _ in self._counts.lost.values()]
 
     # ------------------------------------------------------------------ draws
 
@@ -245,22 +255,31 @@ class Ledger:
         """So many items were not drawn after all."""
         self._own.samples -= n
 
-    def waited(self, kind: int, seconds: float) -> None:
-        """A call of ``sample`` (0) or of ``add`` (1) waited for the other side."""
-        self._own.waits[kind] += 1
-        self._own.waited[kind] += seconds
+    def waited(self, seconds: float) -> None:
+        """A call of ``sample`` waited for inserts."""
+        self._own.waits += 1
+        self._own.seconds += seconds
+
+    def drew(self, n: int) -> None:
+        """A learner drew so many items, which no limiter counts."""
+        self._own.samples += n
 
     def stats(self) -> dict[str, float]:
         """See ``ClusterReplay.stats``."""
-        counts = self._counts
+        counts, now = self._counts, time.time()
+        waits = [one.waits for one in self._hosts.values()]
+        waits += [of_gone for _, of_gone in counts.lost.values()]
         return {
             "inserts": self.inserts,
             "samples": counts.samples,
             "rows": self.rows,
-            "waits_for_inserts": counts.waits[0],
-            "waits_for_samples": counts.waits[1],
-            "seconds_waiting_for_inserts": counts.waited[0],
-            "seconds_waiting_for_samples": counts.waited[1],
+            "rows_lost": counts.gone,
+            "hosts": len(self._hosts),
+            "age_of_counts": max((now - x.about.moment for x in self._hosts.values()), default=0.0),
+            "waits_for_inserts": counts.waits,
+            "waits_for_samples": sum(calls for calls, _ in waits),
+            "seconds_waiting_for_inserts": counts.seconds,
+            "seconds_waiting_for_samples": sum(seconds for _, seconds in waits),
         }
 
     def why(self) -> str:

@@ -21,7 +21,7 @@ from cpprb_like._machine.file_systems import replacing
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.processes._words import mapped
-from cpprb_like.ray._credit import CREDIT, CreditedActor
+from cpprb_like.ray._credit import CREDIT, WORDS, CreditedActor
 
 __all__ = ["HostReplay", "Opened", "WriterPlace"]
 
@@ -85,11 +85,11 @@ class HostReplay(SharedReplay):
     limiter: RateLimiter | None = None  # that of the cluster
 
     def credit(self) -> NDArray[np.int64]:
-        """The words of all shards, shape ``(writers, 2)``."""
+        """The words of all shards, shape ``(writers, words)``."""
         path = self.folder / CREDIT
         if not path.exists():
-            path.write_bytes(bytes(16 * self.writers))
-        return mapped(path, np.int64).reshape(self.writers, 2)
+            path.write_bytes(bytes(8 * len(WORDS) * self.writers))
+        return mapped(path, np.int64).reshape(self.writers, len(WORDS))
 
     @classmethod
     def on_node(cls, name: str, base: str, limiter: RateLimiter | None) -> HostReplay:

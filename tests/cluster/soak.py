@@ -97,6 +97,8 @@ class Soak:
         self.all_jobs: list[Job] = []
         self.pids: dict[str, int] = {}
         self.longest = 0.0
+        self.losses: list[Loss] = []
+        self.events: list[str] = []  # what was killed when
         for _ in range(PLAYERS):
             self.start("player")
         for _ in range(LEARNERS):
@@ -159,6 +161,7 @@ class Soak:
             if not self.kill_job(jobs[self.rng.integers(len(jobs))]):
                 return
         self.kills[kind] += 1
+        self.events.append(f"{time.time():.3f} {kind}")
 
     def run(self) -> None:
         """Kill, look and draw, until the time is out."""
@@ -201,6 +204,7 @@ class Soak:
             if job.task in late:
                 self.faults.append(f"{job.kind} {job.number} did not end")
         self.faults += [path.read_text() for path in sorted(self.folder.glob("*.error"))]
+        self.faults += self.nodes.errors()
 
     # ------------------------------------------------------------------ counting
 
@@ -220,7 +224,7 @@ class Soak:
         if (counts > 1).any():
             self.faults.append(f"{(counts > 1).sum()} rows are there twice: {ids[counts > 1][:10]}")
         losses = self.replay.losses()
-        missing = Missing(losses)
+        self.losses, missing = losses, Missing(losses)
         added = 0
         for job in self.all_jobs:
             if job.kind != "player" or not job.journal.exists():
@@ -234,7 +238,8 @@ class Soak:
                 done = max(one.done for one in seen)
                 ends = np.array([one.done for one in seen])
                 for row in np.setdiff1d(np.arange(done), own).tolist():
-                    missing.note(job.number, row, seen[np.searchsorted(ends, row, side="right")])
+                    place = int(np.searchsorted(ends, row, side="right"))
+                    missing.note(job.number, row, seen[max(0, place - 1)].moment, seen[place])
             added += done
         self.faults += missing.faults()
         reported = sum(loss.rows for loss in losses)
@@ -244,7 +249,7 @@ class Soak:
             f"rows: {added} added for sure, {len(ids)} there",
             f"losses: {len(losses)}, of {reported} rows and {longest:.1f} s at most",
             f"rows added for sure that are missing: {sum(missing.of_loss)} of these",
-            f"and, later than these, {missing.late} rows, up to {latest}",
+            f"and, at the time of a loss, {missing.late} rows, up to {latest}",
         ]
 
     def report(self, memory: Memory) -> list[str]:
@@ -274,13 +279,13 @@ class Missing:
         self.late, self.latest = 0, 0.0  # added after the host was heard of last, by how much
         self._faults: list[str] = []
 
-    def note(self, player: int, row: int, added: Record) -> None:
-        """A row is missing, which was added when this record was written."""
+    def note(self, player: int, row: int, since: float, added: Record) -> None:
+        """A row is missing, which was added between a moment and that of this record."""
         of_host = [(k, x.moment) for k, x in enumerate(self.losses) if x.host == added.host]
-        after = [added.moment - moment for _, moment in of_host if moment < added.moment]
-        if after and min(after) < HEARD:
-            self.late, self.latest = self.late + 1, max(self.latest, min(after))
-            return
+        for _, moment in of_host:
+            if since - HEARD < moment < added.moment:
+                self.late, self.latest = self.late + 1, max(self.latest, since - moment)
+                return
         for place, moment in of_host:
             if moment >= added.moment:
                 self.of_loss[place] += 1
@@ -405,6 +410,7 @@ def main() -> None:
             lines = soak.report(memory)
     print(*lines, f"{time.monotonic() - began:.0f} s in all", sep="\n")
     if soak.faults:
+        print(*soak.events, *soak.losses, sep="\n")
         sys.exit("\n".join([f"{len(soak.faults)} faults:", *soak.faults[:20]]))
 
 

@@ -54,6 +54,7 @@ class Nodes:
     cluster: Any
     head: Node
     folder: Path
+    files: Path
     others: list[Node] = field(default_factory=list)
     _count: int = 0
 
@@ -81,6 +82,15 @@ class Nodes:
             kill(pid)
         self.cluster.remove_node(node.processes, allow_graceful=False)
         shutil.rmtree(node.memory, ignore_errors=True)
+
+    def errors(self) -> list[str]:
+        """What threads of all processes raised, as their logs say."""
+        found = []
+        for path in self.files.glob("session_2*/logs/worker-*.err"):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if "Exception in thread" in text:
+                found.append(text[text.index("Exception in thread") :][:3000])
+        return found
 
     def stored(self) -> tuple[int, int]:
         """Bytes and objects in the object stores of all nodes."""
@@ -153,9 +163,8 @@ def nodes(count: int) -> Iterator[Nodes]:
                 log_to_driver=False,
                 _node_ip_address="127.0.0.1",
             )
-            found = Nodes(
-                cluster, Node(cluster.head_node.node_id, cluster.head_node, own), Path(folder)
-            )
+            head = Node(cluster.head_node.node_id, cluster.head_node, own)
+            found = Nodes(cluster, head, Path(folder), Path(files))
             for _ in range(count):
                 found.add()
             yield found

@@ -175,7 +175,9 @@ def _play(replay: ClusterReplay, number: int, rate: float, folder: Path, journal
                 if remote and begun > flush_at:
                     actor.flush()
                     flush_at = begun + int(rng.integers(1, 400))
-                    done = begun
+                if remote:
+                    waiting = sum(block.rows for block, _ in actor._sent)
+                    done = begun - actor._count - waiting
             except RateLimitTimeoutError:  # no learner came: the rows of this call were not added
                 if not remote:
                     begun -= n
