@@ -4,7 +4,7 @@ from numpy cimport ndarray
 
 from cpprb_like._rows.chained cimport NewRows
 from cpprb_like._rows.column cimport Column
-from cpprb_like._c.copying cimport c_prefetch_rows
+from cpprb_like._c.copying cimport FETCHED_STEPS, c_prefetch_rows
 from cpprb_like._machine.aligned cimport Pool
 from cpprb_like._rows.slot_set cimport AbsentRuns, SlotSet, c_has
 from cpprb_like._rows.edits cimport Tracker, Undo
@@ -316,10 +316,6 @@ cdef inline void c_repeat(intp_t* out, intp_t first, intp_t stop, intp_t slot) n
     cdef intp_t k
     for k in range(first, stop):
         out[k] = slot
-
-
-cdef enum:
-    FETCHED_STEPS = 16           # most rows prefetched of a window: the processor fetches the rest
 
 
 cdef inline intp_t c_window_rows(Ring ring) noexcept nogil:

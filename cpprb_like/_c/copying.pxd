@@ -52,7 +52,13 @@ cdef extern from *:
 
 cdef enum:
     CACHE_LINE = 64
-    FETCHED = 64              # rows, or nodes, whose cache lines are prefetched at a time
+    # How far prefetches go, of all modules. FETCHED: rows, or nodes, whose lines are prefetched at a time.
+    FETCHED = 64
+    FETCHED_STEPS = 16        # most rows of an n-step window: the processor prefetches the rest
+    FETCHED_RUN = 128         # most rows of the next sequence
+    FETCHED_FLAGS = 32        # flags of rows, before the first is read
+    FETCHED_DRAWN = 512       # most rows of a batch: a cache holds their records until they are copied
+    FETCHED_WEIGHED = 1024    # the same of a draw by weights, whose tree walks leave more time
     UNLOCKED_NBYTES = 32768   # smaller copies keep the interpreter lock: taking it back costs more
     INTERLEAVE_NBYTES = 4096  # bytes that stay in the first cache while parts are interleaved
     PIECE = 512               # bytes copied while as many bytes of the next row are prefetched

@@ -17,7 +17,7 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_index
-from cpprb_like._c.copying cimport c_prefetch_rows
+from cpprb_like._c.copying cimport FETCHED_WEIGHED, c_prefetch_rows
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._core cimport (
     ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Beside, DerivedState, Ring, c_is_current, c_mark_current,
@@ -36,7 +36,6 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    FETCHED_ROWS = 1024      # most rows prefetched: the cache must hold them until they are copied
     NEAR = 64                # sums of hidden rows at most NEAR slots apart are computed at once
 
 cdef enum:  # places in ``notes``
@@ -395,7 +394,7 @@ cdef class RowWeights(DerivedState):
             least, total = self.minima.c_min(), self.tree.c_total()
         c_check_drawn(manner, found, count)
         self.drawn = stop
-        if count <= FETCHED_ROWS:
+        if count <= FETCHED_WEIGHED:
             c_prefetch_rows(
                 <const char*> self.ring.c_record(0), self.ring.record_stride,
                 self.ring.record_stride, leaves, count,

@@ -16,7 +16,7 @@ from libc.stdint cimport int8_t
 from libc.stdlib cimport calloc, free
 
 from cpprb_like._machine.aligned cimport c_numbers
-from cpprb_like._c.copying cimport c_prefetch
+from cpprb_like._c.copying cimport FETCHED_FLAGS, c_prefetch
 from cpprb_like._core cimport (
     ABSENT, CLEARS, EDITS, END, LEFT_OUT, WRITTEN, Cursor, Ring, Walk, c_forward, c_is_current,
     c_mark_current, c_previous, c_walk_of,
@@ -37,7 +37,6 @@ cnp.import_array()
 cdef enum:
     TRIES = 32               # most tries for each start, times the stride
     SPARE_TRIES = 256
-    FETCHED = 32             # flags that are prefetched before the first is read
     ROUNDS = 4               # draws with replacement, before the rest is drawn from a list
     PICKS = 32               # absent rows drawn of an episode, before its rows are counted
 
@@ -422,7 +421,7 @@ cdef void c_tell(
     """States of rows, with the number of the ring of ``starts`` in the low ``bits``."""
     cdef intp_t k, first = 0, end, mask = (<intp_t> 1 << bits) - 1
     while first < n:
-        end = min(n, first + FETCHED)
+        end = min(n, first + FETCHED_FLAGS)
         for k in range(first, end if looks else first):
             c_prefetch((<Starts> starts[rows[k] & mask]).c_flags_before(rows[k] >> bits))
         for k in range(first, end):
@@ -437,12 +436,12 @@ cdef intp_t c_try(const Among* among, intp_t* out, intp_t n, Bits* bits) noexcep
         return 0
     cdef intp_t stride = (<Starts> among.starts[among.shares[0].number]).stride
     cdef intp_t pay = TRIES * max(1, min(stored, stride)), left = SPARE_TRIES + pay
-    cdef intp_t[FETCHED] tried
-    cdef int8_t[FETCHED] states
+    cdef intp_t[FETCHED_FLAGS] tried
+    cdef int8_t[FETCHED_FLAGS] states
     cdef intp_t k, count, found = 0
     while found < n and left:
         # The expected number of tries if one row in a stride is a start.
-        count = min(FETCHED, left, (n - found) * min(stride, FETCHED))
+        count = min(FETCHED_FLAGS, left, (n - found) * min(stride, FETCHED_FLAGS))
         c_bounded_each(bits, stored, tried, count)
         if among.bits:
             c_name_rows(among.shares, among.count, among.bits, tried, count)

@@ -13,7 +13,7 @@ from libc.string cimport memset
 from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
-from cpprb_like._c.copying cimport c_prefetch_rows
+from cpprb_like._c.copying cimport FETCHED_DRAWN, c_prefetch_rows
 from cpprb_like._core cimport Ring, c_fetch, c_window_rows
 from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint64_t
@@ -109,7 +109,6 @@ cdef inline intp_t c_find(
 
 
 cdef enum:
-    FETCHED_ROWS = 512       # batches whose records stay in a cache until they are copied
     SPARE_DRAWS = 64         # extra numbers of a shuffle, for rows that cannot be drawn
     NUMBERS = -1             # ``first`` of a plan that draws numbers of rows, not slots
 
@@ -211,7 +210,7 @@ cdef bint c_draw(
     cdef const char* records = <const char*> ring.c_record(0)
     cdef intp_t stride = ring.record_stride
     cdef intp_t size = stride * (c_window_rows(ring) if ring.n_envs == 1 else 1)
-    cdef bint fetches = n <= FETCHED_ROWS and plan.first != NUMBERS
+    cdef bint fetches = n <= FETCHED_DRAWN and plan.first != NUMBERS
     cdef intp_t first = 0 if plan.first == NUMBERS else plan.first
     if shuffle is not None and not plan.skips:
         shuffle.c_take(bits, values, n)
@@ -245,7 +244,7 @@ cdef bint c_draw(
     if plan.first == NUMBERS:
         for slot in range(k):
             values[slot] = ring.c_slot_of_nth(plan.passed + values[slot], plan.oldest)
-        if n <= FETCHED_ROWS:
+        if n <= FETCHED_DRAWN:
             c_fetch(ring, values, k)
     return k == n
 

@@ -16,7 +16,7 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._machine.blocks cimport Values, c_gather_values, c_share
 from cpprb_like._rows.chained cimport Chain, NextOf
 from cpprb_like._rows.column cimport Column
-from cpprb_like._c.copying cimport c_copy, c_move, c_prefetch_rows
+from cpprb_like._c.copying cimport FETCHED_RUN, c_copy, c_move, c_prefetch_rows
 from cpprb_like._core cimport (
     ABSENT, END, OFFSET, STRIDE, WRITTEN, Cursor, Moment, Ring, Walk, c_cursor, c_forward, c_walk_of
 )
@@ -30,7 +30,6 @@ import numpy as np
 cnp.import_array()
 
 cdef enum:
-    FETCHED_ROWS = 128           # most rows of the next sequence that are prefetched
     COPIED_ROWS = 128            # rows copied at a time: their records stay in the first cache
     UNLOCKED_NBYTES = 32768      # smaller batches keep the interpreter lock: taking it back costs more
 
@@ -367,7 +366,7 @@ cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept
     for k in range(first, stop):
         # Not in a function of its own: gcc removes calls of functions that only prefetch.
         slot = starts[k + 1 if k + 1 < stop else k]
-        most = min(plan.rows, FETCHED_ROWS, (capacity - 1 - slot) // n_envs + 1)
+        most = min(plan.rows, FETCHED_RUN, (capacity - 1 - slot) // n_envs + 1)
         if n_envs == 1:
             c_prefetch_rows(records, stride, most * stride, &slot, 1)
         else:
