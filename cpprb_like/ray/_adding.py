@@ -300,9 +300,11 @@ class ClusterActor(Closing):
             }
 
     def close(self) -> None:
-        """Send what is left, and free the shard."""
-        self.flush()
-        self._host.call("close_writer", self._writer, timeout=self._timeout)
+        """Send what is left, and free the shard, also if the limiter does not let steps through."""
+        try:
+            self.flush()
+        finally:
+            self._host.call("close_writer", self._writer, timeout=self._timeout)
 
     def __repr__(self) -> str:
         return f"ClusterActor(number={self.number}, host={self._host.number})"

@@ -33,7 +33,7 @@ from cpprb_like.ray._calls import Unknown, answers, call
 from cpprb_like.ray._credit import GIVEN, NANOSECONDS, WAITS, WANTED, note_wait
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, identity_of
 from cpprb_like.ray._parameters import VERSION, split
-from cpprb_like.ray._places import HostReplay, Opened, WriterPlace
+from cpprb_like.ray._places import HostReplay, Incarnation, Opened, WriterPlace
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
@@ -105,10 +105,8 @@ class About:
         See ``identity_of``.
     written : tuple of int
         Rows that were ever written to each shard.
-    begun : int
-        Rows that its memory began with, which were loaded.
-    saved_at : float
-        When these were saved; 0 if it began without rows.
+    memories : tuple of Incarnation
+        The memories of the host so far, this one included.
     moment : float
         When the rows were counted, or just before, by ``time.time`` of the node.
     """
@@ -119,9 +117,14 @@ class About:
     base: str
     identity: str
     written: tuple[int, ...]
-    begun: int
-    saved_at: float
+    memories: tuple[Incarnation, ...]
     moment: float
+
+    def after(self, identity: str) -> Incarnation:
+        """The memory that followed another; this one, if it is not known which did."""
+        following = zip(self.memories, self.memories[1:], strict=False)
+        found = [then for one, then in following if one.identity == identity]
+        return found[0] if found else self.memories[-1]
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,9 @@ class ShardHost:
         self._saved_at = 0.0
         self._replay = self._open()
         self._identity = identity_of(self._replay)
-        self._begun, self._saved_at = self._replay.begun(self._saved_at)
+        self._begun, self._memories = self._replay.begun(
+            self._identity, self._saved_at, plan.folder
+        )
         self._retake()
         self._credit = None
         if plan.limiter is not None:
@@ -264,8 +269,7 @@ class ShardHost:
             str(replay.folder.parent),
             identity_of(replay),
             counts,
-            sum(self._begun),
-            self._saved_at,
+            self._memories,
             moment,
         )
 

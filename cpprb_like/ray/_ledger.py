@@ -152,8 +152,9 @@ class Ledger:
         noted = self._counts.lost.get(before.identity)
         if before.identity == now.identity or (noted and noted[0].moment >= before.moment):
             return
-        rows = max(0, sum(before.written) - now.begun)
-        seconds = max(0.0, before.moment - (now.saved_at or known.since))
+        after = now.after(before.identity)
+        rows = max(0, sum(before.written) - after.begun)
+        seconds = max(0.0, before.moment - (after.saved_at or known.since))
         loss = Loss(now.number, rows, seconds, before.moment)
         self._own.lost[before.identity] = loss, known.waits
 

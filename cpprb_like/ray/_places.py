@@ -2,12 +2,13 @@
 
 The process of a host may die at any moment, and its memory outlives it. So what the next process
 needs is in files beside the rows: which writer of another node has which shard, and how many rows a
-shard had when its writer lost it. Not here: calls of writers (``_hosts``).
+shard had when its writer lost it. Beside the checkpoints of ``host-0``, ``host-0.json`` lists its
+memories, so that rows are counted right that were lost with several nodes in turn. Not here: calls
+of writers (``_hosts``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass, replace
@@ -23,12 +24,32 @@ from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.processes._words import mapped
 from cpprb_like.ray._credit import CREDIT, WORDS, CreditedActor
 
-__all__ = ["HostReplay", "Opened", "WriterPlace"]
+__all__ = ["HostReplay", "Incarnation", "Opened", "WriterPlace"]
 
 PLACE = "place-"  # file of each shard that a writer of another node has
 LEFT = "left-"  # file of each writer that lost its shard
-BEGUN = "begun"  # file: rows of each shard when the memory was made, and when these were saved
+BEGUN = "begun"  # file: rows of each shard when the memory was made, and the memories so far
+MOST_MEMORIES = 32
 MOST_LEFT = 256  # files of writers that lost their shard
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One memory of a host, from when it was made to when its node died.
+
+    Attributes
+    ----------
+    identity : str
+        Of the memory: see ``identity_of``.
+    begun : int
+        Rows that it began with, which were loaded.
+    saved_at : float
+        When these were saved; 0 if it began without rows.
+    """
+
+    identity: str
+    begun: int
+    saved_at: float
 
 
 @dataclass(frozen=True)
@@ -111,18 +132,26 @@ class HostReplay(SharedReplay):
 
     # ------------------------------------------------------------------ writers of other nodes
 
-    def begun(self, saved_at: float) -> tuple[list[int], float]:
-        """Rows of each shard when this memory was made, and when these were saved.
+    def begun(
+        self, identity: str, saved_at: float, checkpoints: str | None
+    ) -> tuple[list[int], tuple[Incarnation, ...]]:
+        """Rows of each shard when this memory was made, and the memories of the host, oldest first.
 
         The first process of the memory notes both, for those that come after it.
         """
         path = self.folder / BEGUN
-        with contextlib.suppress(FileNotFoundError):
-            noted = json.loads(path.read_text(encoding="utf-8"))
-            return list(noted["rows"]), float(noted["saved_at"])
-        rows = list(self._adds())
-        _write(path, {"rows": rows, "saved_at": saved_at})
-        return rows, saved_at
+        noted = _json(path)
+        if noted is None:
+            rows = list(self._adds())
+            log = None if checkpoints is None else Path(checkpoints).with_suffix(".json")
+            before = [] if log is None else _json(log) or []
+            memories = [*before, [identity, sum(rows), saved_at]][-MOST_MEMORIES:]
+            if log is not None:
+                log.parent.mkdir(parents=True, exist_ok=True)
+                _write(log, memories)
+            noted = {"rows": rows, "memories": memories}
+            _write(path, noted)
+        return noted["rows"], tuple(Incarnation(*one) for one in noted["memories"])
 
     def note_writer(self, shard: int, place: WriterPlace | None) -> None:
         """Note which writer of another node has a shard, whose lock this process has."""
@@ -167,8 +196,14 @@ def _write(path: Path, values: object) -> None:
         unfinished.write_text(json.dumps(values), encoding="utf-8")
 
 
-def _read(path: Path) -> WriterPlace | None:
+def _json(path: Path) -> Any:
+    """What a file holds; None without one."""
     try:
-        return WriterPlace(**json.loads(path.read_text(encoding="utf-8")))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+
+
+def _read(path: Path) -> WriterPlace | None:
+    found = _json(path)
+    return None if found is None else WriterPlace(**found)

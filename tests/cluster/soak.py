@@ -22,6 +22,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 import argparse
 import contextlib
+import math
 import tempfile
 import time
 import traceback
@@ -45,6 +46,7 @@ from cpprb_like.samplers import Prioritized
 KINDS = {"host": 0.33, "player": 0.28, "learner": 0.19, "node": 0.15, "ledger": 0.05}
 QUIET = 90.0  # seconds in which each process must have made a step: the longest time-out is 60
 HEARD = 5.0  # seconds in which rows may be written that a lost host was not heard of with
+FRESH = 1.0  # seconds that counts of hosts are old at most, when the ledger is back
 HOSTS, PLAYERS, LEARNERS = 3, 5, 2
 KNOWN = 5000  # rows of a host whose priorities are remembered
 ROWS = 600_000  # of each host: no row is written over
@@ -98,6 +100,7 @@ class Soak:
         self.pids: dict[str, int] = {}
         self.longest = 0.0
         self.losses: list[Loss] = []
+        self.silent: list[tuple[float, float]] = []  # from when to when there was no ledger
         self.events: list[str] = []  # what was killed when
         for _ in range(PLAYERS):
             self.start("player")
@@ -135,6 +138,15 @@ class Soak:
                 self.jobs.remove(job)
                 self.start(job.kind)
 
+    def look_at_ledger(self) -> None:
+        """Note when the hosts are heard of again after the death of the ledger."""
+        began, until = self.silent[-1] if self.silent else (0.0, 0.0)
+        if math.isinf(until):
+            with contextlib.suppress(Exception):
+                stats = ray.get(self.replay._ledger.stats.remote(), timeout=0.5)
+                if stats["hosts"] == HOSTS and stats["age_of_counts"] < FRESH:
+                    self.silent[-1] = began, time.time()
+
     def kill_job(self, job: Job) -> bool:
         """Kill the process of a player or a learner; whether it had begun."""
         pid = job.pid()
@@ -153,6 +165,7 @@ class Soak:
                 return  # it is not back from the last kill
         elif kind == "ledger":
             kill(int(call(self.replay._ledger, "pid", timeout=20.0)))
+            self.silent.append((time.time(), math.inf))
         elif kind == "node":
             self.nodes.kill(self.nodes.others[self.rng.integers(len(self.nodes.others))])
             self.nodes.add()
@@ -177,6 +190,7 @@ class Soak:
                 self.kill_one()
                 killed += 1
             self.look()
+            self.look_at_ledger()
             if now > audited + given.audit:
                 self.audit.step()
                 audited = now
@@ -196,13 +210,15 @@ class Soak:
         return found
 
     def stop(self) -> None:
-        """Have all processes end, and note those that do not, and what they raised."""
-        (self.folder / STOP).touch()
-        tasks = [job.task for job in self.jobs]
-        _, late = ray.wait(tasks, num_returns=len(tasks), timeout=QUIET)
-        for job in self.jobs:
-            if job.task in late:
-                self.faults.append(f"{job.kind} {job.number} did not end")
+        """Have all processes end, and note those that do not, and what they raised.
+
+        Players end first, as a limiter may have them wait for learners.
+        """
+        for kind in "player", "learner":
+            (self.folder / f"{STOP}-{kind}").touch()
+            jobs = {job.task: job for job in self.jobs if job.kind == kind}
+            _, late = ray.wait(list(jobs), num_returns=len(jobs), timeout=QUIET)
+            self.faults += [f"{kind} {jobs[task].number} did not end" for task in late]
         self.faults += [path.read_text() for path in sorted(self.folder.glob("*.error"))]
         self.faults += self.nodes.errors()
 
@@ -224,7 +240,7 @@ class Soak:
         if (counts > 1).any():
             self.faults.append(f"{(counts > 1).sum()} rows are there twice: {ids[counts > 1][:10]}")
         losses = self.replay.losses()
-        self.losses, missing = losses, Missing(losses)
+        self.losses, missing = losses, Missing(losses, self.silent)
         added = 0
         for job in self.all_jobs:
             if job.kind != "player" or not job.journal.exists():
@@ -273,8 +289,8 @@ class Soak:
 class Missing:
     """Rows that were added for sure and are not there, by the loss that explains them."""
 
-    def __init__(self, losses: list[Loss]) -> None:
-        self.losses = losses
+    def __init__(self, losses: list[Loss], silent: list[tuple[float, float]]) -> None:
+        self.losses, self.silent = losses, silent
         self.of_loss = [0] * len(losses)
         self.late, self.latest = 0, 0.0  # added after the host was heard of last, by how much
         self._faults: list[str] = []
@@ -283,7 +299,7 @@ class Missing:
         """A row is missing, which was added between a moment and that of this record."""
         of_host = [(k, x.moment) for k, x in enumerate(self.losses) if x.host == added.host]
         for _, moment in of_host:
-            if since - HEARD < moment < added.moment:
+            if since - HEARD - self._silent(moment, since) < moment < added.moment:
                 self.late, self.latest = self.late + 1, max(self.latest, since - moment)
                 return
         for place, moment in of_host:
@@ -291,6 +307,12 @@ class Missing:
                 self.of_loss[place] += 1
                 return
         self._faults.append(f"row {row} of player {player} is missing: {added}")
+
+    def _silent(self, begin: float, end: float) -> float:
+        """Seconds between two moments without a ledger, which hears of hosts."""
+        return sum(
+            max(0.0, min(end, until) - max(begin, since - HEARD)) for since, until in self.silent
+        )
 
     def faults(self) -> list[str]:
         """Rows without a loss, and losses that were more than was reported."""

@@ -37,7 +37,7 @@ EPISODE = 10  # rows
 PLAYER = 32  # bits of an id for the number of a row; above them is the number of its player
 GAMMA, STEPS = 0.5, 3  # of n-step returns
 BATCH = 32
-STOP = "stop"  # file that ends all processes
+STOP = "stop"  # first word of the files that end players and learners
 RECORD = struct.Struct("<dqqq")
 
 
@@ -129,8 +129,8 @@ def check(batch: dict[str, Any], steps: int = 1) -> None:
         assert fits.all(), f"n-step returns of rows {ids[~fits][:5]}: {batch['rew'][~fits][:5]}"
 
 
-def _until_stopped(folder: Path) -> Iterator[None]:
-    while not (folder / STOP).exists():
+def _until_stopped(folder: Path, kind: str) -> Iterator[None]:
+    while not (folder / f"{STOP}-{kind}").exists():
         yield
 
 
@@ -151,7 +151,7 @@ def play(replay: ClusterReplay, number: int, rate: float, folder: Path) -> None:
 def _play(replay: ClusterReplay, number: int, rate: float, folder: Path, journal: Journal) -> None:
     rng = np.random.default_rng(number)
     actor: Any = None
-    for _ in _until_stopped(folder):
+    for _ in _until_stopped(folder, "player"):
         try:
             actor = replay.actor(timeout=30.0)
             break
@@ -165,7 +165,7 @@ def _play(replay: ClusterReplay, number: int, rate: float, folder: Path, journal
     begun = done = 0
     first, flush_at = number << PLAYER, 0
     with actor:
-        for _ in _until_stopped(folder):
+        for _ in _until_stopped(folder, "player"):
             n = int(rng.choice([1, 1, 1, 4, 16]))
             ids = np.arange(first + begun, first + begun + n)
             begun += n
@@ -198,7 +198,7 @@ def learn(replay: ClusterReplay, number: int, folder: Path) -> None:
         learner = replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=number, ahead=ahead)
         view = learner.view(NStep(STEPS, gamma=GAMMA, rew="rew", next="next_obs"))
         drawn = sent = 0
-        for _ in _until_stopped(folder):
+        for _ in _until_stopped(folder, "learner"):
             source: Any = view if drawn // BATCH // 20 % 2 else learner
             try:
                 batch = source.sample(BATCH)
