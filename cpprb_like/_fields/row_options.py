@@ -2,12 +2,12 @@
 
 One frozen object is compared, pickled, saved and passed on to other processes. A new option that
 rows depend on is one attribute of this class or of ``Schema``. Not here: the rules of single
-options (``schema``, ``derived``), and the memory of the rows (``schema.Layout``).
+options (``schema``, ``derived``), and the memory of the rows (``layout``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,7 +17,6 @@ from numpy.typing import DTypeLike
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.derived import NStepReturns, check_nstep, derive, read_nstep
 from cpprb_like._fields.schema import (
-    Layout,
     Schema,
     read_env_dict,
     read_n_envs,
@@ -69,10 +68,6 @@ class RowOptions:
         """These options with another size."""
         rows = read_size(size)
         return replace(self, size=rows, n_envs=read_n_envs(self.n_envs, rows))
-
-    def layout(self, nbytes_for: Callable[[int], int] = lambda _: 0) -> Layout:
-        """The memory of these rows; a sampler allocates ``nbytes_for(capacity)`` bytes besides."""
-        return Layout.of(self, nbytes_for(self.capacity))
 
     def check(self) -> None:
         """Raise ``ValueError`` or ``TypeError`` if options of a pickle or a file are not sound."""

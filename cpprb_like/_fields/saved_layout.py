@@ -1,6 +1,6 @@
 """``SavedLayout``: fields and options of the rows in files.
 
-Not here: their JSON (``json_codec``), and the memory of a buffer (``schema.Layout``).
+Not here: their JSON (``json_codec``), and the memory of a buffer (``layout``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from cpprb_like._fields.json_codec import number
+from cpprb_like._fields.layout import OfOptions
 from cpprb_like._fields.row_options import RowOptions
-from cpprb_like._fields.schema import OfOptions, Schema
+from cpprb_like._fields.schema import Schema
 from cpprb_like._machine.byte_order import native
 
 __all__ = ["SavedLayout", "differences", "is_foreign"]

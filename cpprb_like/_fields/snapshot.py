@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_WRITTEN, Ring
-from cpprb_like._fields.schema import Layout
+from cpprb_like._fields.layout import Layout
 from cpprb_like._rows.chained import load as load_chain
 from cpprb_like._rows.column import load_objects
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_WRITTEN
-from cpprb_like._fields.schema import Layout
+from cpprb_like._fields.layout import Layout
 from cpprb_like._machine import machine_memory
 
 __all__ = ["allocate", "allocate_floats", "open_arena"]

@@ -39,7 +39,7 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._fields.schema import Layout
+from cpprb_like._fields.layout import Layout
 from cpprb_like._files.arenas import allocate
 from cpprb_like._files.flushes import Flushed, pack, unpack
 from cpprb_like._files.recovery import Aside, end_before, hide, recover

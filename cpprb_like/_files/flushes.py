@@ -25,7 +25,7 @@ from cpprb_like._core import (
     WORD_RESERVED,
     WORD_WRITTEN,
 )
-from cpprb_like._fields.schema import Layout
+from cpprb_like._fields.layout import Layout
 from cpprb_like._files.recovery import Aside, derive, end_before, hide
 from cpprb_like._machine.crc32 import crc32
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from cpprb_like._core import N_STATE_WORDS, WORD_CLEARS, WORD_EPISODES, WORD_WRITTEN
-from cpprb_like._fields.schema import IDENTITY, IDENTITY_NBYTES
+from cpprb_like._fields.layout import IDENTITY, IDENTITY_NBYTES
 
 __all__ = ["counts_of"]
 

@@ -25,7 +25,7 @@ from cpprb_like._core import (
     WORD_RESERVED,
     WORD_WRITTEN,
 )
-from cpprb_like._fields.schema import Layout
+from cpprb_like._fields.layout import Layout
 
 __all__ = ["MOST", "Aside", "derive", "end_before", "hide", "open_steps", "recover"]
 

@@ -18,6 +18,7 @@ __all__ = ["EDIT_PATIENCE", "LOOK_PATIENCE", "PATIENCE", "PAUSE", "sleep", "wait
 Found = TypeVar("Found")
 
 PATIENCE = 10.0  # seconds to wait for a publisher, or for rows that are not overwritten
+HOST_PATIENCE = 60.0  # seconds to wait for a host of a cluster, which may be started again
 EDIT_PATIENCE = 1.0  # seconds to wait for an edit, which takes 20 ms a million rows
 LOOK_PATIENCE = 0.015  # seconds to wait for a lock that another process only tests
 PAUSE = 0.01  # seconds between tests that cost more than a few microseconds

@@ -29,7 +29,7 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._fields.schema import Layout
+from cpprb_like._fields.layout import Layout
 from cpprb_like._files.recovery import MOST, open_steps
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf
 from cpprb_like.samplers._base import Sampler

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cpprb_like._arguments.arrays import Batch
     from cpprb_like._core import Ring
     from cpprb_like._fields.derived import NStepReturns
-    from cpprb_like._fields.schema import Layout
+    from cpprb_like._fields.layout import Layout
     from cpprb_like.checkpoint._cpprb_files import File
 
 __all__ = ["CpprbNames"]

@@ -24,8 +24,9 @@ from cpprb_like._arguments.checks import warn
 from cpprb_like._arguments.foreign_arrays import read_argument, read_array
 from cpprb_like._core import Beside, Ring, rebuild
 from cpprb_like._fields.derived import NStepReturns
+from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
-from cpprb_like._fields.schema import Layout, Schema, read_columns, read_n_envs
+from cpprb_like._fields.schema import Schema, read_columns, read_n_envs
 from cpprb_like._files import arenas
 from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._machine.generators import Seed, generator
@@ -265,7 +266,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         mmap_mode: file_maps.FileMode = "x",
     ) -> None:
         """Open new rows with these options, which were checked, or the rows of a file."""
-        layout = options.layout(sampler.nbytes_for)
+        layout = Layout.of(options, sampler.nbytes_for(options.capacity))
         files, opens = None, mmap_mode in ("r", "r+")
         if mmap_prefix is not None:
             files = self._files_of(layout, mmap_prefix, mmap_mode)
@@ -299,7 +300,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             return
         options, sampler = self._layout.options, self.sampler
         options = replace(options, n_envs=read_n_envs(n_envs, options.size))
-        layout = options.layout(sampler.nbytes_for)
+        layout = Layout.of(options, sampler.nbytes_for(options.capacity))
         arena = arenas.open_arena(layout)
         ring = self._make_ring(layout, arena)
         sampler._leave()
@@ -1054,7 +1055,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         sampler = attributes["sampler"]
         if not isinstance(sampler, Sampler):
             raise ValueError(f"sampler: expected one, got {type(sampler).__name__}")
-        layout = options.layout(sampler.nbytes_for)
+        layout = Layout.of(options, sampler.nbytes_for(options.capacity))
         files = None
         if target.mmap_prefix is not None:
             if target.mmap_mode not in ("x", "w"):

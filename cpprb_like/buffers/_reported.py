@@ -1,7 +1,7 @@
 """``Reported``: the methods ``describe`` and ``report`` of everything that has rows.
 
-The room ``report`` does the work. These calls import it. What it reads of a buffer is a
-``RowsToReport``: rows as they were added, in the order of writing.
+The room ``report`` does the work. These calls import it. What it reads of a buffer is
+``RowsToReport``.
 """
 
 from __future__ import annotations
@@ -10,93 +10,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from cpprb_like._arguments.arrays import Batch
-from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED
-
 if TYPE_CHECKING:
     from cpprb_like.report import Description
 
-__all__ = ["Reported", "RowsToReport"]
+__all__ = ["Reported"]
 
 Ranges = Mapping[str, tuple[float, float]]
-
-
-class RowsToReport:
-    """The rows of a buffer, to which no thread writes meanwhile.
-
-    Attributes
-    ----------
-    buffer : ReplayBuffer
-        The holder of the rows.
-    slots : ndarray of intp
-        The slot of each row, oldest first; also of absent rows.
-    n_envs : int
-        A row and the row after it in its stream are so many places apart.
-    present, ends, terminated : ndarray of bool
-        Whether a row holds a step, ends an episode, ends it by termination.
-    """
-
-    def __init__(self, buffer: Any) -> None:
-        self.buffer, ring = buffer, buffer.ring
-        self.n_envs: int = ring.n_envs
-        self.slots = (np.arange(ring.first, ring.written) % ring.capacity).astype(np.intp)
-        flags = ring.flags_at(self.slots)
-        self.present = flags & FLAG_ABSENT == 0
-        self.ends = self.present & (flags & FLAG_END != 0)
-        self.terminated = self.present & (flags & FLAG_TERMINATED == FLAG_TERMINATED)
-
-    def __len__(self) -> int:
-        return len(self.slots)
-
-    def structure(self) -> dict[str, Any]:
-        """Fields, bytes and options: see ``checkpoint.structure``."""
-        from cpprb_like.checkpoint._describe import structure  # noqa: PLC0415 (on demand)
-
-        buffer = self.buffer
-        return structure(buffer._layout, buffer.ring.written, type(buffer.sampler).__name__)
-
-    def read(self, rows: slice, names: tuple[str, ...]) -> Batch:
-        """Some fields of some rows, each as it was added."""
-        from cpprb_like.views._rows import read_fields  # noqa: PLC0415 (on demand)
-
-        return read_fields(self.buffer.ring, self.slots[rows], names)
-
-    def not_drawn(self, view: Any = None) -> dict[str, int]:
-        """Rows that are never drawn, by the reason: each row for the first one that holds."""
-        ring = self.buffer.ring
-        drawable = np.zeros(ring.capacity, np.bool_)
-        drawable[ring.present_slots()] = True
-        needed = self.present & ~drawable[self.slots]
-        newest = np.arange(len(self)) >= len(self) - ring.lookahead * ring.n_envs
-        slots = self.slots[self.present & ~needed]
-        weights = self.buffer.sampler.row_weights(slots)
-        if weights is not None:
-            slots = slots[weights > 0]
-        zero = len(self) - int((~self.present).sum()) - int(needed.sum()) - len(slots)
-        outside = 0
-        if view is not None and view._now.starts is not None and len(slots):
-            outside = len(slots) - int((view._now.starts.tell(slots) == 1).sum())
-        found = {
-            "no step, or of a deleted episode": int((~self.present).sum()),
-            "waiting for the rest of an n-step return": int((needed & newest).sum()),
-            "needed by the rows after": int((needed & ~newest).sum()),
-            "priority 0": zero,
-            "no start for the layers of the view": outside,
-        }
-        return {reason: n for reason, n in found.items() if n}
-
-    def draws(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How often each row is among these handles or slots of drawn rows."""
-        from cpprb_like._rows.row_handles import find_rows  # noqa: PLC0415 (on demand)
-
-        ring = self.buffer.ring
-        slots, _ = find_rows(ring, indexes)
-        times = np.bincount(slots[slots >= 0], minlength=ring.capacity)
-        found: NDArray[np.int64] = times[self.slots].astype(np.int64)
-        return found
 
 
 class Reported:

@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cpprb_like._core import FLAG_ABSENT
-from cpprb_like._fields.schema import Layout, Schema
+from cpprb_like._fields.layout import Layout
+from cpprb_like._fields.schema import Schema
 from cpprb_like.checkpoint import _classes, _manifest
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._nodes import Node, nodes
 from cpprb_like.checkpoint._open_state import OpenState, reading
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.checkpoint._ring_reader import RingReader
-from cpprb_like.checkpoint._values import Node, nodes
 from cpprb_like.samplers._uniform import Uniform
 
 __all__ = [
@@ -113,7 +114,7 @@ def _buffer(opened: OpenState, node: Node, reward: str | None, look: Look | None
     schema, nstep = options.schema, options.nstep
     reward = reward_of({field.name: (field.dtype, field.shape) for field in schema.fields}, reward)
     found = structure(
-        options.layout(), saved.written, Node("", node.attribute("sampler")).cls or ""
+        Layout.of(options), saved.written, Node("", node.attribute("sampler")).cls or ""
     )
     rewards = () if nstep is None else (*nstep.rewards, *nstep.last_step_fields)
     needed = None

@@ -21,10 +21,11 @@ from cpprb_like._fields.saved_layout import differences
 from cpprb_like.checkpoint import _manifest
 from cpprb_like.checkpoint._arrays import read_array
 from cpprb_like.checkpoint._disk import Disk, OpenFiles
+from cpprb_like.checkpoint._nodes import Node
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.checkpoint._ring_reader import RingReader, read_objects
 from cpprb_like.checkpoint._state import State
-from cpprb_like.checkpoint._values import Decoder, Node
+from cpprb_like.checkpoint._values import Decoder
 from cpprb_like.errors import DamagedError
 
 __all__ = ["OpenState", "decoded", "reading", "retried"]

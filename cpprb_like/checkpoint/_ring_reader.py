@@ -31,8 +31,8 @@ from cpprb_like._core import (
     Ring,
 )
 from cpprb_like._fields.json_codec import MOST
+from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.saved_layout import SavedLayout, is_foreign
-from cpprb_like._fields.schema import Layout
 from cpprb_like._files.recovery import derive, end_before
 from cpprb_like._rows.chained import FrameStack
 from cpprb_like._rows.chained import load as load_chain

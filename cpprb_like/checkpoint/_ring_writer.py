@@ -23,6 +23,7 @@ from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint import _arrays, _manifest, _segments
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._nodes import Node
 from cpprb_like.checkpoint._options import Codec, Encode
 from cpprb_like.checkpoint._savable import RowsToSave
 from cpprb_like.checkpoint._segments import Part
@@ -37,7 +38,6 @@ from cpprb_like.checkpoint._state import (
     files_of,
 )
 from cpprb_like.checkpoint._state import Ring as SavedRing
-from cpprb_like.checkpoint._values import Node
 from cpprb_like.errors import DamagedError
 
 __all__ = ["Files", "PreviousState", "RingWriter", "refuse_objects", "write_objects"]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Ring, track
-from cpprb_like._fields.schema import Layout
+from cpprb_like._fields.layout import Layout
 from cpprb_like._rows.edits import Tracker
 
 if TYPE_CHECKING:
+    from cpprb_like.checkpoint._nodes import Node
     from cpprb_like.checkpoint._options import Target
     from cpprb_like.checkpoint._ring_reader import RingReader
     from cpprb_like.checkpoint._state import State
-    from cpprb_like.checkpoint._values import Node
 
 __all__ = ["EditsSinceSave", "HoldsObjects", "HoldsRows", "RowsToSave", "Savable"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Ring
-from cpprb_like._fields.schema import Layout
+from cpprb_like._fields.layout import Layout
 from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 from cpprb_like.checkpoint._state import Ring as SavedRing

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,12 +22,13 @@ from cpprb_like._fields.json_codec import dtype_from_json, dtype_to_json
 from cpprb_like._machine.generators import read_seed
 from cpprb_like._machine.prefetch_state import state_before, state_of_generator
 from cpprb_like.checkpoint import _classes
+from cpprb_like.checkpoint._nodes import OF_CALLER, join
 from cpprb_like.checkpoint._savable import HoldsObjects, HoldsRows, Savable
 from cpprb_like.errors import DamagedError
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
-__all__ = ["Decoder", "Encoder", "Node", "Source", "give_state", "join", "nodes", "state_of"]
+__all__ = ["Decoder", "Encoder", "Source", "give_state", "state_of"]
 
 INLINE_NBYTES = 1024
 SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
@@ -38,7 +39,6 @@ BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 # Any subclass of these can be saved; the caller of ``load`` passes the class.
 OWN = (HoldsRows, HoldsObjects, Sampler, Layer)
-OF_CALLER = "caller's "
 
 
 class Objects(NamedTuple):
@@ -418,70 +418,3 @@ PLAIN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "dtype": lambda saved: dtype_from_json(saved["descr"]),
     "type": lambda saved: SCALARS.get(saved["name"]) or dtype_from_json(saved["name"]).type,
 }
-
-
-def join(path: str, name: str) -> str:
-    """The path of an attribute or entry, without a leading ``_`` of its name."""
-    name = name.lstrip("_") or name
-    return f"{path}.{name}" if path else name
-
-
-# ---------------------------------------------------------------------- JSON that is not decoded
-
-
-class Node(NamedTuple):
-    """A tagged value in the JSON of an object."""
-
-    path: str
-    saved: Any
-
-    @property
-    def kind(self) -> str:
-        """The tag: ``rows``, ``object``, ``external`` or another."""
-        return str(self.saved.get("$"))
-
-    @property
-    def cls(self) -> str:
-        """The name of the class; the tag of a value without one."""
-        return str(self.saved.get("class", self.kind)).removeprefix(OF_CALLER)
-
-    @property
-    def is_callers(self) -> bool:
-        """Whether the class is one of the caller's."""
-        return str(self.saved.get("class")).startswith(OF_CALLER)
-
-    @property
-    def what(self) -> str:
-        """Path and type of an external value."""
-        return f"{self.saved['path']} ({self.saved['type']})"
-
-    @property
-    def ring(self) -> int:
-        """The number of the ring of a holder of rows."""
-        return int(self.saved["ring"])
-
-    def attribute(self, name: str) -> Any:
-        """The JSON of an attribute of an object; None for an unknown attribute."""
-        return self.saved["state"].get(name)
-
-    def without(self, name: str) -> Any:
-        """The JSON without an attribute."""
-        state = {key: value for key, value in self.saved["state"].items() if key != name}
-        return self.saved | {"state": state}
-
-
-def nodes(root: Any) -> Iterator[Node]:
-    """The tagged values in the JSON of an object, in order."""
-    waiting = [("", root)]
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, list):
-            waiting += [(join(path, str(k)), entry) for k, entry in enumerate(value)][::-1]
-        elif isinstance(value, dict) and "$" not in value:
-            waiting += [(join(path, key), entry) for key, entry in value.items()][::-1]
-        elif isinstance(value, dict):
-            yield Node(path, value)
-            if value["$"] == "dict":
-                waiting += [(path, entry) for _, entry in value["pairs"]][::-1]
-            else:
-                waiting.append((path, value.get("state", value.get("values"))))

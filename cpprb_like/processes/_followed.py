@@ -90,7 +90,7 @@ class FollowedShards:
         self.rng = rng
         self.options = options
         self.readers: list[Reader | None] = [None] * len(paths)
-        self.group = Followers(len(paths), layout, options.layout().capacity)
+        self.group = Followers(len(paths), layout, options.capacity)
         self.gate: Gate | None = None
         self.weights: WeightsTogether | None = None
         self._first = FirstPriorities(folder, len(paths), options.size)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.generators import Seed, generator
@@ -134,7 +135,7 @@ class Learner(Closing, ModelledSource):
         self._model = model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
         self._nstep = model._nstep
         self.schema = model.schema
-        nbytes = options.layout(sampler.nbytes_for).total_nbytes
+        nbytes = Layout.of(options, sampler.nbytes_for(options.capacity)).total_nbytes
         self._sizes = {"capacity": options.size * len(shards), "bytes": nbytes * len(shards)}
         words = Words(folder.path, len(shards))
         self._counts = words.learners[number].data

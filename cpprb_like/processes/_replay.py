@@ -21,6 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_ABSENT_ROWS, WORD_EPISODES, WORD_WRITTEN
 from cpprb_like._fields.json_codec import from_json, to_json
+from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.generators import Seed
@@ -217,7 +218,7 @@ class SharedReplay(Closing, Reported):
             limiter._check_capacity(options.size * self.writers)
         self._options = options
         self._folder = Folder.make(name)
-        nbytes = options.layout().nbytes * self.writers
+        nbytes = Layout.of(options).nbytes * self.writers
         try:
             with room_for(nbytes, self._folder.path, "the replay"):
                 self._fill(nbytes if reserve else 0)
@@ -680,7 +681,7 @@ class SharedReplay(Closing, Reported):
         found: dict[str, float] = {
             "rows": rows,
             "capacity": self.capacity,
-            "bytes": self._options.layout().total_nbytes * self.writers,
+            "bytes": Layout.of(self._options).total_nbytes * self.writers,
             "adds": adds,
             "episodes": episodes,
             **stats_of(list(self._words.draws)),

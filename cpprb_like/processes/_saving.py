@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
 from cpprb_like._fields import json_codec
+from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
-from cpprb_like._fields.schema import Layout
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed

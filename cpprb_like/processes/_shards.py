@@ -25,8 +25,8 @@ from cpprb_like._core import (
     Beside,
     tell_followers,
 )
+from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
-from cpprb_like._fields.schema import Layout
 from cpprb_like._files import file_maps
 from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
 from cpprb_like._machine.forks import OneProcess
@@ -297,14 +297,14 @@ class Actor(Closing, ReplayBuffer):
 
 def is_being_edited(shard: Path, options: RowOptions) -> bool:
     """Whether rows of a shard are being edited, or the writer was killed during an edit."""
-    files = FollowedFiles(options.layout(), shard / ROWS, "r+")
+    files = FollowedFiles(Layout.of(options), shard / ROWS, "r+")
     edits = files.layout.state(files.arena)[WORD_EDITS] | files.changes[0]
     return bool(edits & 1)
 
 
 def header(shard: Path, options: RowOptions) -> NDArray[np.int64]:
     """The header of a shard that exists, in its memory."""
-    files = FollowedFiles(options.layout(), shard / ROWS, "r+")
+    files = FollowedFiles(Layout.of(options), shard / ROWS, "r+")
     return files.layout.state(files.arena)
 
 
@@ -334,7 +334,7 @@ class Reader(ReplayBuffer):
     """
 
     def __init__(self, folder: Path, sampler: Sampler, rng: Any, options: RowOptions) -> None:
-        layout = options.layout(sampler.nbytes_for)
+        layout = Layout.of(options, sampler.nbytes_for(options.capacity))
         files = FollowedFiles(layout, folder / ROWS, "r+")
         ring = self._make_ring(
             layout,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from numpy.typing import ArrayLike
 
-from cpprb_like._machine.waiting import PAUSE
+from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE
 from cpprb_like.processes._parameters import read_parameters
 from cpprb_like.ray._calls import call
 from cpprb_like.ray._places import HostReplay
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterParameters"]
 
-PATIENCE = 60.0  # seconds that an answer of a host may take
 ALONE = "the array of the cluster"  # name of parameters that are one array and no dict
 VERSION = "the version of the cluster"  # name of their version among the parameters of a host
 
@@ -45,9 +44,9 @@ class ClusterParameters:
         arrays = read_parameters(given)
         ledger = self._cluster._ledger
         reference = ray.put(arrays)
-        version: int = call(ledger, "publish", [reference], timeout=PATIENCE)
+        version: int = call(ledger, "publish", [reference], timeout=HOST_PATIENCE)
         asked = [host.begin("publish", version, reference) for host in self._cluster.hosts]
-        ray.wait(asked, num_returns=len(asked), timeout=PATIENCE)
+        ray.wait(asked, num_returns=len(asked), timeout=HOST_PATIENCE)
         return version
 
     def latest(self, after: int = 0) -> tuple[int, Any] | None:
@@ -57,12 +56,12 @@ class ClusterParameters:
             return split(self._own.parameters.latest(), after)
         for host in self._cluster.hosts:
             with contextlib.suppress(TimeoutError):
-                found: tuple[int, Any] | None = host.call("parameters", after, timeout=PATIENCE)
+                found: Any = host.call("parameters", after, timeout=HOST_PATIENCE)
                 if found is None:
                     return None
                 version, values = found  # those of Ray are read-only
                 return version, _copies(values)
-        raise TimeoutError(f"parameters: no host answered within {PATIENCE:g} s")
+        raise TimeoutError(f"parameters: no host answered within {HOST_PATIENCE:g} s")
 
     def wait(self, after: int = 0, timeout: float | None = 60.0) -> tuple[int, Any]:
         """As ``latest``, as soon as there is a newer version: see ``Parameters.wait``."""
@@ -78,7 +77,7 @@ class ClusterParameters:
     def _look_for_own(self) -> None:
         """Find the host of this node, if there is one."""
         if self._own is None:
-            for about in self._cluster._abouts(PATIENCE).values():
+            for about in self._cluster._abouts(HOST_PATIENCE).values():
                 if about.node == self._cluster._node():
                     with contextlib.suppress(FileNotFoundError):
                         self._own = self._cluster._opened(about)

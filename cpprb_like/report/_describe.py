@@ -15,7 +15,7 @@ import numpy as np
 
 from cpprb_like import checkpoint
 from cpprb_like._arguments.checks import as_path
-from cpprb_like.buffers._reported import RowsToReport
+from cpprb_like.buffers._rows_to_report import RowsToReport
 from cpprb_like.report import text
 from cpprb_like.report._charts import Picture, frames_of
 from cpprb_like.report._facts import Facts, nbytes_read, read_facts

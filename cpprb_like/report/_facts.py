@@ -20,7 +20,7 @@ from cpprb_like.checkpoint import reward_of
 __all__ = ["Facts", "FieldFacts", "Rows"]
 
 Array = NDArray[Any]
-Rows = Any  # ``buffers._reported.RowsToReport``
+Rows = Any  # ``buffers._rows_to_report.RowsToReport``
 BUDGET = 256 << 20  # bytes that are read of a field
 PIECES = 8  # runs of rows that are read of a larger field
 CHUNK = 4 << 20

@@ -18,7 +18,7 @@ from scale import LONG
 from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import _segments
 
-KILLS = 200 if LONG else 12
+KILLS = 1000 if LONG else 12
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._fields.json_codec import from_json, to_json
+from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Stack
 from cpprb_like.errors import DamagedError
@@ -41,7 +42,7 @@ def test_json_gives_the_same_options(options: dict[str, Any]) -> None:
     back = from_json(RowOptions, json.loads(json.dumps(to_json(rows))))
     back.check()
     assert back == rows
-    assert back.layout() == rows.layout()
+    assert Layout.of(back) == Layout.of(rows)
 
 
 @every_option

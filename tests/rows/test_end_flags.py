@@ -10,7 +10,7 @@ from strategies import Array
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TRUNCATED, WORD_ABSENT_ROWS
-from cpprb_like._fields.schema import Layout
+from cpprb_like._fields.layout import Layout
 from cpprb_like.buffers import _checking
 
 DTYPES = ["?", "u1", "i2", "i8", "f2", "f4", "f8", ">f4", ">i8", ">f8"]
