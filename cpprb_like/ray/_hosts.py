@@ -120,6 +120,10 @@ class About:
     memories: tuple[Incarnation, ...]
     moment: float
 
+    def is_before(self, other: About) -> bool:
+        """Whether the memory of another report of the host came after this one's."""
+        return self.identity in [one.identity for one in other.memories[:-1]]
+
     def after(self, identity: str) -> Incarnation:
         """The memory that followed another; this one, if it is not known which did."""
         following = zip(self.memories, self.memories[1:], strict=False)

@@ -137,6 +137,8 @@ class Ledger:
         """A host is there, for the first time or again."""
         known = self._hosts.get(about.number)
         found = Shards(about, about.moment, credit=list(about.written))
+        if known is not None and about.is_before(known.about):
+            return  # a late call of a process that has died
         if known is not None:
             self._note_loss(known, found)
             found.since = known.since
@@ -150,7 +152,8 @@ class Ledger:
         """
         before, now = known.about, found.about
         noted = self._counts.lost.get(before.identity)
-        if before.identity == now.identity or (noted and noted[0].moment >= before.moment):
+        is_noted = noted is not None and noted[0].moment >= before.moment
+        if before.identity == now.identity or now.is_before(before) or is_noted:
             return
         after = now.after(before.identity)
         rows = max(0, sum(before.written) - after.begun)
@@ -177,7 +180,8 @@ class Ledger:
         if known is None or known.about.identity != about.identity:
             self.started(about)
             known = self._hosts[about.number]
-        known.about, known.rows, known.waits = about, rows, waits
+        if known.about.identity == about.identity:
+            known.about, known.rows, known.waits = about, rows, waits
         if self._limiter is not None:
             self._grant(known, wanted)
         return known.credit, Copy(self._name, time.time(), self._counts, self._hosts)
@@ -187,7 +191,7 @@ class Ledger:
         self._before, self._copied = copy.counts, copy.moment
         for number, known in copy.hosts.items():
             found = self._hosts.setdefault(number, known)
-            if known.about.moment > found.about.moment:
+            if found.about.is_before(known.about) or known.about.moment > found.about.moment:
                 known, found = found, known
                 self._hosts[number] = found
             self._note_loss(known, found)

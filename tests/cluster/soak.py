@@ -430,9 +430,9 @@ def main() -> None:
             soak.run()
             soak.stop()
             lines = soak.report(memory)
-    print(*lines, f"{time.monotonic() - began:.0f} s in all", sep="\n")
+    print(*lines, f"{time.monotonic() - began:.0f} s in all", *soak.losses, sep="\n")
     if soak.faults:
-        print(*soak.events, *soak.losses, sep="\n")
+        print(*soak.events, sep="\n")
         sys.exit("\n".join([f"{len(soak.faults)} faults:", *soak.faults[:20]]))
 
 

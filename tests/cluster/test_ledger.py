@@ -71,3 +71,13 @@ def test_a_loss_counts_the_rows_of_the_newest_report() -> None:
     assert second.losses() == [Loss(0, 6, 13.0, 103.0)]
     report(second, about(1, 0, 105.0, Incarnation("other", 0, 0.0)), later)
     assert second.losses() == [Loss(0, 6, 13.0, 103.0)]
+
+
+def test_a_late_report_of_a_memory_that_is_gone_is_no_loss_of_the_next_one() -> None:
+    """It was on its way when its node died."""
+    ledger = Ledger(None)
+    report(ledger, about(0, 10, 100.0, A))
+    report(ledger, about(0, 7, 102.0, A, B))
+    report(ledger, about(0, 11, 100.1, A))
+    assert ledger.losses() == [Loss(0, 4, 10.0, 100.0)]
+    assert (ledger.inserts, ledger.hosts()[0].identity) == (11, "b")
