@@ -55,6 +55,9 @@ START = 120.0  # seconds in which the hosts have to come
 LEFT = 1.0  # seconds in which the processes of killed hosts end
 CLOSE = 30.0  # seconds in which they free their memory, before they are killed
 LOOK = 0.01  # seconds between two questions for credit
+# What actors reserve by default: one byte. For those that reserve nothing Ray asks any node where to
+# place them, and one that is new takes them itself. Then one death ends the ledger and a host.
+LITTLE: dict[str, Any] = {"num_cpus": 0, "memory": 1}
 
 
 class ClusterReplay(Closing):
@@ -152,7 +155,7 @@ class ClusterReplay(Closing):
             None if checkpoints is None else str(Path(checkpoints).resolve()),
             float(checkpoint_seconds),
         )
-        self._begin(plan, nodes, dict(resources or {"num_cpus": 0}))
+        self._begin(plan, nodes, dict(resources or LITTLE))
 
     def _begin(
         self,
@@ -168,9 +171,7 @@ class ClusterReplay(Closing):
         node = str(ray.get_runtime_context().get_node_id())
         here = NodeAffinitySchedulingStrategy(node, soft=True)
         named = {"name": plan.ledger, "namespace": NAMESPACE}
-        ledger = ray.remote(Ledger).options(
-            **restarts, **named, num_cpus=0, scheduling_strategy=here
-        )
+        ledger = ray.remote(Ledger).options(**restarts, **named, **LITTLE, scheduling_strategy=here)
         self._ledger = ledger.remote(plan.limiter)
         plans = []
         for number in range(len(nodes)):
@@ -433,7 +434,7 @@ class ClusterReplay(Closing):
             None if checkpoints is None else str(Path(checkpoints).resolve()),
             float(checkpoint_seconds),
         )
-        given = dict(resources or {"num_cpus": 0})
+        given = dict(resources or LITTLE)
         begin = {name: (str(base / manifest["states"] / name), states[name]) for name in states}
         self._begin(plan, nodes, given, begin)
         return self

@@ -110,6 +110,8 @@ class Group:
         The probability with which each part was drawn, by its number.
     parts : list of Part
         The hosts.
+    masses : list of Mass
+        What each weighed when it was drawn how many items it has.
     answers : list
         Of each part its ``Reply``, or the reference of the call; None if nothing was asked of it.
     """
@@ -119,6 +121,7 @@ class Group:
     owners: NDArray[np.intp] = field(init=False)
     chances: NDArray[np.float64] = field(init=False)
     parts: list[Part] = field(init=False)
+    masses: list[Mass] = field(init=False)
     answers: list[Any] = field(init=False)
     taken: NDArray[np.intp] = field(init=False)  # items of each part that were given so far
     next: int = 0  # the batch that is given next
@@ -413,7 +416,7 @@ class ClusterLearner(Closing, ModelledSource):
     ) -> None:
         """Draw the host of each item by its mass, and request the items of each host."""
         group.parts = self._parts_with_mass(view, until)
-        masses = [part.masses[view] for part in group.parts]
+        group.masses = masses = [part.masses[view] for part in group.parts]
         totals = np.array([mass.total for mass in masses])
         group.chances = totals / totals.sum()
         group.owners = np.zeros(shape, np.intp)
@@ -530,8 +533,7 @@ class ClusterLearner(Closing, ModelledSource):
                 scale = group.chances[place] / answer.mass.total
                 chances[places] = answer.masses[items] * scale
             for place, answer in enumerate(group.answers):
-                mass = group.parts[place].masses if answer is None else None
-                one = answer.mass if answer is not None else next(iter((mass or {}).values()))
+                one = group.masses[place] if answer is None else answer.mass
                 least = min(least, group.chances[place] * one.least / max(one.total, 1e-300))
             batch["probabilities"], batch["least"] = chances, np.array(least)
         for place, _, _, _, count in taken:
