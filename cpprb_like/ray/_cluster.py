@@ -26,7 +26,7 @@ from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.file_systems import replacing
 from cpprb_like._machine.generators import Seed
-from cpprb_like._machine.waiting import wait_until
+from cpprb_like._machine.waiting import PAUSE, wait_until
 from cpprb_like.errors import DamagedError, RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Member
@@ -56,7 +56,7 @@ LEFT = 1.0  # seconds in which the processes of killed hosts end
 CLOSE = 30.0  # seconds in which they free their memory, before they are killed
 LOOK = 0.01  # seconds between two questions for credit
 # What actors reserve by default: one byte. For those that reserve nothing Ray asks any node where to
-# place them, and one that is new takes them itself. Then one death ends the ledger and a host.
+# place them, and a new node takes them itself. Then one death ends the ledger and a host.
 LITTLE: dict[str, Any] = {"num_cpus": 0, "memory": 1}
 
 
@@ -216,11 +216,18 @@ class ClusterReplay(Closing):
 
         On other nodes it is a ``ClusterActor``, which sends blocks of steps to the host that has
         written least. ``host`` is the number of a host to add to in any case. Raises
-        ``BlockingIOError`` if all writers are taken.
+        ``BlockingIOError`` if all writers are taken, ``TimeoutError`` if no host answers.
         """
-        abouts = self._abouts(timeout)
-        if host is not None:
-            abouts = {number: one for number, one in abouts.items() if number == host}
+        if host is not None and not 0 <= as_int("host", host, 0) < len(self.hosts):
+            raise ValueError(f"host: expected a number below {len(self.hosts)}, got {host}")
+        until = time.monotonic() + timeout
+        while True:
+            abouts = self._abouts(max(0.0, until - time.monotonic()))
+            if host is not None:
+                abouts = {number: one for number, one in abouts.items() if number == host}
+            if abouts or time.monotonic() > until:
+                break
+            time.sleep(PAUSE)  # their processes are started again
         own = [about for about in abouts.values() if about.node == self._node()]
         for number, about in enumerate(own, 1):
             is_last = number == len(own)

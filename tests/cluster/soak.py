@@ -40,7 +40,7 @@ from soak_rows import FIELDS, PLAYER, STOP, Record, check, learn, play, records
 from cpprb_like.errors import NotEnoughDataError, RateLimitTimeoutError
 from cpprb_like.limiters import SampleToInsertRatio
 from cpprb_like.ray import ClusterReplay, Loss
-from cpprb_like.ray._calls import call
+from cpprb_like.ray._calls import answer_of, call
 from cpprb_like.samplers import Prioritized
 
 KINDS = {"host": 0.33, "player": 0.28, "learner": 0.19, "node": 0.15, "ledger": 0.05}
@@ -390,7 +390,8 @@ class Audit:
 
     def _compare(self, host: Any, owner: int) -> None:
         try:
-            reply = ray.get(host.begin("draw", self.learner.name, "", 128, {"indexes": True}, 1.0))
+            asked = host.begin("draw", self.learner.name, "", 128, {"indexes": True}, 1.0)
+            reply = answer_of(asked, 60.0)
             now = self._process(host)
         except Exception:
             return  # it was killed just now
