@@ -15,6 +15,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 import uuid
 from collections import deque
@@ -47,7 +48,7 @@ def nodes(count: int) -> Iterator[Any]:
     """Ray's processes of so many nodes; their names, this process's first."""
     ray = importlib.import_module("ray")
     cluster_utils = importlib.import_module("ray.cluster_utils")
-    Path("/tmp/ray").mkdir(exist_ok=True)
+    Path(tempfile.gettempdir(), "ray").mkdir(exist_ok=True)  # Ray notes there which is the newest
     room = {"object_store_memory": 1 << 30, "num_cpus": 2}
     cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={**IPS, **room})
     for _ in range(count - 1):

@@ -55,8 +55,8 @@ START = 120.0  # seconds in which the hosts have to come
 LEFT = 1.0  # seconds in which the processes of killed hosts end
 CLOSE = 30.0  # seconds in which they free their memory, before they are killed
 LOOK = 0.01  # seconds between two questions for credit
-# What actors reserve by default: one byte. For those that reserve nothing Ray asks any node where to
-# place them, and a new node takes them itself. Then one death ends the ledger and a host.
+# What actors reserve by default: one byte. If they reserve nothing, Ray asks any node where to put
+# them, and a new node takes them itself. Then one death ends the ledger and a host.
 LITTLE: dict[str, Any] = {"num_cpus": 0, "memory": 1}
 
 
@@ -218,8 +218,8 @@ class ClusterReplay(Closing):
         written least. ``host`` is the number of a host to add to in any case. Raises
         ``BlockingIOError`` if all writers are taken, ``TimeoutError`` if no host answers.
         """
-        if host is not None and not 0 <= as_int("host", host, 0) < len(self.hosts):
-            raise ValueError(f"host: expected a number below {len(self.hosts)}, got {host}")
+        if host is not None:
+            host = as_int("host", host, 0, len(self.hosts) - 1)
         until = time.monotonic() + timeout
         while True:
             abouts = self._abouts(max(0.0, until - time.monotonic()))
