@@ -126,10 +126,10 @@ test-datasets:
 	CPPRB_LIKE_REQUIRE=minari,tensorflow,tensorflow_datasets,gymnasium,h5py,pyarrow,lerobot,av,torch,torchvision,PIL,d4rl,embodied,gym HF_HUB_OFFLINE=1 $(DATASETS_BIN)/pytest \
 		tests/datasets/test_minari.py tests/datasets/test_rlds.py tests/datasets/test_lerobot.py \
 		tests/datasets/test_d4rl.py tests/datasets/test_dreamerv3.py $(ARGS)
-	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "ray[rllib]==2.60.0" "numpy<2.4"
+	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "ray[rllib]==2.60.0" "numpy<2.4" "matplotlib>=3.8" "tqdm>=4.66"
 	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium,pyarrow $(DATASETS_BIN)/pytest tests/datasets/test_ray.py $(ARGS)
 	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium $(DATASETS_BIN)/pytest tests/rllib $(ARGS)
-	CPPRB_LIKE_REQUIRE=ray $(DATASETS_BIN)/pytest tests/cluster $(ARGS)
+	CPPRB_LIKE_REQUIRE=ray,gymnasium,matplotlib,tqdm $(DATASETS_BIN)/pytest tests/cluster $(ARGS)
 	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 $(DATASETS_BIN)/pytest tests/project/test_docs.py -k "integrations.rllib or cluster"
 
 dev:

@@ -17,6 +17,8 @@ from cpprb_like._c.number_casts cimport (
 )
 from cpprb_like._c.typedefs cimport intp_t
 
+import sys
+
 import numpy as np
 
 cnp.import_array()
@@ -79,7 +81,8 @@ cdef class Column:
     def __cinit__(
         self, str name, cnp.dtype dtype, tuple shape, intp_t capacity, intp_t offset, intp_t stride
     ):
-        self.name = name
+        # ``add`` compares keywords by address first, so a name from a file costs more otherwise.
+        self.name = sys.intern(name)
         self.dtype = dtype
         self.shape = shape
         self.nbytes = dtype.itemsize

@@ -6,6 +6,7 @@ The original's copy by ``copy.deepcopy`` is the twin: it does not touch files.
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +261,11 @@ def test_a_level_of_a_wrong_type_is_named(tmp_path: Path) -> None:
     wrong: Any = "high"
     with pytest.raises(TypeError, match=r"^level: expected an integer"):
         ReplayBuffer(3, {"x": {}}).save(tmp_path, codec="zlib", level=wrong)
+
+
+def test_names_of_loaded_fields_are_those_of_keywords(tmp_path: Path) -> None:
+    """``add`` compares keywords by address; with equal but other strings it took a third longer."""
+    rb = ReplayBuffer(4, {"obs": {"shape": 2}, "rew": {}})
+    rb.save(tmp_path / "saved")
+    loaded = ReplayBuffer.load(tmp_path / "saved")
+    assert [column.name is sys.intern(column.name) for column in loaded.ring.columns] == [True] * 2
