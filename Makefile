@@ -103,6 +103,8 @@ test-integrations:
 		tests/integrations/test_cpprb_env_dict.py::test_same_as_cpprb tests/compat/test_training.py::test_the_loop_is_that_of_cpprb \
 		tests/checkpoint/test_cpprb_files.py::test_cpprb_reads_and_writes_the_same_files tests/integrations/test_gymnasium.py::test_envpool \
 		tests/views/test_hindsight.py::test_recorded_goal_environment_of_another_package
+	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check prometheus_client tensorboard wandb mlflow-skinny
+	CPPRB_LIKE_REQUIRE=torch,prometheus_client,tensorboard,wandb,mlflow $(TORCH_BIN)/pytest tests/libraries/test_exporters.py $(ARGS)
 
 learning-curves:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check matplotlib

@@ -38,14 +38,17 @@ PACKAGES = {
     "matplotlib": "matplotlib",
     "minari": "Minari",
     "ml_dtypes": "ml_dtypes",
+    "mlflow": "mlflow-skinny",
     "mypy": "mypy",
     "pandas": "pandas",
+    "prometheus_client": "prometheus_client",
     "pyarrow": "pyarrow",
     "pyright": "pyright",
     "ray": "Ray, with RLlib,",
     "resource": "resource, which is of Unix,",
     "rich": "rich",
     "stable_baselines3": "Stable-Baselines3",
+    "tensorboard": "TensorBoard",
     "tensordict": "tensordict",
     "tensorflow": "TensorFlow",
     "tensorflow_datasets": "TensorFlow Datasets",
@@ -57,6 +60,7 @@ PACKAGES = {
     "torchvision": "torchvision",
     "tqdm": "tqdm",
     "typing_extensions": "typing_extensions",
+    "wandb": "Weights & Biases",
 }
 
 
