@@ -7,7 +7,6 @@ Not here: what a host does (``_hosts``), adds of nodes without one (``_adding``)
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -24,21 +23,30 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
-from cpprb_like._machine.file_systems import replacing
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import PAUSE, wait_until
-from cpprb_like.errors import DamagedError, RateLimitTimeoutError
+from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
-from cpprb_like.processes import Actor, Member
+from cpprb_like.processes import Actor, Learner, Member
 from cpprb_like.processes._folder import Closing, check_name, remove_stale
 from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
 from cpprb_like.ray._adding import ClusterActor
 from cpprb_like.ray._calls import Host, call
 from cpprb_like.ray._hosts import NAMESPACE, About, HostPlan, Loss, ShardHost
 from cpprb_like.ray._learner import ClusterLearner
-from cpprb_like.ray._ledger import Ledger
+from cpprb_like.ray._ledger import Counts, Ledger
 from cpprb_like.ray._parameters import ClusterParameters
 from cpprb_like.ray._places import HostReplay
+from cpprb_like.ray._saving import (
+    MANIFEST,
+    STATES,
+    SavedLearner,
+    read_manifest,
+    read_parameters,
+    save_host,
+    write_manifest,
+    write_parameters,
+)
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.typing import FieldSpec
 from cpprb_like.typing import RowOptions as RowKeywords
@@ -48,9 +56,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterReplay"]
 
-MANIFEST = "cluster.json"
-FORMAT = 1
-STATES = "a", "b"  # folders of the states of hosts: a save leaves the one that is named alone
 START = 120.0  # seconds in which the hosts have to come
 LEFT = 1.0  # seconds in which the processes of killed hosts end
 CLOSE = 30.0  # seconds in which they free their memory, before they are killed
@@ -163,6 +168,7 @@ class ClusterReplay(Closing):
         nodes: list[str],
         resources: dict[str, Any],
         begin: Mapping[str, tuple[str, int]] | None = None,
+        counts: Counts | None = None,
     ) -> None:
         """Start the ledger and the hosts, and wait until all are there."""
         self.name, self._plan, self._limiter = plan.cluster, plan, plan.limiter
@@ -172,7 +178,7 @@ class ClusterReplay(Closing):
         here = NodeAffinitySchedulingStrategy(node, soft=True)
         named = {"name": plan.ledger, "namespace": NAMESPACE}
         ledger = ray.remote(Ledger).options(**restarts, **named, **LITTLE, scheduling_strategy=here)
-        self._ledger = ledger.remote(plan.limiter)
+        self._ledger = ledger.remote(plan.limiter, counts or Counts())
         plans = []
         for number in range(len(nodes)):
             own = f"host-{number}"
@@ -370,32 +376,70 @@ class ClusterReplay(Closing):
 
     # ------------------------------------------------------------------ saving
 
-    def save(self, folder: str | Path, *, timeout: float = 600.0) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        learners: Mapping[str, ClusterLearner] | None = None,
+        timeout: float = 600.0,
+    ) -> None:
         """Save the rows of all hosts, while actors go on, to a folder that all nodes see.
 
         Each host saves its own rows. Then one file names the state of each of them: so the folder
-        has the whole state before, or the whole new one, whatever dies in between.
+        has the whole state before, or the whole new one, whatever dies in between. The newest
+        parameters and the counts of the limiter are saved, too.
+
+        Parameters
+        ----------
+        folder : str or path
+            The folder, which is made if it is not there.
+        learners : dict of str to ClusterLearner, optional
+            Learners of this process, by names of your own: their priorities, samplers and
+            generators are saved. Batches that they asked for ahead are dropped.
+            ``restore_learner`` goes on with them.
+        timeout : float
+            Seconds that hosts may take; ``TimeoutError`` after that, and the folder is as before.
         """
         base = Path(folder).resolve()
         base.mkdir(parents=True, exist_ok=True)
-        before = _manifest(base) if (base / MANIFEST).exists() else {"states": ""}
+        given: dict[str, Any] = dict(learners or {})
+        for name, learner in given.items():
+            if not isinstance(learner, ClusterLearner) or learner._cluster.name != self.name:
+                raise TypeError(
+                    f"learners[{name!r}]: expected a learner of {self}, got {learner!r}"
+                )
+        described = {str(name): learner._described() for name, learner in given.items()}
+        own: dict[int, dict[str, Learner]] = {}  # of hosts of this node
+        for learner in given.values():
+            for number, drawer in learner._drawers_here().items():
+                own.setdefault(number, {})[learner.name] = drawer.learner
+        before = read_manifest(base) if (base / MANIFEST).exists() else {"states": ""}
         states = next(name for name in STATES if name != before["states"])
+        folders = {host.number: str(base / states / f"host-{host.number}") for host in self.hosts}
         asked = {
-            f"host-{host.number}": host.begin("save", str(base / states / f"host-{host.number}"))
+            host.number: host.begin("save", folders[host.number])
             for host in self.hosts
+            if host.number not in own
         }
         try:
-            found = dict(zip(asked, ray.get(list(asked.values()), timeout=timeout), strict=True))
+            found = {number: ray.get(one, timeout=timeout) for number, one in asked.items()}
         except (GetTimeoutError, RayActorError) as error:
             raise TimeoutError(f"save: a host gave no answer: {error}") from error
-        manifest = {
-            "format": FORMAT,
-            "states": states,
-            "hosts": found,
-            "cluster": self._described(),
-        }
-        with replacing(base / MANIFEST) as unfinished:
-            unfinished.write_text(json.dumps(manifest), encoding="utf-8")
+        for number, some in own.items():
+            about = self.hosts[number].call("about", timeout=timeout)
+            found[number] = save_host(self._opened(about), folders[number], some)
+        newest = self.parameters.latest()
+        if newest is not None:
+            write_parameters(base / states, newest[1])
+        write_manifest(
+            base,
+            states=states,
+            hosts={f"host-{number}": found[number] for number in sorted(found)},
+            cluster=self._described(),
+            learners=described,
+            counts=call(self._ledger, "counts", timeout=timeout),
+            has_parameters=newest is not None,
+        )
 
     def _described(self) -> dict[str, Any]:
         """What ``load`` needs to know of the cluster besides the states of its hosts."""
@@ -423,7 +467,7 @@ class ClusterReplay(Closing):
         names the states is none, or of another format.
         """
         base = Path(folder).resolve()
-        manifest = _manifest(base)
+        manifest = read_manifest(base)
         cluster, states = manifest["cluster"], manifest["hosts"]
         nodes = _nodes(len(states) if hosts is None else hosts)
         if len(nodes) != len(states):
@@ -443,8 +487,44 @@ class ClusterReplay(Closing):
         )
         given = dict(resources or LITTLE)
         begin = {name: (str(base / manifest["states"] / name), states[name]) for name in states}
-        self._begin(plan, nodes, given, begin)
+        self._begin(plan, nodes, given, begin, Counts(**manifest["counts"]))
+        if manifest["has_parameters"]:
+            self.parameters.publish(read_parameters(base / manifest["states"]))
         return self
+
+    def restore_learner(
+        self,
+        folder: str | Path,
+        name: str,
+        *,
+        ahead: int = 2,
+        batches: int = 16,
+        nbytes: float = 64e6,
+        timeout: float = 60.0,
+    ) -> ClusterLearner:
+        """A learner that goes on where one was saved: with its priorities, sampler and generator.
+
+        Parameters
+        ----------
+        folder : str or path
+            The folder that this cluster was loaded from.
+        name : str
+            That ``save`` was given for it.
+        ahead, batches, nbytes, timeout
+            As for ``learner``.
+
+        Raises
+        ------
+        ValueError
+            There is no learner of this name; or the rows of the folder are not those of this
+            cluster.
+        TimeoutError
+            A host does not answer.
+        """
+        base = Path(folder).resolve()
+        saved = SavedLearner.of(read_manifest(base), base, name)
+        how: dict[str, Any] = {"ahead": ahead, "batches": batches, "nbytes": nbytes}
+        return ClusterLearner(self, saved.sampler(), None, saved, timeout=timeout, **how)
 
     # ------------------------------------------------------------------ the end
 
@@ -485,24 +565,6 @@ def _are_removed(folders: list[Path]) -> bool:
         if folder.exists():
             remove_stale(folder.parent)
     return not any(folder.exists() for folder in folders)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    """What ``save`` wrote last."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        is_sound = (
-            manifest["format"] == FORMAT
-            and manifest["states"] in STATES
-            and bool(manifest["hosts"])
-        )
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{folder}: no cluster was saved there") from None
-    except (ValueError, LookupError, TypeError) as error:
-        raise DamagedError(f"{folder / MANIFEST}: {error!r}") from error
-    if not is_sound:
-        raise DamagedError(f"{folder / MANIFEST}: expected format {FORMAT}, got {manifest}")
-    return dict(manifest)
 
 
 def _nodes(hosts: int | Sequence[str] | None) -> list[str]:

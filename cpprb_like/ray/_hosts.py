@@ -34,6 +34,7 @@ from cpprb_like.ray._credit import GIVEN, NANOSECONDS, WAITS, WANTED, note_wait
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, identity_of
 from cpprb_like.ray._parameters import VERSION, split
 from cpprb_like.ray._places import HostReplay, Incarnation, Opened, WriterPlace
+from cpprb_like.ray._saving import save_host
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
@@ -417,12 +418,17 @@ class ShardHost:
         seed: Seed,
         views: Mapping[str, tuple[Layer, ...]],
         updates: int,
+        saved: tuple[str, str] | None = None,
     ) -> None:
-        """Draw for a learner of another node, which waits for no answer to so many updates."""
+        """Draw for a learner of another node, which waits for no answer to so many updates.
+
+        ``saved`` are the folder and the name of a saved one with which it goes on.
+        """
         with self._lock:
             if learner not in self._drawers:
                 self._leave_silent()
-                found = self._restored(learner) or Drawer(self._replay, sampler, seed)
+                found = None if saved is None else Drawer.restored(self._replay, *saved)
+                found = found or self._restored(learner) or Drawer(self._replay, sampler, seed)
                 self._drawers[learner] = found
         drawer = self._drawers[learner]
         drawer.updates = max(drawer.updates, updates)
@@ -515,11 +521,7 @@ class ShardHost:
         """Save the rows and the learners of other nodes; the number of the saved state."""
         with self._lock:
             learners = {name: drawer.learner for name, drawer in self._drawers.items()}
-        moment = time.time()
-        self._replay.save(folder, learners=learners)
-        number = states(folder)[-1]
-        os.utime(Path(folder) / name_of(number), (moment, moment))  # rows after that are not in it
-        return number
+        return save_host(self._replay, folder, learners)
 
     def close(self) -> None:
         """Let go of the replay; the memory is freed when no process of the node has it open."""

@@ -37,6 +37,7 @@ from cpprb_like.ray._blocks import Pair, join
 from cpprb_like.ray._calls import Host, Unknown, answer_of
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, stacked_pairs
 from cpprb_like.ray._hosts import About
+from cpprb_like.ray._saving import SavedLearner, state_of
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import ByPriority, read_indexes, read_priorities
 from cpprb_like.samplers._priority_powers import importance
@@ -169,6 +170,7 @@ class ClusterLearner(Closing, ModelledSource):
         cluster: ClusterReplay,
         sampler: Sampler | None,
         seed: Seed,
+        saved: SavedLearner | None = None,
         *,
         ahead: int = 2,
         batches: int = 16,
@@ -180,10 +182,11 @@ class ClusterLearner(Closing, ModelledSource):
         self._cluster = cluster
         self._ahead, self._batches = as_int("ahead", ahead, 0), as_int("batches", batches, 1)
         self._nbytes, self._timeout = float(nbytes), float(timeout)
-        self.rng = generator(seed)
-        self._seed = self.rng.integers(2**63)
+        self.rng = generator(seed) if saved is None else saved.rng()
+        self._seed = int(self.rng.integers(2**63)) if saved is None else saved.seed
         self.name = uuid.uuid4().hex
-        self.draws = 0
+        self.draws = 0 if saved is None else saved.draws
+        self._saved = saved  # until all hosts are known
         few = cluster._options.resized(min(cluster._options.size, MODEL_ROWS))
         self._model = model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
         self.schema = model.schema
@@ -199,6 +202,10 @@ class ClusterLearner(Closing, ModelledSource):
         self._age_of_masses = self._age_of_batch = math.nan
         self._groups: dict[tuple[Any, ...], deque[Group]] = {}
         self._look_for_hosts()
+        if saved is not None and len(self._parts) < len(cluster.hosts):
+            found = sorted(self._parts)
+            raise TimeoutError(f"restore_learner: of {len(cluster.hosts)} hosts {found} answered")
+        self._saved = None
 
     # ------------------------------------------------------------------ hosts
 
@@ -211,14 +218,21 @@ class ClusterLearner(Closing, ModelledSource):
 
     def _open_part(self, number: int, about: About) -> None:
         host, drawer = self._cluster.hosts[number], None
-        seed = np.random.SeedSequence([int(self._seed), len(self._known)])
+        seed = np.random.SeedSequence([self._seed, len(self._known)])
+        saved = None
+        if self._saved is not None:
+            saved = self._saved.folders[number], self._saved.name
         try:
             if about.node == self._cluster._node():
-                drawer = Drawer(self._cluster._opened(about), self.sampler, seed)
+                replay = self._cluster._opened(about)
+                if saved is None:
+                    drawer = Drawer(replay, self.sampler, seed)
+                else:
+                    drawer = Drawer.restored(replay, *saved)
                 for view, layers in self._views.items():
                     drawer.open_view(view, layers)
             else:
-                self._open_at(host, seed, self._views)
+                self._open_at(host, seed, self._views, saved=saved)
         except (FileNotFoundError, TimeoutError):
             return  # it went away again
         if len(self._known) == MOST_PARTS:
@@ -231,10 +245,15 @@ class ClusterLearner(Closing, ModelledSource):
             self._give_up(before)
 
     def _open_at(
-        self, host: Host, seed: Seed, views: Mapping[str, tuple[Layer, ...]], updates: int = 0
+        self,
+        host: Host,
+        seed: Seed,
+        views: Mapping[str, tuple[Layer, ...]],
+        updates: int = 0,
+        saved: tuple[str, str] | None = None,
     ) -> None:
         """Open the learner, or more of its views, at a host; ``TimeoutError`` if it went away."""
-        known = self.name, self.sampler, seed, views, updates
+        known = self.name, self.sampler, seed, views, updates, saved
         host.call("open_learner", *known, timeout=min(self._timeout, OPEN))
 
     def _try_again(self, part: Part) -> None:
@@ -664,6 +683,29 @@ class ClusterLearner(Closing, ModelledSource):
                     self._confirm(part)
 
     # ------------------------------------------------------------------ state
+
+    def _described(self) -> dict[str, Any]:
+        """What a save has of the learner besides its priorities at the hosts: ``SavedLearner``."""
+        with self._lock:
+            self._look_for_hosts()
+            self.flush()
+            for key in list(self._groups):
+                self._forget(key)
+            for part in self._parts.values():
+                part.masses.clear()  # this learner asks again, as a restored one does
+            flags = ("probabilities", "as_masses", "stratified")
+            return {
+                "name": self.name,
+                "draws": self.draws,
+                "seed": self._seed,
+                "generator": state_of(self.rng),
+                "flags": {k: getattr(self.sampler, k) for k in flags if hasattr(self.sampler, k)},
+            }
+
+    def _drawers_here(self) -> dict[int, Drawer]:
+        """The draws of this process, by the numbers of hosts."""
+        found = {part.host.number: part.drawer for part in self._parts.values()}
+        return {number: drawer for number, drawer in found.items() if drawer is not None}
 
     def _stats(self) -> dict[str, float]:
         """What the learner knows of itself and of the hosts.

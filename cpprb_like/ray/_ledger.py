@@ -57,6 +57,8 @@ class Counts:
         Calls of ``sample`` that waited for the limiter, and how long.
     version : int
         Of the newest parameters.
+    gone_before : int
+        Rows that were lost before the save with which the cluster began.
     lost : dict of (Loss, (int, float))
         What was lost, oldest first, by the identity of the memory; and how often and how long calls
         of ``add`` to that memory waited for the limiter.
@@ -66,12 +68,13 @@ class Counts:
     waits: int = 0
     seconds: float = 0.0
     version: int = 0
+    gone_before: int = 0
     lost: dict[str, tuple[Loss, tuple[int, float]]] = field(default_factory=dict)
 
     @property
     def gone(self) -> int:
         """Rows that were lost, which were inserted all the same."""
-        return sum(loss.rows for loss, _ in self.lost.values())
+        return self.gone_before + sum(loss.rows for loss, _ in self.lost.values())
 
     def __add__(self, other: Counts) -> Counts:
         """The counts of one ledger after another."""
@@ -80,6 +83,7 @@ class Counts:
             self.waits + other.waits,
             self.seconds + other.seconds,
             self.version + other.version,
+            self.gone_before + other.gone_before,
             {**self.lost, **other.lost},
         )
 
@@ -113,12 +117,14 @@ class Ledger:
     ----------
     limiter : RateLimiter or None
         That of the cluster, whose counts are those of all hosts.
+    counts : Counts
+        Those of the save with which the cluster begins.
     """
 
-    def __init__(self, limiter: RateLimiter | None) -> None:
+    def __init__(self, limiter: RateLimiter | None, counts: Counts) -> None:
         self._limiter = limiter
         self._name = uuid.uuid4().hex
-        self._before, self._own = Counts(), Counts()  # of ledgers before, and of this one
+        self._before, self._own = counts, Counts()  # of ledgers before, and of this one
         self._copied = 0.0  # when the copy was made from which it goes on
         self._hosts: dict[int, Shards] = {}
         self._parameters: list[Any] = []
@@ -236,6 +242,10 @@ class Ledger:
     def hosts(self) -> dict[int, About]:
         """Where the hosts are, by their numbers."""
         return {number: one.about for number, one in self._hosts.items()}
+
+    def counts(self) -> dict[str, int]:
+        """What a save of the cluster has of the counts."""
+        return {"samples": self._counts.samples, "gone_before": self._counts.gone}
 
     def losses(self) -> list[Loss]:
         """What was lost so far."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cpprb_like.ray._hosts import About, Loss
-from cpprb_like.ray._ledger import Copy, Ledger
+from cpprb_like.ray._ledger import Copy, Counts, Ledger
 from cpprb_like.ray._places import Incarnation
 
 A, B, C = Incarnation("a", 0, 0.0), Incarnation("b", 6, 90.0), Incarnation("c", 20, 110.0)
@@ -28,7 +28,7 @@ def report(ledger: Ledger, found: About, copy: Copy | None = None) -> Copy:
 
 def test_rows_are_lost_since_the_checkpoint_that_the_next_memory_began_with() -> None:
     """And not since the rows that this memory has by now."""
-    ledger = Ledger(None)
+    ledger = Ledger(None, Counts())
     report(ledger, about(0, 10, 100.0, A))
     report(ledger, about(0, 30, 105.0, A, B))
     assert ledger.losses() == [Loss(0, 4, 10.0, 100.0)]
@@ -37,9 +37,9 @@ def test_rows_are_lost_since_the_checkpoint_that_the_next_memory_began_with() ->
 
 def test_rows_are_lost_of_the_right_memory_after_two_deaths_without_a_ledger() -> None:
     """The checkpoint of the second memory had more rows than the first one was heard of with."""
-    first = Ledger(None)
+    first = Ledger(None, Counts())
     copy = report(first, about(0, 10, 100.0, A))
-    second = Ledger(None)
+    second = Ledger(None, Counts())
     report(second, about(1, 0, 120.0, Incarnation("other", 0, 0.0)), copy)
     report(second, about(0, 21, 121.0, A, B, C))
     assert second.losses() == [Loss(0, 4, 10.0, 100.0)]
@@ -47,12 +47,12 @@ def test_rows_are_lost_of_the_right_memory_after_two_deaths_without_a_ledger() -
 
 def test_an_older_copy_adds_no_loss_of_the_memory_that_a_host_has_now() -> None:
     """Hosts have copies of different moments, and the next ledger gets the older one first."""
-    first = Ledger(None)
+    first = Ledger(None, Counts())
     old = report(first, about(0, 10, 100.0, A))
     first.started(about(0, 6, 101.0, A, B))
     new = report(first, about(0, 8, 101.1, A, B))
     assert new.moment > old.moment
-    second = Ledger(None)
+    second = Ledger(None, Counts())
     report(second, about(1, 0, 102.0, Incarnation("other", 0, 0.0)), old)
     assert second.losses() == []
     report(second, about(0, 9, 102.1, A, B), new)
@@ -62,10 +62,10 @@ def test_an_older_copy_adds_no_loss_of_the_memory_that_a_host_has_now() -> None:
 
 def test_a_loss_counts_the_rows_of_the_newest_report() -> None:
     """The next ledger heard of more rows than were in the copy that comes after the loss."""
-    first = Ledger(None)
+    first = Ledger(None, Counts())
     copy = report(first, about(0, 10, 100.0, A))
     later = replace(copy, moment=copy.moment + 1.0)
-    second = Ledger(None)
+    second = Ledger(None, Counts())
     report(second, about(0, 12, 103.0, A), copy)
     report(second, about(0, 6, 104.0, A, B))
     assert second.losses() == [Loss(0, 6, 13.0, 103.0)]
@@ -75,7 +75,7 @@ def test_a_loss_counts_the_rows_of_the_newest_report() -> None:
 
 def test_a_late_report_of_a_memory_that_is_gone_is_no_loss_of_the_next_one() -> None:
     """It was on its way when its node died."""
-    ledger = Ledger(None)
+    ledger = Ledger(None, Counts())
     report(ledger, about(0, 10, 100.0, A))
     report(ledger, about(0, 7, 102.0, A, B))
     report(ledger, about(0, 11, 100.1, A))

@@ -1,0 +1,90 @@
+"""What a save of a cluster has besides its rows: learners, counts of the limiter, parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cluster_cases import ELSEWHERE, UNEVEN, cluster, fill, steps, until
+
+from cpprb_like.limiters import SampleToInsertRatio
+from cpprb_like.ray import ClusterReplay
+from cpprb_like.samplers import Prioritized
+from cpprb_like.schedules import Linear
+
+
+def filled(replay: ClusterReplay) -> None:
+    """Rows of three hosts."""
+    first = 0
+    for number, n in enumerate(UNEVEN[3]):
+        fill(replay, number, steps(first, n))
+        first += n
+
+
+def test_a_restored_learner_draws_what_the_saved_one_draws(tmp_path: Path, where: str) -> None:
+    """With the same priorities, weights, sampler and generator, at each host."""
+    sampler = Prioritized(alpha=0.7, beta=Linear(0.4, 1.0, 10), probabilities=True)
+    with cluster(3) as replay:
+        filled(replay)
+        learner = replay.learner(sampler, seed=3, ahead=0)
+        for _ in range(4):
+            batch = learner.sample(64)
+            learner.update_priorities(batch["indexes"], batch["id"] % 5 + 0.5)
+        replay.save(tmp_path, learners={"main": learner})
+        expected = [learner.sample(32) for _ in range(3)]
+        assert expected[0].keys() >= {"weights", "probabilities"}
+    with ClusterReplay.load(tmp_path) as again:
+        restored = again.restore_learner(tmp_path, "main", ahead=0)
+        assert restored.draws == 4
+        for wanted in expected:
+            found = restored.sample(32)
+            for name in wanted.keys() - {"indexes"}:
+                assert (found[name] == wanted[name]).all(), name
+        assert restored.get_max_priority() == 4.5
+
+
+def test_priorities_come_back_where_other_hosts_are_near(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A learner that drew on the node of the hosts goes on at another one."""
+    with cluster(3) as replay:
+        filled(replay)
+        learner = replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=3, ahead=0)
+        batch = learner.sample(2000)
+        learner.update_priorities(batch["indexes"], np.where(batch["id"] % 2, 3.0, 0.0))
+        replay.save(tmp_path, learners={"main": learner})
+    monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+    with ClusterReplay.load(tmp_path) as again:
+        restored = again.restore_learner(tmp_path, "main", ahead=0)
+        assert (restored.sample(500)["id"] % 2 == 1).all()
+        with pytest.raises(ValueError, match=r"learner 'other': expected one of \['main'\]"):
+            again.restore_learner(tmp_path, "other")
+
+
+def test_counts_of_the_limiter_and_parameters_come_back(tmp_path: Path, where: str) -> None:
+    """Else actors wait for samples that were drawn before the save."""
+    limiter = SampleToInsertRatio(1.0, 10, 50.0, timeout=5.0)
+    with cluster(limiter=limiter) as replay:
+        learner = replay.learner(seed=0, ahead=0)
+        for first in range(0, 200, 20):
+            fill(replay, 0, steps(first, 20))
+            until(lambda expected=first + 20: replay.stats()["inserts"] == expected)
+            learner.sample(20)
+        replay.parameters.publish({"w": np.arange(3.0)})
+        replay.save(tmp_path)
+    with ClusterReplay.load(tmp_path) as again:
+        until(lambda: again.stats()["inserts"] == 200)
+        assert again.stats()["samples"] == 200
+        fill(again, 0, steps(200, 20))
+        version, values = again.parameters.wait()
+        assert version == 1
+        assert (values["w"] == np.arange(3.0)).all()
+
+
+def test_learners_of_others_are_refused(tmp_path: Path) -> None:
+    """And nothing is saved."""
+    with cluster() as replay, cluster() as other:
+        with pytest.raises(TypeError, match=r"learners\['main'\]: expected a learner of"):
+            replay.save(tmp_path, learners={"main": other.learner(seed=0)})
+        assert not (tmp_path / "cluster.json").exists()
