@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Any
 import ray
 from numpy.typing import DTypeLike
 from ray.exceptions import GetTimeoutError, RayActorError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.json_codec import from_json, to_json
@@ -191,6 +195,12 @@ class ClusterReplay(Closing):
                 )
             )
         kind = ray.remote(concurrency_groups={"adds": 1, "draws": 1})(ShardHost)
+        # In a placement group of its own a host whose process dies comes back where its memory is,
+        # also when it had moved there as its first node died.
+        self._placed = [
+            placement_group([_bundle(resources)], "STRICT_PACK", _soft_target_node_id=node)
+            for node in nodes
+        ]
         self.hosts = [
             Host(
                 plan.number,
@@ -198,10 +208,10 @@ class ClusterReplay(Closing):
                     **restarts,
                     **resources,
                     max_concurrency=4,
-                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
                 ).remote(plan),
             )
-            for plan, node in zip(plans, nodes, strict=True)
+            for plan, group in zip(plans, self._placed, strict=True)
         ]
         until, found = time.monotonic() + START, 0
         for host in self.hosts:
@@ -540,6 +550,8 @@ class ClusterReplay(Closing):
         for host in self.hosts:
             ray.kill(host.actor)
         ray.kill(self._ledger)
+        for group in self._placed:
+            remove_placement_group(group)
         # Memory of this node that a host did not free, as its process had just been started again.
         folders = [replay.folder for replay in self._replays.values()]
         wait_until(lambda: _are_removed(folders), LEFT)
@@ -557,6 +569,14 @@ def _names(name: str | None) -> tuple[str, str]:
     """The name of a new cluster, and that of its ledger."""
     token = secrets.token_hex(6)
     return f"cluster-{token}" if name is None else check_name(name), f"ledger-{token}"
+
+
+def _bundle(resources: Mapping[str, Any]) -> dict[str, float]:
+    """What a placement group reserves for a host."""
+    names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    found = {word: float(resources.get(name) or 0) for name, word in names.items()}
+    found |= {name: float(value) for name, value in dict(resources.get("resources") or {}).items()}
+    return {name: value for name, value in found.items() if value} or {"memory": 1.0}
 
 
 def _are_removed(folders: list[Path]) -> bool:

@@ -479,13 +479,16 @@ class ShardHost:
     def update(
         self,
         learner: str,
+        identity: str,
         number: int,
         indexes: NDArray[np.int64],
         priorities: NDArray[np.float64],
         largest: float,
     ) -> int:
-        """See ``Drawer.update``."""
+        """See ``Drawer.update``; ``identity`` is that of the memory whose rows are meant."""
         drawer = self._drawer(learner)
+        if identity != self._identity:  # its node died: the learner is in the checkpoint
+            raise Unknown(f"rows of {identity}")
         if number > drawer.updates + 1:  # the calls between were lost with a process of the host
             raise Unknown(f"update {number - 1} of learner {learner}")
         return drawer.update(number, indexes, priorities, largest)

@@ -637,7 +637,7 @@ class ClusterLearner(Closing, ModelledSource):
 
     def _sent(self, part: Part, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         """Send an update: the object reference of the call, and its arguments."""
-        return part.host.begin("update", self.name, *arguments), arguments
+        return part.host.begin("update", self.name, part.identity, *arguments), arguments
 
     def _count(self, part: Part, arguments: tuple[Any, ...], late: int) -> None:
         """Count the priorities of an update that had its effect."""

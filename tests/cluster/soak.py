@@ -165,7 +165,8 @@ class Soak:
                 return  # it is not back from the last kill
         elif kind == "ledger":
             kill(int(call(self.replay._ledger, "pid", timeout=20.0)))
-            self.silent.append((time.time(), math.inf))
+            if not self.silent or math.isfinite(self.silent[-1][1]):
+                self.silent.append((time.time(), math.inf))
         elif kind == "node":
             self.nodes.kill(self.nodes.others[self.rng.integers(len(self.nodes.others))])
             self.nodes.add()
