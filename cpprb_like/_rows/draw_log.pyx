@@ -112,7 +112,8 @@ cdef class DrawLog:
         """
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), nbytes
-        cdef int64_t back
+        cdef int64_t back, newest, capacity = ring.capacity
+        cdef const float64_t* drawn
         cdef bint is_full
         cdef Head head
         cdef char* out
@@ -134,17 +135,15 @@ cdef class DrawLog:
         out = <char*> cnp.PyArray_DATA(self.chunk) + self.used
         memcpy(out, &head, sizeof(Head))
         out += sizeof(Head)
+        newest = (moment.written - 1) % capacity  # its slot; -1 without a row
         for k in range(n):
-            back = moment.written - 1 - values[k]
-            if back < 0:
-                back += ring.capacity
-            (<uint32_t*> out)[k] = <uint32_t> (back % ring.capacity)
+            back = newest - values[k]
+            (<uint32_t*> out)[k] = <uint32_t> (back + capacity if back < 0 else back)
         if masses is not None:
             out += 4 * n
+            drawn = <const float64_t*> cnp.PyArray_DATA(masses)
             for k in range(n):
-                (<float32_t*> out)[k] = <float32_t> (
-                    (<const float64_t*> cnp.PyArray_DATA(masses))[k] / total if total > 0 else 0
-                )
+                (<float32_t*> out)[k] = <float32_t> (drawn[k] / total if total > 0 else 0)
             memcpy(out + 4 * n, cnp.PyArray_DATA(factors), 4 * n)
         self.used += nbytes
         if is_full:
