@@ -22,8 +22,7 @@ cdef class Undrawn:
 
     cdef void c_sync(self) noexcept
     cdef void c_unmark(self, int64_t first, int64_t stop) noexcept
-    cdef void c_mark(self, const intp_t* slots, intp_t n, int shift) noexcept
-    cdef void c_thin(self, double draws) noexcept
+    cdef void c_thin(self, double left) noexcept
     cdef double c_share(self) noexcept
 
 
@@ -32,10 +31,12 @@ cdef class DrawCounts:
     cdef int64_t* words
     cdef bint is_uniform
     cdef readonly list undrawn       # ``Undrawn`` of each ring, or None
+    cdef intp_t[::1] marks           # the addresses of their marks
 
     cdef void c_count(self, int64_t age, intp_t n) noexcept
     cdef void c_expect(self, bint is_uniform)
     cdef int c_note(self, Ring ring, ndarray slots) except -1
     cdef int64_t c_share(self) noexcept
     cdef Undrawn c_undrawn(self, intp_t number, Ring ring)
+    cdef void c_mark(self, const intp_t* rows, intp_t n, intp_t mask, int bits) noexcept
     cdef dict c_stats(self)

@@ -119,18 +119,10 @@ cdef class Undrawn:
                 marks[slot >> 6] &= ~((~<uint64_t> 0 >> (64 - count)) << (slot & 63))
             first += count
 
-    cdef void c_mark(self, const intp_t* slots, intp_t n, int shift) noexcept:
-        """Mark drawn rows; ``shift`` bits of each number come before its slot."""
-        cdef uint64_t* marks = <uint64_t*> cnp.PyArray_DATA(self.marks)
-        cdef intp_t k, slot
-        for k in range(n):
-            slot = slots[k] >> shift
-            marks[slot >> 6] |= <uint64_t> 1 << (slot & 63)
-
-    cdef void c_thin(self, double draws) noexcept:
-        """Note a uniform draw of which each row expects ``draws`` items."""
+    cdef void c_thin(self, double left) noexcept:
+        """Note a uniform draw that leaves each row out with this probability."""
         cdef intp_t k
-        self.survival *= exp(-min(draws, MOST_DRAWS))
+        self.survival *= left
         if self.survival < LEAST:
             for k in range(BLOCKS):
                 self.born[k] /= LEAST
@@ -197,6 +189,7 @@ cdef class DrawCounts:
         self.words = <int64_t*> cnp.PyArray_DATA(memory)
         self.is_uniform = is_uniform
         self.undrawn = [None] * width
+        self.marks = np.zeros(width, np.intp)
 
     cdef void c_expect(self, bint is_uniform):
         """Draws are uniform from now on, or no longer: no row counts as drawn."""
@@ -241,7 +234,22 @@ cdef class DrawCounts:
         one = <Undrawn> self.undrawn[number]
         if one is None or one.ring is not ring:
             one = self.undrawn[number] = Undrawn(ring, self.is_uniform)
+            if one.marks is not None:
+                self.marks[number] = <intp_t> cnp.PyArray_DATA(one.marks)
         return one
+
+    cdef void c_mark(self, const intp_t* rows, intp_t n, intp_t mask, int bits) noexcept:
+        """Mark drawn rows: of each its ring in the lower ``bits`` bits, and its slot above them."""
+        cdef const intp_t* marks = &self.marks[0]
+        cdef uint64_t* alone = <uint64_t*> marks[0]
+        cdef intp_t k, slot
+        if not mask:
+            for k in range(n):
+                alone[rows[k] >> 6] |= <uint64_t> 1 << (rows[k] & 63)
+            return
+        for k in range(n):
+            slot = rows[k] >> bits
+            (<uint64_t*> marks[rows[k] & mask])[slot >> 6] |= <uint64_t> 1 << (slot & 63)
 
     cdef int c_note(self, Ring ring, cnp.ndarray slots) except -1:
         """Note a draw of the rows in these slots, dense and of intp."""
@@ -253,9 +261,9 @@ cdef class DrawCounts:
         if n:
             age = ring.state[WRITTEN] - 1 - ring.c_row_at(values[self.words[DRAWS] % n])
             if not self.is_uniform:
-                undrawn.c_mark(values, n, 0)
+                self.c_mark(values, n, 0, 0)
             elif (rows := ring.c_drawable()):
-                undrawn.c_thin(<double> n / rows)
+                undrawn.c_thin(exp(-min(<double> n / rows, MOST_DRAWS)))
         self.c_count(age, n)
         return 0
 
@@ -268,6 +276,7 @@ cdef class DrawCounts:
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
         cdef intp_t k, number, n = cnp.PyArray_DIM(rows, 0), total = 0
         cdef int64_t age = 0
+        cdef double left
         cdef Ring ring
         cdef Undrawn undrawn
         for number, ring in enumerate(rings.rings):
@@ -279,13 +288,12 @@ cdef class DrawCounts:
             ring = rings.c_ring(values[k] & rings.mask)
             age = ring.state[WRITTEN] - 1 - ring.c_row_at(values[k] >> rings.bits)
             if not self.is_uniform:
-                for k in range(n):
-                    undrawn = <Undrawn> self.undrawn[values[k] & rings.mask]
-                    undrawn.c_mark(values + k, 1, rings.bits)
+                self.c_mark(values, n, rings.mask, rings.bits)
             elif total:
+                left = exp(-min(<double> n / total, MOST_DRAWS))
                 for undrawn in self.undrawn:
                     if undrawn is not None:
-                        undrawn.c_thin(<double> n / total)
+                        undrawn.c_thin(left)
         self.c_count(age, n)
 
     def stats(self):
