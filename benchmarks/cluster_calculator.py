@@ -154,7 +154,7 @@ def simulate(
     for group in range(groups + ahead):
         if group < groups:
             counts, asked_at, link = ask(items, now, link)
-            if group in dying:
+            if group in dying and (back <= now).sum() > 1:  # the last one lives
                 gone = int(rng.choice(np.flatnonzero(counts)))
                 back[gone] = asked_at + BACK
                 _, _, link = ask(int(counts[gone]), asked_at + DOWN, link)

@@ -324,3 +324,18 @@ def test_each_cliff_has_a_usual_way(tmp_path: Path) -> None:
             number = result.get("value", result.get("median", 0))
             lacking = ("torch", "needs gcc or clang")
             assert number > 0 or any(what in result["cannot"] for what in lacking), (name, result)
+
+
+@pytest.mark.parametrize("hosts", [1, 4, 64, 1024])
+def test_the_calculator_of_a_cluster_agrees_with_its_simulation(hosts: int) -> None:
+    """Within a tenth while all is well; slow hosts and deaths cost, and never add."""
+    import cluster_calculator as calculator  # noqa: PLC0415
+
+    costs, sizes = calculator.Costs(), (45.0, 256, 32)
+    expected = min(calculator.draws(costs, hosts, *sizes).values())
+    found = calculator.simulate(costs, hosts, *sizes)
+    assert abs(found / expected - 1) < 0.1
+    if hosts > 1:
+        slow = calculator.simulate(costs, hosts, *sizes, slow=hosts // 4, slower=50.0)
+        dying = calculator.simulate(costs, hosts, *sizes, deaths=10)
+        assert max(slow, dying) <= 1.01 * found
