@@ -45,7 +45,9 @@ from cpprb_like.samplers import Prioritized
 
 KINDS = {"host": 0.33, "player": 0.28, "learner": 0.19, "node": 0.15, "ledger": 0.05}
 QUIET = 90.0  # seconds in which each process must have made a step: the longest time-out is 60
-HEARD = 5.0  # seconds in which rows may be written that a lost host was not heard of with
+# Seconds in which rows may be written that a lost host was not heard of with; and in which a player
+# of another node notes that a block was added, as it reads the answer two blocks later.
+HEARD = 12.0
 FRESH = 1.0  # seconds that counts of hosts are old at most, when the ledger is back
 HOSTS, PLAYERS, LEARNERS = 3, 5, 2
 KNOWN = 5000  # rows of a host whose priorities are remembered
