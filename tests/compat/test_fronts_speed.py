@@ -20,7 +20,7 @@ pytestmark = needs_optimised_modules
 
 ROUNDS = repeats(60, 25)
 CALLS = 1000  # of a turn: the same for both, so that a busy machine cannot make one of them short
-MOST = 1.5  # times the original; it is at most 1, and other programs are at work too
+MOST = 2.0  # times the original; it is 0.4 to 1.4 alone, and other programs are at work too
 ROWS, EPISODE, ACTIONS, DEPTH = 2000, 200, 6, 4
 FRAME = (84, 84)
 STORE = (
