@@ -33,7 +33,13 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 def _no_cluster_is_left() -> Iterator[None]:
     base = Path(os.environ["CPPRB_LIKE_SHARED_MEMORY"])  # of these tests alone: see conftest.py
     yield
-    if list(base.glob("*/cluster-*")):  # of a host that was killed: the next replay removes it
-        time.sleep(2.0)
+
+    def is_removed() -> bool:
+        """Of a host that was killed a new replay removes the memory, when its process has ended."""
+        if not list(base.glob("*/cluster-*")):
+            return True
+        time.sleep(0.5)
         SharedReplay(1, FIELDS, writers=1).close()
-    until(lambda: not list(base.glob("*/cluster-*")), 30.0)
+        return not list(base.glob("*/cluster-*"))
+
+    until(is_removed, 60.0)
