@@ -4,6 +4,7 @@
 # make test-tf-agents    run the tests that need TF-Agents, on CPython 3.10 or 3.11, in an environment of their own
 # make test-torch    run the tests that need PyTorch, JAX and pandas, in an environment of their own
 # make test-integrations    run the tests that train with Stable-Baselines3, TorchRL and scripts in one file, or need cpprb, there too
+# make docs    build the site of the documentation into build/site, and test it in a browser if there is one
 # make learning-curves    train with Stable-Baselines3's buffer and with ours, and draw both (an hour)
 # make test-datasets    run the tests of data sets that need the libraries whose formats they are
 # make dev     the development set-up: everything below without another install
@@ -42,7 +43,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves test-datasets dev lint format typecheck debug asan bench bench-processes bench-cluster cliffs bench-report guard wheel map api clean
+.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves test-datasets dev lint format typecheck debug asan bench bench-processes bench-cluster cliffs bench-report guard wheel map docs pages clean
 
 demo:
 	$(call environment,demo)
@@ -204,13 +205,25 @@ bench-report:
 	$(call environment,test)
 	$(RUN) benchmarks/report.py $(ARGS)
 
-# docs/api.md, from the docstrings of the built package.
 map:
 	@$(PYTHON) tools/module_map.py $(ARGS)
 
-api:
+# The site, without a network: a warning, a link to nowhere and a public name without an entry are errors. Then its tests, and the
+# examples of pages and docstrings. CPPRB_LIKE_ONLINE=1 links to the documentation of NumPy, Gymnasium and PyTorch too.
+SITE = build/site
+docs:
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || { \
+		echo "Sphinx needs CPython 3.11 or newer: name one as in 'make PYTHON=python3.12 docs'." >&2; \
+		exit 1; }
+	$(call environment,docs test)
+	rm -rf $(SITE)
+	$(RUN) -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --fresh-env --quiet --jobs auto \
+		--doctree-dir build/doctrees docs $(SITE)
+	$(RUN) -m pytest -q tests/site tests/project/test_docs.py $(ARGS)
+
+# docs/combinations.md, from the list of combinations that are tested.
+pages:
 	$(call environment,test)
-	$(RUN) tools/api_page.py
 	$(RUN) tools/combinations_page.py
 
 # The sdist, and a wheel from nothing but the sdist; then a buffer and the tests run on the wheel, outside the tree and

@@ -74,7 +74,7 @@ class NstepSpec(_NstepSize, total=False):
 
     See Also
     --------
-    ReplayBuffer : the option ``Nstep`` in full.
+    cpprb_like.ReplayBuffer : the option ``Nstep`` in full.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Write docs/combinations.md: what goes with what, of samplers, layers and options.
 
 The page is made from tests/support/combinations.py, each of whose cells is tried by
-tests/views/test_combinations.py: ``make api``.
+tests/views/test_combinations.py: ``make pages``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEAD = """\
 # What goes with what
 
 Every sampler goes with every set of [layers](views.md), and with every option. A number means a
-reason below why some samplers do not; there are no other gaps. This page is made by `make api` from
+reason below why some samplers do not; there are no other gaps. `make pages` makes this page from
 the list by which each cell is tested: against a slow twin that keeps whole episodes, in a buffer
 that has wrapped around. A learner of [several processes](processes.md) is one of two shards; all
 options of `sample` and `batches` are those of a buffer there. It is not pickled: it is saved with

@@ -8,9 +8,9 @@ import combinations_page
 
 
 def test_the_page_is_what_is_tested() -> None:
-    """``make api`` after a change of tests/support/combinations.py."""
+    """``make pages`` after a change of tests/support/combinations.py."""
     page = combinations_page.PAGE.read_text(encoding="utf-8")
-    assert page == combinations_page.render(), "run make api"
+    assert page == combinations_page.render(), "run make pages"
 
 
 def test_no_cell_is_empty() -> None:

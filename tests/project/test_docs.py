@@ -137,11 +137,10 @@ def test_python_blocks_run(
 def test_blocks_have_a_language_that_is_tested(page: Path) -> None:
     """No block is left out: each is Python or a shell command.
 
-    On the page of the docstrings: a signature, or an example that is tested where it stands. Of the
-    changes to a program, those to whole files are tested by tests/libraries.
+    Of the changes to a program, those to whole files are tested by tests/libraries.
     """
     languages = {name for name, _ in BLOCK.findall(page.read_text())}
-    further = {"api.md": {"pycon", "text"}, "libraries.md": {"diff"}}
+    further = {"libraries.md": {"diff"}}
     assert languages <= {"python", "bash"} | further.get(page.name, set())
 
 
@@ -181,11 +180,10 @@ def anchors(page: Path) -> set[str]:
     return named | set(re.findall(r'<a (?:id|name)="([^"]+)">', text))
 
 
-def test_the_index_leads_to_every_page() -> None:
-    """``docs/index.md`` is where somebody begins who does not know the names of the pages."""
-    index = ROOT / "docs" / "index.md"
-    linked = set(re.findall(r"\]\(([\w-]+\.md)", index.read_text()))
-    assert linked | {"index.md"} == {page.name for page in ROOT.glob("docs/*.md")}
+def test_one_page_leads_to_every_page() -> None:
+    """``docs/where.md`` says which page explains what, on GitHub and on the site."""
+    linked = set(re.findall(r"\]\(([\w-]+\.md)", (ROOT / "docs" / "where.md").read_text()))
+    assert linked | {"index.md", "where.md"} == {page.name for page in ROOT.glob("docs/*.md")}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in MODULES])

@@ -242,11 +242,11 @@ class ExperienceReplayBuffer(ForEnv):
 
         Returns
         -------
-        S, S_next : ndarray, shape (batch_size, *frame, num_frames)
+        S, S_next : ndarray, shape ``(batch_size, *frame, num_frames)``
             States before and after the steps, oldest frame first, in the dtype of the frames; there
             is no last axis with ``num_frames=1``. Where an episode is too young for all frames, its
             first one is repeated.
-        A, A_next : ndarray, shape (batch_size, num_actions) or (batch_size, *box)
+        A, A_next : ndarray, shape (batch_size, num_actions) or ``(batch_size, *box)``
             The actions there: one-hot and float64, or in the dtype of the Box.
         Rn : ndarray of float64, shape (batch_size,)
             Sum of the rewards, the k-th times ``gamma ** k``, up to the end of the episode.

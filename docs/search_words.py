@@ -1,0 +1,41 @@
+"""Words that people type into the search, by the page that answers them.
+
+They are index entries of that page, which the search shows first. tests/site asks for each.
+"""
+
+from __future__ import annotations
+
+WORDS = {
+    "checkpoints": ("save", "load", "resume", "restore", "pickle", "save and load a buffer"),
+    "cluster": ("Ray", "several machines", "distributed replay"),
+    "command-line": ("inspect a saved buffer", "cpprb_like inspect"),
+    "contributing": ("contributing", "build from source", "run the tests"),
+    "datasets": ("offline data", "Minari", "D4RL", "LeRobot", "RLDS", "export"),
+    "file-format": ("file format", "manifest"),
+    "file-maps": ("memory map", "mmap", "larger than memory"),
+    "guide": ("clear", "seed", "add", "errors of add", "autoreset modes", "dtype", "thread safety"),
+    "hindsight": ("HER", "hindsight", "goals", "reward function of HER"),
+    "learners": ("GPU", "CUDA", "PyTorch tensors", "JAX", "prefetch", "pinned memory"),
+    "libraries": ("Stable-Baselines3", "SB3", "TorchRL", "Tianshou", "RLlib", "CleanRL"),
+    "migrating-from-cpprb": ("cpprb", "migrate from cpprb"),
+    "processes": ("several processes", "multiprocessing", "actors and learners", "rate limits"),
+    "promises": ("promises", "stability"),
+    "readings": (
+        "n-step",
+        "frame stack memory",
+        "frame stack",
+        "truncated",
+        "terminated",
+        "next_obs",
+    ),
+    "report": ("agent does not learn", "check my data", "NaN"),
+    "samplers": ("PER", "priority weights", "beta", "alpha", "importance sampling", "indexes"),
+    "sequences": ("episodes", "sequences", "R2D2", "recurrent", "burn-in", "LSTM"),
+    "stats": ("W&B", "Weights & Biases", "TensorBoard", "MLflow", "Prometheus", "logging"),
+    "training": (
+        "training loop",
+        "GymnasiumRecorder",
+        "several environments",
+        "vector environments",
+    ),
+}
