@@ -25,6 +25,7 @@ To: TypeAlias = Literal["numpy", "torch", "jax"] | Callable[[dict[str, NDArray[A
 NAMES = ("numpy", "torch", "jax")
 PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
 WIDE = 8  # bytes of numbers that JAX supports only with jax_enable_x64
+ALIGNMENT = 64  # bytes, of columns in a block of the device
 
 _registering = threading.RLock()
 watch(_registering, INNERMOST)  # no other lock is taken under it
@@ -197,8 +198,9 @@ def _package(name: str) -> Any:
 class OnCuda(Conversion):
     """Converts to tensors on a CUDA device: copied by the drawing thread, awaited by the learner's.
 
-    Copies from pinned memory overlap with computations. PyTorch keeps pinned memory for
-    later batches, and uses it again after its copy has ended.
+    The columns of a batch lie in one block of pinned memory, which one copy brings to the device
+    beside computations. PyTorch keeps pinned memory for later batches, and uses it again after
+    its copy has ended.
 
     ``as_tensor`` makes a tensor over an array, or returns the array if none has its dtype.
     """
@@ -210,26 +212,33 @@ class OnCuda(Conversion):
         self._device = self._stream.device  # has a number: the current device may change
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
-        """Begin copies. Columns without a dtype of PyTorch stay arrays."""
-        columns: dict[str, Any] = {}
+        """Begin the copy. Columns without a dtype of PyTorch stay arrays."""
+        columns: dict[str, Any] = dict(batch)
+        places: dict[str, tuple[Any, slice]] = {}
+        nbytes = 0
+        for name, values in batch.items():
+            tensor = self._as_tensor(values)
+            if tensor is not values:
+                places[name] = tensor, slice(nbytes, nbytes + values.nbytes)
+                nbytes += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
+        pinned = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True)
+        room = pinned.numpy()
+        for name, (_, place) in places.items():
+            room[place] = batch[name].reshape(-1).view(np.uint8)
         with self._torch.cuda.stream(self._stream):
-            for name, values in batch.items():
-                tensor = self._as_tensor(values)
-                if tensor is not values:
-                    tensor = tensor.pin_memory().to(self._device, non_blocking=True)
-                columns[name] = tensor
+            block = pinned.to(self._device, non_blocking=True)
             arrived = self._torch.cuda.Event()
             arrived.record(self._stream)
-        return columns, arrived
+        for name, (tensor, place) in places.items():
+            columns[name] = block[place].view(tensor.dtype).view(tensor.shape)
+        return columns, block, arrived
 
     def hand_out(self, made: Any) -> TensorBatch:
-        """The columns; the present stream of the learner waits for their copies."""
-        columns, arrived = made
+        """The columns; the present stream of the learner waits for their copy."""
+        columns, block, arrived = made
         stream = self._torch.cuda.current_stream(self._device)
         stream.wait_event(arrived)
-        for column in columns.values():
-            if not isinstance(column, np.ndarray):
-                column.record_stream(stream)  # its memory is not reused before the stream is done
+        block.record_stream(stream)  # its memory is not reused before the stream is done
         return TensorBatch(columns)
 
 
