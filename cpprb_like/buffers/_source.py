@@ -246,6 +246,8 @@ class Source(Checkpointed, Reported):
         self._check_beta(beta)
         options = SampleOptions(beta, bool(replace), None, bool(indexes), names)
         draw = partial(self.sample, n, **options.keywords)
+        if made is not None:
+            draw = partial(_into_room, draw, made)
         return self._iterator(partial(_endless, draw), made, ahead)
 
     def epoch(
@@ -662,6 +664,12 @@ def _conversion(to: To | None, device: Any) -> Conversion | None:
     from cpprb_like.buffers._tensors import conversion  # noqa: PLC0415 (on demand)
 
     return conversion(to, device)
+
+
+def _into_room(draw: Callable[..., Batch], conversion: Conversion) -> Batch:
+    """A draw into the arrays that its conversion has for it."""
+    room = conversion.room()
+    return draw() if room is None else draw(out=room)
 
 
 def _endless(draw: Callable[[], Batch]) -> Batch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, TypeAlias
 
@@ -91,6 +92,10 @@ class JaxBatch(TensorBatch):
 
 class Conversion:
     """Conversion of a batch in two steps: in the thread that draws, and in the learner's thread."""
+
+    def room(self) -> dict[str, NDArray[Any]] | None:
+        """Arrays that the next batch shall be drawn into; None for new ones."""
+        return None
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
         """Convert a batch in the thread that draws it."""
@@ -195,12 +200,50 @@ def _package(name: str) -> Any:
         ) from error
 
 
+@dataclass(frozen=True)
+class Place:
+    """A column of a batch that lies in a block of memory; without a place there, a plain array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    torch_dtype: Any
+    place: slice | None
+
+
+class PinnedBatch(dict[str, NDArray[Any]]):
+    """Arrays in one block of pinned memory, but for those without a place; a draw fills them."""
+
+    __slots__ = ("arrays", "pinned", "places")
+
+    def __init__(self, pinned: Any, places: Mapping[str, Place]) -> None:
+        self.pinned, self.places = pinned, places
+        room = pinned.numpy()
+        for name, column in places.items():
+            if column.place is None:
+                self[name] = np.empty(column.shape, column.dtype)
+            else:
+                self[name] = room[column.place].view(column.dtype).reshape(column.shape)
+        self.arrays = dict(self)
+
+    def take(self, batch: Mapping[str, NDArray[Any]]) -> bool:
+        """Copy the columns that are not in the arrays yet; false if these are of other columns."""
+        if self.arrays.keys() != batch.keys():
+            return False
+        for name, own in self.arrays.items():
+            values = batch[name]
+            if values.shape != own.shape or values.dtype != own.dtype:
+                return False
+            if values is not own:  # a column of a sampler, which draws into arrays of its own
+                own[...] = values
+        return True
+
+
 class OnCuda(Conversion):
     """Converts to tensors on a CUDA device: copied by the drawing thread, awaited by the learner's.
 
-    The columns of a batch lie in one block of pinned memory, which one copy brings to the device
-    beside computations. PyTorch keeps pinned memory for later batches, and uses it again after
-    its copy has ended.
+    A batch is drawn into one block of pinned memory, which one copy brings to the device beside
+    computations. PyTorch keeps pinned memory for later batches, and uses it again after its copy
+    has ended. A batch whose columns are not known before its draw is copied into such a block.
 
     ``as_tensor`` makes a tensor over an array, or returns the array if none has its dtype.
     """
@@ -210,28 +253,45 @@ class OnCuda(Conversion):
         self._as_tensor = as_tensor
         self._stream = torch.cuda.Stream(device)
         self._device = self._stream.device  # has a number: the current device may change
+        self._places: dict[str, Place] | None = None  # of the last batch that was copied
+
+    def room(self) -> PinnedBatch | None:
+        """Arrays for the next batch, if it is like the last one; None before the first."""
+        return None if self._places is None else self._empty(self._places)
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
-        """Begin the copy. Columns without a dtype of PyTorch stay arrays."""
-        columns: dict[str, Any] = dict(batch)
-        places: dict[str, tuple[Any, slice]] = {}
-        nbytes = 0
-        for name, values in batch.items():
-            tensor = self._as_tensor(values)
-            if tensor is not values:
-                places[name] = tensor, slice(nbytes, nbytes + values.nbytes)
-                nbytes += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
-        pinned = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True)
-        room = pinned.numpy()
-        for name, (_, place) in places.items():
-            room[place] = batch[name].reshape(-1).view(np.uint8)
+        """Begin the copy to the device. Columns without a dtype of PyTorch stay arrays."""
+        pinned = batch
+        if not isinstance(pinned, PinnedBatch) or not pinned.take(batch):
+            self._places = self._placed(batch)
+            pinned = self._empty(self._places)
+            pinned.take(batch)
         with self._torch.cuda.stream(self._stream):
-            block = pinned.to(self._device, non_blocking=True)
+            block = pinned.pinned.to(self._device, non_blocking=True)
             arrived = self._torch.cuda.Event()
             arrived.record(self._stream)
-        for name, (tensor, place) in places.items():
-            columns[name] = block[place].view(tensor.dtype).view(tensor.shape)
+        columns: dict[str, Any] = pinned.arrays
+        for name, column in pinned.places.items():
+            if column.place is not None:
+                columns[name] = block[column.place].view(column.torch_dtype).view(column.shape)
         return columns, block, arrived
+
+    def _placed(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, Place]:
+        """Where in a block the columns of such batches lie."""
+        found, end = {}, 0
+        for name, values in batch.items():
+            tensor, place = self._as_tensor(values), None
+            if tensor is not values:
+                place = slice(end, end + values.nbytes)
+                end += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
+            found[name] = Place(values.shape, values.dtype, tensor.dtype, place)
+        return found
+
+    def _empty(self, places: Mapping[str, Place]) -> PinnedBatch:
+        nbytes = max((column.place.stop for column in places.values() if column.place), default=0)
+        return PinnedBatch(
+            self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True), places
+        )
 
     def hand_out(self, made: Any) -> TensorBatch:
         """The columns; the present stream of the learner waits for their copy."""
