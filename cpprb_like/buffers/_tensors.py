@@ -27,6 +27,7 @@ NAMES = ("numpy", "torch", "jax")
 PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
 WIDE = 8  # bytes of numbers that JAX supports only with jax_enable_x64
 ALIGNMENT = 64  # bytes, of columns in a block of the device
+LARGE = 2**18  # bytes of a batch that takes longer to copy than a draw into given arrays to prepare
 
 _registering = threading.RLock()
 watch(_registering, INNERMOST)  # no other lock is taken under it
@@ -241,9 +242,10 @@ class PinnedBatch(dict[str, NDArray[Any]]):
 class OnCuda(Conversion):
     """Converts to tensors on a CUDA device: copied by the drawing thread, awaited by the learner's.
 
-    A batch is drawn into one block of pinned memory, which one copy brings to the device beside
-    computations. PyTorch keeps pinned memory for later batches, and uses it again after its copy
-    has ended. A batch whose columns are not known before its draw is copied into such a block.
+    A large batch is drawn into one block of pinned memory, which one copy brings to the device
+    beside computations. A small one, or one whose columns are not known before its draw, is copied
+    into such a block. PyTorch keeps pinned memory for later batches, and uses it again after its
+    copy has ended.
 
     ``as_tensor`` makes a tensor over an array, or returns the array if none has its dtype.
     """
@@ -256,13 +258,14 @@ class OnCuda(Conversion):
         self._places: dict[str, Place] | None = None  # of the last batch that was copied
 
     def room(self) -> PinnedBatch | None:
-        """Arrays for the next batch, if it is like the last one; None before the first."""
-        return None if self._places is None else self._empty(self._places)
+        """Arrays for the next batch, if it is large and like the last one; else None."""
+        places = self._places
+        return None if places is None or _end(places) < LARGE else self._empty(places)
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
         """Begin the copy to the device. Columns without a dtype of PyTorch stay arrays."""
-        pinned = batch
-        if not isinstance(pinned, PinnedBatch) or not pinned.take(batch):
+        pinned = batch if isinstance(batch, PinnedBatch) else self._empty(self._places or {})
+        if not pinned.take(batch):
             self._places = self._placed(batch)
             pinned = self._empty(self._places)
             pinned.take(batch)
@@ -288,10 +291,8 @@ class OnCuda(Conversion):
         return found
 
     def _empty(self, places: Mapping[str, Place]) -> PinnedBatch:
-        nbytes = max((column.place.stop for column in places.values() if column.place), default=0)
-        return PinnedBatch(
-            self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True), places
-        )
+        pinned = self._torch.empty(_end(places), dtype=self._torch.uint8, pin_memory=True)
+        return PinnedBatch(pinned, places)
 
     def hand_out(self, made: Any) -> TensorBatch:
         """The columns; the present stream of the learner waits for their copy."""
@@ -300,6 +301,11 @@ class OnCuda(Conversion):
         stream.wait_event(arrived)
         block.record_stream(stream)  # its memory is not reused before the stream is done
         return TensorBatch(columns)
+
+
+def _end(places: Mapping[str, Place]) -> int:
+    """The bytes of a block with these places."""
+    return max((column.place.stop for column in places.values() if column.place), default=0)
 
 
 def as_torch(torch: Any, array: NDArray[Any]) -> Any:

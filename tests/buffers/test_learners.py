@@ -497,10 +497,14 @@ MAKERS: dict[str, Callable[[], ReplayBuffer]] = {
 }
 
 
+@pytest.mark.parametrize("large", [1, tensors.LARGE])
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("name", MAKERS)
-def test_batches_on_cuda_are_the_same(fake: FakeCuda, name: str, prefetch: int) -> None:
-    """Each batch arrives whole, through pinned memory."""
+def test_batches_on_cuda_are_the_same(
+    fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, name: str, prefetch: int, large: int
+) -> None:
+    """Each batch arrives whole, drawn into pinned memory or copied there."""
+    monkeypatch.setattr(tensors, "LARGE", large)
     one, other = MAKERS[name](), MAKERS[name]()
     with one.batches(6, to="torch", device="cuda", prefetch=prefetch) as batches:
         for batch in islice(batches, 10):
