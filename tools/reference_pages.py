@@ -60,6 +60,8 @@ MODULES = {
     ),
 }
 NAMES = tuple(name for names in MODULES.values() for name in names)
+# Classes whose pages also describe what they inherit, as most readers look there.
+WHOLE = ("cpprb_like.ReplayBuffer",)
 HEAD = """\
 Reference
 =========
@@ -216,7 +218,7 @@ def module_page(module: ModuleType, names: Names) -> Iterator[str]:
 
 def class_page(full: str, cls: type, names: Names) -> Iterator[str]:
     """A class, the table of its methods and attributes, and each of them."""
-    yield from title(full.removeprefix(f"{PACKAGE}."), "=")
+    yield from title(re.sub(r"^cpprb_like\.(compat\.|integrations\.)?", "", full), "=")
     found = members(cls, names)
     yield from (f".. autoclass:: {full}", "   :no-members:", "")
     if found:
@@ -232,8 +234,9 @@ def class_page(full: str, cls: type, names: Names) -> Iterator[str]:
 def members(cls: type, names: Names) -> dict[str, tuple[str, str]]:
     """The public members of a class: the class that describes each, and the directive for it.
 
-    A class describes its own members and those of its private bases.
+    A class describes its own members and those of its private bases; one of ``WHOLE`` all.
     """
+    whole = next((base for base in cls.__mro__ if names.classes.get(base) in WHOLE), None)
     found: dict[str, tuple[type, Any]] = {}
     described = [cls]  # of the classes so far; the last that derives from a private base has it
     for base in cls.__mro__:
@@ -242,6 +245,8 @@ def members(cls: type, names: Names) -> dict[str, tuple[str, str]]:
         if base in names.classes and base is not cls:
             described.append(base)
         home = next(known for known in reversed(described) if base in known.__mro__)
+        if whole is not None and base in whole.__mro__:
+            home = whole
         for name, value in vars(base).items():
             if not name.startswith("_"):
                 found.setdefault(name, (home, value))
@@ -252,7 +257,7 @@ def members(cls: type, names: Names) -> dict[str, tuple[str, str]]:
             listed[name] = names.classes[home], "autoproperty"
         elif inspect.isgetsetdescriptor(thing):
             listed[name] = names.classes[home], "autoattribute"
-        elif callable(thing):
+        elif callable(thing) or inspect.isfunction(getattr(cls, name)):
             listed[name] = names.classes[home], "automethod"
     return listed
 

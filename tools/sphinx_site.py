@@ -201,8 +201,9 @@ def is_within(node: nodes.Node, kinds: tuple[type, ...]) -> bool:
 
 
 def cut_imports(_: Sphinx, what: str, *rest: Any) -> None:
-    """Leave out of the docstring of a module what it may import, which maintainers read."""
+    """Leave out of the docstring of a module what is for maintainers: imports and neighbours."""
     if what == "module":
         lines = rest[-1]
-        text = re.sub(r"\s*May import:.*?(?=\n\n|\Z)", "", "\n".join(lines), flags=re.DOTALL)
+        pattern = r"\s*\b(?:May import|Not here):.*?(?=\n\n|\Z)"
+        text = re.sub(pattern, "", "\n".join(lines), flags=re.DOTALL)
         lines[:] = text.splitlines()

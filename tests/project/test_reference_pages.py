@@ -65,9 +65,16 @@ def test_inherited_methods_lead_to_the_class_that_describes_them() -> None:
     assert REFERENCE.entries["cpprb_like.PrioritizedReplayBuffer.add"] == (
         "cpprb_like.ReplayBuffer.add"
     )
-    page = REFERENCE.pages["cpprb_like.ReplayBuffer.rst"]
+    page = REFERENCE.pages["cpprb_like.Mixture.rst"]
     assert "~cpprb_like.buffers.Source.sample\n" in page  # in the table
-    assert ".. automethod:: cpprb_like.ReplayBuffer.add\n" in page
+    assert ".. automethod:: cpprb_like.Mixture.sample\n" not in page
+
+
+def test_the_page_of_the_buffer_describes_all_methods() -> None:
+    """Readers look there first."""
+    page = REFERENCE.pages["cpprb_like.ReplayBuffer.rst"]
+    for name in ("add", "sample", "save", "update_priorities"):
+        assert f".. automethod:: cpprb_like.ReplayBuffer.{name}\n" in page
 
 
 def test_pages_that_are_gone_are_removed(tmp_path: Path) -> None:
