@@ -14,7 +14,7 @@ from pathlib import Path
 from reports.findings import Results
 from reports.plots import PLOTS
 from reports.processes import processes_tables
-from reports.summary import summary
+from reports.summary import brief, summary
 from reports.tables import page
 from reports.waits import waits_table
 
@@ -22,10 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "benchmarks/results"
 FULL = "full.json"
 PAGES = {
-    "README.md": (FULL, summary),
-    "docs/performance.md": (FULL, page),
-    "docs/learners.md": ("waiting-full.json", waits_table),
-    "docs/processes.md": ("processes.json", processes_tables),
+    "README.md": (FULL, brief),
+    "docs/performance.md": (FULL, summary),
+    "docs/benchmarks.md": (FULL, page),
+    "docs/benchmarks-tensors.md": ("waiting-full.json", waits_table),
+    "docs/benchmarks-processes.md": ("processes.json", processes_tables),
 }
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 

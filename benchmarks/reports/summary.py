@@ -1,8 +1,8 @@
-"""The table of the README: the most telling cases, and who is ahead in each."""
+"""The tables of docs/performance.md and of the README: telling cases, and who is ahead in each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from budgets import OURS, is_peer
 
@@ -26,10 +26,23 @@ CASES = (
     "memory of a small step",
     "import",
 )
+# Of the README, for reading in a few seconds.
+BRIEF = (
+    "add 1 small step",
+    "sample 256 small steps",
+    "sample 32 pairs of images",
+    "prioritized: sample 256, new priorities",
+    "3-step: sample 256",
+    "sequences of steps, 64 x 80",
+)
+BRIEF_PEERS = ("cpprb", "stable-baselines3", "tianshou", "torchrl")
+BRIEF_BELOW = """\
+`2 x` takes twice as long as `cpprb_like`; a dash cannot do it. Measured on {machine}.
+[Performance](docs/performance.md) has more cases, and `make bench` measures them."""
 BELOW = """\
 Medians, of buffers of 10^6 small steps (45 bytes), 10^4 pairs of images (56 kB) or 2^20 priorities.
 `2 x` takes twice as long, or twice the memory, as `cpprb_like`; bold is who takes least; a dash
-cannot do it, for the reason that [performance](docs/performance.md) names. Measured on {machine}.
+cannot do it, for the reason that [benchmarks](benchmarks.md) names. Measured on {machine}.
 `make bench` measures it again, and `make bench-report` writes this table."""
 
 Cell = Callable[[str], str]  # of a contender
@@ -48,10 +61,22 @@ def summary(results: Results) -> str:
     return "\n\n".join([grid(rows), BELOW.format(machine=machine(results, OURS))])
 
 
-def telling(found: list[Finding]) -> list[Finding]:
-    """The cases of the summary, in its order."""
+def brief(results: Results) -> str:
+    """The table of the README: few cases, and peers that many people know."""
+    found = findings(results)
+    chosen = telling(found, BRIEF)
+    if len(chosen) < len(BRIEF):
+        raise ValueError("the results lack cases of the README, measure again")
+    peers = [name for name in peers_of(chosen, results) if name in BRIEF_PEERS]
+    rows = [["", *(called(name, results["entrants"]) for name in (OURS, *peers))]]
+    rows += [_row(one.case.name, one, peers, one.shown, _slower(one)) for one in chosen]
+    return "\n\n".join([grid(rows), BRIEF_BELOW.format(machine=machine(results, OURS))])
+
+
+def telling(found: list[Finding], cases: Sequence[str] = CASES) -> list[Finding]:
+    """The cases of a table, in its order."""
     by_name = {finding.case.name: finding for finding in found}
-    return [by_name[name] for name in CASES if name in by_name]
+    return [by_name[name] for name in cases if name in by_name]
 
 
 def peers_of(found: list[Finding], results: Results) -> list[str]:

@@ -14,7 +14,7 @@ from budgets import BEFORE, FLOOR, OURS
 from cases import EFFORTS, cases
 from reports.plots import PLOTS
 from reports.processes import processes_tables
-from reports.summary import summary
+from reports.summary import brief, summary
 from reports.tables import missed, page, table
 from reports.waits import waits_table
 from reports.wording import digits, quantity
@@ -214,6 +214,18 @@ def test_the_summary_wants_all_its_cases() -> None:
         summary(results)
 
 
+def test_the_table_of_the_readme_has_few_cases_and_peers() -> None:
+    """Those that many people know; all its cases must be there."""
+    results = run()
+    text = brief(results)
+    assert row(text, ADD)[0].startswith("**")
+    assert "DQN" not in text
+    assert len(text.splitlines()) < 12
+    results["cases"] = [found for found in results["cases"] if found["name"] != ADD]
+    with pytest.raises(ValueError, match="measure again"):
+        brief(results)
+
+
 def test_results_of_a_case_that_is_gone_are_refused() -> None:
     """Nobody could say any more what was promised of it."""
     results = run()
@@ -308,9 +320,9 @@ def test_the_report_is_written_where_it_belongs(tree: Path) -> None:
         assert text.startswith(f"before\n{report.BEGIN}\n\n")
         assert text.endswith(f"\n\n{report.END}\nafter\n")
         assert "\nold\n" not in text
-    assert [ADD in text for text in texts] == [True, True, False, False]
-    assert "waited for" in texts[2]
-    assert "beside a learner" in texts[3]
+    assert [ADD in text for text in texts] == [True, True, True, False, False]
+    assert "waited for" in texts[3]
+    assert "beside a learner" in texts[4]
     report.update(tree)
     assert texts == [page.read_text(encoding="utf-8") for page in pages]
 
@@ -331,11 +343,11 @@ def test_other_results_are_noticed(tree: Path, monkeypatch: pytest.MonkeyPatch) 
     assert report.outdated(tree) == []
     write_results(tree, run({ADD: {PEER: took(4e-3)}}))
     assert report.outdated(tree) == [
-        *everything[:2],
+        *everything[1:3],  # the README does not name this peer
         everything[len(report.PAGES)],
     ]  # growth is of other cases
     monkeypatch.setattr(sys, "argv", ["report.py", "--check"])
-    with pytest.raises(SystemExit, match=r"README\.md, docs/performance\.md, .*ratios\.svg"):
+    with pytest.raises(SystemExit, match=r"docs/performance\.md, docs/benchmarks\.md, .*ratios\.svg"):
         report.main()
     monkeypatch.setattr(sys, "argv", ["report.py"])
     report.main()
@@ -343,7 +355,7 @@ def test_other_results_are_noticed(tree: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_report_of_this_tree_is_of_its_results() -> None:
-    """The tables of README.md and docs/performance.md, and the pictures."""
+    """The tables of README.md and of pages under docs, and the pictures."""
     assert report.outdated(ROOT) == []
 
 
