@@ -347,7 +347,8 @@ def test_other_results_are_noticed(tree: Path, monkeypatch: pytest.MonkeyPatch) 
         everything[len(report.PAGES)],
     ]  # growth is of other cases
     monkeypatch.setattr(sys, "argv", ["report.py", "--check"])
-    with pytest.raises(SystemExit, match=r"docs/performance\.md, docs/benchmarks\.md, .*ratios\.svg"):
+    names = r"docs/performance\.md, docs/benchmarks\.md, .*ratios\.svg"
+    with pytest.raises(SystemExit, match=names):
         report.main()
     monkeypatch.setattr(sys, "argv", ["report.py"])
     report.main()
