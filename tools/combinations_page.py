@@ -18,12 +18,13 @@ PAGE = ROOT / "docs" / "combinations.md"
 HEAD = """\
 # What goes with what
 
-Every sampler goes with every set of [layers](views.md), and with every option. A number means a
-reason below why some samplers do not; there are no other gaps. `make pages` makes this page from
-the list by which each cell is tested: against a slow twin that keeps whole episodes, in a buffer
-that has wrapped around. A learner of [several processes](processes.md) is one of two shards; all
-options of `sample` and `batches` are those of a buffer there. It is not pickled: it is saved with
-its replay.
+Every sampler goes with every set of [layers](views.md), and with every option. A number names the
+reason why some samplers do not, below the table. A learner of
+[several processes](processes.md) has all options of `sample` and `batches` that a buffer has. It
+is saved with its replay, and not pickled.
+
+A test tries each cell. It compares the draws with a slow twin that keeps whole episodes, in a
+buffer that has wrapped around. `make pages` makes this page from the list of the test.
 
 The samplers are {samplers}.
 """
@@ -60,9 +61,9 @@ def render() -> str:
         names = ", ".join(f"`{name}`" for name in samplers)
         lines.append(f"[{number}] Not {names}: {text}.\n")
     lines.append(
-        "`Mixture` has no `epoch`: it would take each row once, whatever the shares. A learner"
+        "`Mixture` has no `epoch`, as an epoch would ignore the shares. A learner has none,"
     )
-    lines.append("has none, as actors replace its rows.\n")
+    lines.append("as actors replace its rows.\n")
     return "\n".join(lines)
 
 
