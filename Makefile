@@ -99,7 +99,7 @@ test-integrations:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python "cleanrl==1.2.0"
 	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,tianshou,jax,cleanrl $(TORCH_BIN)/pytest \
 		tests/libraries tests/integrations/test_libraries_missing.py \
-		tests/project/test_docs.py -k "libraries or stable_baselines3 or torchrl or tianshou" $(ARGS)
+		tests/project/test_docs.py -k "libraries or stable-baselines3 or stable_baselines3 or torchrl or tianshou" $(ARGS)
 	CPPRB_LIKE_REQUIRE=cpprb,envpool,highway_env,gymnasium $(TORCH_BIN)/pytest \
 		tests/integrations/test_cpprb_env_dict.py::test_same_as_cpprb tests/compat/test_training.py::test_the_loop_is_that_of_cpprb \
 		tests/checkpoint/test_cpprb_files.py::test_cpprb_reads_and_writes_the_same_files tests/integrations/test_gymnasium.py::test_envpool \

@@ -2,7 +2,7 @@
 
 Q-learning with a network and a target network (Mnih et al. 2015, "Human-level control through deep
 reinforcement learning") on environments with discrete actions. Needs PyTorch and Gymnasium; the
-lines that differ from a script with Stable-Baselines3's buffer are those of docs/libraries.md.
+lines that differ from a script with Stable-Baselines3's buffer are in docs/one-file-scripts.md.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 Twin delayed deep deterministic policy gradients (Fujimoto, van Hoof and Meger 2018, "Addressing
 Function Approximation Error in Actor-Critic Methods") on environments with continuous actions.
 Needs PyTorch and Gymnasium; the lines that differ from a script with Stable-Baselines3's buffer are
-those of docs/libraries.md.
+those of docs/one-file-scripts.md.
 """
 
 import argparse

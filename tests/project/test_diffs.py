@@ -9,7 +9,7 @@ import pytest
 from pages import blocks
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "libraries.md"
+PAGE = ROOT / "docs" / "one-file-scripts.md"
 SCRIPTS = {
     "DQN": ("tests/libraries/scripts/dqn_before.py", "examples/one_file_dqn.py"),
     "TD3": ("tests/libraries/scripts/td3_before.py", "examples/one_file_td3.py"),

@@ -46,7 +46,17 @@ NEEDED = {
     "cpprb_like.ray": ("ray",),
     "first-agent.md": ("torch", "gymnasium", "matplotlib"),
     "learners.md": ("torch", "jax"),
-    "libraries.md": ("torch", "stable_baselines3", "tensordict"),
+    "stable-baselines3.md": ("torch", "stable_baselines3"),
+    "torchrl.md": ("torch", "tensordict"),
+}
+# Pages that show changes to a program.
+CHANGES = {
+    "libraries.md",
+    "one-file-scripts.md",
+    "rllib.md",
+    "stable-baselines3.md",
+    "tianshou.md",
+    "torchrl.md",
 }
 # What a test runs for less time than a reader.
 SHORTER = {"first-agent.md": ("STEPS = 20_000", "STEPS = 1_500")}
@@ -144,11 +154,10 @@ def test_python_blocks_run(
 def test_blocks_have_a_language_that_is_tested(page: Path) -> None:
     """No block is left out: each is Python or a shell command.
 
-    Of the changes to a program, those to whole files are tested by tests/libraries.
+    Of the changes to a program, those to whole files are tested by test_diffs.py.
     """
     languages = {name for name, _ in BLOCK.findall(page.read_text())}
-    further = {"libraries.md": {"diff"}}
-    assert languages <= {"python", "bash"} | further.get(page.name, set())
+    assert languages <= {"python", "bash"} | ({"diff"} if page.name in CHANGES else set())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

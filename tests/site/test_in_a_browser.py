@@ -31,7 +31,7 @@ SEARCHES = {
     "ReplayBuffer": ("reference/cpprb_like.ReplayBuffer",),
     "update_priorities": ("samplers", "reference/cpprb_like.samplers.PrioritySampler"),
     "memory": ("guide", "readings"),
-    "RLlib": ("libraries", "cluster"),
+    "RLlib": ("rllib", "cluster"),
     "beta": ("samplers",),
     "cpprb": ("migrating-from-cpprb",),
 }

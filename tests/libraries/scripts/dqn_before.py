@@ -2,7 +2,7 @@
 
 Q-learning with a network and a target network (Mnih et al. 2015, "Human-level control through deep
 reinforcement learning") on environments with discrete actions. It is what examples/one_file_dqn.py
-was before; the lines that differ are those of docs/libraries.md.
+was before; the lines that differ are in docs/one-file-scripts.md.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 Twin delayed deep deterministic policy gradients (Fujimoto, van Hoof and Meger 2018, "Addressing
 Function Approximation Error in Actor-Critic Methods") on environments with continuous actions. It
-is what examples/one_file_td3.py was before; the lines that differ are those of docs/libraries.md.
+is what examples/one_file_td3.py was before; the lines that differ are in docs/one-file-scripts.md.
 """
 
 import argparse
