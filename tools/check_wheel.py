@@ -27,6 +27,7 @@ ALLOWED = re.compile(r"cpprb_like/([\w/]+\.pyi?|py\.typed|(\w+/)*\w+\.[\w.-]+\.(
 TEST_SOURCES = (
     *("tests", "examples", "benchmarks", "docs"),
     *("pyproject.toml", "Makefile", "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"),
+    *("SECURITY.md", "CITATION.cff"),
 )
 # They look at the tree.
 NOT_FOR_WHEELS = (
@@ -35,6 +36,7 @@ NOT_FOR_WHEELS = (
     "tests/project/test_combinations_page.py",
     "tests/project/test_architecture.py",
     "tests/project/test_packaging.py",
+    "tests/project/test_release.py",
 )
 USE = """
 import pathlib, sys
