@@ -43,7 +43,6 @@ myst_heading_anchors = 4
 nb_execution_mode = "force"
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
-nb_execution_excepthook = ""
 
 # Reference: docstrings in NumPy's form. Their signatures have names and defaults, and the text has
 # the types.

@@ -48,7 +48,7 @@ QUESTIONS = {
     "limits of rates": (("several processes", "How often: limits"), "(?i)ratio"),
     "batches on a GPU": (("batches for a learner", "Tensors"), "(?i)cuda"),
     "how to save and go on": (("checkpoints",), r"\bload\b"),
-    "RLlib": (("Inside other libraries", "RLlib"), "(?i)replay_buffer_config"),
+    "RLlib": (("RLlib",), "(?i)replay_buffer_config"),
     "the way from cpprb": (("From cpprb", "Differences"), "cpprb"),
     "what a version changed": (("Changelog",), "Unreleased"),
     "the reward function of HER": (("hindsight experience replay", "The reward"), "reward"),
