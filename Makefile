@@ -5,6 +5,7 @@
 # make test-torch    run the tests that need PyTorch, JAX and pandas, in an environment of their own
 # make test-integrations    run the tests that train with Stable-Baselines3, TorchRL and scripts in one file, or need cpprb, there too
 # make docs    build the site of the documentation into build/site, and test it in a browser if there is one
+# make example-scores    run the examples with three seeds, and write their scores into docs/examples.md (an hour or two)
 # make learning-curves    train with Stable-Baselines3's buffer and with ours, and draw both (an hour)
 # make test-datasets    run the tests of data sets that need the libraries whose formats they are
 # make dev     the development set-up: everything below without another install
@@ -43,7 +44,7 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo check test coverage test-tf-agents test-torch test-integrations learning-curves test-datasets dev lint format typecheck debug asan bench bench-processes bench-cluster cliffs bench-report guard wheel map docs pages clean
+.PHONY: demo check test coverage test-tf-agents test-torch test-integrations example-scores learning-curves test-datasets dev lint format typecheck debug asan bench bench-processes bench-cluster cliffs bench-report guard wheel map docs pages clean
 
 demo:
 	$(call environment,demo)
@@ -95,9 +96,9 @@ test-integrations:
 	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) $(LIBRARIES) $(PEERS) \
-		"pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
+		h5py "matplotlib>=3.8" "tqdm>=4.66" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python "cleanrl==1.2.0"
-	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,tianshou,jax,cleanrl $(TORCH_BIN)/pytest \
+	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,tianshou,jax,cleanrl,h5py,matplotlib,tqdm $(TORCH_BIN)/pytest \
 		tests/libraries tests/integrations/test_libraries_missing.py \
 		tests/project/test_docs.py -k "libraries or stable-baselines3 or stable_baselines3 or torchrl or tianshou" $(ARGS)
 	CPPRB_LIKE_REQUIRE=cpprb,envpool,highway_env,gymnasium $(TORCH_BIN)/pytest \
@@ -106,6 +107,10 @@ test-integrations:
 		tests/views/test_hindsight.py::test_recorded_goal_environment_of_another_package
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check prometheus_client tensorboard wandb mlflow-skinny
 	CPPRB_LIKE_REQUIRE=torch,prometheus_client,tensorboard,wandb,mlflow $(TORCH_BIN)/pytest tests/libraries/test_exporters.py $(ARGS)
+
+# In the environment of test-integrations.
+example-scores:
+	$(TORCH_BIN)/python benchmarks/example_scores.py $(ARGS)
 
 learning-curves:
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check matplotlib

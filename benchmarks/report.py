@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from reports.examples import examples_table
 from reports.findings import Results
 from reports.plots import PLOTS
 from reports.processes import processes_tables
@@ -27,6 +28,7 @@ PAGES = {
     "docs/benchmarks.md": (FULL, page),
     "docs/benchmarks-tensors.md": ("waiting-full.json", waits_table),
     "docs/benchmarks-processes.md": ("processes.json", processes_tables),
+    "docs/examples.md": ("examples.json", examples_table),
 }
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 
@@ -45,9 +47,14 @@ def update(root: Path) -> None:
     """Write the tables and the pictures of a tree."""
     results = _results(root, FULL)
     for name in PAGES:
-        (root / name).write_text(_page(root, name), encoding="utf-8")
+        update_page(root, name)
     for name, plot in PLOTS.items():
         (root / FOLDER / name).write_text(plot.svg(results), encoding="utf-8")
+
+
+def update_page(root: Path, name: str) -> None:
+    """Write the tables of one page of a tree."""
+    (root / name).write_text(_page(root, name), encoding="utf-8")
 
 
 def outdated(root: Path) -> list[str]:

@@ -4,6 +4,10 @@ Each actor plays with the newest weights that the learner has published, and add
 replay in shared memory; the learner draws batches from the steps of all. A rate limiter has them
 keep pace: as many steps are drawn for each one that is added as in cartpole_dqn.py, whose network
 and evaluation these are.
+
+Environment: CartPole-v1.
+Score: at least 475 (mean return of 20 episodes).
+Time: two minutes on two cores.
 """
 
 import argparse
@@ -111,6 +115,7 @@ def main() -> None:
         for actor in actors:
             actor.terminate()  # at any moment: nobody waits for one that has ended
             actor.join()
+    print(f"score: {found:.1f} (mean return of 20 episodes)")
     if found < SOLVED:
         sys.exit(f"Not learned: mean return {found:.0f}, expected at least {SOLVED:.0f}.")
     print(f"Learned: mean return {found:.0f} over 20 greedy episodes.")

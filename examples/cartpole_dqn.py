@@ -5,6 +5,10 @@ The agent learns Q(s, a), the discounted reward to come after action a in state 
 2016). It acts by Q, stores each step, and learns from steps drawn at random: see ``train``. With
 ``--prioritized`` those that Q was most wrong about are drawn most often (Schaul et al. 2016,
 "Prioritized Experience Replay").
+
+Environment: CartPole-v1.
+Score: at least 475 (mean return of 20 episodes).
+Time: a minute on one core.
 """
 
 import argparse
@@ -178,6 +182,7 @@ def main() -> None:
     buffer, curve = train(options.seed, options.steps, options.prioritized)
     draw(buffer, curve, options.picture)
     print(buffer, f"Picture: {options.picture.resolve()}", sep="\n")
+    print(f"score: {curve[-1][1]:.1f} (mean return of 20 episodes)")
     if curve[-1][1] < SOLVED:
         sys.exit(f"Not learned: mean return {curve[-1][1]:.0f}, expected at least {SOLVED:.0f}.")
     print(f"Learned: mean return {curve[-1][1]:.0f} over 20 greedy episodes.")

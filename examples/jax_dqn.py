@@ -2,6 +2,10 @@
 
 Q-learning with a network and a target network (Mnih et al. 2015, "Human-level control through deep
 reinforcement learning"). Needs JAX and Gymnasium, and no library of networks.
+
+Environment: CartPole-v1.
+Score: at least 100 (mean return of 10 episodes).
+Time: a minute on one core.
 """
 
 import argparse
@@ -88,7 +92,7 @@ def main() -> None:
             obs, reward, terminated, truncated, _ = env.step(int(act(state[0], obs[None])[0]))
             total += float(reward)
             done = terminated or truncated
-    print(f"mean return {total / 10:.0f} over 10 episodes")
+    print(f"score: {total / 10:.1f} (mean return of 10 episodes)")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,10 @@
 Q-learning with a network and a target network (Mnih et al. 2015, "Human-level control through deep
 reinforcement learning") on environments with discrete actions. Needs PyTorch and Gymnasium; the
 lines that differ from a script with Stable-Baselines3's buffer are in docs/one-file-scripts.md.
+
+Environment: CartPole-v1.
+Score: at least 150 (mean return of 10 episodes).
+Time: a minute on one core.
 """
 
 import argparse
@@ -98,7 +102,7 @@ def main() -> None:
             for slow, fast in zip(target_network.parameters(), q_network.parameters(), strict=True):
                 slow.lerp_(fast, args.tau)
 
-    print(f"mean return {evaluate(q_network, single, seed=10_000):.0f} over 10 episodes")
+    print(f"score: {evaluate(q_network, single, seed=10_000):.1f} (mean return of 10 episodes)")
 
 
 if __name__ == "__main__":

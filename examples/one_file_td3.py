@@ -4,6 +4,10 @@ Twin delayed deep deterministic policy gradients (Fujimoto, van Hoof and Meger 2
 Function Approximation Error in Actor-Critic Methods") on environments with continuous actions.
 Needs PyTorch and Gymnasium; the lines that differ from a script with Stable-Baselines3's buffer are
 those of docs/one-file-scripts.md.
+
+Environment: Pendulum-v1.
+Score: at least -200 (mean return of 10 episodes).
+Time: a minute on one core.
 """
 
 import argparse
@@ -136,7 +140,7 @@ def main() -> None:
                     for one, other in zip(slow.parameters(), fast.parameters(), strict=True):
                         one.lerp_(other, args.tau)
 
-    print(f"mean return {evaluate(actor, single, seed=10_000):.0f} over 10 episodes")
+    print(f"score: {evaluate(actor, single, seed=10_000):.1f} (mean return of 10 episodes)")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ def run(script: Path, steps: int) -> float:
     command = [sys.executable, str(script), "--total-timesteps", str(steps)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
-    found = re.search(r"mean return (-?\d+) over 10 episodes", done.stdout)
+    found = re.search(
+        r"^score: (-?[\d.]+) \(mean return of 10 episodes\)$", done.stdout, re.MULTILINE
+    )
     assert found is not None, done.stdout
     return float(found[1])
 

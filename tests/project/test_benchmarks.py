@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from math import isfinite
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 from unittest.mock import Mock
 
 import environments
+import example_scores
 import loop
 import pytest
 from budgets import BEFORE, FLOOR, OURS
@@ -339,3 +341,67 @@ def test_the_calculator_of_a_cluster_agrees_with_its_simulation(hosts: int) -> N
         slow = calculator.simulate(costs, hosts, *sizes, slow=hosts // 4, slower=50.0)
         dying = calculator.simulate(costs, hosts, *sizes, deaths=10)
         assert max(slow, dying) <= 1.01 * found
+
+
+EXAMPLE = '''"""Adds up.
+
+Algorithm: addition.
+Score: at least 5 (sum of two numbers).
+Time: no time.
+"""
+
+import argparse
+import sys
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int)
+parser.add_argument("--quick", action="store_true")
+options = parser.parse_args()
+if options.seed == 2:
+    sys.exit("not with this seed")
+print("score: 1.0 (before)")
+print(f"score: {options.seed + 5:.1f} (sum of two numbers)")
+sys.exit(options.seed)
+'''
+
+
+def test_scores_of_examples_are_collected_and_kept(tmp_path: Path) -> None:
+    """The last score counts, also of a program that fails afterwards; other results stay."""
+    (tmp_path / "adds.py").write_text(EXAMPLE, encoding="utf-8")
+    (tmp_path / "states_nothing.py").write_text('"""Nothing."""\n', encoding="utf-8")
+    assert example_scores.statements(tmp_path) == {"adds.py": "at least 5"}
+    output = tmp_path / "examples.json"
+    command = [sys.executable, str(FOLDER / "example_scores.py"), f"--examples={tmp_path}"]
+
+    def scores(*options: str) -> dict[int, Any]:
+        subprocess.run(
+            [*command, f"--output={output}", *options],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        found = json.loads(output.read_text(encoding="utf-8"))["examples"]
+        assert found.keys() == {"adds.py"}
+        assert found["adds.py"]["stated"] == "at least 5"
+        return {run["seed"]: run for run in found["adds.py"]["runs"]}
+
+    runs = scores("--seeds=0,2", "--jobs=2", "--quick")
+    assert runs[0]["score"] == 5.0
+    assert runs[0]["what"] == "sum of two numbers"
+    assert 0 < runs[0]["seconds"] < 60
+    assert runs[2] == {"seed": 2, "error": "not with this seed"}
+    assert scores("--seeds=1", "--only=adds.py").keys() == {0, 1, 2}
+    refused = subprocess.run(
+        [*command, "--only=states_nothing.py"], capture_output=True, text=True, check=False
+    )
+    assert "no line 'Score: ...' in the docstring of states_nothing.py" in refused.stderr
+
+
+def test_examples_state_a_score_that_can_be_parsed() -> None:
+    """Those that train, each as a number and what it is."""
+    stated = example_scores.statements(FOLDER.parent / "examples")
+    assert {"action_chunks.py", "rlpd.py", "world_model.py", "cartpole_dqn.py"} <= stated.keys()
+    for text in stated.values():
+        assert text.split()[1] in ("least", "most")
+        assert isfinite(float(text.split()[2]))

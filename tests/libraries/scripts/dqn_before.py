@@ -104,7 +104,7 @@ def main() -> None:
             for slow, fast in zip(target_network.parameters(), q_network.parameters(), strict=True):
                 slow.lerp_(fast, args.tau)
 
-    print(f"mean return {evaluate(q_network, single, seed=10_000):.0f} over 10 episodes")
+    print(f"score: {evaluate(q_network, single, seed=10_000):.1f} (mean return of 10 episodes)")
 
 
 if __name__ == "__main__":

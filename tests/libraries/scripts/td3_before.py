@@ -143,7 +143,7 @@ def main() -> None:
                     for one, other in zip(slow.parameters(), fast.parameters(), strict=True):
                         one.lerp_(other, args.tau)
 
-    print(f"mean return {evaluate(actor, single, seed=10_000):.0f} over 10 episodes")
+    print(f"score: {evaluate(actor, single, seed=10_000):.1f} (mean return of 10 episodes)")
 
 
 if __name__ == "__main__":

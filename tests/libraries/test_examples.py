@@ -1,0 +1,45 @@
+"""The examples run from end to end in their short form, too short to learn."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from optional import need
+
+need("torch")
+need("gymnasium")
+need("stable_baselines3")
+need("h5py", "an example reads a data set of Minari")
+need("matplotlib", "the examples draw their learning curves")
+need("tqdm", "the examples show their progress")
+
+FOLDER = Path(__file__).parents[2] / "examples"
+EXAMPLES = [
+    "action_chunks.py",
+    "offline_minari.py",
+    "rlpd.py",
+    "sb3_per.py",
+    "world_model.py",
+]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_prints_its_score_and_draws(name: str, tmp_path: Path) -> None:
+    """The last line is the score, and the picture is where the example says that it is."""
+    command = [sys.executable, str(FOLDER / name), "--quick", "--seed", "1"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"score: -?\d+\.\d+ \(mean return of \d+ episodes\)", last), done.stdout
+    found = re.search(r"^Picture: (.+)$", done.stdout, re.MULTILINE)
+    assert found is not None, done.stdout
+    picture = Path(found[1])
+    assert picture.parent == tmp_path
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "%|" in done.stderr  # a progress bar
