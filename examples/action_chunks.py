@@ -6,7 +6,7 @@ Algorithm: Q-chunking (Li, Zhou and Levine 2025, "Reinforcement Learning with Ac
   actor close to offline data, is left out: all data are online here.
 Environment: Pendulum-v1.
 Score: at least -200 (mean return of 20 episodes).
-Time: 2 minutes on one core.
+Time: a minute on one core.
 """
 
 import argparse

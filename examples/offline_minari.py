@@ -8,8 +8,8 @@ Algorithm: TD3+BC (Fujimoto and Gu 2021, "A Minimalist Approach to Offline Reinf
   the actor of TD3 is pulled towards the actions of the data. Without the critic it is behaviour
   cloning, which is trained beside it and does what the rule does.
 Environment: Pendulum-v1.
-Score: at least -250 (mean return of 20 episodes); behaviour cloning about -1000.
-Time: 2 minutes on one core.
+Score: at least -200 (mean return of 20 episodes).
+Time: a minute on one core.
 """
 
 import argparse

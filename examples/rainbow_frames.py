@@ -1,4 +1,4 @@
-"""Rainbow: DQN with five improvements, on frames that the buffer stores once.
+"""Rainbow: DQN with four improvements, on frames that the buffer stores once.
 
 Algorithm: four of the six parts of Rainbow (Hessel et al. 2018, "Rainbow: Combining Improvements
   in Deep Reinforcement Learning"): double and dueling networks, prioritized replay and 3-step

@@ -6,7 +6,7 @@ Algorithm: RLPD (Ball, Smith, Kostrikov and Levine 2023, "Efficient Online Reinf
 Environment: MountainCarContinuous-v0. The only reward is at the top of the hill, and each push
   costs: an agent that has never been there learns to stay where it is.
 Score: at least 90 (mean return of 20 episodes), with the offline data; without them about 0.
-Time: 2 minutes on one core, for both.
+Time: a minute on one core, for both.
 """
 
 import argparse

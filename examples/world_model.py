@@ -6,7 +6,7 @@ Algorithm: model-predictive control with the cross-entropy method, as in PlaNet 
 Environment: Pendulum-v1, where each action is played twice. The agent does not see the speed of the
   pendulum, only where it is: the model has to remember.
 Score: at least -250 (mean return of 20 episodes).
-Time: 3 minutes on one core.
+Time: a minute on one core.
 """
 
 import argparse

@@ -20,8 +20,12 @@ need("tqdm", "the examples show their progress")
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = [
     "action_chunks.py",
+    "her_bits.py",
     "offline_minari.py",
+    "r2d2_memory.py",
+    "rainbow_frames.py",
     "rlpd.py",
+    "sac_pendulum.py",
     "sb3_per.py",
     "world_model.py",
 ]
@@ -36,7 +40,7 @@ def test_an_example_prints_its_score_and_draws(name: str, tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
-    assert re.fullmatch(r"score: -?\d+\.\d+ \(mean return of \d+ episodes\)", last), done.stdout
+    assert re.fullmatch(r"score: -?\d+\.\d+ \(.+ of \d+ \w+.*\)", last), done.stdout
     found = re.search(r"^Picture: (.+)$", done.stdout, re.MULTILINE)
     assert found is not None, done.stdout
     picture = Path(found[1])

@@ -347,15 +347,9 @@ def test_the_report_is_written_where_it_belongs(tree: Path) -> None:
         assert text.startswith(f"before\n{report.BEGIN}\n\n")
         assert text.endswith(f"\n\n{report.END}\nafter\n")
         assert "\nold\n" not in text
-<<<<<<< HEAD
-    assert [ADD in text for text in texts] == [True, True, True, False, False]
+    assert [ADD in text for text in texts] == [True, True, True, False, False, False]
     assert "waited for" in texts[3]
     assert "beside a learner" in texts[4]
-=======
-    assert [ADD in text for text in texts] == [True, True, False, False, False]
-    assert "waited for" in texts[2]
-    assert "beside a learner" in texts[3]
->>>>>>> f903019 (wip)
     report.update(tree)
     assert texts == [page.read_text(encoding="utf-8") for page in pages]
 
