@@ -23,7 +23,7 @@ MODULES = [
     *(module.name for module in pkgutil.walk_packages(cpprb_like.__path__, "cpprb_like.")),
 ]
 APART = {"migrating.md"}  # each section of these is read by itself
-SLOW = {"hindsight.md", "samplers.md", "CONTRIBUTING.md", "cpprb_like.testing"}  # a second or more
+SLOW = {"own-sampler.md", "CONTRIBUTING.md", "cpprb_like.testing"}  # a second or more
 # Packages that examples need, but not all machines have: PyTorch is large, and dm_env has no wheels
 # for musllinux.
 NEEDED = {
