@@ -37,6 +37,7 @@ NOT_FOR_WHEELS = (
     "tests/project/test_architecture.py",
     "tests/project/test_packaging.py",
     "tests/project/test_release.py",
+    "tests/project/test_page_words.py",
 )
 USE = """
 import pathlib, sys
