@@ -234,6 +234,7 @@ def test_next_observations_that_belong_to_no_row_are_refused(format: str, tmp_pa
 @every_format
 @pytest.mark.filterwarnings("ignore::cpprb_like.errors.DataLossWarning")
 @pytest.mark.filterwarnings("ignore:.*without a data set timeouts:UserWarning")
+@pytest.mark.filterwarnings("ignore:field .* ends no episode:UserWarning")  # 'truncation%'
 def test_damaged_files_are_refused(format: str, tmp_path: Path, rng: np.random.Generator) -> None:  # noqa: A002
     """Whatever bytes are changed: the rows, or an error that a caller can catch; no crash.
 
