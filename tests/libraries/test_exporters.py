@@ -7,6 +7,7 @@ import json
 import math
 import re
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -134,6 +135,8 @@ def logged_offline(path: Path) -> Iterator[bytes]:
             place += 32768 - place % 32768
             continue
         _, length, kind = struct.unpack_from("<IHB", data, place)
+        if place + 7 + length > len(data):
+            return  # it is being written
         record += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # whole, or the last part
@@ -150,8 +153,13 @@ def test_wandb(source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with wandb.init(dir=tmp_path, project="replay") as run:
         exporter("to_wandb")(run, source, 7)
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    records = [messages.Record.FromString(record) for record in logged_offline(path)]
-    (history,) = [one.history for one in records if one.WhichOneof("record_type") == "history"]
+    histories: list[Any] = []
+    end = time.monotonic() + 20.0
+    while not histories and time.monotonic() < end:  # a process of theirs writes the file
+        records = [messages.Record.FromString(record) for record in logged_offline(path)]
+        histories = [one.history for one in records if one.WhichOneof("record_type") == "history"]
+        time.sleep(0.05)
+    (history,) = histories
     items = {"/".join(one.nested_key) or one.key: one.value_json for one in history.item}
     found = {
         name.removeprefix("replay/"): float(json.loads(value))
