@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ def _no_cluster_is_left() -> Iterator[None]:
         """Of a host that was killed a new replay removes the memory, when its process has ended."""
         if not list(base.glob("*/cluster-*")):
             return True
+        gc.collect()  # what this process has open
         time.sleep(0.5)
         SharedReplay(1, FIELDS, writers=1).close()
         return not list(base.glob("*/cluster-*"))

@@ -97,6 +97,7 @@ def test_a_shard_that_another_took_while_its_host_was_away_has_each_row_once() -
         assert ids_of(replay) == [*range(260), *range(1000, 1040)]
         assert writer.lost == 0
         other.close()
+        own.close()  # else this process has the memory open until its garbage is collected
 
 
 def test_a_place_is_that_of_before_until_its_writer_knows_it() -> None:
