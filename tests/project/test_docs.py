@@ -28,7 +28,7 @@ SLOW = {"own-sampler.md", "CONTRIBUTING.md", "cpprb_like.testing"}  # a second o
 # for musllinux.
 NEEDED = {
     "From ReAgent": ("torch",),
-    "From TF-Agents' replay buffers": ("dm_env",),
+    "migrating-from-tf-agents.md": ("dm_env",),
     "cluster.md": ("ray", "torch", "gymnasium"),
     "command-line.md": ("click", "h5py"),
     "datasets.md": ("h5py", "pyarrow", "gymnasium"),

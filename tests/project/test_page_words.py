@@ -12,7 +12,6 @@ WORDS, MINUTES = 19.0, 10.0
 LONG = {
     "benchmarks.md": "tables to look things up in",
     "design.md": "a reference for maintainers",
-    "migrating.md": "a section for each of six systems, of which a reader needs one",
 }
 
 
