@@ -28,7 +28,7 @@ OF_MOST_PEERS = {
     "save_large load_large save_again": (
         "its files are measured with small steps; these are compared with copying a file"
     ),
-    "record": "it leaves to the program which observation came before a step",
+    "record": "it does not remember the observation before a step; the caller passes it",
 }
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -14,10 +14,10 @@ class DamagedError(ValueError):
 
 
 class DataLossWarning(UserWarning):
-    """A data set cannot hold something of a buffer, or a buffer something of a data set.
+    """A data set cannot hold some values of a buffer, or a buffer some values of a data set.
 
-    The message says what, and how many. With ``strict=True`` it is a ``ValueError``, before
-    anything is written.
+    The message says which values are lost, and how many. With ``strict=True`` a ``ValueError`` is
+    raised instead, before anything is written.
     """
 
 

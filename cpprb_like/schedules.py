@@ -80,7 +80,8 @@ class Piecewise:
     Raises
     ------
     TypeError, ValueError
-        ``points`` is none of that; the message names the point.
+        ``points`` is no iterable of such pairs, is empty, or its times do not ascend. The message
+        names the point.
 
     Examples
     --------

@@ -80,11 +80,12 @@ def check_sampler(
 ) -> None:
     """Test that a sampler keeps the promises of ``samplers.Sampler``, on buffers of many kinds.
 
-    Buffers of one environment or several: not full, full, wrapped around, cleared, of one row, with
-    absent rows, with deleted episodes, in a file, and saved for another capacity. Batches of no
-    row, one, all, and more than there are, by ``draw`` and by ``draw_starts`` for views of n-step
-    returns and of sequences. Every other hook of ``Sampler`` is tried too, and of
-    ``PrioritySampler``, if it is one: on buffers whose rows were given priorities.
+    The test uses buffers of one environment or several: partly filled, full, wrapped around,
+    cleared, of one row, with absent rows, with deleted episodes, in a file, and loaded into another
+    capacity. It draws batches of zero rows, of one, of all, and of more than there are. It calls
+    ``draw``, and ``draw_starts`` for views of n-step returns and of sequences. Every other hook of
+    ``Sampler`` is tried too, and of ``PrioritySampler``, if it is one: on buffers whose rows were
+    given priorities.
 
     Parameters
     ----------
@@ -93,8 +94,9 @@ def check_sampler(
     seed : int
         Seed of the generators that the sampler is given.
     distinct : bool
-        Whether the sampler draws without replacement whenever there are enough rows. If false, it
-        may refuse to with ``ValueError``, as ``Reverse`` has to, but for the empty batch. It must
+        Whether the sampler draws without replacement whenever there are enough rows. If false, the
+        sampler may raise ``ValueError`` for ``replace=False``, as ``Reverse`` has to, but not for
+        an empty batch. It must
         never draw a row twice when ``replace`` is false.
 
     Raises
@@ -651,9 +653,9 @@ def check_layer(
 ) -> None:
     """Test that a layer keeps the promises of ``views.Layer``, on random buffers of many kinds.
 
-    Buffers of one environment or three, with episodes that are terminated, truncated, ended by
-    ``on_episode_end`` or deleted; not full, wrapped around, cleared, with absent rows, and copied.
-    Rows are read alone, and in batches of any size and order.
+    The test uses buffers of one environment or three: partly filled, wrapped around, cleared, with
+    absent rows, and copied. Their episodes are terminated, truncated, ended by ``on_episode_end``
+    or deleted. The test reads rows alone, and in batches of any size and order.
 
     Parameters
     ----------
@@ -661,9 +663,9 @@ def check_layer(
         Returns a new layer from each call, always with the same parameters. It needs at most 8
         rows before and behind each row.
     fields : dict of FieldSpec, optional
-        Fields of the buffers, numbers that are filled at random. Those of one bool called
-        ``done``, ``terminated`` or ``truncated`` end episodes. By default ``obs`` of 2 numbers,
-        ``rew`` and ``done``.
+        Fields of the buffers. They must be numbers; the test fills them at random. A field of one
+        bool that is called ``done``, ``terminated`` or ``truncated`` ends episodes. By default
+        ``obs`` of 2 numbers, ``rew`` and ``done``.
     next_of : str, optional
         A field whose next value is a field as well, as for ``ReplayBuffer``.
     seed : int
@@ -678,7 +680,7 @@ def check_layer(
 
     Notes
     -----
-    Not tested: whether the values are those that you mean. That needs a test of its own.
+    The test cannot know whether the values of the layer are correct. That needs a test of its own.
 
     Cost: some seconds.
 

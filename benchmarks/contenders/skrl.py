@@ -26,7 +26,9 @@ theirs.cannot(
     "prioritized_add prioritized_draw prioritized_update prioritized_cycle",
     "it has no priorities",
 )
-theirs.cannot("add_many", "of several steps at once it stores each field in other rows")
+theirs.cannot(
+    "add_many", "a call with several steps puts the fields of one step into different rows"
+)
 theirs.cannot("tree_find tree_set tree_set_both", "it has no trees")
 theirs.cannot("nstep_add nstep_sample", "it has no n-step sums")
 theirs.cannot("sequences frame_sequences", "its sequences run across the ends of episodes")

@@ -48,7 +48,10 @@ def _remarks(results: dict[str, Any]) -> str:
     runs = [run for found in results["examples"].values() for run in found["runs"]]
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     about = f"{where(machine)}; {packages}; {machine['date']}"
-    lines = [f"Mean, least and greatest score of the seeds {seeds}; seconds of one core: {about}."]
+    lines = [
+        f"Mean, least and greatest score of the seeds {seeds}, and seconds on one core. *Stated*",
+        f"is the score that the docstring of the example promises. Measured on {about}.",
+    ]
     for name, found in results["examples"].items():
         lines += [f"`{name}`, seed {seed}, missed what is stated." for seed in missed(found)]
         failed = [run for run in found["runs"] if "score" not in run]

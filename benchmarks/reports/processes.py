@@ -114,9 +114,16 @@ def _targets(found: Found) -> list[str]:
     lines = []
     for case, name in CASES.items():
         slower = 1 / max(least(ALONE, case), 1e-9)
-        lines.append(_target(f"`add` of {name}, in times of one process's", slower, 1.5, most=True))
+        lines.append(
+            _target(
+                f"`add` of {name}, time relative to a `ReplayBuffer` in each process",
+                slower,
+                1.5,
+                most=True,
+            )
+        )
         lines += [
-            _target(f"`add` of {name}, times as fast as {peer}'s", faster, 50)
+            _target(f"`add` of {name}, speed relative to {peer}", faster, 50)
             for peer in (CPPRB, REVERB)
             if (faster := least(peer, case))
         ]
@@ -129,7 +136,7 @@ def _targets(found: Found) -> list[str]:
             lines.append(_target(what, slower, 1.3, most=True))
     ours, copied = (found.get((package, "images", "adds", 2), {}) for package in (OURS, COPY))
     if "adds" in ours and "adds" in copied:
-        what = "images of two actors, in times of what copying alone does"
+        what = "images of two actors, throughput relative to a plain copy"
         lines.append(_target(what, ours["adds"] / copied["adds"], 0.8))
     return lines
 

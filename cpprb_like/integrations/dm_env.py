@@ -98,9 +98,10 @@ class SpecNest:
         return dict(zip(self.names, self._tree.collect(value, self._root, n_envs), strict=True))
 
     def restore(self, batch: Mapping[str, Array]) -> Any:
-        """Return the columns of a batch in the nesting of the specs, the batch's own arrays.
+        """Return the columns of a batch, nested like the specs.
 
-        The batch may have further entries. ``KeyError`` if it lacks one of the fields.
+        The arrays are those of the batch, without a copy. The batch may have further entries.
+        ``KeyError`` if it lacks one of the fields.
         """
         return self._tree.restore(batch, self._root)
 
@@ -305,7 +306,8 @@ class DmEnvRecorder(Recorder):
             What ``env.step`` returned. Where it is of type FIRST a new episode begins, and action,
             reward and discount are not looked at; an episode that was still open ends as truncated.
         **extra
-            Values for further fields of the buffer; of each environment, if it is batched.
+            Values for further fields of the buffer. A batched environment needs one value of each
+            field for each of its environments.
 
         Returns
         -------
@@ -316,8 +318,8 @@ class DmEnvRecorder(Recorder):
         Raises
         ------
         RuntimeError, ValueError, TypeError
-            As ``GymnasiumRecorder.add``; also if ``time_step`` is no ``TimeStep``, or a discount is
-            not from 0 to 1.
+            As ``GymnasiumRecorder.add``. Also if ``time_step`` is not a ``TimeStep``, or if a
+            discount is outside of [0, 1].
         """
         buffer, steps = self._attached(), self._steps
         step_type, reward, discount, observation = self._parts(time_step)

@@ -61,11 +61,11 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     Parameters
     ----------
     env : gymnasium.Env or gymnasium.vector.VectorEnv
-        Rows are what this environment takes and gives: wrappers whose observations, actions or
-        rewards are to be stored belong inside. The recorder is a ``gymnasium.Env`` or a
-        ``VectorEnv`` as well, so other wrappers can be put outside of it.
+        The recorder stores the actions, observations and rewards of this environment. Apply a
+        wrapper to ``env`` first if its observations, actions or rewards are to be stored. Other
+        wrappers go around the recorder, which is a ``gymnasium.Env`` or a ``VectorEnv`` itself.
     autoreset_mode : gymnasium.vector.AutoresetMode or str, optional
-        How ended episodes are reset, in place of ``env.metadata["autoreset_mode"]``:
+        How ended episodes are reset. It overrides ``env.metadata["autoreset_mode"]``:
         ``"NEXT_STEP"``, ``"SAME_STEP"`` or ``"DISABLED"``. A single environment is ``"DISABLED"``;
         say ``"NEXT_STEP"`` for one that is wrapped in ``gymnasium.wrappers.Autoreset``.
     float_type : dtype or "space", optional
@@ -80,17 +80,18 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     env : gymnasium.Env or gymnasium.vector.VectorEnv
         As given. Do not step or reset it while the recorder does.
     buffer : ReplayBuffer or None
-        The one that is attached.
+        The buffer that is attached.
     observation_space, action_space : gymnasium.Space
         Of the environment: batched if it is a vector environment.
     single_observation_space, single_action_space : gymnasium.Space
         Of each environment.
     env_dict : dict
         Fields for ``ReplayBuffer``: ``obs``, ``act``, ``rew``, ``next_obs``, ``terminated`` and
-        ``truncated`` (bool). Observations and actions have the shape of their space and its dtype,
-        unless that is a float: see ``float_type``. Parts of Dict and Tuple spaces are fields of
-        their own, such as ``obs.position`` or ``act.0``. Text is a string of fixed width; values of
-        Graph, Sequence and OneOf spaces are Python objects. Each reading gives a new dict.
+        ``truncated`` (bool). Observations and actions have the shape and the dtype of their space.
+        For floating-point spaces ``float_type`` gives the dtype. Parts of Dict and Tuple spaces are
+        fields of their own, such as ``obs.position`` or ``act.0``. Text is a string of fixed width;
+        values of Graph, Sequence and OneOf spaces are Python objects. Each reading gives a new
+        dict.
     n_envs : int
         Number of environments, 1 for a single one. A buffer that was made without ``n_envs`` gets
         it by ``attach``.
@@ -108,16 +109,16 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
 
     Notes
     -----
-    In NEXT_STEP mode the step that a vector environment spends on a reset becomes an absent row:
-    it takes a slot, but is never drawn. In SAME_STEP mode Gymnasium hands final observations out
+    In NEXT_STEP mode a vector environment spends one step on a reset. That step takes a slot, but
+    is never drawn. In SAME_STEP mode Gymnasium hands final observations out
     after the reset: environments that overwrite their observations must not be used in it.
 
-    Wrappers outside that count episodes, such as ``RecordEpisodeStatistics``, begin the next one by
-    ``reset``, as with every single environment. Directly after an end, ``reset()`` of the recorder
-    gives the observation that ``step`` gave, and does not reset the environment again. A vector
-    environment in mode DISABLED is reset in the same step, and ``metadata`` of the recorder says
-    SAME_STEP. A subclass that is to be wrapped derives from ``gymnasium.Wrapper`` too, or from
-    ``VectorWrapper``.
+    Some wrappers around the recorder count episodes, such as ``RecordEpisodeStatistics``. They
+    begin the next episode when ``reset`` is called, as with every single environment. Directly
+    after an end, ``reset()`` of the recorder gives the observation that ``step`` gave, and does not
+    reset the environment again. A vector environment in mode DISABLED is reset in the same step,
+    and ``metadata`` of the recorder says SAME_STEP. A subclass that is to be wrapped derives from
+    ``gymnasium.Wrapper`` too, or from ``VectorWrapper``.
 
     A step costs two or three times what ``add`` of the buffer does, if observations and actions are
     arrays of numbers, or dicts and tuples of them; text and Python objects are gathered in Python,
@@ -215,10 +216,14 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     ) -> tuple[Any, dict[str, Any]] | None:
         """Reset the environment and begin new episodes. Episodes that are still open end here.
 
-        A single environment that ``step`` has just reset, as its episode ended, is not reset again.
+        If ``step`` has just reset a single environment because its episode ended, this method does
+        not reset it again.
 
-        ``reset(obs)`` is for a program that has reset the environment itself, and nothing else is
-        done than to begin new episodes.
+        Call ``reset(obs)`` if the program has reset the environment itself. The recorder then only
+        begins new episodes.
+
+        An error leaves the buffer unchanged. An error of ``reset(obs)`` leaves the recorder
+        unchanged, too.
 
         Parameters
         ----------
@@ -243,7 +248,6 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
             ``obs`` is given and ``seed`` or ``options`` too, or ``mask`` without ``obs``.
         ValueError
             The observation is not of its space, or the mask has another shape or dtype.
-            Whatever is raised, the buffer is as it was, and after ``reset(obs)`` the recorder too.
         """
         if obs is not NOT_GIVEN:
             if seed is not None or options is not None:

@@ -699,14 +699,14 @@ class EpisodeReplayBuffer(_Steps):
         Parameters
         ----------
         episodes : SingleAgentEpisode or list of SingleAgentEpisode
-            Their steps are copied, without those of a lookback. A chunk with the ``id_`` of a
+            The buffer copies their steps, but no lookback steps. A chunk with the ``id_`` of a
             stored episode continues it.
 
         Raises
         ------
         TypeError, ValueError
-            An episode is of several agents, its values do not have the shapes and dtypes of the
-            first ones, or a chunk does not begin where its episode stopped; nothing was added.
+            An episode has several agents; its values differ in shape or dtype from those of the
+            first episode; or a chunk does not begin where its episode stopped. Nothing was added.
         """
         self._add(episodes)
 
@@ -1034,7 +1034,7 @@ class PrioritizedEpisodeReplayBuffer(_Steps, TheirPrioritizedEpisodeReplayBuffer
         num_items, batch_size_B, n_step, gamma, include_infos, include_extra_model_outputs, to_numpy
             As for ``EpisodeReplayBuffer.sample``.
         beta : float, optional
-            Importance-sampling exponent, at least 0; that of the constructor.
+            Importance-sampling exponent, at least 0. By default ``beta`` of the constructor.
         batch_length_T, **others
             Not used.
 
@@ -1042,8 +1042,8 @@ class PrioritizedEpisodeReplayBuffer(_Steps, TheirPrioritizedEpisodeReplayBuffer
         -------
         list of SingleAgentEpisode
             As ``EpisodeReplayBuffer.sample(sample_episodes=True)``, with the importance-sampling
-            weights ``(P(i) / min P) ** -beta``, float, at most 1.0. As RLlib's they have an ``id_``
-            of their own.
+            weights ``(P(i) / min P) ** -beta``, float, at most 1.0. Each episode has a new ``id_``,
+            as in RLlib.
 
         Raises
         ------

@@ -447,9 +447,9 @@ class ClusterEpisodeReplayBuffer(_ClusterSteps):
     ) -> list[Any]:
         """Draw transitions uniformly: see ``EpisodeReplayBuffer.sample(sample_episodes=True)``.
 
-        A step near the end of what is there of an open episode is drawn when its return has all
-        ``n_step`` steps. Names of episodes are those of RLlib, 32 hexadecimal digits; another name
-        is given back as such a digest.
+        A step of an open episode can be drawn when all ``n_step`` steps of its return are stored.
+        Episode ids are expected to be RLlib's: 32 hexadecimal digits. Another id is replaced by a
+        digest of the same length.
 
         Raises
         ------
@@ -524,8 +524,8 @@ class ClusterPrioritizedEpisodeReplayBuffer(_ClusterSteps, TheirPrioritizedEpiso
     ) -> list[Any]:
         """Draw transitions by priority: see ``PrioritizedEpisodeReplayBuffer.sample``.
 
-        Importance-sampling weights of ``n_step`` above 1 are divided by the greatest one of the
-        batch, and not by that of all steps.
+        If ``n_step`` is above 1, importance-sampling weights are divided by the greatest weight of
+        the batch, and not by the greatest weight of all steps.
         """
         n = self._read_size(num_items, batch_size_B)
         names = self._names(include_infos, include_extra_model_outputs)

@@ -86,9 +86,9 @@ class _Part(NamedTuple):
 class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     """A replay buffer of Stable-Baselines3, for its argument ``replay_buffer_class``.
 
-    Of DQN, DDPG, TD3, SAC, and what derives from them; with observations of any space that they
-    take, Dict included, and any number of environments. After the same ``np.random.seed`` it gives
-    bit for bit the batches of Stable-Baselines3's own buffer, unless one of the options below
+    It works with DQN, DDPG, TD3, SAC and their subclasses. It takes every observation space that
+    they take, Dict spaces too, and any number of environments. After the same ``np.random.seed`` it
+    gives bit for bit the batches of Stable-Baselines3's own buffer, unless one of the options below
     ``handle_timeout_termination`` is used.
 
     Parameters
@@ -102,8 +102,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     n_envs : int
         Number of environments.
     optimize_memory_usage : bool
-        Keep a next observation only where it is not the observation that follows. It goes together
-        with all other options, and batches are those without it.
+        Store a next observation only where it differs from the observation of the next step. The
+        option goes with all others, and does not change the batches.
     handle_timeout_termination : bool
         ``dones`` of a batch are 0 where a time limit ended the episode, so that the target
         bootstraps from the last observation.
@@ -111,18 +111,19 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         Which rows are drawn, for example ``Prioritized(alpha=0.6)``; the buffer takes a copy. By
         default uniformly from NumPy's global state, as Stable-Baselines3 does. With a
         ``PrioritySampler`` batches are ``PrioritizedReplayBufferSamples``, for an algorithm such
-        as ``PrioritizedDQN``; those of Stable-Baselines3 itself update no priorities, and are
-        refused.
+        as ``PrioritizedDQN``. The algorithms of Stable-Baselines3 itself update no priorities, so
+        the buffer refuses them.
     n_steps : int
-        n-step returns over this many steps, or fewer where the episode ends; 1. Batches have
-        ``discounts`` then, ``gamma ** steps``, or 0 where the episode was terminated. A row can
-        be drawn when all its steps are there.
+        Number of steps of an n-step return, by default 1. A return has fewer steps where the
+        episode ends. Above 1, batches have ``discounts``: ``gamma ** steps``, or 0 where the
+        episode was terminated. A row can be drawn when all its steps are stored.
     gamma : float, optional
-        Discount factor of ``n_steps``: that of the algorithm, and another is refused. It has to be
-        given if ``n_steps`` is above 1.
+        Discount factor of the n-step returns, required if ``n_steps`` is above 1. It must equal
+        ``gamma`` of the algorithm.
     stack_compress : bool
-        Observations of three axes are frame stacks, of Dict observations all such parts: of each
-        step only the newest frame is stored. It includes ``optimize_memory_usage``.
+        Every observation with three axes is a frame stack, and so is every such part of a Dict
+        observation. Only the newest frame of each step is stored. The option implies
+        ``optimize_memory_usage``.
     seed : int, optional
         Seed of the draws, by a generator of the buffer's own.
     mmap_prefix, mmap_mode
@@ -149,8 +150,9 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     ``model.save_replay_buffer`` and ``load_replay_buffer`` pickle it. ``save`` and ``restore`` of
     ``model.replay_buffer.buffer`` write only what is new since the last time.
 
-    If observations of a step are not the next ones of the step before, the environment was reset
-    in between, as by a second ``learn``; n-step returns and new goals do not reach across it.
+    If the observation of a step differs from the next observation of the step before, the
+    environment was reset in between, for example by a second ``learn``. N-step returns and
+    relabelled goals do not cross that point.
 
     Examples
     --------
@@ -461,12 +463,12 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
     env : VecEnv
         The training environment, whose ``compute_reward`` is called; the algorithm passes it.
     n_sampled_goal : int
-        Relabelled rows for each row with its own goal; 4.
+        Relabelled rows for each row that keeps its own goal, by default 4.
     goal_selection_strategy : {"future", "final", "episode"} or GoalSelectionStrategy
         Which goal a relabelled row gets: see ``Hindsight``.
     copy_info_dict : bool
-        Keep ``infos`` and pass copies of them to ``compute_reward``, which gets empty dicts
-        otherwise.
+        Store ``infos`` and pass copies of them to ``compute_reward``. If false,
+        ``compute_reward`` gets empty dicts.
     **options
         As for ``ReplayBuffer``: a sampler, n-step returns and so on.
 
@@ -477,10 +479,11 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
 
     Notes
     -----
-    Other than in Stable-Baselines3, rows of unfinished episodes are drawn too, with goals of the
-    steps so far; each row is relabelled with the probability of ``n_sampled_goal / (n_sampled_goal
-    + 1)``, where there it is a fixed share of a batch; and of an episode whose first steps were
-    overwritten the others remain. With n-step returns the rewards of all steps are recomputed.
+    Three things differ from Stable-Baselines3. Rows of unfinished episodes are drawn too, with
+    goals from the steps so far. Each row is relabelled with the probability ``n_sampled_goal /
+    (n_sampled_goal + 1)``; Stable-Baselines3 relabels a fixed share of each batch. If the first
+    steps of an episode were overwritten, the other steps can still be drawn. With n-step returns
+    the rewards of all steps are recomputed.
 
     Examples
     --------

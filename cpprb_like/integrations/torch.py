@@ -99,9 +99,10 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
         self._batches(0, 1).close()  # checks the arguments
 
     def set_epoch(self, epoch: int) -> None:
-        """Number the next epoch, at least 0: each has another random order. It begins with 0.
+        """Set the number of the next epoch, an int of at least 0; the first one is 0.
 
-        Call it before each iteration, as that of a ``DistributedSampler``.
+        Each epoch has a random order of its own. Call this method before each iteration, like
+        ``set_epoch`` of ``DistributedSampler``.
         """
         self._epoch.fill_(as_int("epoch", epoch, 0))
 

@@ -50,16 +50,18 @@ class TensorDictReplayBuffer:
     size : int
         Capacity in steps.
     batch_size : int, optional
-        For ``sample()`` without a number.
+        Number of steps in a batch if ``sample()`` is called without ``batch_size``.
     n_envs : int
-        Environments that step together: then ``extend`` takes tensordicts of shape
-        ``(n_envs, T)``, as collectors give them, and otherwise of shape ``(T,)``.
+        Number of environments that step together, by default 1. Above 1, ``extend`` takes
+        tensordicts of shape ``(n_envs, T)``, as collectors give them; else of shape ``(T,)``.
     sampler : Sampler, optional
-        Which rows are drawn, ``Uniform()``. With a ``PrioritySampler`` tensordicts have
-        ``"index"`` and ``"priority_weight"``, and ``update_tensordict_priority`` takes them back.
+        Which rows are drawn, by default ``Uniform()``. With a ``PrioritySampler``, drawn
+        tensordicts have ``"index"`` and ``"priority_weight"``, and
+        ``update_tensordict_priority`` takes such a tensordict.
     n_steps : int
-        n-step returns over this many steps, or fewer where the episode ends; 1. If it is above 1,
-        batches have the entries of TorchRL's ``MultiStepTransform``: see the notes.
+        Number of steps of an n-step return, by default 1. A return has fewer steps where the
+        episode ends. Above 1, batches have the entries of TorchRL's ``MultiStepTransform``: see the
+        notes.
     gamma : float
         Discount factor of ``n_steps``: that of the loss module's value estimator.
     compress : bool
@@ -74,8 +76,9 @@ class TensorDictReplayBuffer:
     Attributes
     ----------
     buffer : cpprb_like.ReplayBuffer or None
-        The rows, from the first ``extend`` on, which tells the fields: of the entry
-        ``("a", "b")`` the field ``a.b``, and of ``("next", "a", "b")`` the field ``next_a.b``.
+        The buffer that holds the rows. It is None until the first ``extend``, whose data tell the
+        fields. The entry ``("a", "b")`` is the field ``a.b``, and ``("next", "a", "b")`` is
+        ``next_a.b``.
 
     Raises
     ------
@@ -86,10 +89,12 @@ class TensorDictReplayBuffer:
     -----
     In a loop over a collector, ``extend(data)`` takes what the collector gives; a ``Collector``
     with ``replay_buffer=`` calls it itself, after ``start`` in a thread of its own. The rows are
-    those of one process: what collectors of several give is for the learner to extend.
+    in the memory of one process. If collectors run in several processes, the learner passes what
+    they give to ``extend``.
 
-    Episodes end by ``("next", "terminated")`` and ``("next", "truncated")``; where one of these is
-    missing it follows from ``("next", "done")``, which alone terminates. They also end, as
+    Episodes end by ``("next", "terminated")`` and ``("next", "truncated")``. If one of the two is
+    missing, it follows from ``("next", "done")``. If both are missing, ``("next", "done")`` is a
+    termination. Episodes also end, as
     truncated, where an environment was reset without such a mark: where
     ``("collector", "traj_ids")`` changes, and where the first observation of a call is not the next
     one of the call before. n-step returns do not reach across it.
@@ -101,9 +106,10 @@ class TensorDictReplayBuffer:
     that factor, or 0 where the episode was terminated. ``"nonterminal"`` is true where m is above
     1, of shape ``(n,)``, as in TorchRL.
 
-    There is one difference from ``MultiStepTransform``. It leaves the flags of the first step, so
-    that the targets of steps shortly before a termination include the value of the final
-    observation. Here the flags are those of the last step, and such targets are the return alone.
+    There is one difference from ``MultiStepTransform``. The transform keeps the flags of
+    the first step, so that the targets of steps shortly before a termination include the value of
+    the final observation. Here the flags are those of the last step, and such targets are the
+    return alone.
 
     Examples
     --------
@@ -351,11 +357,11 @@ class TensorDictReplayBuffer:
         Parameters
         ----------
         transform : torchrl.envs.Transform or callable
-            What ``sample`` applies to the tensordicts that it draws. The inverse of a transform is
-            applied by ``extend`` and ``add`` to steps before they are stored, of the last one
-            first; a function has none.
+            What ``sample`` applies to the tensordicts that it draws. ``extend`` and
+            ``add`` apply the inverse of each transform to steps before they store them, and begin
+            with the last transform. A function has no inverse.
         invert : bool
-            The other way round: applied to steps, and its inverse to batches.
+            If true, the transform is applied to steps, and its inverse to batches.
 
         Returns
         -------
@@ -365,7 +371,7 @@ class TensorDictReplayBuffer:
         Raises
         ------
         TypeError
-            ``transform`` is neither.
+            ``transform`` is neither a ``Transform`` nor callable.
         """
         from torchrl.envs import Transform  # noqa: PLC0415 (the rest needs tensordict alone)
 

@@ -424,9 +424,9 @@ def test_shared_replays_are_told_with_the_targets_that_they_miss() -> None:
     assert "| `SharedReplay`                      | 2,000,000 | 1,000,000 | 500,000 | -" in text
     assert "| small steps: uniform `sample` | 256  | 10.0 us" in text
     assert "| 1.12    | 1.25     | 1.50     |" in text
-    assert "in times of one process's: 1.25, wanted at most 1.5: met." in text
+    assert "time relative to a `ReplayBuffer` in each process: 1.25, wanted" in text
     assert "uniform `sample(256)` of small steps, in times of a buffer's: 1.50" in text
     assert "wanted at most 1.3: **missed**." in text
-    assert "- `add` of small steps, times as fast as cpprb's: 400, wanted at least 50: met." in text
+    assert "- `add` of small steps, speed relative to cpprb: 400, wanted at least 50: met." in text
     assert "Reverb, adds of small steps with 2 actors: no end within 120 s." in text
     assert "cpprb's `MPReplayBuffer` with cpprb 11.0.0, CPython 3.11.7" in text
