@@ -59,6 +59,8 @@ QUESTIONS = {
     "what to do against a loss that explodes": (("is my data right?",), "(?i)symptom"),
     "n-step returns with Ray's cluster": (("several machines",), "ClusterReplay"),
     "the class Recency": (("Reference", "cpprb_like.samplers"), "Recency"),
+    "an example with frames": (("examples",), "rainbow_frames"),
+    "how to cite it": (("Questions and answers", "How do I cite it?"), "@software"),
 }  # fmt: skip
 
 
