@@ -60,7 +60,7 @@ QUESTIONS = {
     "n-step returns with Ray's cluster": (("several machines",), "ClusterReplay"),
     "the class Recency": (("Reference", "cpprb_like.samplers"), "Recency"),
     "an example with frames": (("examples",), "rainbow_frames"),
-    "how to cite it": (("Questions and answers", "How do I cite it?"), "@software"),
+    "how to cite it": (("Questions and answers", "How do I cite it?"), "CITATION"),
 }  # fmt: skip
 
 
