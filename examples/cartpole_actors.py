@@ -14,6 +14,7 @@ import argparse
 import multiprocessing
 import os
 import sys
+from pathlib import Path
 
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
 
@@ -31,6 +32,7 @@ from cartpole_dqn import (
     Network,
     evaluate,
 )
+from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from cpprb_like import GymnasiumRecorder
@@ -62,14 +64,17 @@ def act(replay: SharedReplay, number: int, actors: int, seed: int) -> None:
         step += 1
 
 
-def learn(replay: SharedReplay, seed: int, steps: int) -> float:
-    """Draw and learn, until it is solved or the actors have added so many steps."""
+def learn(replay: SharedReplay, seed: int, steps: int) -> list[tuple[int, float]]:
+    """Draw and learn, until it is solved or the actors have added so many steps.
+
+    Returns steps and the mean return of each evaluation.
+    """
     rng = np.random.default_rng(seed)
     online, target = Network(rng), Network(rng)
     target.flat[:] = online.flat
     replay.parameters.publish(online.flat)
     learner = replay.learner(seed=seed)
-    found = 0.0
+    curve = []
     with tqdm(total=steps, unit="step", mininterval=0.5) as bar:
         while (inserted := replay.stats()["inserts"]) < steps:
             batch = learner.sample(BATCH)  # waits if the actors lag
@@ -83,11 +88,11 @@ def learn(replay: SharedReplay, seed: int, steps: int) -> float:
                 replay.parameters.publish(online.flat)
                 bar.update(inserted - bar.n)
             if online.updates % EVALUATE_EVERY == 0 and inserted > EXPLORATION_STEPS:
-                found = evaluate(online, 20, seed + online.updates)
-                bar.set_postfix_str(f"greedy return {found:.0f}")
-                if found >= SOLVED:
-                    break
-    return found
+                curve.append((inserted, evaluate(online, 20, seed + online.updates)))
+                bar.set_postfix_str(f"greedy return {curve[-1][1]:.0f}")
+                if curve[-1][1] >= SOLVED:
+                    return curve
+    return [*curve, (steps, evaluate(online, 20, seed))]
 
 
 def main() -> None:
@@ -96,6 +101,8 @@ def main() -> None:
     parser.add_argument("--actors", type=int, default=2, help="processes that play")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=60_000, help="environment steps at most")
+    parser.add_argument("--quick", action="store_true", help="too few steps to learn")
+    parser.add_argument("--picture", type=Path, default=Path("cartpole_actors.png"))
     options = parser.parse_args()
     fields = GymnasiumRecorder(gymnasium.make("CartPole-v1")).env_dict
     limiter = SampleToInsertRatio(BATCH, WARM_UP, error_buffer=AHEAD)
@@ -108,14 +115,22 @@ def main() -> None:
         ]
         for actor in actors:
             actor.start()
-        found = learn(replay, options.seed, options.steps)
+        curve = learn(replay, options.seed, 2_000 if options.quick else options.steps)
         for member in replay.members():
             print(member)
         print(replay.stats())
         for actor in actors:
             actor.terminate()  # at any moment: nobody waits for one that has ended
             actor.join()
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes, found = figure.subplots(), curve[-1][1]
+    axes.plot(*zip(*curve, strict=True), marker=".")
+    axes.set(title="CartPole", xlabel="step", ylabel="mean return, 20 greedy episodes")
+    figure.savefig(options.picture, dpi=110)
+    print(f"Picture: {options.picture.resolve()}")
     print(f"score: {found:.1f} (mean return of 20 episodes)")
+    if options.quick:
+        return
     if found < SOLVED:
         sys.exit(f"Not learned: mean return {found:.0f}, expected at least {SOLVED:.0f}.")
     print(f"Learned: mean return {found:.0f} over 20 greedy episodes.")

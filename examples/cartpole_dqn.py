@@ -177,15 +177,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=60_000, help="environment steps at most")
     parser.add_argument("--prioritized", action="store_true", help="draw steps by priority")
+    parser.add_argument("--quick", action="store_true", help="too few steps to learn")
     parser.add_argument("--picture", type=Path, default=Path("cartpole_dqn.png"))
     options = parser.parse_args()
-    buffer, curve = train(options.seed, options.steps, options.prioritized)
+    steps = 2_000 if options.quick else options.steps
+    buffer, curve = train(options.seed, steps, options.prioritized)
     draw(buffer, curve, options.picture)
     print(buffer, f"Picture: {options.picture.resolve()}", sep="\n")
     print(f"score: {curve[-1][1]:.1f} (mean return of 20 episodes)")
-    if curve[-1][1] < SOLVED:
+    if curve[-1][1] < SOLVED and not options.quick:
         sys.exit(f"Not learned: mean return {curve[-1][1]:.0f}, expected at least {SOLVED:.0f}.")
-    print(f"Learned: mean return {curve[-1][1]:.0f} over 20 greedy episodes.")
+    if not options.quick:
+        print(f"Learned: mean return {curve[-1][1]:.0f} over 20 greedy episodes.")
 
 
 if __name__ == "__main__":

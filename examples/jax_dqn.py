@@ -1,7 +1,7 @@
 """DQN with a jitted update in JAX, fed by a replay buffer of cpprb_like.
 
 Q-learning with a network and a target network (Mnih et al. 2015, "Human-level control through deep
-reinforcement learning"). Needs JAX and Gymnasium, and no library of networks.
+reinforcement learning"). Needs JAX, Gymnasium, tqdm and Matplotlib, and no library of networks.
 
 Environment: CartPole-v1.
 Score: at least 100 (mean return of 10 episodes).
@@ -11,12 +11,15 @@ Time: a minute on one core.
 import argparse
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
+from tqdm import trange
 
 from cpprb_like import GymnasiumRecorder, ReplayBuffer
 
@@ -54,13 +57,30 @@ def update(state: Any, batch: Any) -> Any:
     return params, slow, mean, square, count
 
 
+def evaluate(act: Any, params: Any, episodes: int) -> float:
+    """The mean return of the greedy policy."""
+    env, total = gym.make("CartPole-v1"), 0.0
+    for episode in range(episodes):
+        obs, _ = env.reset(seed=10_000 + episode)
+        done = False
+        while not done:
+            obs, reward, terminated, truncated, _ = env.step(int(act(params, obs[None])[0]))
+            total += float(reward)
+            done = terminated or truncated
+    return total / episodes
+
+
 def main() -> None:
     """Act, store, draw, learn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--num-envs", type=int, default=4)
     parser.add_argument("--total-timesteps", type=int, default=60_000)
+    parser.add_argument("--quick", action="store_true", help="too few steps to learn")
+    parser.add_argument("--picture", type=Path, default=Path("jax_dqn.png"))
     args = parser.parse_args()
+    if args.quick:
+        args.total_timesteps = 2_000
     rng = np.random.default_rng(args.seed)
     params = [
         (jnp.array(rng.normal(0, (2 / n) ** 0.5, (n, m)), jnp.float32), jnp.zeros(m))
@@ -74,25 +94,27 @@ def main() -> None:
     rb = envs.attach(ReplayBuffer(20_000, envs.env_dict, n_envs=envs.n_envs, seed=args.seed))
     batches = rb.batches(BATCH, to="jax", prefetch=2)  # made by a thread beside the update
     obs, _ = envs.reset(seed=args.seed)
-    for step in range(0, args.total_timesteps, args.num_envs):
+    curve = []
+    for step in (bar := trange(0, args.total_timesteps, args.num_envs, mininterval=0.5)):
         epsilon = max(0.05, 1 - step / (0.3 * args.total_timesteps))
         random = rng.random(args.num_envs) < epsilon
         actions = np.where(random, rng.integers(2, size=args.num_envs), act(state[0], obs))
         obs, *_ = envs.step(actions)  # it stores the step
         if step >= 1_000:
             state = update(state, next(batches))
+        if step % 5_000 == 0:
+            curve.append((step, evaluate(act, state[0], 3)))
+            bar.set_postfix_str(f"return {curve[-1][1]:.0f}")
 
     batches.close()
 
-    env, total = gym.make("CartPole-v1"), 0.0
-    for episode in range(10):
-        obs, _ = env.reset(seed=10_000 + episode)
-        done = False
-        while not done:
-            obs, reward, terminated, truncated, _ = env.step(int(act(state[0], obs[None])[0]))
-            total += float(reward)
-            done = terminated or truncated
-    print(f"score: {total / 10:.1f} (mean return of 10 episodes)")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*zip(*curve, strict=True), marker=".")
+    axes.set(title="DQN in JAX on CartPole", xlabel="step", ylabel="return, 3 greedy episodes")
+    figure.savefig(args.picture, dpi=110)
+    print(f"Picture: {args.picture.resolve()}")
+    print(f"score: {evaluate(act, state[0], 10):.1f} (mean return of 10 episodes)")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,11 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--exploration-fraction", type=float, default=0.3)
     parser.add_argument("--gamma", type=float, default=0.99)
     parser.add_argument("--tau", type=float, default=0.01)
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="too few steps to learn")
+    args = parser.parse_args()
+    if args.quick:
+        args.total_timesteps = 2_000
+    return args
 
 
 class QNetwork(nn.Sequential):  # type: ignore[misc]

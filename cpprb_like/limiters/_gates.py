@@ -163,7 +163,8 @@ class Gate:
         return (
             f"{sums.inserts} inserts, {sums.samples} samples, {sums.rows} rows: with {n} more "
             f"{'inserts' if self._adds else 'samples'}, calls at work included, inserts * "
-            f"samples_per_insert - samples would be {sums.balance + n * change:g}, of at {limit}"
+            f"samples_per_insert - samples would be {sums.balance + n * change:g}; allowed is "
+            f"at {limit}"
         )
 
 

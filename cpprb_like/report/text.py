@@ -53,7 +53,7 @@ def _section(document: dict[str, Any]) -> Iterator[str]:
         yield from table([names, *rows])
     if "findings" in document:
         yield ""
-        yield "findings: " + ("" if document["findings"] else "none, nothing looks wrong")
+        yield "findings: " + ("" if document["findings"] else "none of the known faults")
     for one in document.get("findings", ()):
         yield f"! {' '.join(filter(None, (one['name'], one['field'])))}: {one['message']}"
         yield f"  look at {one['look_at']}"

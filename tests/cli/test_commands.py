@@ -338,7 +338,7 @@ def test_a_folder_a_data_set_and_a_file_are_reported(tmp_path: Path) -> None:
         assert run("report", tmp_path / name, "-o", page).stdout == f"{page}: 0 findings\n"
         assert "Nothing looks wrong" in page.read_text(encoding="utf-8")
         text = run("report", tmp_path / name, "--text").stdout
-        assert text.endswith("findings: none, nothing looks wrong\n")
+        assert text.endswith("findings: none of the known faults\n")
         found = json.loads(run("report", tmp_path / name, "--json").stdout)
         assert found["path"] == str(tmp_path / name)
         assert found["buffers"][0]["returns"]["mean"] == 10.0

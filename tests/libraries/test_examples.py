@@ -15,12 +15,16 @@ need("gymnasium")
 need("stable_baselines3")
 need("h5py", "an example reads a data set of Minari")
 need("matplotlib", "the examples draw their learning curves")
+need("jax", "an example learns with it")
 need("tqdm", "the examples show their progress")
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = [
     "action_chunks.py",
+    "cartpole_actors.py",
+    "cartpole_dqn.py",
     "her_bits.py",
+    "jax_dqn.py",
     "offline_minari.py",
     "r2d2_memory.py",
     "rainbow_frames.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,10 @@ OURS = "from cpprb_like.integrations.stable_baselines3 import ReplayBuffer"
 def run(script: Path, steps: int) -> float:
     """The mean return that a script comes to."""
     command = [sys.executable, str(script), "--total-timesteps", str(steps)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    with tempfile.TemporaryDirectory() as folder:  # for its picture
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=400, check=False
+        )
     assert done.returncode == 0, done.stderr
     found = re.search(
         r"^score: (-?[\d.]+) \(mean return of 10 episodes\)$", done.stdout, re.MULTILINE

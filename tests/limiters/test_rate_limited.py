@@ -130,11 +130,12 @@ def test_the_error_says_for_whom_for_how_long_and_what_is_there() -> None:
     rb = limited(SampleToInsertRatio(1, 4, 4, timeout=0.05))
     rb.add(**step(8))
     with pytest.raises(
-        RateLimitTimeoutError, match=r"^add of 1: .* for samples, .* would be 9, of at most 8"
+        RateLimitTimeoutError,
+        match=r"^add of 1: .* for samples, .* would be 9; allowed is at most 8",
     ):
         rb.add(**step())
     rb.sample(8)
-    with pytest.raises(RateLimitTimeoutError, match=r"would be -1, of at least 0"):
+    with pytest.raises(RateLimitTimeoutError, match=r"would be -1; allowed is at least 0"):
         rb.sample(1)
 
 

@@ -91,7 +91,7 @@ def test_numbers_are_those_of_the_rows(tmp_path: Path) -> None:
     assert buffer["series"]["histograms"]["done"]["counts"] == [27, 3]
     assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
     assert re.search(r"^obs +float32 +\(3,\) +12 B", str(found), re.MULTILINE)
-    assert str(found).endswith("findings: none, nothing looks wrong")
+    assert str(found).endswith("findings: none of the known faults")
     assert "Nothing looks wrong" in page_of(found, tmp_path).text
     assert repr(found) == "Description(ReplayBuffer, findings=0)"
     assert found._repr_html_().startswith("<style>")

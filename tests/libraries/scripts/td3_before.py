@@ -32,7 +32,11 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--policy-frequency", type=int, default=2)
     parser.add_argument("--gamma", type=float, default=0.98)
     parser.add_argument("--tau", type=float, default=0.005)
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="too few steps to learn")
+    args = parser.parse_args()
+    if args.quick:
+        args.total_timesteps = 2_000
+    return args
 
 
 class Actor(nn.Module):  # type: ignore[misc]
