@@ -26,7 +26,7 @@ settings.register_profile(
 )
 settings.register_profile(
     "ci",
-    max_examples=25,
+    max_examples=18,
     stateful_step_count=25,
     deadline=None,
     derandomize=True,
