@@ -105,7 +105,7 @@ def pages_for_maintainers(root: Path) -> list[str]:
 
     The rest of the glossary is for users.
     """
-    names = ("design.md", "decisions.md", "promises.md")
+    names = ("design.md", "design-storage.md", "decisions.md", "promises.md")
     paths = [root / "docs" / name for name in names]
     texts = [path.read_text(encoding="utf-8") for path in paths if path.exists()]
     glossary = (root / "docs" / "glossary.md").read_text(encoding="utf-8")

@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 WORDS, MINUTES = 19.0, 10.0
 LONG = {
     "benchmarks.md": "tables to look things up in",
-    "design.md": "a reference for maintainers",
 }
 
 
