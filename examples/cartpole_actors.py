@@ -64,7 +64,7 @@ def act(replay: SharedReplay, number: int, actors: int, seed: int) -> None:
         step += 1
 
 
-def learn(replay: SharedReplay, seed: int, steps: int) -> list[tuple[int, float]]:
+def learn(replay: SharedReplay, seed: int, steps: int) -> list[tuple[float, float]]:
     """Draw and learn, until it is solved or the actors have added so many steps.
 
     Returns steps and the mean return of each evaluation.
@@ -74,7 +74,7 @@ def learn(replay: SharedReplay, seed: int, steps: int) -> list[tuple[int, float]
     target.flat[:] = online.flat
     replay.parameters.publish(online.flat)
     learner = replay.learner(seed=seed)
-    curve = []
+    curve: list[tuple[float, float]] = []
     with tqdm(total=steps, unit="step", mininterval=0.5) as bar:
         while (inserted := replay.stats()["inserts"]) < steps:
             batch = learner.sample(BATCH)  # waits if the actors lag
