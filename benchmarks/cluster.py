@@ -36,11 +36,12 @@ RESULTS = HERE / "results" / "cluster.json"
 SIZES = {"small": 50_000, "images": 4_000}  # steps that are held
 CARRIED = 16  # batches of an answer of a host, by default
 BLOCK = 64  # steps that RLlib's and TorchRL's buffers are given in a call
-SECONDS, TURNS = 0.3, 5  # of each call, in turns with the others
+SECONDS, TURNS = 1.0, 5  # of each call, in turns with the others
 WATCHED = 6  # seconds in which the memory of the process is looked at
 LIMIT = 300.0  # seconds of a measurement
 IPS = {"node_ip_address": "127.0.0.1", "include_dashboard": False}
-Calls = dict[str, tuple[Callable[[], object], int]]  # and how many steps or items of each
+Call = Callable[[], object]
+Calls = dict[str, tuple[Call, int, Call]]  # steps or items of each, and what waits for their end
 
 
 @contextlib.contextmanager
@@ -106,13 +107,17 @@ def ours(case: str, *, at_other: bool) -> Iterator[Calls]:
         else:
             carry = partial(put_and_get, ray, batch)
         yield {
-            "adds": (lambda: actor.add(**step), 1),
-            "draws": (lambda: learner.sample(n), n),
-            "adds of SharedReplay": (lambda: other.add(**step), 1),
-            "draws of SharedReplay": (lambda: alone.sample(n), n),
-            "Ray's": (carry, CARRIED * n if at_other else n),
+            "adds": (lambda: actor.add(**step), 1, actor.flush if at_other else nothing),
+            "draws": (lambda: learner.sample(n), n, nothing),
+            "adds of SharedReplay": (lambda: other.add(**step), 1, nothing),
+            "draws of SharedReplay": (lambda: alone.sample(n), n, nothing),
+            "Ray's": (carry, CARRIED * n if at_other else n, nothing),
         }
         replay.close()
+
+
+def nothing() -> None:
+    """What waits for a call that has its effect at once."""
 
 
 class Giver:
@@ -160,8 +165,12 @@ def rllib(case: str) -> Iterator[Calls]:
         buffer.add(episode)
 
     yield {
-        "adds": (add, BLOCK),
-        "draws": (lambda: buffer.sample(n, n_step=1, beta=0.4, sample_episodes=True), n),
+        "adds": (add, BLOCK, nothing),
+        "draws": (
+            lambda: buffer.sample(n, n_step=1, beta=0.4, sample_episodes=True),
+            n,
+            nothing,
+        ),
     }
 
 
@@ -182,7 +191,10 @@ def torchrl(case: str) -> Iterator[Calls]:
         step = {name: torch.as_tensor(np.asarray(v)) for name, v in step_of(case).items()}
         block = {name: torch.stack([one] * BLOCK) for name, one in step.items()}
         steps = tensordict.TensorDict(block, batch_size=[BLOCK])
-        yield {"adds": (lambda: buffer.extend(steps), BLOCK), "draws": (buffer.sample, n)}
+        yield {
+            "adds": (lambda: buffer.extend(steps), BLOCK, nothing),
+            "draws": (buffer.sample, n, nothing),
+        }
 
 
 @contextlib.contextmanager
@@ -198,7 +210,10 @@ def reverb(case: str) -> Iterator[Calls]:
             drawn.append(package.sampler())
         drawn[0]()
 
-    yield {"adds": (partial(add, step), 1), "draws": (draw, BATCHES[case])}
+    yield {
+        "adds": (partial(add, step), 1, package.finish),
+        "draws": (draw, BATCHES[case], nothing),
+    }
     package.close()
 
 
@@ -214,13 +229,14 @@ PACKAGES: dict[str, tuple[str | None, Callable[[str], Any]]] = {
 def measure(package: str, case: str) -> dict[str, float]:
     """Steps or items a second of each call, and megabytes that the process grew by."""
     with PACKAGES[package][1](case) as calls:
-        add, steps = calls["adds"]
+        add, steps, wait = calls["adds"]
         for _ in range(SIZES[case] // steps):
             add()
+        wait()
         rates: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(TURNS + 1):
-            for name, (call, items) in calls.items():
-                found = items * rate(call)
+            for name, (call, items, wait) in calls.items():
+                found = items * rate(call, wait)
                 if turn:  # the first one warms up
                     rates[name].append(found)
         found = {name: statistics.median(values) for name, values in rates.items()}
@@ -235,13 +251,14 @@ def measure(package: str, case: str) -> dict[str, float]:
         return found | {"growth": memory[-1] - memory[len(memory) // 5]}
 
 
-def rate(call: Callable[[], object]) -> float:
-    """Calls a second."""
+def rate(call: Call, wait: Call) -> float:
+    """Calls a second, of calls whose effects are complete."""
     count, begun = 0, time.perf_counter()
-    while (passed := time.perf_counter() - begun) < SECONDS or not count:
+    while time.perf_counter() - begun < SECONDS or not count:
         call()
         count += 1
-    return count / passed
+    wait()
+    return count / (time.perf_counter() - begun)
 
 
 def resident() -> float:

@@ -384,6 +384,8 @@ class ClusterLearner(Closing, ModelledSource):
             self._collect(group, view, asked, until)
             while len(groups) <= self._ahead and self._is_far(group):
                 groups.append(self._ask(view, n, asked, specs, until))
+            if group.next == 0 and len(groups) > 1:
+                self._pull(groups[1])
             batch = self._batch(group, specs, arrays)
             if group.next == len(group.owners):
                 groups.popleft()
@@ -391,6 +393,12 @@ class ClusterLearner(Closing, ModelledSource):
 
     def _is_far(self, group: Group) -> bool:
         return self._ahead > 0 and any(part.drawer is None for part in group.parts)
+
+    def _pull(self, group: Group) -> None:
+        """Have Ray bring answers that are ready to this node; it would begin when they are read."""
+        asked = [answer for answer in group.answers if isinstance(answer, ray.ObjectRef)]
+        if asked:
+            ray.wait(asked, num_returns=len(asked), timeout=0)
 
     def _forget(self, key: tuple[Any, ...]) -> None:
         """Drop batches that were requested from hosts and will not be returned."""
