@@ -36,7 +36,8 @@ RESULTS = HERE / "results" / "cluster.json"
 SIZES = {"small": 50_000, "images": 4_000}  # steps that are held
 CARRIED = 16  # batches of an answer of a host, by default
 BLOCK = 64  # steps that RLlib's and TorchRL's buffers are given in a call
-SECONDS, TURNS = 1.0, 5  # of each call, in turns with the others
+SECONDS, TURNS = 1.0, 6  # of each call, in turns with the others
+PAUSE = 0.1  # seconds in which what the call before left behind ends
 WATCHED = 6  # seconds in which the memory of the process is looked at
 LIMIT = 300.0  # seconds of a measurement
 IPS = {"node_ip_address": "127.0.0.1", "include_dashboard": False}
@@ -235,11 +236,16 @@ def measure(package: str, case: str) -> dict[str, float]:
         wait()
         rates: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(TURNS + 1):
-            for name, (call, items, wait) in calls.items():
+            for name, (call, items, wait) in list(calls.items())[:: (-1) ** turn]:
+                time.sleep(PAUSE)
                 found = items * rate(call, wait)
                 if turn:  # the first one warms up
                     rates[name].append(found)
         found = {name: statistics.median(values) for name, values in rates.items()}
+        for name, (one, other) in RATIOS.items():
+            if other in rates:  # machines are faster at one time than at another
+                pairs = zip(rates[one], rates[other], strict=True)
+                found[name] = statistics.median(a / b for a, b in pairs)
         begun = time.monotonic()
         memory: list[float] = []
         while (passed := time.monotonic() - begun) < WATCHED:
@@ -272,7 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", nargs=2, help="a package and a case, in this process")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
-    parser.add_argument("--only", default="", help="packages whose name contains this")
+    parser.add_argument("--only", default="", help="in names of packages; others' results stay")
     parser.add_argument("--folder", type=Path, default=HERE.parent / ".bench")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -294,14 +300,14 @@ def main() -> None:
             )
             print(name, case, one, file=sys.stderr)
             found.append(one)
-    results = {
-        "machine": this_machine(),
-        "rounds": options.rounds,
-        "cases": [
-            {"package": name, "case": case} | median(found)
-            for (name, case), found in zip(wanted, rounds, strict=True)
-        ],
-    }
+    cases = [
+        {"package": name, "case": case} | median(found)
+        for (name, case), found in zip(wanted, rounds, strict=True)
+    ]
+    if options.only and options.out.exists():
+        before = json.loads(options.out.read_text(encoding="utf-8"))["cases"]
+        cases = [one for one in before if options.only not in one["package"]] + cases
+    results = {"machine": this_machine(), "rounds": options.rounds, "cases": cases}
     options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(cluster_tables(results))
 
@@ -323,10 +329,10 @@ def cluster_tables(results: dict[str, Any]) -> str:
         cells = [digits(one[key]) if key in one else "-" for one in ones for key in KEYS]
         rows.append([name, *cells])
     lines = [
-        f"- {name}, {case}: batches come with {one['draws'] / one[RAYS]:.2f} of the bytes a second "
-        f"of Ray's own; `add` takes {one[SHARED] / one['adds']:.2f} of a `SharedReplay`'s time."
+        f"- {name}, {case}: batches come with {one[OF_RAYS]:.2f} of the bytes a second of Ray's "
+        f"own; `add` takes {1 / one[OF_SHARED]:.2f} of a `SharedReplay`'s time."
         for (name, case), one in found.items()
-        if RAYS in one
+        if OF_RAYS in one
     ]
     errors = [f"{name}: {one['error']}." for (name, _), one in found.items() if "error" in one]
     machine = results["machine"]
@@ -335,7 +341,8 @@ def cluster_tables(results: dict[str, Any]) -> str:
 
 
 KEYS = {"adds": "steps added/s", "draws": "items drawn/s", "growth": "MB more"}
-RAYS, SHARED = "Ray's", "adds of SharedReplay"
+OF_RAYS, OF_SHARED = "draws of Ray's", "adds of SharedReplay's"
+RATIOS = {OF_RAYS: ("draws", "Ray's"), OF_SHARED: ("adds", "adds of SharedReplay")}
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 from numpy.typing import DTypeLike
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
@@ -29,6 +29,7 @@ from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import PAUSE, wait_until
+from cpprb_like.buffers._reported import Ranges, Reported
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Learner, Member
@@ -58,10 +59,13 @@ from cpprb_like.typing import RowOptions as RowKeywords
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from cpprb_like.report import Description
+
 __all__ = ["ClusterReplay"]
 
 START = 120.0  # seconds in which the hosts have to come
 LEFT = 1.0  # seconds in which the processes of killed hosts end
+READ = 600.0  # seconds in which a host reads its rows for a report
 CLOSE = 30.0  # seconds in which they free their memory, before they are killed
 LOOK = 0.01  # seconds between two questions for credit
 # What actors reserve by default: one byte. If they reserve nothing, Ray asks any node where to put
@@ -69,7 +73,7 @@ LOOK = 0.01  # seconds between two questions for credit
 LITTLE: dict[str, Any] = {"num_cpus": 0, "memory": 1}
 
 
-class ClusterReplay(Closing):
+class ClusterReplay(Closing, Reported):
     """A replay of a Ray cluster: the words of ``SharedReplay``, over several machines.
 
     On each node that takes part a Ray actor, the *host*, holds a shared replay. Processes of that
@@ -348,6 +352,38 @@ class ClusterReplay(Closing):
         """
         found: dict[str, float] = call(self._ledger, "stats", timeout=60.0)
         return found
+
+    def describe(
+        self,
+        *,
+        reward: str | None = None,
+        ranges: Ranges | None = None,
+        draws: Any = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Description:
+        """What the rows of all hosts are like: see ``ReplayBuffer.describe``.
+
+        Each host reads its own rows while actors and learners go on. ``progress(done, total)`` is
+        called with hosts. Raises ``TypeError`` for ``draws``, and ``TimeoutError`` if a host does
+        not answer within ten minutes.
+        """
+        from cpprb_like.report._describe import joined  # noqa: PLC0415 (on demand)
+
+        if draws is not None:
+            raise TypeError("draws: handles belong to a learner, and hosts cannot read them")
+        asked = {host: host.begin("describe", reward, ranges) for host in self.hosts}
+        found, until = {}, time.monotonic() + READ
+        for host, reference in asked.items():
+            try:
+                description = ray.get(reference, timeout=max(0.0, until - time.monotonic()))
+            except RayTaskError as error:
+                raise error.cause from None
+            except (GetTimeoutError, RayActorError) as error:
+                raise TimeoutError(f"describe: {host} gave no answer: {error}") from error
+            found[f"host-{host.number}"] = description
+            if progress is not None:
+                progress(len(found), len(asked))
+        return joined(found, {"class": type(self).__name__, "stats": self.stats()})
 
     def losses(self) -> list[Loss]:
         """What was lost as nodes died, oldest first."""

@@ -286,6 +286,11 @@ class ShardHost:
         """See ``SharedReplay.members``."""
         return self._replay.members()
 
+    def describe(self, reward: str | None, ranges: Mapping[str, tuple[float, float]] | None) -> Any:
+        """See ``SharedReplay.describe``: a ``Description``."""
+        no_bar = {"progress": lambda done, total: None}  # noqa: ARG005 (what is called has both)
+        return self._replay.describe(reward=reward, ranges=ranges, **no_bar)
+
     def _report(self) -> None:
         """Tell the ledger every moment how much was written, and take the credit that it gives."""
         copy = None  # of its state, for the next ledger

@@ -14,7 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import ray
@@ -146,7 +146,8 @@ class ClusterLearner(Closing, ModelledSource):
     Notes
     -----
     A host on the learner's own node is read through shared memory. Others are asked for several
-    batches in one call, ``ahead`` calls before they are needed, of ``nbytes`` bytes at most. Such a
+    batches in one call, ``ahead`` calls before they are needed, of ``nbytes`` bytes at most. While
+    the batches of one call are returned, Ray brings those of the next to this node. Such a
     batch lacks the rows and the priorities of the time since it was asked for, and is drawn by the
     masses that its host had at its answer before that. ``stats()["age_of_masses"]`` and
     ``["age_of_batch"]`` say in seconds how old both were. With ``ahead=0`` each batch is asked for
@@ -741,6 +742,9 @@ class ClusterLearner(Closing, ModelledSource):
                 "seconds_waiting_for_hosts": sum(waited.values()),
                 **{f"seconds_waiting_for_host_{k}": one for k, one in waited.items()},
             }
+
+    def _to_report(self) -> NoReturn:
+        raise TypeError("a learner of a cluster has drawn rows alone; see ClusterReplay.report")
 
     def _check_epoch(self) -> None:
         raise TypeError("a learner of a cluster has no epoch, as actors replace its rows")

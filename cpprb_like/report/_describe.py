@@ -22,7 +22,7 @@ from cpprb_like.report._facts import Facts, nbytes_read, read_facts
 from cpprb_like.report._findings import Finding, findings
 from cpprb_like.report._page import page
 
-__all__ = ["Description", "describe", "describe_saved"]
+__all__ = ["Description", "describe", "describe_saved", "joined"]
 
 POINTS = 200  # most points of a curve over the episodes
 Progress = Callable[[int, int], None]
@@ -113,6 +113,21 @@ def describe(
 
             buffers.append(buffer._hold(True, look))
     return Description({**document, "buffers": buffers}, pictures)
+
+
+def joined(parts: Mapping[str, Description], about: Mapping[str, Any]) -> Description:
+    """One description of the buffers of several; the name of each goes before its paths.
+
+    ``about`` are the further values of the new description.
+    """
+    buffers: list[dict[str, Any]] = []
+    pictures: dict[str, list[Picture]] = {}
+    for name, part in parts.items():
+        for buffer in part._document["buffers"]:
+            path = f"{name}/{buffer['path']}"
+            buffers.append({**buffer, "path": path})
+            pictures[path] = part._pictures[buffer["path"]]
+    return Description({"kind": "buffer", **about, "buffers": buffers}, pictures)
 
 
 def describe_saved(

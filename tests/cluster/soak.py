@@ -51,7 +51,6 @@ HEARD = 12.0
 FRESH = 1.0  # seconds that counts of hosts are old at most, when the ledger is back
 HOSTS, PLAYERS, LEARNERS = 3, 5, 2
 KNOWN = 5000  # rows of a host whose priorities are remembered
-ROWS = 600_000  # of each host: no row is written over
 
 
 @dataclass(eq=False)
@@ -69,7 +68,7 @@ class Job:
         """The process; None before it began."""
         if not self.journal.exists():
             return None
-        seen = records(self.journal)
+        seen = records(self.journal, 1)
         return seen[0].begun if seen else None
 
     def quiet_since(self) -> float:
@@ -87,7 +86,7 @@ class Soak:
         self.kills: Counter[str] = Counter()
         limiter = SampleToInsertRatio(8.0, 500, 200_000.0, timeout=60.0) if given.limit else None
         self.replay = ClusterReplay(
-            ROWS * HOSTS,
+            given.rows * HOSTS,
             FIELDS,
             writers=8,
             hosts=[node.id for node in all_nodes.others[:HOSTS]],
@@ -256,7 +255,8 @@ class Soak:
             if seen:
                 done = max(one.done for one in seen)
                 ends = np.array([one.done for one in seen])
-                for row in np.setdiff1d(np.arange(done), own).tolist():
+                is_full = len(own) >= self.replay._options.size  # older rows were written over
+                for row in np.setdiff1d(np.arange(own[0] if is_full else 0, done), own).tolist():
                     place = int(np.searchsorted(ends, row, side="right"))
                     missing.note(job.number, row, seen[max(0, place - 1)].moment, seen[place])
             added += done
@@ -419,6 +419,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--kills", type=int, default=110, help="0 for none: memory alone")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--rows", type=int, default=600_000, help="of each host; with kills, more than are added"
+    )
     parser.add_argument("--rate", type=float, default=60.0, help="rows a second of a player")
     parser.add_argument("--checkpoint", type=float, default=5.0, help="seconds between two")
     parser.add_argument("--audit", type=float, default=2.0, help="seconds between two")

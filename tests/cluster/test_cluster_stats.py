@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cluster_cases import ELSEWHERE, cluster, fill, flush, kill_host, steps, until, wipe
 
@@ -57,6 +59,32 @@ def test_stats_say_who_waited_for_whom_and_how_long(where: str) -> None:
             assert actor.stats()["seconds_waiting_for_host"] > 0.0
         else:
             assert isinstance(actor, Actor)
+
+
+def test_a_report_has_the_rows_of_all_hosts(where: str, tmp_path: Path) -> None:
+    """Each host reads its own: numbers of rows, episodes and findings are those of its rows."""
+    with cluster(2) as replay:
+        fill(replay, 0, steps(0, 200))
+        fill(replay, 1, steps(200, 300) | {"rew": np.full(300, np.nan)})
+        done: list[tuple[int, int]] = []
+        found = replay.describe(progress=lambda *given: done.append(given))
+        document = found.to_dict()
+        rows = {buffer["path"]: buffer["rows"] for buffer in document["buffers"]}
+        assert {path.split("/")[0]: n for path, n in rows.items() if n} == {
+            "host-0": 200,
+            "host-1": 300,
+        }
+        assert [one.name for one in found.findings if one.field == "rew"] == ["not-finite"]
+        assert document["stats"]["hosts"] == 2
+        assert done == [(1, 2), (2, 2)]
+        replay.report(tmp_path / "page.html", ranges={"obs": (0.0, 1e6)})
+        assert "host-1/" in (tmp_path / "page.html").read_text(encoding="utf-8")
+        with pytest.raises(ValueError, match=r"^reward: expected"):
+            replay.describe(reward="id of none")
+        with pytest.raises(TypeError, match="draws: handles belong to a learner"):
+            replay.report(tmp_path / "page.html", draws=[0])
+        with replay.learner(seed=0) as learner, pytest.raises(TypeError, match="ClusterReplay"):
+            learner.report(tmp_path / "page.html")
 
 
 def test_samples_are_counted_without_a_limiter(where: str) -> None:

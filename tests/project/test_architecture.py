@@ -39,7 +39,11 @@ FOR_ALL = (
 # cpprb's own classes are made of parts of the engine, as the buffers are.
 OF_THE_ENGINE = {("compat", "cpprb"), ("ray",)}
 # Calls that hand on to a room above, which they import when they are made.
-DOORS = {"buffers/_exchange.py": {"datasets"}, "buffers/_reported.py": {"report"}}
+DOORS = {
+    "buffers/_exchange.py": {"datasets"},
+    "buffers/_reported.py": {"report"},
+    "ray/_cluster.py": {"report"},
+}
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd")
 GENERATED = re.compile(r".*\.(c|cpp|so|pyd|o|html|pyc|whl|tar\.gz)|.*\.egg-info/.*|(build|dist)/.*")
 

@@ -74,9 +74,10 @@ class Journal:
         os.write(self._file, RECORD.pack(time.time(), begun, done, host))
 
 
-def records(path: Path) -> list[Record]:
-    """The records of a journal, oldest first."""
-    data = path.read_bytes()
+def records(path: Path, count: int = -1) -> list[Record]:
+    """The records of a journal, oldest first; the first ones, or all."""
+    with path.open("rb") as file:
+        data = file.read(count * RECORD.size if count >= 0 else -1)
     whole = len(data) // RECORD.size * RECORD.size
     return [Record(*values) for values in RECORD.iter_unpack(data[:whole])]
 
