@@ -36,8 +36,9 @@ overflow-x:auto}
 & .good{border-left:5px solid var(--good);background:var(--goodback)}& .good b{color:var(--good)}
 & code{font:.92em ui-monospace,monospace;overflow-wrap:anywhere}
 & table{border-collapse:collapse;color:inherit}& .fields{width:100%}
-& th{text-align:left;color:var(--soft);font-weight:500}
-& td,& th{padding:5px 12px 5px 0;border-bottom:1px solid var(--edge);white-space:nowrap}
+& th{color:var(--soft);font-weight:500}
+& td,& th{padding:5px 12px 5px 0;border-bottom:1px solid var(--edge)}
+& td,& th{text-align:left;white-space:nowrap}
 & td.n,& th.n{text-align:right;font-variant-numeric:tabular-nums}
 & .block{margin:12px 0}& .frames{display:flex;flex-wrap:wrap;gap:8px}& figure{margin:0;
 text-align:center}
@@ -57,7 +58,7 @@ border-bottom:1px solid var(--edge)}
 & .fields td:first-child,& .fields td:last-child{grid-column:1/3}
 & .fields td{border:0;padding:1px 8px 1px 0;text-align:left!important;white-space:normal}
 & .fields td[data-of]::before{content:attr(data-of) " ";color:var(--soft)}}
-""".replace("&", ".cpprb-report")
+""".replace("&", ".cpprb-report.cpprb-report")  # as many classes as Jupyter names
 PATTERNS = (
     '<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>'
     '<pattern id="cpprb-lines" width="6" height="6" patternUnits="userSpaceOnUse">'
