@@ -169,12 +169,12 @@ class Gate:
 
 
 def stats(counters: Counters) -> dict[str, float]:
-    """What a limiter has counted: entries of ``Source.stats``.
+    """The counts of a limiter, as entries of ``Source.stats``.
 
-    ``inserts`` and ``samples`` are rows inserted and items sampled since the limiter began, and
-    ``rows`` those that are held now. ``waits_for_inserts`` are the calls of ``sample`` that had to
-    wait, and ``seconds_waiting_for_inserts`` how long, all of them together, those that wait now
-    included; for ``samples`` they are those of ``add``.
+    ``inserts`` and ``samples`` count rows inserted and items sampled since the limiter began.
+    ``rows`` counts the rows held now. ``waits_for_inserts`` counts the calls of ``sample`` that
+    waited. ``seconds_waiting_for_inserts`` is their total waiting time, present waits included.
+    ``waits_for_samples`` and ``seconds_waiting_for_samples`` are the same for calls of ``add``.
     """
     sums = counters.totals()
     lines = waits(counters, range(counters.lines))

@@ -29,7 +29,7 @@ class Bounds(NamedTuple):
 class RateLimiter:
     """Base class of rate limiters: ``MinSize``, ``SampleToInsertRatio``, ``Backlog``.
 
-    With ``inserts``, ``samples`` and ``deletes`` so far, n items may be sampled if ::
+    ``inserts``, ``samples`` and ``deletes`` are counts so far. Then n items may be sampled if ::
 
         inserts - deletes >= min_size
         inserts * samples_per_insert - samples - n >= min_diff
@@ -44,17 +44,18 @@ class RateLimiter:
     bounds : Bounds
         The numbers of these formulas.
     timeout : float or None
-        Seconds that a call waits, before it raises ``RateLimitTimeoutError``; None for no end.
+        Seconds that a call waits before it raises ``RateLimitTimeoutError``. With None it waits
+        without end.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or value; the message names it.
+        An argument has a wrong type or value. The message names the argument.
 
     Notes
     -----
     Source: Cassirer et al. (2021), "Reverb: A Framework for Experience Replay", section 3.3, and
-    the formulas of its implementation. Other than there, the default time-out is finite.
+    the formulas of Reverb's implementation. Unlike Reverb, the default time-out is finite.
     """
 
     timeout: float | None
@@ -87,12 +88,12 @@ def _check_timeout(timeout: object) -> None:
 
 @dataclass(frozen=True)
 class MinSize(RateLimiter):
-    """Draws wait until so many rows are there; after that neither side waits.
+    """Draws wait until the replay holds ``min_size`` rows; after that neither side waits.
 
     Parameters
     ----------
     min_size : int
-        Rows that are held when the first item is drawn, at least 1.
+        Number of rows needed before the first draw, at least 1.
     timeout : float or None
         See ``RateLimiter``.
 
@@ -118,30 +119,31 @@ class MinSize(RateLimiter):
 
 @dataclass(frozen=True)
 class SampleToInsertRatio(RateLimiter):
-    """Each inserted row is drawn so many times, on average.
+    """Each inserted row is drawn ``samples_per_insert`` times on average.
 
-    Until ``min_size_to_sample`` rows are held nothing is drawn, and everything is inserted. From
-    then on ``inserts * samples_per_insert - samples`` stays within ``error_buffer`` of what it is
-    where both begin: actors wait if the learner lags, and the learner waits if they do.
+    Until the replay holds ``min_size_to_sample`` rows, inserts do not wait and draws do. After that
+    the limiter bounds the balance ``inserts * samples_per_insert - samples``. The balance stays
+    within ``error_buffer`` of ``min_size_to_sample * samples_per_insert``. Actors wait if the
+    learner lags, and the learner waits if the actors lag.
 
     Parameters
     ----------
     samples_per_insert : float
-        Items drawn for each row inserted, above 0. Usual: 0.5 for DQN (a batch of 32 each 64
-        frames), 1 for IMPALA, 4 for R2D2, 32 for D4PG, 256 for SAC and TD3.
+        Items drawn for each inserted row, above 0. Usual values: 0.5 for DQN (a batch of 32 every
+        64 frames), 1 for IMPALA, 4 for R2D2, 32 for D4PG, 256 for SAC and TD3.
     min_size_to_sample : int
-        Rows that are held when the first item is drawn, at least 1.
+        Number of rows needed before the first draw, at least 1.
     error_buffer : float or (float, float)
-        By how many samples ``inserts * samples_per_insert - samples`` may be off, at least
-        ``max(1, samples_per_insert)``; or the least and the greatest value of that difference. A
-        batch counts as all its items at once, so take several batches' worth.
+        Allowed deviation of the balance in samples, at least ``max(1, samples_per_insert)``. Or the
+        least and the greatest allowed balance. A batch counts as all its items at once, so allow
+        for several batches.
     timeout : float or None
         See ``RateLimiter``.
 
     Raises
     ------
     TypeError, ValueError
-        As ``RateLimiter``; or neither side could go on once ``min_size_to_sample`` rows are there.
+        As for ``RateLimiter``. Or neither side could continue with ``min_size_to_sample`` rows.
 
     Examples
     --------
@@ -194,16 +196,16 @@ class SampleToInsertRatio(RateLimiter):
 
 @dataclass(frozen=True)
 class Backlog(RateLimiter):
-    """As many items are drawn as rows are inserted, which are ahead by at most ``size``.
+    """One item is drawn for each inserted row, and inserts are at most ``size`` rows ahead.
 
-    These are the numbers of Reverb's ``Queue``, which also draws each row once, first in, first
-    out. This class limits how many are drawn, and the sampler says which: with ``Recency`` or a
-    capacity near ``size`` they are recent ones, as on-policy methods such as IMPALA want them.
+    Reverb's ``Queue`` has the same bounds, and also draws each row once, first in, first out. This
+    class limits only the number of draws; the sampler chooses the rows. On-policy methods such as
+    IMPALA need recent rows: use ``Recency``, or a capacity near ``size``.
 
     Parameters
     ----------
     size : int
-        Rows that are inserted and not drawn yet, at most; at least 1.
+        Greatest number of inserted rows that are not drawn yet, at least 1.
     timeout : float or None
         See ``RateLimiter``.
 

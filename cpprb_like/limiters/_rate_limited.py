@@ -57,14 +57,15 @@ class LimitedAdds:
         raise NotImplementedError
 
     def add(self, **fields: Any) -> int | None:
-        """Add one step, or several, when the limiter allows them: see ``add`` of the buffer.
+        """Add one or several steps when the limiter allows them: see ``add`` of the buffer.
 
         Raises
         ------
         RateLimitTimeoutError
-            The limiter did not allow it within its time-out: samples lag. It is a ``TimeoutError``.
+            The limiter did not allow the call within its time-out, as samples lag. This error is a
+            ``TimeoutError``.
         ValueError
-            The limiter can never allow so many rows at once. Whatever is raised, nothing was added.
+            The limiter can never allow so many rows at once. After either error nothing was added.
 
         Examples
         --------
@@ -81,9 +82,9 @@ class LimitedAdds:
         return self._inserts.run(self._steps(fields), self._adds.add, **fields)
 
     def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
-        """As ``add``, where only some environments have a step: see ``ReplayBuffer.add_where``.
+        """Add steps of some environments, as ``add`` does: see ``ReplayBuffer.add_where``.
 
-        The steps that are there count.
+        The limiter counts only the present steps.
         """
         mask = np.array(present)
         return self._inserts.run(int(np.count_nonzero(mask)), self._adds.add_where, mask, **fields)
@@ -94,7 +95,7 @@ class LimitedAdds:
         self._inserts.count_rows()
 
     def clear(self) -> None:
-        """Forget all rows; to the limiter they are deleted."""
+        """Delete all rows, also in the counts of the limiter."""
         self._adds.clear()
         self._inserts.count_rows()
 
@@ -124,7 +125,7 @@ class LimitedSource(Source):
 
     @if_prioritized
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of drawn rows, by ``batch["indexes"]``; if there are priorities."""
+        """Set the priorities of drawn rows, by ``batch["indexes"]``, if rows have priorities."""
         self._source.update_priorities(indexes, priorities)
 
     @property
@@ -138,7 +139,7 @@ class LimitedSource(Source):
         return self._source.has_priorities
 
     def __len__(self) -> int:
-        """Rows that can be drawn, whatever the limiter says."""
+        """Number of rows that can be drawn, apart from the limiter."""
         return len(self._source)
 
     def _stats(self) -> dict[str, float]:
@@ -156,46 +157,45 @@ class LimitedSource(Source):
 
 
 class RateLimited(LimitedAdds, LimitedSource):
-    """A buffer whose ``add`` and ``sample`` wait for one another, as a rate limiter says.
+    """A buffer whose ``add`` and ``sample`` wait for one another, under a rate limiter.
 
-    For threads that add and threads that draw; for processes see ``SharedReplay``.
+    The class is for threads that add and threads that draw. For processes see ``SharedReplay``.
 
     Parameters
     ----------
     buffer : ReplayBuffer
-        Any buffer, empty or not. From now on add and draw by this object alone.
+        Any buffer, empty or not. Afterwards add and draw only with the new object.
     limiter : RateLimiter
         ``MinSize``, ``SampleToInsertRatio`` or ``Backlog``.
 
     Attributes
     ----------
     buffer, limiter
-        As given. Everything that does not add or draw, such as ``update`` or the sampler, is there.
+        As given. Use ``buffer`` for calls that do not add or draw, such as ``update``.
 
     Raises
     ------
     TypeError
-        ``buffer`` is no buffer, or ``limiter`` no limiter.
+        ``buffer`` is not a buffer, or ``limiter`` is not a limiter.
 
     Notes
     -----
-    A limiter that is made over rows that are there already, or that was pickled or saved, begins in
-    the middle of what it allows. Counts are not saved, as those of a moment at which one side
-    waited would hold it for ever.
+    A limiter over a filled buffer, or after pickling or loading, begins in the middle of its
+    allowed range. Counts are not saved. If one side waited during the save, restored counts would
+    block this side for ever.
 
-    ``sample`` of this object, and of its views, also raises ``RateLimitTimeoutError``, a
-    ``TimeoutError``, if the limiter did not allow the batch within its time-out: too few rows, or
-    inserts lag. It raises ``ValueError`` if the limiter can never allow so many items at once. A
-    sequence counts as one item. Whatever is raised, nothing counts as sampled.
+    ``sample`` of this object and of its views raises ``RateLimitTimeoutError``, a ``TimeoutError``.
+    Then the limiter did not allow the batch within its time-out: there are too few rows, or inserts
+    lag. ``sample`` raises ``ValueError`` if the limiter can never allow so many items at once. A
+    sequence counts as one item. After either error nothing counts as sampled.
 
-    Calls of one side go in the order in which they began to wait, so that small batches do not
-    starve larger ones. One that has waited for longer is let go first as long as rows come, and
-    for a second more; it is not while the other side waits too.
+    Calls of one side proceed in the order in which they began to wait. So small batches do not
+    starve large ones. The call that waited longest has precedence while rows come, and for one more
+    second. It has no precedence while the other side waits too.
 
-    Waiting is a look, a sleep of up to 2 ms, and another look. With ``prefetch`` the thread waits,
-    without a time-out until its batch is requested; ``close``, ``reseed`` and ``restore`` do not
-    wait for it.
-    An ``epoch`` is not limited, and does not count.
+    A waiting call tests the limiter, sleeps for up to 2 ms, and tests it again. With ``prefetch``
+    the thread waits, without a time-out until its batch is requested. ``close``, ``reseed`` and
+    ``restore`` do not wait for this thread. An ``epoch`` is not limited, and does not count.
 
     Cost: some microseconds for ``add`` and for ``sample``.
 
@@ -235,7 +235,7 @@ class RateLimited(LimitedAdds, LimitedSource):
         self._steps = StepCounter(buffer.schema.fields, buffer.n_envs)
 
     def _in_child(self) -> None:
-        """In a forked child: forget the calls of the parent's other threads."""
+        """Drop the calls of the parent's other threads in a forked child."""
         self._inserts.counters.renew()
 
     @property
@@ -243,14 +243,14 @@ class RateLimited(LimitedAdds, LimitedSource):
         return self.buffer
 
     def clear(self) -> None:
-        """Forget all rows; the limiter starts as that of an empty buffer."""
+        """Delete all rows; the limiter starts again, as for an empty buffer."""
         super().clear()
         self._inserts.counters.set_base(0, 0)
 
     def view(self, *layers: Layer) -> Source:
-        """The rows, read in another way, with the same limiter: see ``ReplayBuffer.view``.
+        """A view of the rows with the same limiter: see ``ReplayBuffer.view``.
 
-        What the view draws counts as what this object draws.
+        The limiter counts draws of the view as draws of this object.
         """
         return LimitedSource(self.buffer.view(*layers), self._gate)
 

@@ -1,4 +1,4 @@
-"""Weights and starts over several rings, with the methods of those of one ring.
+"""Weights and starts over several rings, with the same methods as over one ring.
 
 A ring is drawn first, by its mass; then a row within the ring. The mass of a ring is its total
 weight, or its number of rows. So a batch has the distribution of one buffer with all rows. Each row
@@ -121,7 +121,7 @@ class WeightsTogether:
         The rings.
     by_rows : bool
         Whether the mass of a ring is its number of rows and not its total weight. For weights that
-        have no meaning outside of their ring, such as those of ranks.
+        cannot be compared between rings, such as weights of ranks.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class WeightsTogether:
     largest : float
         The greatest weight that a row may have.
     given, late : int
-        Number of priorities passed to ``update``, and number of these whose rows were gone.
+        Number of priorities passed to ``update``; number of priorities whose rows were gone.
     """
 
     def __init__(self, ring: Followers, by_rows: bool) -> None:

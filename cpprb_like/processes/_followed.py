@@ -1,6 +1,6 @@
 """``FollowedShards``: the shards of a replay, as one learner follows them and draws from them.
 
-Each call follows the new rows. A shard that is being edited is waited for, or repaired if its
+Each call follows the new rows. A call waits for a shard during an edit, or repairs the shard if its
 process has ended. Not here: the rows of one shard (``_shards``), several rings as one
 (``_followers``, ``_draws``), and batches (``_learner``).
 """
@@ -65,7 +65,7 @@ class FollowedShards:
     sampler, rng
         As given.
     readers : list of (Reader or None)
-        The rows of each shard; None before the shard exists.
+        A reader of the rows of each shard; None before the shard exists.
     group : Followers
         The rows of all shards, as rows of one ring.
     weights : WeightsTogether or None

@@ -51,16 +51,16 @@ Names = tuple[str, ...] | None
 class Learner(Closing, ModelledSource):
     """The end of a shared replay that draws: ``SharedReplay.learner``.
 
-    A ``Source`` of the rows of all actors: what is drawn has the distribution of one buffer that
-    holds them all, and the same columns. It has a sampler, priorities and a generator of its own,
-    so several learners do not disturb each other, nor the actors.
+    A ``Source`` of the rows of all actors. Batches have the distribution and the columns of one
+    buffer that holds all these rows. Each learner has its own sampler, priorities and generator.
+    So several learners do not disturb each other, nor the actors.
 
     Attributes
     ----------
     number : int
-        Of the learner, from 0 on.
+        Number of the learner, from 0 on.
     sampler : Sampler
-        Which rows are drawn.
+        The sampler, which chooses the rows.
     rng : numpy.random.Generator
         The generator in use.
 
@@ -68,32 +68,34 @@ class Learner(Closing, ModelledSource):
     -----
     *Uniform*: each row of all shards has the same probability.
 
-    *Prioritized*: rows have the probabilities, importance-sampling weights and strata that one
-    buffer with the rows of all shards gives them; new rows get the greatest priority that this
-    learner knows. ``indexes`` are always handles, as with ``check_for_update``.
+    *Prioritized*: one buffer with the rows of all shards gives the same probabilities,
+    importance-sampling weights and strata. New rows get the greatest priority that this learner
+    knows. ``indexes`` are always handles, as with ``check_for_update``.
 
-    *RankBased*: a shard is drawn by the number of its rows, and in it a row by its rank among the
-    rows of that shard. Importance-sampling weights correct for the probabilities of both.
+    *RankBased*: a shard is drawn by the number of its rows. A row of this shard is drawn by its
+    rank in the shard. Importance-sampling weights correct for both probabilities.
 
     Other samplers raise ``TypeError``: the rows of several processes have no common order of age.
 
-    Batches have the columns that one buffer with all rows gives them. ``indexes`` of batches name a
-    shard and a row of it, for ever. Each row is whole, and was in the replay at the time of the
-    draw. A row that an actor writes over while it is read makes all rows be drawn again. That try
-    passes over the oldest rows of the shard; later draws have them again. Only the batch that was
-    read counts as drawn, as for the time of a schedule; the random numbers of the others are used
-    up. ``RuntimeError`` says that rows were written over faster than they could be read, in 1,000
-    tries and ten seconds: ``capacity`` is far too small.
+    ``indexes`` of a batch name a shard and a row of this shard, and stay valid. Each row is whole,
+    and was in the replay at the time of the draw.
 
-    Cost of a batch: that of one buffer, and a look at each shard.
+    If an actor overwrites a row during the read, all rows of the batch are drawn again. The new
+    draw leaves out the oldest rows of the shard; later draws include them again. Only the batch
+    that was read counts as drawn, also for schedules. The other draws use up random numbers.
+    ``RuntimeError`` says that rows were overwritten faster than they could be read, in 1,000
+    tries and ten seconds. Then ``capacity`` is far too small.
 
-    There is no ``epoch``, as actors replace rows. A draw of all rows has each of them once:
+    Cost of a batch: the cost of a batch from one buffer, and a look at each shard.
+
+    There is no ``epoch``, as actors replace rows. To draw each row once, call
     ``sample(len(learner), replace=False)``.
 
-    The same seed, and the same rows that came between the same calls, give the same batches.
+    The same seed gives the same batches, if the same rows came between the same calls.
 
     Any number of threads may draw and update. A learner belongs to its process, and is not
-    pickled: hand on the ``SharedReplay``. In a forked child its methods raise ``RuntimeError``.
+    pickled: pass the ``SharedReplay`` instead. In a forked child its methods raise
+    ``RuntimeError``.
 
     Examples
     --------
@@ -248,27 +250,27 @@ class Learner(Closing, ModelledSource):
         )
 
     def view(self, *layers: Layer) -> LearnerView:
-        """The rows of all shards, read in another way: see ``ReplayBuffer.view``.
+        """A view of the rows of all shards: see ``ReplayBuffer.view``.
 
         Parameters
         ----------
         *layers : NStep, Sequences, FrameStacks or Hindsight
-            As there. What belongs together lies in one stream of one shard: a sequence begins and
-            ends within it.
+            Layers as for ``ReplayBuffer.view``. Each item lies in one stream of one shard. For
+            example, a sequence never continues in another shard.
 
         Returns
         -------
         LearnerView
-            It draws from this learner's shards, with its sampler and its generator.
+            A view that draws from all shards, with the sampler and generator of this learner.
 
         Raises
         ------
         TypeError, ValueError
-            A layer is none, comes twice, or does not fit the fields.
+            An argument is not a layer, is given twice, or does not fit the fields.
 
         Notes
         -----
-        Cost of a batch: that of a view of one buffer, and a look at each shard.
+        Cost of a batch: the cost with a view of one buffer, and a look at each shard.
 
         Examples
         --------
@@ -291,30 +293,31 @@ class Learner(Closing, ModelledSource):
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows, such as the absolute TD errors of a batch.
 
-        They are this learner's: others have priorities of their own. Only learners with priorities
-        have this method, those with a prioritized ``sampler``.
+        The priorities of other learners do not change. Only learners with a prioritized
+        ``sampler`` have this method.
 
         Parameters
         ----------
         indexes : array_like of int, shape (n,)
-            ``batch["indexes"]``, or parts of those of several batches. Rows that were written over
-            since they were drawn are passed over, and counted in ``SharedReplay.members``. Of
-            duplicates the last counts.
+            ``batch["indexes"]``, of one batch or of several, or parts of them. Rows that were
+            overwritten after the draw are skipped, and counted in ``SharedReplay.members``. Of
+            duplicate indexes the last one counts.
         priorities : array_like, shape (n,) or (n, 1)
-            Finite, at least 0.
+            Priority of each row, finite and at least 0.
 
         Raises
         ------
         TypeError
-            They are no integers, or no numbers.
+            ``indexes`` are not integers, or ``priorities`` are not numbers.
         ValueError
-            Not one priority for each index, or one that is negative, infinite, NaN or too large.
+            The numbers of indexes and priorities differ. Or a priority is negative, infinite, NaN
+            or too large.
         IndexError
-            An index names no row, and never did. Whatever is raised, no priority has changed.
+            An index never named a row. After any of these errors all priorities are unchanged.
 
         Notes
         -----
-        Cost: that of ``PrioritizedReplayBuffer.update_priorities``, and a look at each shard.
+        Cost: the cost of ``PrioritizedReplayBuffer.update_priorities``, and a look at each shard.
         """
         shards = self._shards
         with shards.lock:
@@ -357,7 +360,7 @@ class Learner(Closing, ModelledSource):
     # ------------------------------------------------------------------ state
 
     def __len__(self) -> int:
-        """Number of rows of all shards that can be drawn, without the conditions of views."""
+        """Number of rows of all shards that can be drawn, apart from conditions of views."""
         with self._shards.lock:
             self._shards.follow()
             return len(self._shards.group)
@@ -381,7 +384,7 @@ class Learner(Closing, ModelledSource):
 
     @if_prioritized
     def get_max_priority(self) -> float:
-        """The priority that new rows get: the greatest that this learner knows, 1.0 at first.
+        """The priority of new rows: the greatest that this learner knows, 1.0 at first.
 
         Only learners with priorities have this method.
         """
@@ -391,7 +394,7 @@ class Learner(Closing, ModelledSource):
             return found
 
     def close(self) -> None:
-        """Leave the replay, and free the number of this learner, which is not used afterwards."""
+        """Leave the replay, and free the number of this learner. Do not use it afterwards."""
         self._membership.release()
 
     def __repr__(self) -> str:
@@ -460,7 +463,7 @@ def _split(shards: FollowedShards, shapes: StartsTogether, rows: RowNumbers) -> 
 
 
 class LearnerView(View):
-    """The rows of all shards, read in another way: ``Learner.view``. ``buffer`` is the learner."""
+    """A view of the rows of all shards: ``Learner.view``. ``buffer`` is the learner."""
 
     _OPENED = OpenedShards
 

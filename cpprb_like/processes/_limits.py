@@ -113,7 +113,7 @@ class Limits(Peers):
 class LimitedActor(LimitedAdds, Actor):
     """An actor of a replay that has a limiter: ``add`` waits until it is allowed.
 
-    ``add`` and ``add_where`` raise as those of ``RateLimited``.
+    ``add`` and ``add_where`` raise the same errors as the methods of ``RateLimited``.
     """
 
     def limit(self, limits: Limits) -> None:

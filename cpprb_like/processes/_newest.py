@@ -137,7 +137,7 @@ class NewestLearner(Learner):
         mapped(folder / FILE, np.int64).reshape(2, -1)[1, number] = 1
 
     def keep(self, size: int | None, priorities: str | None) -> None:
-        """Read only the newest ``size`` rows; None: all rows.
+        """Read only the newest ``size`` rows, or all rows if ``size`` is None.
 
         The field ``priorities`` has the first priority of each row, or NaN. So a row of a killed
         actor has its priority, which a separate log would not guarantee.

@@ -64,7 +64,7 @@ class Versions:
         self._words = words.data  # each item is loaded and stored whole
 
     def newest(self) -> int:
-        """The newest version; 0 before the first one."""
+        """Number of the newest version; 0 before the first one."""
         return self._words[NEWEST]
 
     def begin(self) -> tuple[int, int]:
@@ -82,7 +82,7 @@ class Versions:
         self._words[NEWEST] = version
 
     def find(self) -> tuple[int, int] | None:
-        """The newest version and its slot; None before the first version, or after an overwrite."""
+        """The newest version and its slot; None without a version, or after an overwrite."""
         version = self.newest()
         if version <= 0 or not self.is_there(version):
             return None
@@ -98,14 +98,14 @@ class Versions:
 class Parameters:
     """Weights on their way from a learner to the actors: ``SharedReplay.parameters``.
 
-    One array, or a dict of arrays. A version replaces the one before it whole: who reads gets all
-    arrays of one version, however many processes publish and read meanwhile, and whichever of them
-    is killed.
+    The weights are one array, or a dict of arrays. Each version replaces the previous one as a
+    whole. A reader gets all arrays of one version, while any number of processes publish and read.
+    This holds too if one of these processes is killed.
 
     Notes
     -----
-    Names, shapes and dtypes are those of the first version. The memory holds three versions, so
-    that neither side waits: the next one is written into a slot without readers.
+    All versions have the names, shapes and dtypes of the first one. The memory holds three
+    versions, so that neither side waits. The next version is written to a slot without readers.
 
     Examples
     --------
@@ -130,33 +130,33 @@ class Parameters:
     # ------------------------------------------------------------------ the learner's side
 
     def publish(self, values: Mapping[str, Any] | ArrayLike) -> int:
-        """Have these be the newest version.
+        """Publish these values as the newest version.
 
         Parameters
         ----------
         values : array_like or dict of array_like
-            A dict such as ``state_dict()`` of a PyTorch module on the CPU; anything that NumPy
-            takes. They are copied.
+            Values that NumPy can read, such as ``state_dict()`` of a PyTorch module on the CPU.
+            They are copied.
 
         Returns
         -------
         int
-            The version: 1, 2, 3 and so on.
+            Number of the version: 1, 2, 3 and so on.
 
         Raises
         ------
         TypeError
-            A name is no text, or a value no array of numbers that NumPy can read.
+            A name is not a string, or a value is not an array of numbers.
         ValueError
-            There are no values; or names, shapes or dtypes are not those of the first version. The
+            There are no values; or names, shapes or dtypes differ from the first version. The
             message names the parameter.
         MemoryError
-            Shared memory has no room for the first version, three times.
+            Shared memory has no room for three times the first version.
         BlockingIOError
             Another process has been publishing for 10 seconds.
         RuntimeError
-            The replay was closed in this process. Whatever is raised, the newest version is what it
-            was.
+            The replay was closed in this process. After any of these errors the newest version is
+            unchanged.
 
         Notes
         -----
@@ -207,7 +207,7 @@ class Parameters:
         return slots
 
     def _check(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Raise ``ValueError`` unless names, dtypes and shapes are those of the first version."""
+        """Raise ``ValueError`` if names, dtypes or shapes differ from the first version."""
         if arrays.keys() != self._places.keys():
             names = ", ".join(map(_quoted, sorted(arrays.keys() ^ self._places.keys())))
             raise ValueError(
@@ -225,7 +225,7 @@ class Parameters:
 
     @property
     def version(self) -> int:
-        """The newest version; 0 as long as nothing was published."""
+        """Number of the newest version; 0 if nothing was published yet."""
         if self._slots is None:
             self._replay.check_open()
         return self._versions.newest()
@@ -236,13 +236,13 @@ class Parameters:
         Parameters
         ----------
         after : int
-            A version, such as the one that the caller has.
+            Number of a version, such as the one that the caller has.
 
         Returns
         -------
         (int, dict of ndarray), (int, ndarray) or None
-            The version, and arrays of the caller's own, as they were published. None if there is no
-            newer one.
+            The number of the version, and new arrays with the published values. None if there is
+            no newer version.
 
         Raises
         ------
@@ -251,7 +251,7 @@ class Parameters:
 
         Notes
         -----
-        Cost: less than a microsecond if there is none, else a copy of the values.
+        Cost: less than a microsecond without a newer version, else a copy of the values.
         """
         if self.version <= after:
             return None
@@ -274,20 +274,20 @@ class Parameters:
         return version, arrays.get(ALONE, arrays)
 
     def wait(self, version: int = 1, timeout: float | None = TIMEOUT) -> tuple[int, Any]:
-        """Wait until a version is there, or a newer one; then as ``latest``.
+        """Wait for a version or a newer one, and return the newest as ``latest`` does.
 
         Parameters
         ----------
         version : int
-            At least 1, the first one.
+            Number of the version to wait for, at least 1.
         timeout : float or None
-            Seconds; None for no end. A copy of the values that has begun is finished.
+            Seconds to wait; None to wait without end. A copy that has begun is completed.
 
         Raises
         ------
         TimeoutError
-            It was not published in time, or newer versions came faster than one can be read; the
-            message says which version is there, and which process published it.
+            The version was not published in time; or newer versions came faster than one can be
+            read. The message names the newest version and the process that published it.
 
         Examples
         --------
@@ -335,7 +335,7 @@ def _quoted(name: str) -> str:
 
 
 def read_parameters(values: Any) -> dict[str, NDArray[Any]]:
-    """What is to be published, as arrays by name."""
+    """The values to publish, as arrays by name."""
     is_alone, arrays = not isinstance(values, Mapping), {}
     for name, value in [(ALONE, values)] if is_alone else values.items():
         if not isinstance(name, str) or (name == ALONE and not is_alone):

@@ -74,29 +74,29 @@ LOCK_NBYTES = 4096  # memory of a small file
 
 @dataclass(frozen=True)
 class Member:
-    """A process that adds to a shared replay, or draws from it; or the last that did.
+    """An actor or a learner of a shared replay, or the last one with its number.
 
     Attributes
     ----------
     kind : {"actor", "learner"}
-        Which end it has.
+        Kind of the member.
     number : int
-        Of its shard, or of the learner, from 0 on.
+        Number of the shard or of the learner, from 0 on.
     pid : int
-        Its process, or that of the last one that was here.
+        Process ID of the member. After its end, the ID of the last process with this number.
     alive : bool
-        Whether it holds its lock: a process that was stopped does.
+        Whether the process holds the lock of the member. A stopped process holds its lock.
     since : float
-        When it began, in seconds as ``time.time`` gives them.
+        Time at which the actor or learner began, in seconds as ``time.time`` gives them.
     rows : int
-        Rows of the shard that were written and not overwritten; of a learner 0.
+        Rows of the shard that were written and not overwritten; 0 for a learner.
     age : float or None
-        Seconds since the last row of the shard was added, within 10 ms; None if there is none.
+        Seconds since the last add to the shard, within 10 ms; None if no row was added.
     updates : int
-        Priorities that the learner was given; of an actor 0.
+        Priorities that the learner was given; 0 for an actor.
     late_updates : int
-        Those of them whose row was written over, cleared or hidden before they came, so that they
-        changed nothing. Of samplers of your own they are not known.
+        Priorities that came after their row was overwritten, cleared or hidden. They changed
+        nothing. With a user-defined sampler the number is unknown.
     """
 
     kind: Literal["actor", "learner"]
@@ -113,48 +113,48 @@ class Member:
 class SharedReplay(Closing, Reported):
     """A replay in shared memory: processes of one machine add to it and draw from it.
 
-    There is no server, and no lock that rows wait for: each process that adds has a part of the
-    memory of its own, a *shard*, and learners read all shards while rows come. So a process may be
-    stopped or killed at any time, and no other process waits for it.
+    There is no server, and rows wait for no lock. Each process that adds has its own part of the
+    memory, a *shard*. Learners read all shards while rows come. A process may be stopped or killed
+    at any time, and no other process waits for it.
 
     Parameters
     ----------
     capacity : int
-        Steps stored in all: each of the writers has its newest ``capacity // writers``.
+        Steps stored in all. The shard of each writer holds its newest ``capacity // writers``.
     env_dict, default_dtype, n_envs, **options
-        As for ``ReplayBuffer``, of each writer: options are ``terminated``, ``truncated``,
+        As for ``ReplayBuffer``, for each writer. Options are ``terminated``, ``truncated``,
         ``next_of``, ``stack_compress`` and ``Nstep``. Fields of Python objects are refused.
     writers : int
-        Processes, or threads, that add at the same time, at most.
+        Greatest number of processes or threads that add at the same time.
     name : str, optional
         Name for ``attach``: letters, digits, ``-`` and ``_``. By default a random one.
     limiter : RateLimiter, optional
-        ``MinSize``, ``SampleToInsertRatio`` or ``Backlog``: ``add`` of actors and ``sample`` of
-        learners wait for one another, as it says. Without one there are no waits.
+        ``MinSize``, ``SampleToInsertRatio`` or ``Backlog``. With a limiter, ``add`` of actors and
+        ``sample`` of learners wait for one another. By default neither side waits.
     reserve : bool
-        Whether the memory of the rows of all writers is reserved now; if not, that of a shard is
-        when it is first taken. What fields of ``next_of`` and ``stack_compress`` keep aside lies in
-        files that grow as episodes end; where there is no room, ``add`` raises ``MemoryError``.
+        Whether to reserve the memory of all shards now. If false, the memory of a shard is reserved
+        when an actor first takes it. The extra values of ``next_of`` and ``stack_compress`` are in
+        files that grow as episodes end. ``add`` raises ``MemoryError`` if these have no room.
 
     Raises
     ------
     MemoryError
-        Shared memory has no room; the message says how much is needed and how to enlarge it.
-        Nothing is left behind.
+        Shared memory has no room. The message says how much is needed and how to enlarge it. No
+        files remain.
     FileExistsError
-        There is a replay of this name.
+        A replay with this name exists.
     TypeError, ValueError
-        A parameter is of a wrong type or value.
+        A parameter has a wrong type or value.
 
     Notes
     -----
-    The memory is a folder in ``/dev/shm``, or in the temporary folder where there is no such file
-    system; the environment variable ``CPPRB_LIKE_SHARED_MEMORY`` names another. It is removed when
-    the last process that has the replay open has ended. If all were killed, the next
-    ``SharedReplay`` that is made removes it.
+    The memory is a folder in ``/dev/shm``, or in the temporary folder on systems without it. The
+    environment variable ``CPPRB_LIKE_SHARED_MEMORY`` names another folder. The last process that
+    has the replay open removes the folder at its end. If all processes were killed, the next new
+    ``SharedReplay`` removes the folder.
 
-    The object is pickled by its place: hand it to a process that is forked, spawned or served by a
-    forkserver.
+    Pickling keeps only the location of the replay, not its rows. Pass the object to processes of
+    any start method: fork, spawn or forkserver.
 
     Examples
     --------
@@ -267,9 +267,9 @@ class SharedReplay(Closing, Reported):
 
     @classmethod
     def attach(cls, name: str) -> SharedReplay:
-        """Open the replay of this name, which another process has made.
+        """Open the replay with this name, which another process has created.
 
-        Raises ``FileNotFoundError`` if there is none: it was not made, or all its processes ended.
+        Raises ``FileNotFoundError`` if the replay was not created, or if all its processes ended.
         """
         return cls._open(name)
 
@@ -315,20 +315,20 @@ class SharedReplay(Closing, Reported):
         Parameters
         ----------
         writer : int, optional
-            The shard to take; by default a free one, and first one that was never taken.
+            Number of the shard to take. By default a free shard, first one that was never taken.
 
         Raises
         ------
         BlockingIOError
-            The shard, or each of them, is taken; the message says by whom.
+            The shard, or every shard, is taken. The message names the processes.
         MemoryError
-            Shared memory is full; of a replay that was made with ``reserve=False``.
+            Shared memory is full. Only a replay made with ``reserve=False`` raises this.
 
         Notes
         -----
-        A shard is free when the process that had it has ended, or called ``close``. Its rows stay,
-        and the next ones come behind them. What was half-done when its process was killed is set
-        right, and episodes that were open are ended as truncated.
+        A shard is free when its process has ended or called ``close``. Its rows stay, and new rows
+        follow them. If the process was killed during a call, the new actor repairs the shard. Open
+        episodes are ended as truncated.
         """
         self._folder.check_open()
         numbers = range(self.writers)
@@ -405,17 +405,17 @@ class SharedReplay(Closing, Reported):
         Parameters
         ----------
         sampler : Sampler, optional
-            Which rows are drawn: ``Uniform()`` by default, ``Prioritized(...)`` or
-            ``RankBased(...)``. See ``Learner`` for what each means over several shards.
+            ``Uniform()`` by default, ``Prioritized(...)`` or ``RankBased(...)``. ``Learner``
+            describes each one over several shards.
         seed : int, SeedSequence, BitGenerator, Generator, optional
-            Of the draws.
+            Seed of the draws.
 
         Raises
         ------
         TypeError
-            ``sampler`` is of another class, a subclass of these included.
+            ``sampler`` is of another class, or of a subclass of these.
         BlockingIOError
-            There are 64 learners.
+            The replay has 64 learners already.
         """
         self._folder.check_open()
         chosen = Uniform() if sampler is None else sampler
@@ -433,27 +433,27 @@ class SharedReplay(Closing, Reported):
         replace: Mapping[str, Any] | None = None,
         classes: Iterable[type] = (),
     ) -> Learner:
-        """A learner that goes on where one was saved: with its priorities, sampler and generator.
+        """A learner with the priorities, sampler and generator of a saved learner.
 
-        Rows that have come since get the greatest priority, as new ones; so given the same rows, it
-        draws what the one that was saved would have drawn.
+        Rows added after the save get the greatest priority, as new rows do. Given the same rows,
+        the learner draws what the saved learner would have drawn.
 
         Parameters
         ----------
         folder : str or path
-            That this replay was loaded from; or that it was saved to, as after the end of a learner
-            whose actors went on.
+            Folder from which this replay was loaded. Or the folder to which it was saved, for
+            example if only the learner ended and its actors continue.
         name : str
-            That ``save`` was given for it.
+            Name of the learner in ``save``.
         state, replace, classes
-            As for ``ReplayBuffer.load``. Paths of functions are as
+            As for ``ReplayBuffer.load``. An example of ``replace``:
             ``{"learners.main.sampler.beta": beta}``.
 
         Raises
         ------
         ValueError
-            There is no learner of this name; or the rows of the folder are not those of this
-            replay. Else as ``load`` and ``learner``; for an example see ``save``.
+            The folder has no learner with this name, or the rows of another replay. ``load`` and
+            ``learner`` list further errors. For an example see ``save``.
         """
         self._folder.check_open()
         saved = Saved(folder, state, classes, replace)
@@ -497,40 +497,43 @@ class SharedReplay(Closing, Reported):
         level: int | None = None,
         sync: bool = True,
     ) -> None:
-        """Save the rows of all actors to a folder, while they go on.
+        """Save the rows of all actors to a folder, while actors and learners continue.
 
-        No process waits for it. Each shard is saved as of a moment of its own: with all rows that
-        were published then, but for the oldest ones that were overwritten while they were copied.
-        After a crash at any moment, of the program or of the machine, the folder has the state
-        before or the new one. Another save to the same folder, of any process, writes what has
-        changed since.
+        No process waits for the save. Each shard is copied at another moment. The copy has all rows
+        published at that moment, except the oldest ones if they are overwritten during the copy.
+        After a crash of the program or the machine, the folder has the old state or the new one.
+        A later save to the same folder, by any process, writes only the changes.
 
         Parameters
         ----------
         folder : str or path
-            The folder, which is made if it is not there.
+            The folder, which is created if it does not exist.
         learners : dict of str to Learner, optional
-            Learners of this process, by names of your own: what each has of its own is saved with
-            the rows, that is its sampler, priorities and generator. ``restore_learner`` goes on
-            with them.
+            Learners of this process, by names that you choose. The save includes the sampler,
+            priorities and generator of each learner. ``restore_learner`` restores them.
         keep, codec, level, sync
             As for ``ReplayBuffer.save``.
 
         Raises
         ------
         BlockingIOError
-            Another save to this folder goes on; or a shard was edited all the time by
-            ``update``, or its writer was stopped in the middle of an edit.
+            Another save to this folder is running. Or ``update`` edited a shard all the time. Or a
+            writer was stopped during an edit.
         TypeError, ValueError, OSError
-            As ``ReplayBuffer.save``.
+            As for ``ReplayBuffer.save``.
 
         Notes
         -----
-        Cost: memory for a copy of all rows, and that of ``ReplayBuffer.save``. A save that follows
-        another one writes all rows of a shard again if old ones were edited since, if there are
-        absent rows, if rows were overwritten while they were copied, or if another actor took over
-        a shard with ``next_of`` or ``stack_compress``. How many batches a view of a learner has
-        drawn, which is the time of schedules of its layers, is not saved.
+        Cost: memory for a copy of all rows, and the cost of ``ReplayBuffer.save``. In four cases a
+        later save writes all rows of a shard again:
+
+        - Old rows were edited since the last save.
+        - The shard has absent rows.
+        - Rows were overwritten during the copy.
+        - Another actor took over a shard with ``next_of`` or ``stack_compress``.
+
+        The number of batches drawn by a view, which is the time of its layers' schedules, is not
+        saved.
 
         Examples
         --------
@@ -568,23 +571,24 @@ class SharedReplay(Closing, Reported):
         name: str | None = None,
         state: int | None = None,
     ) -> SharedReplay:
-        """A new replay with the rows that were saved.
+        """A new replay with the saved rows.
 
-        It has the rows that each writer had, and the limiter, which begins in the middle of what it
-        allows. Episodes that were open are ended as truncated when an actor takes their shard, as
-        after the end of a writer. What learners had of their own comes by ``restore_learner``.
+        The replay has the rows of each writer, and the limiter, which begins in the middle of its
+        allowed range. Open episodes are ended as truncated when an actor takes their shard.
+        ``restore_learner`` restores the learners.
 
         Parameters
         ----------
         folder : str or path
-            The folder that ``save`` was given.
+            The folder of ``save``.
         capacity : int, optional
-            Another one; of a smaller one each shard keeps its newest rows. By default that of each
-            writer is as it was.
+            New capacity. If it is smaller, each shard keeps its newest rows. By default each shard
+            has its saved capacity.
         writers : int, optional
-            A greater number; the further shards are empty. A smaller one raises ``ValueError``.
+            New number of writers, by default the saved one. Further shards are empty. A smaller
+            number raises ``ValueError``.
         name, state
-            As for ``SharedReplay``, and for ``ReplayBuffer.load``. Their errors are raised too.
+            As for ``SharedReplay`` and ``ReplayBuffer.load``, with the same errors.
         """
         saved = Saved(folder, state)
         options, replay = saved.options, cls.__new__(cls)
@@ -620,7 +624,7 @@ class SharedReplay(Closing, Reported):
     # ------------------------------------------------------------------ members
 
     def members(self) -> list[Member]:
-        """The processes that add and draw, and those that did: actors by number, then learners."""
+        """The present and past actors and learners: actors by number, then learners."""
         self._folder.check_open()
         actors = [self._member("actor", number) for number in range(self.writers)]
         learners = [self._member("learner", number) for number in range(MOST_LEARNERS)]
@@ -646,14 +650,14 @@ class SharedReplay(Closing, Reported):
     def stats(self) -> dict[str, float]:
         """Counts and measures of all shards and learners: see ``Source.stats``.
 
-        ``draws``, ages, ``updates`` and ``late_updates`` are of all learners together;
-        ``never_drawn`` is the mean over learners, as of the last 1,024 draws of each. ``adds``
-        counts from the last ``clear`` of each writer on, rows of ``load`` included.
-        Any process that has attached may call it.
+        ``draws``, ages, ``updates`` and ``late_updates`` cover all learners together.
+        ``never_drawn`` is the mean over learners, from the last 1,024 draws of each. ``adds``
+        counts rows since the last ``clear`` of each writer, rows of ``load`` included. Any attached
+        process may call this method.
 
         Notes
         -----
-        Cost: some microseconds, and two for each writer.
+        Cost: some microseconds, and two more for each writer.
 
         Examples
         --------

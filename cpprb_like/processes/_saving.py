@@ -138,7 +138,7 @@ def save(
 
 
 def copy_of(shard: Path, number: int, options: RowOptions) -> SavedShard | None:
-    """A copy of the rows of a shard, of one moment; None if nothing was added to it."""
+    """A copy of the rows of a shard at one moment; None if nothing was added to the shard."""
     if not (shard / f"{ROWS}.dat").exists():
         return None
     if is_being_edited(shard, options):

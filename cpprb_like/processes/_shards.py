@@ -207,7 +207,7 @@ class FollowedFiles(ShardFiles):
 
 
 def last_added(shard: Path) -> float | None:
-    """Seconds since the last row of a shard was added; None if no row was added."""
+    """Seconds since the last add to a shard; None if no row was added."""
     try:
         then = int(mapped(shard / ADDED, np.int64)[0])
     except (FileNotFoundError, ValueError):  # the file is missing or still empty
@@ -218,18 +218,18 @@ def last_added(shard: Path) -> float | None:
 class Actor(Closing, ReplayBuffer):
     """The end of a shared replay that adds: ``SharedReplay.actor``.
 
-    A ``ReplayBuffer`` over one shard, with all that belongs to one: ``add``, ``add_where``,
-    ``on_episode_end``, recorders of environments, ``update``, ``clear``, and reading its own rows.
-    No other process writes to the shard as long as this object lives, or until ``close``.
+    A ``ReplayBuffer`` over one shard, with the methods of a buffer: ``add``, ``add_where``,
+    ``on_episode_end``, recorders of environments, ``update``, ``clear``, and reads of its own rows.
+    Until ``close``, or the end of this object, no other process writes to the shard.
 
-    ``add`` and ``add_where`` take ``priorities`` too, one for each row, as in Ape-X (Horgan et al.,
-    2018), where actors compute the first priorities. Learners with priorities read them with the
-    rows; rows without one get the greatest priority that the learner knows.
+    ``add`` and ``add_where`` also take ``priorities``, one for each row. As in Ape-X (Horgan et
+    al., 2018), actors compute the first priorities. Prioritized learners read the priorities with
+    the rows. Rows without a priority get the greatest one that the learner knows.
 
     Attributes
     ----------
     number : int
-        Of the shard, from 0 on.
+        Number of the shard, from 0 on.
     """
 
     number: int
@@ -311,7 +311,7 @@ def header(shard: Path, options: RowOptions) -> NDArray[np.int64]:
 def mend(shard: Path, number: int, options: RowOptions) -> bool:
     """Repair a shard whose writer was killed during an edit, as the next actor would.
 
-    False if another process has the shard, or the replay is gone. Cost: that of a new actor.
+    False if another process has the shard, or the replay is gone. Cost: the cost of a new actor.
     """
     taken, mender = FileLock(shard / WRITER), FileLock(shard / MENDER)
     if not taken.path.exists() or is_locked(taken.path):

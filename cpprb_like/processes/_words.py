@@ -1,7 +1,7 @@
 """``Words``: named arrays of int64 words that all processes of a replay share, in one file.
 
-Each array begins at a cache line, with zeros at first. Not here: the header of a shard, which is
-that of a buffer (``_core``), and the time of its last row (``_shards``).
+Each array begins at a cache line, with zeros at first. Not here: the header of a shard, which has
+the form of a buffer's header (``_core``), and the time of its last row (``_shards``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``ClusterActor``: the end of a cluster that adds steps from a node without a host.
 
 Steps go to a host in numbered blocks. A block that is sent again, as its answer was lost, adds only
-the rows that are not there. Not here: actors of a node that has a host, which are those of its
-shared replay (``processes``).
+missing rows. Not here: actors on a node with a host, which are actors of its shared replay
+(``processes``).
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ AHEAD = 2  # blocks without an answer
 
 
 class ClusterActor(Closing):
-    """Adds steps to a host of another node: ``ClusterReplay.actor``.
+    """An actor that adds steps to a host on another node: ``ClusterReplay.actor``.
 
     It has the methods of ``Actor`` that an environment loop needs: ``add``, ``add_where`` and
-    ``on_episode_end``. Steps are sent in blocks, so a learner sees a step after up to 64 more, or
-    after ``flush``.
+    ``on_episode_end``. Steps are sent in blocks. So a learner sees a step after up to 64 more
+    steps, or after ``flush``.
 
     Attributes
     ----------
     number : int
-        Of the shard at its host.
+        Number of the shard at its host.
     lost : int
-        Rows that were added and are gone, as the memory of the host was: see
+        Number of added rows that were lost with the memory of the host. See
         ``ClusterReplay.losses``.
 
     Raises
     ------
     TimeoutError
-        By any method: the host did not answer within ``timeout`` seconds. The next call sends the
-        steps that were given.
+        Any method raises this if the host does not answer within ``timeout`` seconds. The next
+        call sends the steps that were given.
 
     Notes
     -----
-    Each step is added once, however often its host dies. When a host dies the episode that is open
-    in a shard is ended as truncated.
+    Each step is added once, however often its host dies. When a host dies, open episodes of its
+    shards are ended as truncated.
 
-    Cost of a step: some microseconds for each field; a block is one call of Ray. Frames that stacks
-    share, and next values that the next step begins with, are sent once.
+    Cost of a step: some microseconds for each field. A block is one call of Ray. Frames shared by
+    stacks are sent once. A next value that equals the value of the next step is also sent once.
     """
 
     def __init__(
@@ -115,10 +115,11 @@ class ClusterActor(Closing):
     # ------------------------------------------------------------------ adding
 
     def add(self, *, priorities: ArrayLike | None = None, **fields: Any) -> None:
-        """Add a time step of all environments, or several: see ``ReplayBuffer.add``.
+        """Add one or several time steps of all environments: see ``ReplayBuffer.add``.
 
-        ``priorities`` are first ones: see ``Actor``. Raises ``TypeError`` or ``ValueError``, and
-        nothing was added, if a field is missing, unknown, or of another shape or kind.
+        ``priorities`` are the first priorities: see ``Actor``. Raises ``TypeError`` or
+        ``ValueError`` if a field is missing, unknown, or of another shape or kind. Then nothing was
+        added.
         """
         if priorities is not None or not self._is_step(fields):
             self._add(fields, priorities, None)
@@ -185,7 +186,7 @@ class ClusterActor(Closing):
             self._ends.append((self._count, env))
 
     def flush(self, *, wait: bool = True) -> None:
-        """Send all steps, and wait until they are in the replay; without ``wait`` send them."""
+        """Send all steps and, with ``wait``, wait until they are in the replay."""
         with self._lock:
             self._flush()
             while wait and self._sent:
@@ -237,7 +238,7 @@ class ClusterActor(Closing):
         return {name: np.empty((0, *one.shape), one.dtype) for name, one in self._fields.items()}
 
     def _confirm(self) -> None:
-        """Wait for the answer to the oldest block; send what the host lacks again."""
+        """Wait for the answer to the oldest block; send missing blocks again."""
         began = time.monotonic()
         try:
             self._confirm_oldest()
@@ -284,11 +285,11 @@ class ClusterActor(Closing):
     # ------------------------------------------------------------------ the end
 
     def stats(self) -> dict[str, float]:
-        """What the actor counted, by name.
+        """The counts of the actor, by name.
 
-        ``host`` is the number of its host, ``adds`` are rows that were sent, and ``lost`` those of
-        them that are gone. ``seconds_waiting_for_host`` are those for its answers, and
-        ``seconds_waiting_for_samples`` those for the limiter.
+        ``host`` is the number of its host. ``adds`` counts the rows sent, and ``lost`` the sent
+        rows that were lost. ``seconds_waiting_for_host`` is the time spent on waits for answers of
+        the host. ``seconds_waiting_for_samples`` is the time spent on waits for the limiter.
         """
         with self._lock:
             return {
@@ -300,7 +301,7 @@ class ClusterActor(Closing):
             }
 
     def close(self) -> None:
-        """Send what is left, and free the shard, also if the limiter does not let steps through."""
+        """Send all steps and free the shard, even if the limiter does not allow these steps."""
         try:
             self.flush()
         finally:

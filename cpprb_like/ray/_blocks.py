@@ -1,8 +1,8 @@
 """``Block``: steps on their way to a host, and pairs of frame stacks on their way from one.
 
-What one row shares with another travels once: a next value that the next step begins with, and the
-frames that a stack has in common with the stack before it. Each saving is compared byte for byte
-where the block is made, so what comes out is what went in. Not here: how a ring stores such fields
+Values that two rows share travel once: a next value that equals the value of the next step, and
+frames of a stack that are also in the previous stack. ``pack`` compares these values byte for byte,
+so unpacked blocks equal the original ones. Not here: how a ring stores such fields
 (``_rows.chained``).
 """
 
@@ -22,18 +22,18 @@ __all__ = ["Block", "Chained", "Pair", "join", "pack", "pairs_of", "part", "unpa
 
 @dataclass(frozen=True)
 class Chained:
-    """A column of which some rows, ``whole``, are given, and the others follow from other values.
+    """A column in which only the rows ``whole`` have values; other rows follow from other values.
 
     Attributes
     ----------
     whole : ndarray of intp
-        Rows that are given.
+        The rows with values.
     values : ndarray
-        Their values.
+        The values of these rows.
     newest : ndarray or None
-        Of a stack, the newest frame of each row.
+        For a stack, the newest frame of each row.
     source : str
-        Of a next value, the field whose value at the next step it is; else "".
+        For a next value, the field that has this value at the next step; else "".
     """
 
     whole: NDArray[np.intp]
@@ -49,14 +49,14 @@ class Block:
     Attributes
     ----------
     first : int
-        Rows that were ever written to the shard before it: the block's number.
+        Number of the block: how many rows were ever written to the shard before it.
     steps, n_envs : int
-        Time steps, and environments of each.
+        Number of time steps, and number of environments.
     columns : dict
-        Of each field the values, shape ``(steps * n_envs, *shape)``, or ``Chained``. ``priorities``
-        and ``present`` are further columns, of ``add`` and ``add_where``.
+        The values of each field, shape ``(steps * n_envs, *shape)``, or ``Chained``. Further
+        columns are ``priorities`` of ``add`` and ``present`` of ``add_where``.
     ends : tuple of (int, int or None)
-        Calls of ``on_episode_end``: after so many steps, of which environment.
+        Calls of ``on_episode_end``: the number of steps before the call, and the environment.
     stacks : tuple of Stack
         The fields that are stacks.
     """
@@ -70,11 +70,11 @@ class Block:
 
     @property
     def rows(self) -> int:
-        """Rows of the block."""
+        """Number of rows of the block."""
         return self.steps * self.n_envs
 
     def parts(self) -> Iterator[tuple[int, int, list[int | None]]]:
-        """Steps between two ends: the first, the one behind the last, and which episodes end."""
+        """Steps between two ends: the first, the one after the last, and the episodes that end."""
         start = 0
         for stop in sorted({stop for stop, _ in self.ends} | {self.steps}):
             yield start, stop, [env for at, env in self.ends if at == stop]
@@ -82,12 +82,12 @@ class Block:
 
 
 def _frames(values: Array, stack: Stack) -> Array:
-    """Stacks with the axis of the frames first, behind that of the rows: a view."""
+    """A view of stacks with the axis of frames directly after the axis of rows."""
     return np.moveaxis(values, 1 + stack.axis, 1)
 
 
 def _equal(some: Array, others: Array) -> NDArray[np.bool_]:
-    """Which rows have the same bytes."""
+    """A flag for each row: whether both arrays have the same bytes."""
     some, others = np.ascontiguousarray(some), np.ascontiguousarray(others)
     n = len(some)
     if n == 0 or some[0].nbytes == 0:
@@ -180,7 +180,7 @@ class Pair:
 
 
 def pairs_of(fields: Mapping[str, tuple[int, ...]], stacks: Mapping[str, Stack]) -> list[Pair]:
-    """The pairs among the fields of a batch, of which these are stacks."""
+    """The pairs among the fields of a batch; ``stacks`` are the fields that are stacks."""
     return [
         Pair(name, Stack(f"next_{name}", stack.axis, stack.depth))
         for name, stack in stacks.items()
@@ -189,7 +189,7 @@ def pairs_of(fields: Mapping[str, tuple[int, ...]], stacks: Mapping[str, Stack])
 
 
 def part(columns: Batch, pairs: list[Pair]) -> dict[str, Array | Chained]:
-    """A batch for the way: of stacks that follow others by one frame, the newest frame alone."""
+    """A batch to send, with only the newest frame of stacks that follow others by one frame."""
     packed: dict[str, Array | Chained] = dict(columns)
     for pair in pairs:
         name = pair.following.name

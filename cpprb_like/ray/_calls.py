@@ -19,11 +19,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Unknown(Exception):  # noqa: N818 (an answer, no error of a user)
-    """The host knows no such writer or learner: after a restart, or after a long silence."""
+    """The host does not know the writer or learner, after a restart or a long silence."""
 
 
 def answers(method: Method) -> Method:
-    """Have a method of a host return ``Unknown``, as Ray prints errors that no caller waits for."""
+    """Return ``Unknown`` from a method of a host, as Ray prints errors without a waiting caller."""
 
     @wraps(method)
     def answer(*arguments: Any) -> Any:
@@ -36,7 +36,7 @@ def answers(method: Method) -> Method:
 
 
 def answer_of(reference: Any, timeout: float) -> Any:
-    """The answer to a call; raises ``Unknown`` if it is that."""
+    """The answer to a call; raises ``Unknown`` if that is the answer."""
     found = ray.get(reference, timeout=timeout)
     if isinstance(found, Unknown):
         raise found
@@ -50,9 +50,9 @@ class Host:
     Attributes
     ----------
     number : int
-        Of the host, from 0 on.
+        Number of the host, from 0 on.
     actor : ActorHandle
-        Of ``ShardHost``. Ray restarts the process, and the handle stays.
+        Handle of the ``ShardHost``. The handle stays valid when Ray restarts the process.
     """
 
     number: int
@@ -63,9 +63,9 @@ class Host:
         return getattr(self.actor, method).remote(*arguments)
 
     def call(self, method: str, *arguments: Any, timeout: float) -> Any:
-        """The answer to a call that may be repeated; it is, as long as the host is started again.
+        """The answer to a call, which is repeated while the host restarts.
 
-        Raises ``TimeoutError`` after so many seconds, and what the call raises.
+        Raises ``TimeoutError`` after ``timeout`` seconds, and the errors of the call.
         """
         return call(self.actor, method, *arguments, timeout=timeout, name=str(self))
 

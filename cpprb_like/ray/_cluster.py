@@ -1,6 +1,6 @@
 """``ClusterReplay``: a replay that processes of all nodes of a Ray cluster add to and draw from.
 
-Not here: what a host does (``_hosts``), adds of nodes without one (``_adding``), and batches
+Not here: the hosts (``_hosts``), adds on nodes without a host (``_adding``), and batches
 (``_learner``).
 """
 
@@ -74,51 +74,52 @@ LITTLE: dict[str, Any] = {"num_cpus": 0, "memory": 1}
 
 
 class ClusterReplay(Closing, Reported):
-    """A replay of a Ray cluster: the words of ``SharedReplay``, over several machines.
+    """A replay on a Ray cluster, with the methods of ``SharedReplay``, over several machines.
 
-    On each node that takes part a Ray actor, the *host*, holds a shared replay. Processes of that
-    node add to its memory without a call of Ray; others send blocks of steps. Learners draw from
-    all hosts as from one buffer.
+    On each participating node a Ray actor, the *host*, holds a shared replay. Processes on this
+    node add to its memory without a call of Ray. Processes on other nodes send blocks of steps.
+    Learners draw from all hosts as from one buffer.
 
     Parameters
     ----------
     capacity : int
-        Steps stored in all: each host has ``capacity // hosts``, and each of its writers an equal
-        part of these.
+        Steps stored in all. Each host holds ``capacity // hosts`` steps, in equal parts for its
+        writers.
     env_dict, default_dtype, n_envs, **options
         As for ``SharedReplay``.
     writers : int
-        Processes that add to one host at the same time, at most.
+        Greatest number of processes that add to one host at the same time.
     hosts : int or sequence of str, optional
-        How many hosts, spread over the nodes; or the nodes, by their names in Ray, one for each
-        host. By default one on each node that is alive.
+        Number of hosts, spread over the nodes. Or the node of each host, by its name in Ray. By
+        default one host on each live node.
     limiter : RateLimiter, optional
         As for ``SharedReplay``, over all hosts.
     checkpoints : str or path, optional
-        Folder in which each host saves its rows every ``checkpoint_seconds``: a folder that all
-        nodes see, or one of each node's own. A host whose node died goes on from there.
+        Folder in which each host saves its rows every ``checkpoint_seconds``. All nodes share the
+        folder, or each node has its own. After the death of a node, its host restarts from the last
+        checkpoint.
     checkpoint_seconds : float
-        Between two checkpoints of a host; 60 seconds.
+        Seconds between two checkpoints of a host, by default 60.
     name : str, optional
-        Of the cluster; a random one.
+        Name of the cluster. By default a random one.
     resources : dict, optional
-        What Ray reserves for each host, as ``ActorClass.options`` takes it; by default no
-        processor.
+        Resources that Ray reserves for each host, in the form of ``ActorClass.options``. By default
+        no processor.
 
     Raises
     ------
     TimeoutError
-        The hosts did not come within two minutes; the message says how many did.
+        Some hosts did not start within two minutes. The message says how many started.
     TypeError, ValueError
-        A parameter is of a wrong type or value.
+        A parameter has a wrong type or value.
 
     Notes
     -----
-    The process that makes the cluster owns it: hosts end when it ends. The object is pickled: hand
-    it to tasks and actors of Ray.
+    The process that creates the cluster owns it. The hosts end with this process. The object can be
+    pickled: pass it to tasks and actors of Ray.
 
-    A Ray cluster trusts its network, and so does this class: a program that reaches a port of Ray
-    can run code. What travels is arrays and small tuples, by Ray's own transport.
+    A Ray cluster trusts its network, and so does this class. A program that reaches a port of Ray
+    can run code. Arrays and small tuples travel over Ray's own transport.
 
     Source: Horgan et al. (2018), "Distributed Prioritized Experience Replay", for actors, learner
     and first priorities.
@@ -178,7 +179,7 @@ class ClusterReplay(Closing, Reported):
         begin: Mapping[str, tuple[str, int]] | None = None,
         counts: Counts | None = None,
     ) -> None:
-        """Start the ledger and the hosts, and wait until all are there."""
+        """Start the ledger and the hosts, and wait until all of them run."""
         self.name, self._plan, self._limiter = plan.cluster, plan, plan.limiter
         self._replays: dict[str, HostReplay] = {}  # of hosts of this node, by identity
         restarts: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
@@ -232,11 +233,11 @@ class ClusterReplay(Closing, Reported):
     # ------------------------------------------------------------------ the two ends
 
     def actor(self, *, host: int | None = None, timeout: float = 60.0) -> Actor | ClusterActor:
-        """The end that adds: on a node with a host an ``Actor`` of its shared replay.
+        """The end that adds: on a node with a host, an ``Actor`` of the host's shared replay.
 
-        On other nodes it is a ``ClusterActor``, which sends blocks of steps to the host that has
-        written least. ``host`` is the number of a host to add to in any case. Raises
-        ``BlockingIOError`` if all writers are taken, ``TimeoutError`` if no host answers.
+        On other nodes a ``ClusterActor`` sends blocks of steps to the host that has written least.
+        ``host`` chooses the host by its number. Raises ``BlockingIOError`` if all writers are
+        taken, and ``TimeoutError`` if no host answers.
         """
         if host is not None:
             host = as_int("host", host, 0, len(self.hosts) - 1)
@@ -275,13 +276,14 @@ class ClusterReplay(Closing, Reported):
         sampler : Sampler, optional
             As for ``SharedReplay.learner``.
         seed : int, SeedSequence, BitGenerator, Generator, optional
-            Of the draws.
+            Seed of the draws.
         ahead : int
-            Calls that a host of another node is asked ahead; 0 for none.
+            How many calls ahead of need a host on another node is asked. 0 asks when a batch is
+            needed.
         batches : int
-            Of one call, at most.
+            Greatest number of batches in one call.
         nbytes : float
-            Of all batches that are on their way, at most.
+            Greatest size in bytes of all batches on their way. A call has at least one batch.
         timeout : float
             Seconds that a call waits for hosts, and for the limiter.
         """
@@ -309,7 +311,7 @@ class ClusterReplay(Closing, Reported):
         return replay
 
     def _about(self, host: Host, timeout: float) -> About | None:
-        """Where a host is; None if it does not answer."""
+        """The location of a host; None if it does not answer."""
         try:
             found: About = ray.get(host.begin("about"), timeout=timeout)
         except (GetTimeoutError, RayActorError):
@@ -317,7 +319,7 @@ class ClusterReplay(Closing, Reported):
         return found
 
     def _abouts(self, timeout: float) -> dict[int, About]:
-        """Where the hosts are that answer."""
+        """The locations of the hosts that answer."""
         asked = {host.number: host.begin("about") for host in self.hosts}
         ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout)
         found = {}
@@ -327,7 +329,7 @@ class ClusterReplay(Closing, Reported):
         return found
 
     def members(self) -> list[tuple[int, Member]]:
-        """The processes that add to and draw from each host, by its number."""
+        """The actors and learners of each host, by the number of the host."""
         found = []
         for host in self.hosts:
             with contextlib.suppress(TimeoutError):
@@ -335,20 +337,21 @@ class ClusterReplay(Closing, Reported):
         return found
 
     def stats(self) -> dict[str, float]:
-        """What all hosts counted.
+        """The counts of all hosts together.
 
         Returns
         -------
         dict of (int or float)
-            Fresh, flat, by name:
+            A new, flat dict by name:
 
-            - ``inserts``: rows that were added, also those that are gone. ``samples``: items that
-              learners drew. ``rows``: rows that are held. ``rows_lost``: see ``losses``.
-            - ``hosts``. ``age_of_counts``: seconds since the host was heard of that was silent for
-              longest; a host of which the process or the node died is silent until it is back.
-            - ``waits_for_inserts``: calls of ``sample`` that waited for the limiter, and
-              ``seconds_waiting_for_inserts``, of all of them together. For ``samples`` they are
-              those of ``add``. Waits that have ended.
+            - ``inserts``: rows added, lost rows included. ``samples``: items that learners drew.
+              ``rows``: rows held now. ``rows_lost``: see ``losses``.
+            - ``hosts``: number of hosts. ``age_of_counts``: seconds since the oldest of the hosts'
+              last reports. A host sends no reports from its death to its restart.
+            - ``waits_for_inserts``: calls of ``sample`` that waited for the limiter.
+              ``seconds_waiting_for_inserts``: total time of these waits.
+            - ``waits_for_samples`` and ``seconds_waiting_for_samples``: the same for ``add``. All
+              four include only completed waits.
         """
         found: dict[str, float] = call(self._ledger, "stats", timeout=60.0)
         return found
@@ -361,11 +364,11 @@ class ClusterReplay(Closing, Reported):
         draws: Any = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Description:
-        """What the rows of all hosts are like: see ``ReplayBuffer.describe``.
+        """A description of the rows of all hosts: see ``ReplayBuffer.describe``.
 
-        Each host reads its own rows while actors and learners go on. ``progress(done, total)`` is
-        called with hosts. Raises ``TypeError`` for ``draws``, and ``TimeoutError`` if a host does
-        not answer within ten minutes.
+        Each host reads its own rows while actors and learners continue. ``progress(done, total)``
+        gets numbers of hosts. Raises ``TypeError`` for ``draws``, and ``TimeoutError`` if a host
+        does not answer within ten minutes.
         """
         from cpprb_like.report._describe import joined  # noqa: PLC0415 (on demand)
 
@@ -386,7 +389,7 @@ class ClusterReplay(Closing, Reported):
         return joined(found, {"class": type(self).__name__, "stats": self.stats()})
 
     def losses(self) -> list[Loss]:
-        """What was lost as nodes died, oldest first."""
+        """The losses of rows by deaths of nodes, oldest first."""
         found: list[Loss] = call(self._ledger, "losses", timeout=60.0)
         return found
 
@@ -398,7 +401,7 @@ class ClusterReplay(Closing, Reported):
     # ------------------------------------------------------------------ the limiter
 
     def _take(self, n: int, most: int, until: float, timeout: float) -> int:
-        """How many batches of n items may be drawn; one at least."""
+        """How many batches of n items may be drawn, at least one."""
         if self._limiter is None:
             return most
         began, waited = time.monotonic(), 0.0
@@ -429,22 +432,22 @@ class ClusterReplay(Closing, Reported):
         learners: Mapping[str, ClusterLearner] | None = None,
         timeout: float = 600.0,
     ) -> None:
-        """Save the rows of all hosts, while actors go on, to a folder that all nodes see.
+        """Save the rows of all hosts to a folder that all nodes see, while actors continue.
 
-        Each host saves its own rows. Then one file names the state of each of them: so the folder
-        has the whole state before, or the whole new one, whatever dies in between. The newest
-        parameters and the counts of the limiter are saved, too.
+        Each host saves its own rows. Then one file names the states of all hosts. So after a crash
+        the folder has the whole old state or the whole new one. The newest parameters and the
+        counts of the limiter are saved, too.
 
         Parameters
         ----------
         folder : str or path
-            The folder, which is made if it is not there.
+            The folder, which is created if it does not exist.
         learners : dict of str to ClusterLearner, optional
-            Learners of this process, by names of your own: their priorities, samplers and
-            generators are saved. Batches that they asked for ahead are dropped.
-            ``restore_learner`` goes on with them.
+            Learners of this process, by names that you choose. Their priorities, samplers and
+            generators are saved. Batches that they requested ahead are dropped.
+            ``restore_learner`` restores these learners.
         timeout : float
-            Seconds that hosts may take; ``TimeoutError`` after that, and the folder is as before.
+            Seconds that hosts may take. After a ``TimeoutError`` the folder has the old state.
         """
         base = Path(folder).resolve()
         base.mkdir(parents=True, exist_ok=True)
@@ -488,7 +491,7 @@ class ClusterReplay(Closing, Reported):
         )
 
     def _described(self) -> dict[str, Any]:
-        """What ``load`` needs to know of the cluster besides the states of its hosts."""
+        """The description of the cluster that ``load`` needs besides the states of its hosts."""
         return {
             "options": to_json(self._options),
             "capacity": self._plan.capacity,
@@ -507,10 +510,10 @@ class ClusterReplay(Closing, Reported):
         name: str | None = None,
         resources: Mapping[str, Any] | None = None,
     ) -> ClusterReplay:
-        """A new cluster with the rows that ``save`` saved: as many hosts as there were.
+        """A new cluster with the saved rows and the saved number of hosts.
 
-        Raises ``FileNotFoundError`` if nothing was saved there, ``DamagedError`` if the file that
-        names the states is none, or of another format.
+        Raises ``FileNotFoundError`` if the folder has no saved cluster. Raises ``DamagedError`` if
+        the file that names the states is damaged or of another format.
         """
         base = Path(folder).resolve()
         manifest = read_manifest(base)
@@ -548,22 +551,21 @@ class ClusterReplay(Closing, Reported):
         nbytes: float = 64e6,
         timeout: float = 60.0,
     ) -> ClusterLearner:
-        """A learner that goes on where one was saved: with its priorities, sampler and generator.
+        """A learner with the priorities, sampler and generator of a saved learner.
 
         Parameters
         ----------
         folder : str or path
-            The folder that this cluster was loaded from.
+            Folder from which this cluster was loaded.
         name : str
-            That ``save`` was given for it.
+            Name of the learner in ``save``.
         ahead, batches, nbytes, timeout
             As for ``learner``.
 
         Raises
         ------
         ValueError
-            There is no learner of this name; or the rows of the folder are not those of this
-            cluster.
+            The folder has no learner with this name, or the rows of another cluster.
         TimeoutError
             A host does not answer.
         """
@@ -575,7 +577,7 @@ class ClusterReplay(Closing, Reported):
     # ------------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """End the hosts, which frees their memory when no process of their nodes has it open.
+        """End the hosts, and free their memory when no process of their nodes has it open.
 
         Actors and learners of this process keep the rows that they have mapped.
         """
@@ -602,13 +604,13 @@ class ClusterReplay(Closing, Reported):
 
 
 def _names(name: str | None) -> tuple[str, str]:
-    """The name of a new cluster, and that of its ledger."""
+    """The name of a new cluster, and the name of its ledger."""
     token = secrets.token_hex(6)
     return f"cluster-{token}" if name is None else check_name(name), f"ledger-{token}"
 
 
 def _bundle(resources: Mapping[str, Any]) -> dict[str, float]:
-    """What a placement group reserves for a host."""
+    """The resources that a placement group reserves for a host."""
     names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
     found = {word: float(resources.get(name) or 0) for name, word in names.items()}
     found |= {name: float(value) for name, value in dict(resources.get("resources") or {}).items()}
@@ -616,7 +618,7 @@ def _bundle(resources: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _are_removed(folders: list[Path]) -> bool:
-    """Remove the folders that no process has open; whether none of these is left."""
+    """Remove the folders that no process has open; returns whether all of them are gone."""
     for folder in folders:
         if folder.exists():
             remove_stale(folder.parent)

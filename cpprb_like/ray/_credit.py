@@ -1,8 +1,8 @@
 """``CreditedActor``: an actor of a host, which waits for the limiter of the cluster.
 
-Each shard has words in shared memory: how many rows may have been written to it in all, how many a
-call that waits needs, and how long calls have waited. The host exchanges them with the ledger. So
-an actor makes no call as long as it has credit.
+Each shard has words in shared memory: how many rows may be written to the shard in all, how many a
+waiting call needs, and how long calls have waited. The host exchanges these words with the ledger.
+So an actor with credit makes no call.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def note_wait(words: NDArray[np.int64], seconds: float) -> None:
 
 
 class Credit:
-    """The gate of an actor: a call waits until its shard may have so many rows more."""
+    """The gate of an actor: a call waits until its shard has credit for its rows."""
 
     def __init__(
         self, limiter: RateLimiter, words: NDArray[np.int64], held: Callable[[], Any]
@@ -95,7 +95,7 @@ class Credit:
         return int(self._words[GIVEN]) - int(self._held().ring.written)
 
     def count_rows(self) -> None:
-        """Nothing: the host counts."""
+        """Do nothing, as the host counts the rows."""
 
 
 class CreditedActor(LimitedActor):

@@ -1,7 +1,7 @@
-"""Draws at one host: batches of its rows, with what a draw over all hosts needs to know of them.
+"""Draws at one host: batches of its rows, and the masses that a draw over all hosts needs.
 
-A host draws for learners elsewhere; a learner on its node draws by the same class, without a call
-of Ray. Not here: how many rows come from which host (``_learner``).
+A host draws for learners on other nodes. A learner on the host's node uses the same class, without
+a call of Ray. Not here: how many rows come from each host (``_learner``).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SHARE_OF_TIME = 20  # the masses of starts are computed again after so many time
 
 
 def identity_of(replay: SharedReplay) -> str:
-    """What tells the memory of a host from that of a later one: the incarnation of its rows."""
+    """The identity of a host's memory, which differs from the identity of each later memory."""
     return str(replay._folder.description()["identity"])
 
 
 @dataclass(frozen=True)
 class Mass:
-    """What a host weighs in draws over all hosts.
+    """The mass of a host in draws over all hosts.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Mass:
     largest : float
         The greatest priority that a row was given.
     moment : float
-        When this was so, by ``time.time`` of the node.
+        Time of these values, by ``time.time`` of the node.
     """
 
     rows: int
@@ -74,9 +74,9 @@ class Reply:
     columns : dict of (ndarray or Chained)
         The items of all batches that were asked for, one after another.
     masses : ndarray or None
-        The mass of each item; None if all are 1.
+        The mass of each item; None if all masses are 1.
     mass : Mass
-        That of the host, before the draw.
+        The mass of the host before the draw.
     """
 
     identity: str
@@ -99,17 +99,17 @@ def stacked_pairs(source: Source, layers: tuple[Layer, ...]) -> list[Pair]:
 
 
 class Drawer:
-    """The end of one learner at one host: a learner of its shared replay, and views of that.
+    """The end of one learner at one host: a learner of its shared replay, and the learner's views.
 
     Parameters
     ----------
     replay : SharedReplay
-        That of the host.
+        The shared replay of the host.
     sampler : Sampler
-        That of the cluster's learner: a copy draws here, without strata, so that any part of its
-        draws is a fair draw.
+        The sampler of the cluster's learner. A copy draws here without strata, so that any part of
+        its draws is a fair draw.
     seed : Seed
-        Of the draws.
+        Seed of the draws.
     """
 
     def __init__(self, replay: SharedReplay, sampler: Sampler, seed: Seed) -> None:
@@ -121,7 +121,7 @@ class Drawer:
 
     @classmethod
     def restored(cls, replay: SharedReplay, folder: str, name: str) -> Drawer:
-        """One that goes on where the host saved it: see ``SharedReplay.restore_learner``."""
+        """The drawer of a learner that the host saved: see ``SharedReplay.restore_learner``."""
         drawer = cls.__new__(cls)
         drawer._begin(replay, replay.restore_learner(folder, name))
         return drawer
@@ -136,14 +136,14 @@ class Drawer:
         self._late: dict[int, int] = {}  # the answers to the last calls
 
     def open_view(self, view: str, layers: tuple[Layer, ...]) -> None:
-        """Know a view of the learner by this name."""
+        """Open a view of the learner with this name."""
         if view not in self._sources:
             source = self.learner.view(*copy.deepcopy(layers))
             self._pairs[view] = stacked_pairs(source, layers)
             self._sources[view] = source
 
     def mass(self, view: str = "") -> Mass:
-        """What the host weighs now, or a short time ago where counting takes long."""
+        """The present mass of the host, or a recent mass if the count takes long."""
         known = self._known.get(view)
         if known is not None and time.monotonic() < known[1]:
             return known[0]
@@ -180,9 +180,9 @@ class Drawer:
         largest: float,
         mass: Mass | None = None,
     ) -> Reply:
-        """Draw n items; rows that are new get the priority ``largest``, if that is the greatest.
+        """Draw n items; new rows get the priority ``largest`` if it is the greatest one.
 
-        ``mass`` is that of the host, if it was asked for just now.
+        ``mass`` is the mass of the host, if the caller has just requested it.
         """
         self._raise_largest(largest)
         mass = self.mass(view) if mass is None else mass
@@ -202,7 +202,7 @@ class Drawer:
         priorities: NDArray[np.float64],
         largest: float,
     ) -> int:
-        """Set priorities, as call ``number`` of the learner; how many of them came too late.
+        """Set priorities, as call ``number`` of the learner; returns how many came too late.
 
         A repeated call changes nothing and has the same answer.
         """
@@ -217,18 +217,18 @@ class Drawer:
         return self._late.get(number, 0)
 
     def _late_of_all(self) -> int:
-        """Priorities that came too late so far, first ones of new rows included."""
+        """Number of priorities that came too late so far, first priorities included."""
         self.learner._shards.follow()
         weights = self.learner._shards.weights
         return 0 if weights is None else weights.late
 
     def for_the_way(self, reply: Reply, view: str) -> Reply:
-        """The same, for a process of another node: frames that two stacks share travel once."""
+        """The reply for a process of another node: frames that two stacks share travel once."""
         columns: Any = reply.columns
         return replace(reply, columns=part(columns, self._pairs[view]))
 
     def _raise_largest(self, largest: float) -> None:
-        """Have new rows get at least this priority: the greatest that any host knows."""
+        """Raise the priority of new rows to at least this one, the greatest of all hosts."""
         weights, sampler = self.learner._shards.weights, self.learner.sampler
         if weights is not None and isinstance(sampler, ByPriority):
             with self.learner._shards.lock:

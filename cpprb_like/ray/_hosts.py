@@ -1,8 +1,8 @@
-"""``ShardHost``: the shared replay of one node, in a Ray actor, and what others ask of it.
+"""``ShardHost``: a Ray actor with the shared replay of one node, and methods for other processes.
 
-A host whose process dies is started again by Ray. It attaches to its memory if the node lives, as
-shared memory outlives a process; or loads its last checkpoint, and says what was lost. Not here:
-which host is asked (``_learner``, ``_adding``), and draws at a host (``_drawing``).
+Ray restarts a host whose process dies. If the node lives, the host attaches to its memory, which
+outlives the process. Otherwise it loads its last checkpoint and reports the loss. Not here: the
+choice of a host (``_learner``, ``_adding``), and draws at a host (``_drawing``).
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ LEASE = 30.0  # seconds after which the place of a silent writer or learner may 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What a host makes its replay of, each time that Ray starts it.
+    """The arguments from which a host creates its replay at each start.
 
     Attributes
     ----------
     cluster, ledger : str
-        The name of the cluster, and that of its ledger in Ray. Ray complains of handles of actors
-        among the arguments of a constructor that it may call again.
+        Name of the cluster, and name of its ledger in Ray. A name and not a handle, as Ray warns of
+        handles among arguments of constructors that are called again.
     number : int
-        Of the host, from 0 on.
+        Number of the host, from 0 on.
     capacity, writers : int
-        Rows of the host, and how many may add at the same time.
+        Rows of the host, and the greatest number of writers at the same time.
     fields : dict
         ``env_dict``.
     options : dict
         Further keyword arguments of ``SharedReplay``.
     limiter : RateLimiter or None
-        That of the cluster: actors ask for credit.
+        Limiter of the cluster. With a limiter, actors ask for credit.
     folder : str or None
         Folder of the checkpoints of this host.
     seconds : float
-        Between two checkpoints.
+        Seconds between two checkpoints.
     begin : (str, int) or None
         Folder and number of a saved state, with which the host begins.
     """
@@ -86,20 +86,20 @@ class HostPlan:
 
     @property
     def replay(self) -> str:
-        """The name of its shared replay."""
+        """The name of the host's shared replay."""
         return f"{self.cluster}-{self.number}"
 
 
 @dataclass(frozen=True)
 class About:
-    """Where a host is.
+    """The location and the memory of a host.
 
     Attributes
     ----------
     number : int
-        Of the host.
+        Number of the host.
     node : str
-        The node's name in Ray.
+        Name of the node in Ray.
     replay, base : str
         Name and folder of its shared replay, for processes of the node.
     identity : str
@@ -109,7 +109,7 @@ class About:
     memories : tuple of Incarnation
         The memories of the host so far, this one included.
     moment : float
-        When the rows were counted, or just before, by ``time.time`` of the node.
+        Time of the count of rows, or just before, by ``time.time`` of the node.
     """
 
     number: int
@@ -126,7 +126,7 @@ class About:
         return self.identity in [one.identity for one in other.memories[:-1]]
 
     def after(self, identity: str) -> Incarnation:
-        """The memory that followed another; this one, if it is not known which did."""
+        """The memory that followed another one; this memory, if the next one is not known."""
         following = zip(self.memories, self.memories[1:], strict=False)
         found = [then for one, then in following if one.identity == identity]
         return found[0] if found else self.memories[-1]
@@ -134,20 +134,21 @@ class About:
 
 @dataclass(frozen=True)
 class Loss:
-    """What was lost as the memory of a host went: ``ClusterReplay.losses``.
+    """The loss of the memory of a host: ``ClusterReplay.losses``.
 
     Attributes
     ----------
     host : int
-        Its number.
+        Number of the host.
     rows : int
-        Rows that it had written when it was heard of last, and that are not in the checkpoint with
-        which it goes on.
+        Rows that the host had written by its last report, without the rows of the checkpoint with
+        which it restarts.
     seconds : float
-        From that checkpoint to when it was heard of last; without a checkpoint from its start.
+        Seconds from that checkpoint to the last report. Without a checkpoint, seconds from the
+        start of the host.
     moment : float
-        When it was heard of last, by ``time.time`` of its node. Rows that were written after that,
-        which is 50 ms for a host that is not overloaded, are lost besides.
+        Time of the last report, by ``time.time`` of the node. Rows written after the last report
+        are lost too. A host that is not overloaded reports every 50 ms.
     """
 
     host: int
@@ -163,13 +164,13 @@ class Place:
     Attributes
     ----------
     actor : Actor
-        That writes for it.
+        The actor that adds the steps of the writer.
     about : WriterPlace
-        Which place of the writer it is.
+        The record of this place.
     used : float
-        When the writer was heard of last.
+        Time of the last call of the writer.
     waits_since : float or None
-        When it began to ask for credit; None if it does not wait.
+        Time at which the writer began to ask for credit; None if it does not wait.
     """
 
     actor: Actor
@@ -179,7 +180,7 @@ class Place:
 
 
 def _add_steps(actor: Actor, steps: Batch, begin: int, stop: int) -> None:
-    """Add some of the steps of a block; those of ``add_where`` one by one, as it takes one."""
+    """Add some steps of a block; ``add_where`` takes its steps one by one."""
     if "present" not in steps:
         actor.add(**{name: values[begin:stop] for name, values in steps.items()})
         return
@@ -191,13 +192,13 @@ def _add_steps(actor: Actor, steps: Batch, begin: int, stop: int) -> None:
 class ShardHost:
     """The Ray actor of a node: see the head of this module.
 
-    Ray calls the methods for adds, for draws and the others in a thread each, in the order in which
-    a caller sent them.
+    Ray runs the methods for adds, the methods for draws and all others in one thread each. Calls of
+    one caller keep their order.
 
     Parameters
     ----------
     plan : HostPlan
-        The same at each start.
+        The plan, which is the same at each start.
     """
 
     def __init__(self, plan: HostPlan) -> None:
@@ -232,7 +233,7 @@ class ShardHost:
             thread.start()
 
     def _open(self) -> HostReplay:
-        """The replay as it was, as it was saved last, or a new one."""
+        """The replay from the memory of the node, from the last checkpoint, or a new one."""
         plan = self._plan
         replay = None
         with contextlib.suppress(FileNotFoundError):
@@ -251,7 +252,7 @@ class ShardHost:
         return replay
 
     def _load(self, folder: str, state: int | None) -> SharedReplay | None:
-        """The replay of a checkpoint; None if there is none."""
+        """The replay of a checkpoint; None without a checkpoint."""
         try:
             replay = HostReplay.load(folder, name=self._plan.replay, state=state)
         except FileNotFoundError:
@@ -263,7 +264,7 @@ class ShardHost:
     # ------------------------------------------------------------------ who and how much
 
     def about(self) -> About:
-        """Where the host is, and how much was written."""
+        """The location of the host, and how many rows were written."""
         replay, moment = self._replay, time.time()
         counts = replay._adds()
         node = ray.get_runtime_context().get_node_id()
@@ -292,7 +293,7 @@ class ShardHost:
         return self._replay.describe(reward=reward, ranges=ranges, **no_bar)
 
     def _report(self) -> None:
-        """Tell the ledger every moment how much was written, and take the credit that it gives."""
+        """Report the written rows to the ledger at short intervals, and take its credit."""
         copy = None  # of its state, for the next ledger
         while not self._closing.wait(BEAT):
             with contextlib.suppress(RayError, FileNotFoundError):  # the ledger is started again
@@ -317,10 +318,10 @@ class ShardHost:
 
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
     def open_writer(self, writer: str, shard: int | None, known: int) -> Opened:
-        """A place for a writer of another node, which had one in this shard before.
+        """A place for a writer of another node, which may have had a place in this shard before.
 
-        ``known`` is the number of that place, 0 without one. The answer to a call may be lost, and
-        the process of the host too; a repeated call gives what the first one gave.
+        ``known`` is the number of the former place, 0 without one. If the answer is lost, or the
+        process of the host ends, a repeated call returns the same place.
         """
         place = self._writers.get(writer)
         if place is None:
@@ -334,13 +335,13 @@ class ShardHost:
         return Opened(place.actor.number, place.about.number, rows, done)
 
     def _hold(self, actor: Actor, about: WriterPlace) -> Place:
-        """Give a place to a writer, and note that for the next process of the host."""
+        """Give a place to a writer, and record the place for the next process of the host."""
         self._replay.note_writer(actor.number, about)
         self._writers[about.writer] = Place(actor, about)
         return self._writers[about.writer]
 
     def _free_actor(self, shard: int | None) -> Actor:
-        """This shard; or one that no process has; or that of the writer that fell silent first."""
+        """This shard; or a free shard; or the shard of the writer that fell silent first."""
         if shard is not None:
             with contextlib.suppress(BlockingIOError, IndexError):
                 return self._replay.actor(shard)
@@ -363,10 +364,10 @@ class ShardHost:
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
     @answers
     def add(self, writer: str, number: int, block: Block) -> int:
-        """Add the steps of a block that are not there yet; how many rows were ever written.
+        """Add the missing steps of a block, and return how many rows were ever written.
 
-        ``number`` is that of the writer's place, in which the block has its number. An answer below
-        ``block.first`` says that rows before the block are missing, and nothing was added.
+        ``number`` is the number of the writer's place for which the block was numbered. An answer
+        below ``block.first`` says that rows before the block are missing, and nothing was added.
         """
         place = self._writers.get(writer)
         if place is None or place.about.number != number:
@@ -389,7 +390,7 @@ class ShardHost:
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
     @answers
     def has_credit(self, writer: str, rows: int) -> bool:
-        """Whether a writer may add so many rows now, those on their way included."""
+        """Whether a writer may add so many rows now, rows on their way included."""
         place = self._writers.get(writer)
         if place is None:
             raise Unknown(f"writer {writer}")
@@ -407,7 +408,7 @@ class ShardHost:
 
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
     def close_writer(self, writer: str) -> None:
-        """The writer has ended: its shard is free."""
+        """Free the shard of a writer that has ended."""
         place = self._writers.pop(writer, None)
         if place is not None:
             self._replay.note_writer(place.actor.number, None)
@@ -425,9 +426,10 @@ class ShardHost:
         updates: int,
         saved: tuple[str, str] | None = None,
     ) -> None:
-        """Draw for a learner of another node, which waits for no answer to so many updates.
+        """Open a drawer for a learner of another node, with the views of this learner.
 
-        ``saved`` are the folder and the name of a saved one with which it goes on.
+        The learner awaits no answers to its first ``updates`` updates. ``saved`` has the folder
+        and the name of the saved learner, if it was restored.
         """
         with self._lock:
             if learner not in self._drawers:
@@ -490,7 +492,7 @@ class ShardHost:
         priorities: NDArray[np.float64],
         largest: float,
     ) -> int:
-        """See ``Drawer.update``; ``identity`` is that of the memory whose rows are meant."""
+        """See ``Drawer.update``; ``identity`` names the memory with the rows."""
         drawer = self._drawer(learner)
         if identity != self._identity:  # its node died: the learner is in the checkpoint
             raise Unknown(f"rows of {identity}")
@@ -500,7 +502,7 @@ class ShardHost:
 
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def close_learner(self, learner: str) -> None:
-        """The learner has ended: its place is free."""
+        """Free the place of a learner that has ended."""
         with self._lock:
             drawer = self._drawers.pop(learner, None)
             self._used.pop(learner, None)
@@ -510,7 +512,7 @@ class ShardHost:
     # ------------------------------------------------------------------ parameters
 
     def publish(self, version: int, values: Mapping[str, Any]) -> None:
-        """Have these be the newest parameters of the node, unless it has newer ones."""
+        """Publish these as the newest parameters of the node, unless it has newer ones."""
         if self.parameters(version - 1) is None:
             self._replay.parameters.publish({**values, VERSION: np.int64(version)})
 
@@ -526,13 +528,13 @@ class ShardHost:
                 self.save(str(self._plan.folder))
 
     def save(self, folder: str) -> int:
-        """Save the rows and the learners of other nodes; the number of the saved state."""
+        """Save the rows and the learners of other nodes; returns the number of the saved state."""
         with self._lock:
             learners = {name: drawer.learner for name, drawer in self._drawers.items()}
         return save_host(self._replay, folder, learners)
 
     def close(self) -> None:
-        """Let go of the replay; the memory is freed when no process of the node has it open."""
+        """Close the replay; the memory is freed when no process of the node has it open."""
         self._closing.set()
         for writer in list(self._writers):
             self.close_writer(writer)

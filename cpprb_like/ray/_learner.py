@@ -1,7 +1,7 @@
 """``ClusterLearner``: batches from the hosts of a cluster, as from one buffer; and its views.
 
-Each item of a batch comes from a host that is drawn by its mass; which item it is, the host draws.
-Not here: draws at a host (``_drawing``), and hosts (``_hosts``).
+The learner draws the host of each item by the host's mass. The host draws the item. Not here: draws
+at a host (``_drawing``), and hosts (``_hosts``).
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class Part:
     Attributes
     ----------
     number : int
-        What names it in handles.
+        Number of the part in handles.
     host : Host
-        That has the rows.
+        The host that has the rows.
     about : About
-        Where it is.
+        The location of the host.
     drawer : Drawer or None
-        The draws of this process, on the node of the host; None elsewhere.
+        The drawer of this process, if it is on the node of the host; None elsewhere.
     masses : dict of Mass
-        What it weighs, of each view, as it said last.
+        The mass of the host for each view, by its last answer.
     """
 
     number: int
@@ -101,7 +101,7 @@ class Part:
 
 @dataclass(eq=False)
 class Group:
-    """Batches that were asked for together.
+    """Batches that were requested together.
 
     Attributes
     ----------
@@ -112,9 +112,9 @@ class Group:
     parts : list of Part
         The hosts.
     masses : list of Mass
-        What each weighed when it was drawn how many items it has.
+        The mass of each host by which its number of items was drawn.
     answers : list
-        Of each part its ``Reply``, or the reference of the call; None if nothing was asked of it.
+        The ``Reply`` of each part, or the reference of the call; None without a request.
     """
 
     asked: float
@@ -131,35 +131,37 @@ class Group:
 class ClusterLearner(Closing, ModelledSource):
     """The end of a cluster that draws: ``ClusterReplay.learner``.
 
-    Batches have the distribution, the columns and the importance-sampling weights of those of one
-    buffer that holds the rows of all hosts.
+    One buffer with the rows of all hosts gives batches with the same distribution, columns and
+    importance-sampling weights.
 
     Attributes
     ----------
     sampler : Sampler
-        Which rows are drawn.
+        The sampler, which chooses the rows.
     rng : numpy.random.Generator
-        Which host an item comes from.
+        The generator that draws the host of each item.
     draws : int
-        Batches drawn so far.
+        Number of batches drawn so far.
 
     Notes
     -----
-    A host on the learner's own node is read through shared memory. Others are asked for several
-    batches in one call, ``ahead`` calls before they are needed, of ``nbytes`` bytes at most. While
-    the batches of one call are returned, Ray brings those of the next to this node. Such a
-    batch lacks the rows and the priorities of the time since it was asked for, and is drawn by the
-    masses that its host had at its answer before that. ``stats()["age_of_masses"]`` and
-    ``["age_of_batch"]`` say in seconds how old both were. With ``ahead=0`` each batch is asked for
-    when it is needed.
+    The learner reads a host on its own node through shared memory. It asks other hosts for several
+    batches in one call, ``ahead`` calls before the batches are needed. Batches on their way take at
+    most ``nbytes`` bytes. While the learner returns the batches of one call, Ray brings the next
+    batches to this node.
+
+    A batch requested ahead lacks rows and priorities that came after the request. The draw uses the
+    masses of the hosts' previous answers. ``stats()["age_of_batch"]`` is the time since the request
+    in seconds, and ``["age_of_masses"]`` the age of the masses. With ``ahead=0`` each batch is
+    requested when it is needed.
 
     Prioritized draws are independent, not stratified. New rows get the greatest priority that the
     learner knows of any host. Draws are with replacement.
 
-    A host that does not answer is passed over until it does; batches are those of the rows that are
-    there. ``TimeoutError`` names the hosts that were waited for.
+    A host that does not answer is left out until it answers again. Batches then have rows of the
+    other hosts. ``TimeoutError`` names the hosts for which the call waited.
 
-    Cost of a batch: one copy of its rows from the answers into fresh, aligned arrays.
+    Cost of a batch: one copy of its rows from the answers to new, aligned arrays.
 
     Examples: see ``ClusterReplay``.
     """
@@ -211,7 +213,7 @@ class ClusterLearner(Closing, ModelledSource):
     # ------------------------------------------------------------------ hosts
 
     def _look_for_hosts(self) -> None:
-        """Know the hosts that are there now, and new incarnations of them."""
+        """Find the present hosts, and their new incarnations."""
         for number, about in self._cluster._abouts(self._timeout).items():
             known = self._parts.get(number)
             if known is None or known.identity != about.identity:
@@ -258,7 +260,7 @@ class ClusterLearner(Closing, ModelledSource):
         host.call("open_learner", *known, timeout=min(self._timeout, OPEN))
 
     def _try_again(self, part: Part) -> None:
-        """Look whether a host that did not answer is there now, and which incarnation; no wait."""
+        """Test without a wait whether a silent host answers now, and with which incarnation."""
         if part.drawer is not None:
             return
         if part.question is None:
@@ -296,7 +298,7 @@ class ClusterLearner(Closing, ModelledSource):
         return found
 
     def _mass(self, part: Part, view: str) -> Mass:
-        """What a host weighs now."""
+        """The present mass of a host."""
         if part.down_until:
             raise PartDownError(str(part.host))
         if part.drawer is not None:
@@ -351,7 +353,7 @@ class ClusterLearner(Closing, ModelledSource):
         return options.out
 
     def _tell_drawn(self) -> None:
-        """Have the ledger count the items that were drawn, unless the limiter counts them."""
+        """Report drawn items to the ledger, unless the limiter counts them."""
         if self._cluster._limiter is None and self._drawn:
             self._cluster._ledger.drew.remote(self._drawn)
         self._drawn, self._told_at = 0, time.monotonic()
@@ -371,7 +373,7 @@ class ClusterLearner(Closing, ModelledSource):
         arrays: Batch | None,
         specs: Mapping[str, ColumnSpec],
     ) -> Batch:
-        """The next batch: of calls that were made before, or of new ones."""
+        """The next batch, from earlier requests or from new ones."""
         key = view, n, names, options.indexes
         until = time.monotonic() + self._timeout
         asked = {"indexes": options.indexes} | ({} if names is None else {"fields": names})
@@ -396,7 +398,7 @@ class ClusterLearner(Closing, ModelledSource):
         return self._ahead > 0 and any(part.drawer is None for part in group.parts)
 
     def _pull(self, group: Group) -> None:
-        """Have Ray bring answers that are ready to this node; it would begin when they are read."""
+        """Make Ray bring ready answers to this node now, and not when they are read."""
         asked = [answer for answer in group.answers if isinstance(answer, ray.ObjectRef)]
         if asked:
             ray.wait(asked, num_returns=len(asked), timeout=0)
@@ -481,7 +483,7 @@ class ClusterLearner(Closing, ModelledSource):
             self._look_for_hosts()
 
     def _collect(self, group: Group, view: str, asked: Mapping[str, Any], until: float) -> None:
-        """Wait for the answers; what a host that went away owed comes from the others."""
+        """Wait for the answers, and replace the items of lost hosts by items of the others."""
         for place, part in enumerate(group.parts):
             answer = group.answers[place]
             if answer is None or isinstance(answer, Reply):
@@ -515,7 +517,7 @@ class ClusterLearner(Closing, ModelledSource):
         missing: list[int],
         until: float,
     ) -> None:
-        """New draws for all batches that were not returned yet, from the hosts that answer."""
+        """Draw all batches that were not returned yet again, from the hosts that answer."""
         if time.monotonic() > until:
             names = ", ".join(str(group.parts[place].host) for place in missing)
             raise TimeoutError(f"sample: {names} did not answer in {self._timeout:g} s")
@@ -523,7 +525,7 @@ class ClusterLearner(Closing, ModelledSource):
         self._collect(group, view, asked, until)
 
     def _batch(self, group: Group, specs: Mapping[str, ColumnSpec], arrays: Batch | None) -> Batch:
-        """One batch of a group: rows of the answers, each at the place of its item."""
+        """One batch of a group: each row of the answers at the place of its item."""
         owners = group.owners[group.next]
         n = len(owners)
         # Of each part: its answer, the places of its items, which items, and how many.
@@ -584,7 +586,7 @@ class ClusterLearner(Closing, ModelledSource):
     # ------------------------------------------------------------------ views
 
     def view(self, *layers: Layer) -> ClusterView:
-        """The rows of all hosts, read in another way: see ``ReplayBuffer.view``."""
+        """A view of the rows of all hosts: see ``ReplayBuffer.view``."""
         return ClusterView(self, layers)
 
     def _open_view(self, model: Source, layers: tuple[Layer, ...]) -> str:
@@ -608,8 +610,8 @@ class ClusterLearner(Closing, ModelledSource):
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows: see ``Learner.update_priorities``.
 
-        Each update has its effect once, at the host of the row. It is sent, and not waited for. An
-        update of a row that is gone, or whose host lost it, changes nothing and is counted as late:
+        Each update takes effect once, at the host of the row. The call does not wait for the host.
+        An update of an overwritten or lost row changes nothing and is counted as late:
         ``stats()["late_updates"]``.
         """
         values = read_priorities(priorities)
@@ -649,12 +651,12 @@ class ClusterLearner(Closing, ModelledSource):
         return part.host.begin("update", self.name, part.identity, *arguments), arguments
 
     def _count(self, part: Part, arguments: tuple[Any, ...], late: int) -> None:
-        """Count the priorities of an update that had its effect."""
+        """Count the priorities of an update that has taken effect."""
         part.given += len(arguments[1])
         part.late += late
 
     def _confirm(self, part: Part) -> None:
-        """Wait until the oldest update had its effect, or its rows are gone."""
+        """Wait until the oldest update has taken effect, or its rows are gone."""
         until = time.monotonic() + self._timeout
         while part.waiting:
             if not part.down_until:
@@ -672,20 +674,20 @@ class ClusterLearner(Closing, ModelledSource):
                     time.sleep(PAUSE)
 
     def _give_up(self, part: Part) -> None:
-        """Count the updates as late that a host has not answered, whose rows are gone."""
+        """Count unanswered updates of a host as late, as their rows are gone."""
         self._late_of_gone += sum(len(arguments[1]) for _, arguments in part.waiting)
         part.waiting.clear()
 
     @if_prioritized
     def get_max_priority(self) -> float:
-        """The priority that new rows get: the greatest that this learner knows."""
+        """The priority of new rows: the greatest that this learner knows."""
         with self._lock:
             self._usable("")
             found = (m.largest for p in self._parts.values() for m in p.masses.values())
             return max(found, default=1.0)
 
     def flush(self) -> None:
-        """Wait until all updates have had their effect."""
+        """Wait until all updates have taken effect."""
         with self._lock:
             for part in list(self._parts.values()):
                 while part.waiting:
@@ -694,7 +696,7 @@ class ClusterLearner(Closing, ModelledSource):
     # ------------------------------------------------------------------ state
 
     def _described(self) -> dict[str, Any]:
-        """What a save has of the learner besides its priorities at the hosts: ``SavedLearner``."""
+        """The saved state besides the priorities at the hosts: ``SavedLearner``."""
         with self._lock:
             self._look_for_hosts()
             self.flush()
@@ -717,15 +719,15 @@ class ClusterLearner(Closing, ModelledSource):
         return {number: drawer for number, drawer in found.items() if drawer is not None}
 
     def _stats(self) -> dict[str, float]:
-        """What the learner knows of itself and of the hosts.
+        """Counts and measures of the learner and of the hosts.
 
-        - ``draws``: batches. ``updates``: priorities that were sent and had their effect, or came
-          too late: ``late_updates``.
-        - Of the last batch, in seconds: ``age_of_batch`` since it was asked for, and
-          ``age_of_masses`` of what its draw knew of the hosts.
-        - ``hosts`` that answer. ``seconds_waiting_for_hosts``, and of each by its number, such as
-          ``seconds_waiting_for_host_0``: for answers, or until it was back.
-        - ``seconds_waiting_for_inserts``: for the limiter.
+        - ``draws``: batches drawn. ``updates``: priorities that were sent and took effect or came
+          too late. ``late_updates``: priorities that came too late.
+        - ``age_of_batch``: seconds since the request of the last batch. ``age_of_masses``: age in
+          seconds of the masses by which the last batch was drawn.
+        - ``hosts``: hosts that answer. ``seconds_waiting_for_hosts``: time spent on waits for
+          answers or restarts. ``seconds_waiting_for_host_0`` and so on: the same for each host.
+        - ``seconds_waiting_for_inserts``: time spent on waits for the limiter.
         """
         with self._lock:
             waited = dict.fromkeys(sorted(self._parts), 0.0)
@@ -750,7 +752,7 @@ class ClusterLearner(Closing, ModelledSource):
         raise TypeError("a learner of a cluster has no epoch, as actors replace its rows")
 
     def __len__(self) -> int:
-        """Rows of the hosts that answer, as they say now."""
+        """Number of rows of the hosts that answer, by their present counts."""
         with self._lock:
             self._look_for_hosts()
             for part in self._parts.values():
@@ -758,7 +760,7 @@ class ClusterLearner(Closing, ModelledSource):
             return sum(part.masses[""].rows for part in self._usable(""))
 
     def close(self) -> None:
-        """Leave the cluster: its places at the hosts are free."""
+        """Leave the cluster, and free the places of this learner at the hosts."""
         with self._lock:
             for key in list(self._groups):
                 self._forget(key)
@@ -777,7 +779,7 @@ class ClusterLearner(Closing, ModelledSource):
 
 
 class ClusterView(ModelledSource):
-    """The rows of all hosts, read in another way: ``ClusterLearner.view``."""
+    """A view of the rows of all hosts: ``ClusterLearner.view``."""
 
     def __init__(self, learner: ClusterLearner, layers: tuple[Layer, ...]) -> None:
         self.buffer, self.layers, self.sampler = learner, layers, learner.sampler

@@ -1,8 +1,8 @@
 """``Ledger``: counts and losses of all hosts of a cluster, and the credit of its limiter.
 
-It holds no rows, and no call of ``add`` or ``sample`` waits for it but those that a limiter holds.
-Each host keeps a copy of its counts, at most some 50 ms old. After a crash it is started again, and
-goes on from the newest copy.
+The ledger holds no rows. Only calls of ``add`` and ``sample`` that a limiter holds wait for it.
+Each host keeps a copy of the ledger's counts, at most some 50 ms old. After a crash Ray restarts
+the ledger, which continues from the newest copy.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["Copy", "Counts", "Ledger"]
 
 @dataclass
 class Shards:
-    """What is known of the shards of one host.
+    """The state of the shards of one host.
 
     Attributes
     ----------
     about : About
-        What it said last.
+        The last report of the host.
     since : float
-        When it was heard of first.
+        Time of the first report of the host.
     rows : int
-        Rows that it holds.
+        Number of rows that the host holds.
     waits : (int, float)
         How often, and how many seconds in all, calls of ``add`` to its memory waited.
     credit : list of int
@@ -47,21 +47,21 @@ class Shards:
 
 @dataclass
 class Counts:
-    """What a ledger counts, besides the rows of hosts that are there.
+    """The counts of a ledger, besides the rows of present hosts.
 
     Attributes
     ----------
     samples : int
-        Items that were drawn.
+        Number of items drawn.
     waits, seconds : int, float
-        Calls of ``sample`` that waited for the limiter, and how long.
+        Number of calls of ``sample`` that waited for the limiter, and their total time.
     version : int
-        Of the newest parameters.
+        Version of the newest parameters.
     gone_before : int
         Rows that were lost before the save with which the cluster began.
     lost : dict of (Loss, (int, float))
-        What was lost, oldest first, by the identity of the memory; and how often and how long calls
-        of ``add`` to that memory waited for the limiter.
+        The losses, oldest first, by the identity of the memory. Each has the number and total time
+        of waits of ``add`` to this memory for the limiter.
     """
 
     samples: int = 0
@@ -95,11 +95,11 @@ class Copy:
     Attributes
     ----------
     ledger : str
-        Which process has made it.
+        Name of the ledger process that made the copy.
     moment : float
-        When, by ``time.time``.
+        Time of the copy, by ``time.time``.
     counts : Counts
-        Those of all ledgers so far.
+        The counts of all ledgers so far.
     hosts : dict of Shards
         The hosts, by their numbers.
     """
@@ -111,14 +111,14 @@ class Copy:
 
 
 class Ledger:
-    """The Ray actor that a cluster has once.
+    """The single Ray actor of a cluster that keeps its counts.
 
     Parameters
     ----------
     limiter : RateLimiter or None
-        That of the cluster, whose counts are those of all hosts.
+        Limiter of the cluster, which counts over all hosts.
     counts : Counts
-        Those of the save with which the cluster begins.
+        Counts of the save with which the cluster begins.
     """
 
     def __init__(self, limiter: RateLimiter | None, counts: Counts) -> None:
@@ -140,7 +140,7 @@ class Ledger:
     # ------------------------------------------------------------------ hosts
 
     def started(self, about: About) -> None:
-        """A host is there, for the first time or again."""
+        """Record a host that started or restarted."""
         known = self._hosts.get(about.number)
         found = Shards(about, about.moment, credit=list(about.written))
         if known is not None and about.is_before(known.about):
@@ -175,10 +175,11 @@ class Ledger:
         waits: tuple[int, float],
         copy: Copy | None,
     ) -> tuple[list[int], Copy]:
-        """A host has written so many rows; the credit of each of its shards, and a copy to keep.
+        """Take the report of a host; returns the credit of its shards, and a copy to keep.
 
-        ``wanted`` has of each shard how many rows a call that waits adds; -1 without an actor.
-        ``waits`` are calls that have waited, and their seconds; ``copy`` is what the host keeps.
+        ``wanted`` has for each shard the number of rows of a waiting call; -1 without an actor.
+        ``waits`` are the number of completed waits and their seconds. ``copy`` is the copy that the
+        host keeps.
         """
         if copy is not None and copy.ledger != self._name and copy.moment > self._copied:
             self._go_on(copy)
@@ -193,7 +194,7 @@ class Ledger:
         return known.credit, Copy(self._name, time.time(), self._counts, self._hosts)
 
     def _go_on(self, copy: Copy) -> None:
-        """Count on from what a ledger before this one has counted."""
+        """Continue from the counts of a previous ledger."""
         self._before, self._copied = copy.counts, copy.moment
         for number, known in copy.hosts.items():
             found = self._hosts.setdefault(number, known)
@@ -204,7 +205,7 @@ class Ledger:
             found.since = min(known.since, found.since)
 
     def _grant(self, known: Shards, wanted: list[int]) -> None:
-        """Share what may still be inserted among the actors that have used most of their credit."""
+        """Share the remaining inserts among the actors that have used most of their credit."""
         written = known.about.written
         for number, n in enumerate(wanted):
             if n < 0:
@@ -221,7 +222,7 @@ class Ledger:
                 free -= min(more, free)
 
     def _most_inserts(self) -> int:
-        """Rows that may be inserted in all, as many as were drawn by now."""
+        """Number of rows that may be inserted in all, given the draws so far."""
         assert self._limiter is not None
         ratio, min_size, _, high = self._limiter.bounds
         if math.isinf(high):
@@ -231,30 +232,30 @@ class Ledger:
 
     @property
     def inserts(self) -> int:
-        """Rows that were ever written."""
+        """Number of rows that were ever written."""
         return self._counts.gone + sum(sum(one.about.written) for one in self._hosts.values())
 
     @property
     def rows(self) -> int:
-        """Rows that are held."""
+        """Number of rows held now."""
         return sum(one.rows for one in self._hosts.values())
 
     def hosts(self) -> dict[int, About]:
-        """Where the hosts are, by their numbers."""
+        """The locations of the hosts, by their numbers."""
         return {number: one.about for number, one in self._hosts.items()}
 
     def counts(self) -> dict[str, int]:
-        """What a save of the cluster has of the counts."""
+        """The counts that a save of the cluster includes."""
         return {"samples": self._counts.samples, "gone_before": self._counts.gone}
 
     def losses(self) -> list[Loss]:
-        """What was lost so far."""
+        """The losses so far."""
         return [loss for loss, _ in self._counts.lost.values()]
 
     # ------------------------------------------------------------------ draws
 
     def take(self, n: int, most: int) -> int:
-        """How many batches of n items may be drawn now, ``most`` at most; they count as drawn."""
+        """How many batches of n items may be drawn now, at most ``most``; they count as drawn."""
         count = most
         if self._limiter is not None:
             ratio, min_size, low, _ = self._limiter.bounds
@@ -267,16 +268,16 @@ class Ledger:
         return count
 
     def give_back(self, n: int) -> None:
-        """So many items were not drawn after all."""
+        """Take n items out of the counts, as they were not drawn after all."""
         self._own.samples -= n
 
     def waited(self, seconds: float) -> None:
-        """A call of ``sample`` waited for inserts."""
+        """Count a call of ``sample`` that waited for inserts."""
         self._own.waits += 1
         self._own.seconds += seconds
 
     def drew(self, n: int) -> None:
-        """A learner drew so many items, which no limiter counts."""
+        """Count the items that a learner drew without a limiter."""
         self._own.samples += n
 
     def stats(self) -> dict[str, float]:
@@ -298,7 +299,7 @@ class Ledger:
         }
 
     def why(self) -> str:
-        """What is waited for, for messages."""
+        """The reason why calls wait, for messages."""
         now, samples = time.time(), self._counts.samples
         hosts = ", ".join(
             f"host {number} wrote {sum(one.about.written)}, {now - one.about.moment:.1f} s ago"

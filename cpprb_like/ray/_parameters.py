@@ -27,8 +27,8 @@ VERSION = "the version of the cluster"  # name of their version among the parame
 class ClusterParameters:
     """The newest version of an array, or of a dict of arrays: see ``Parameters``.
 
-    ``publish`` puts it into the shared memory of each host, once for each node. Actors on a node
-    with a host read it there; others ask a host.
+    ``publish`` copies the version to the shared memory of each host, once for each node. Actors on
+    a node with a host read the version there. Other actors ask a host.
     """
 
     def __init__(self, cluster: ClusterReplay) -> None:
@@ -36,9 +36,9 @@ class ClusterParameters:
         self._own: HostReplay | None = None
 
     def publish(self, values: Mapping[str, Any] | ArrayLike) -> int:
-        """Have these be the newest version: see ``Parameters.publish``.
+        """Publish these values as the newest version: see ``Parameters.publish``.
 
-        Waits until the hosts that answer have it. A host that starts later gets it, too.
+        Waits until all hosts that answer have the version. A host that starts later gets it, too.
         """
         given = values if isinstance(values, Mapping) else {ALONE: values}
         arrays = read_parameters(given)
@@ -64,7 +64,7 @@ class ClusterParameters:
         raise TimeoutError(f"parameters: no host answered within {HOST_PATIENCE:g} s")
 
     def wait(self, after: int = 0, timeout: float | None = 60.0) -> tuple[int, Any]:
-        """As ``latest``, as soon as there is a newer version: see ``Parameters.wait``."""
+        """Wait for a version, and return the newest as ``latest``: see ``Parameters.wait``."""
         began = time.monotonic()
         while True:
             found = self.latest(after)
@@ -84,7 +84,7 @@ class ClusterParameters:
 
 
 def split(found: tuple[int, Any] | None, after: int) -> tuple[int, Any] | None:
-    """What a host published: the version, and the values without it."""
+    """Split the arrays of a host into the version and the values."""
     if found is None:
         return None
     values = dict(found[1])

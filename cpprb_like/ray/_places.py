@@ -1,10 +1,10 @@
-"""``HostReplay``: the shared replay of a host, and who wrote to its shards from other nodes.
+"""``HostReplay``: the shared replay of a host, and records of its writers on other nodes.
 
-The process of a host may die at any moment, and its memory outlives it. So what the next process
-needs is in files beside the rows: which writer of another node has which shard, and how many rows a
-shard had when its writer lost it. Beside the checkpoints of ``host-0``, ``host-0.json`` lists its
-memories, so that rows are counted right that were lost with several nodes in turn. Not here: calls
-of writers (``_hosts``).
+The process of a host may die at any moment, and the memory outlives the process. Files beside the
+rows record what the next process needs: the shard of each writer on another node, and the rows of
+a shard when its writer lost it. Beside the checkpoints of ``host-0``, ``host-0.json`` lists the
+memories of the host. So the count of lost rows is right after the loss of several nodes in turn.
+Not here: calls of writers (``_hosts``).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ MOST_LEFT = 256  # files of writers that lost their shard
 
 @dataclass(frozen=True)
 class Incarnation:
-    """One memory of a host, from when it was made to when its node died.
+    """One memory of a host, from its creation to the death of its node.
 
     Attributes
     ----------
     identity : str
-        Of the memory: see ``identity_of``.
+        Identity of the memory: see ``identity_of``.
     begun : int
-        Rows that it began with, which were loaded.
+        Number of loaded rows with which the memory began.
     saved_at : float
-        When these were saved; 0 if it began without rows.
+        Time of the save of the loaded rows; 0 if the memory began without rows.
     """
 
     identity: str
@@ -59,13 +59,13 @@ class WriterPlace:
     Attributes
     ----------
     writer : str
-        Its name.
+        Name of the writer.
     number : int
         How many places the writer has had at this host, this one included.
     before : int
-        Rows that the shard of its place before got up to its last one.
+        Rows in the shard of the writer's previous place, up to the writer's last row.
     rows : int
-        Rows of the shard, this place's included.
+        Rows of the shard, this place's rows included.
     """
 
     writer: str
@@ -74,7 +74,7 @@ class WriterPlace:
     rows: int = 0
 
     def rows_of(self, known: int) -> int:
-        """Rows of the shard that the writer knows: this one, or that of its place before."""
+        """Rows of the shard that the writer knows: its present shard or its previous one."""
         return self.rows if known == self.number else self.before
 
 
@@ -114,7 +114,7 @@ class HostReplay(SharedReplay):
 
     @classmethod
     def on_node(cls, name: str, base: str, limiter: RateLimiter | None) -> HostReplay:
-        """That of the host of this process's node; ``FileNotFoundError`` if it is gone."""
+        """The replay of a host on this node; ``FileNotFoundError`` if the replay is gone."""
         replay = cls._open(name, Path(base))
         assert isinstance(replay, HostReplay)
         replay.limiter = limiter
@@ -172,7 +172,7 @@ class HostReplay(SharedReplay):
         return found
 
     def left(self, writer: str) -> WriterPlace | None:
-        """The place that a writer lost; None if it lost none."""
+        """The place that a writer lost; None without such a place."""
         return _read(self.folder / f"{LEFT}{writer}")
 
     def _note_left(self, actor: Actor) -> None:
@@ -197,7 +197,7 @@ def _write(path: Path, values: object) -> None:
 
 
 def _json(path: Path) -> Any:
-    """What a file holds; None without one."""
+    """The content of a file; None without the file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a saved cluster has besides the states of its hosts: the manifest, learners, parameters.
+"""Parts of a saved cluster besides the states of its hosts: the manifest, learners, parameters.
 
 Not here: the rows and the priorities of a host, which are a checkpoint of its shared replay.
 """
@@ -43,7 +43,7 @@ PARAMETERS = "parameters.npz"
 
 
 def save_host(replay: SharedReplay, folder: str | Path, learners: Mapping[str, Learner]) -> int:
-    """Save the rows of a host, and learners of this process; the number of the saved state."""
+    """Save the rows of a host and learners of this process; returns the state's number."""
     moment = time.time()
     replay.save(folder, learners=learners)
     number = states(folder)[-1]
@@ -70,7 +70,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def write_manifest(folder: Path, **entries: Any) -> None:
-    """Name the states of all hosts: from now on they are what was saved."""
+    """Name the states of all hosts, which completes the save."""
     with replacing(folder / MANIFEST) as unfinished:
         unfinished.write_text(json.dumps({"format": FORMAT, **entries}), encoding="utf-8")
 
@@ -97,15 +97,15 @@ class SavedLearner:
     Attributes
     ----------
     folders : dict of str
-        Of each host, by its number, the folder of its state.
+        Folder of the state of each host, by the number of the host.
     name : str
-        Of the learner in these states.
+        Name of the learner in these states.
     draws, seed : int
-        Batches drawn so far, and what the generators at hosts are seeded from.
+        Number of batches drawn so far, and the seed of the generators at hosts.
     generator : dict
-        The state of its generator.
+        State of the generator.
     flags : dict of bool
-        Attributes of its sampler that differ at the hosts.
+        Attributes of the sampler that differ at the hosts.
     """
 
     folders: Mapping[int, str]
