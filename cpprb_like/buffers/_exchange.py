@@ -46,7 +46,7 @@ class Exchanged:
         path : str or path
             The new file or folder. It has its name when it is complete and on the disk.
         format : str, optional
-            One of ``cpprb_like.datasets.FORMATS``; by default that of the suffix.
+            One of ``cpprb_like.datasets.FORMATS``. By default the suffix names it.
         strict : bool
             Refuse what the format cannot hold, in place of a warning.
         observation, action, reward : str or iterable of str, optional
@@ -71,10 +71,10 @@ class Exchanged:
         Raises
         ------
         ValueError
-            There is no such format, it needs a field that the buffer has not, there are no rows,
-            ``about`` does not fit the fields or the format, next observations are not those of the
-            rows after and the format has no place for them, or something cannot be held and
-            ``strict`` is true.
+            There is no such format, or the buffer lacks a field that the format needs. There are no
+            rows. ``about`` does not fit the fields or the format. Next observations differ from the
+            observations of the next rows, and the format has no place for them. Or the format
+            cannot hold a value and ``strict`` is true.
         FileExistsError
             There is something of this name.
         ImportError
@@ -138,12 +138,12 @@ class Exchanged:
         path : str or path
             The file or folder, or the name of a local data set of Minari's.
         format : str, optional
-            One of ``cpprb_like.datasets.FORMATS``; by default that of the files.
+            One of ``cpprb_like.datasets.FORMATS``. By default the files show it.
         split : str, optional
             The split that is read, of format ``"rlds"``, where a folder has several.
         capacity : int, optional
-            Rows that the buffer holds; by default those of the data set. If it is less, the newest
-            are there.
+            Rows that the buffer holds, by default as many as the data set has. A smaller buffer
+            holds the newest rows.
         env_dict : dict, optional
             The fields that are read, each with its ``shape`` and ``dtype`` if these are not those
             of the data set; all. Numbers are converted, or refused, as by ``add``.
@@ -181,8 +181,8 @@ class Exchanged:
 
         Notes
         -----
-        No code in the files is run, and nothing is unpickled. Cost: that of reading and ``add``;
-        memory of some megabytes beside the buffer.
+        No code in the files is run, and nothing is unpickled. Cost: reading the
+        files, ``add`` of all rows, and memory of some megabytes beside the buffer.
 
         Examples
         --------

@@ -89,10 +89,10 @@ class Mixture(Source):
     without priorities gives ``weights`` or ``indexes``; or if one source gives a further column and
     another does not. A call that raises leaves ``out`` as it was. What can be known is checked
     before the first part is drawn, so that the generators of all sources stay where they are. A
-    sampler of your own that raises does so after those of earlier sources have drawn.
+    user-defined sampler may raise after samplers of earlier sources have drawn.
 
-    Cost of a batch: that of drawing the parts, and ten microseconds or so. Sources write the rows
-    of a large batch in place. Those of a small one, and of ``out``, are copied once more, when all
+    Cost of a batch: the draws of the parts, and about ten microseconds. Sources write the rows of a
+    large batch in place. Rows of a small batch, and of ``out``, are copied once more, when all
     parts are drawn.
 
     There is no ``epoch``: it would take each row once, whatever the shares.
@@ -277,7 +277,7 @@ class Mixture(Source):
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of rows, each in the buffer that it was drawn from.
 
-        Only mixtures have this method of which a source has priorities.
+        A mixture has this method if one of its sources has priorities.
 
         Parameters
         ----------
@@ -300,7 +300,7 @@ class Mixture(Source):
         Notes
         -----
         The low bits of an index are the number of the source, one bit for two sources, two for up
-        to four; above them is the index in the source. Cost: that of the buffers' updates.
+        to four; above them is the index in the source. Cost: the updates of the sources.
 
         Examples
         --------

@@ -113,7 +113,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         For fields without the key ``dtype``; ``float32``. With ``"dtype": None`` it is float64.
     n_envs : int, optional
         Environments that step together. One call of ``add`` is then one time step of all of them.
-        By default that of the recorder to which the buffer is attached, or 1.
+        By default the number of the recorder to which the buffer is attached, or 1.
     terminated, truncated : str or False, optional
         Names of the fields that end an episode, if they are not called ``terminated`` (or ``done``)
         and ``truncated``; False says that no field does. Such a field is one bool, integer or float
@@ -124,10 +124,10 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         Fields whose next value is the field ``next_<name>``. ``add`` takes it and batches have it,
         but it is stored only where it differs from the value of the environment's next step.
     stack_compress : str or iterable of str or dict, optional
-        Fields that are frame stacks: of each step only the newest frame is stored, unless the
-        others differ from those of the step before. Next values of ``next_of`` may be named too.
-        Frames lie along the last axis, or along
-        the first one if the shape says so, as that of ``(4, 84, 84)``; a dict gives the axis.
+        Fields that are frame stacks. Of each step only the newest frame is stored, unless the older
+        frames differ from the frames of the step before. Next values of ``next_of`` may be named
+        too. Frames lie along the last axis, or along the first one for a shape such as
+        ``(4, 84, 84)``. A dict gives the axis of each field.
     Nstep : dict, optional
         n-step returns over ``Nstep["size"]`` steps, or fewer where the episode ends. Fields in
         ``Nstep["rew"]`` are summed, discounted by ``Nstep["gamma"]`` (0.99); fields in
@@ -464,9 +464,9 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         TypeError
             A field is unknown, or none is given; or the indexes are no integers.
         ValueError
-            A value has the wrong shape or no faithful value of the declared dtype, or the field
-            cannot be replaced: those that end episodes, those of ``next_of`` and
-            ``stack_compress``, and those whose next value is a field of ``next_of``.
+            A value has the wrong shape, or the declared dtype cannot hold it. Or the field cannot
+            be replaced: fields that end episodes, fields of ``next_of`` and ``stack_compress``, and
+            fields whose next value is a field of ``next_of``.
         IndexError
             An index is a slot that holds no step, or no row ever had it. Whatever is raised, the
             buffer is as it was.
@@ -812,7 +812,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         Parameters
         ----------
         shuffle : bool
-            In random order; otherwise in the order of the slots, which is not that of age.
+            Whether the order is random. If not, rows come in the order of slots, not of age.
         fields : str or iterable of str, optional
             The fields to read; all.
 
@@ -901,7 +901,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         """Stack the values of a field at several slots, such as the newest frames of an episode.
 
         Each row of the result is ``np.stack([values[slot] for slot in row], axis)``, where ``row``
-        is a row of ``slots`` and ``values`` are those of the field by slot.
+        is a row of ``slots``, and ``values[slot]`` is the value of the field in a slot.
 
         Parameters
         ----------
@@ -918,8 +918,8 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         Returns
         -------
         ndarray
-            Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: values as they were added, of
-            absent rows too; but the next value of an absent row may be that of the next row.
+            Shape ``(n, *shape)`` with ``depth`` inserted at ``axis``: values as they were added,
+            also of absent rows. But the next value of an absent row may come from the next row.
 
         Raises
         ------

@@ -101,9 +101,9 @@ class Source(Checkpointed, Reported):
         batch_size : int
             Items to draw, at least 0: rows, or what a view makes of them, such as sequences.
         beta : float or schedule, optional
-            Importance-sampling exponent, at least 0, in place of the sampler's own; 1 corrects
-            fully. Of sources with priorities only. The time of a schedule is the number of batches
-            drawn so far.
+            Importance-sampling exponent, at least 0, in place of the sampler's own. 1 corrects
+            fully. Only sources with priorities take it. The time of a schedule is the number of
+            batches drawn so far.
         replace : bool
             Whether an item may be drawn more than once. Of sequences no two distinct ones start at
             the same row.
@@ -216,9 +216,9 @@ class Source(Checkpointed, Reported):
 
         Notes
         -----
-        Cost: that of ``sample``; a microsecond a column for PyTorch on the CPU, some 25 for JAX,
-        and no copy. With ``prefetch`` the thread takes turns with the caller where both run Python;
-        copies of large batches run beside it.
+        Cost: ``sample``, and for each column a microsecond for PyTorch on the CPU, or about 25 for
+        JAX, without a copy. With ``prefetch`` the thread takes turns with the caller where both run
+        Python; copies of large batches run beside it.
 
         With ``prefetch`` the batches are the same, in the same order, as without, as long as
         nothing is added, changed or drawn in between. A batch is drawn when the one that comes
@@ -312,7 +312,7 @@ class Source(Checkpointed, Reported):
 
         Notes
         -----
-        Cost: that of the batches. The first one takes memory for all, 8 bytes a row, 16 if it
+        Cost: the draws of the batches. The first one takes memory for all, 8 bytes a row, 16 if it
         is shuffled, in under 1 ms for a million rows; of a view whose layers need rows around the
         drawn one, it also looks at all rows, some 20 ns each. A part of k costs the random order of
         all.
@@ -406,8 +406,8 @@ class Source(Checkpointed, Reported):
         Notes
         -----
         Batches that wait, as with ``prefetch``, are given up, and count as drawn: the next one
-        follows from the seed. Those of an epoch are read again, so that it has each item once; what
-        a view draws for them follows from the seed. The place of a sampler such as ``Recency``
+        follows from the seed. Batches of an epoch are read again, so that it has each item once;
+        what a view draws for them follows from the seed. The place of a sampler such as ``Recency``
         stays; ``LegacyUniform`` draws from NumPy's global state, which stays too. Sources that
         share a generator share what it draws.
 
@@ -484,10 +484,10 @@ class Source(Checkpointed, Reported):
               rows that were added since, over the last 1,024 to 2,048 draws. One row of each batch
               is looked at; of a sequence it is the first. Quantiles are interpolated within an
               eighth to a quarter. Missing before the first draw.
-            - ``never_drawn``: share of the rows that were never drawn. Of uniform draws it is the
-              expected share, of others that of up to 4,096 rows. Missing before the first draw.
-            - ``updates``: priorities that were set by ``update_priorities``. ``late_updates``:
-              those of rows that were gone. With priorities only.
+            - ``never_drawn``: share of the rows that were never drawn. For uniform draws it is the
+              expected share, for others the share among up to 4,096 rows. Missing before a draw.
+            - ``updates``: priorities that ``update_priorities`` set. ``late_updates``: priorities
+              whose rows were gone. Only with priorities.
             - With a limiter ``inserts``, ``waits_for_inserts``, ``waits_for_samples``,
               ``seconds_waiting_for_inserts`` and ``seconds_waiting_for_samples``: see ``limiters``.
               ``samples`` are those that the limiter has counted.

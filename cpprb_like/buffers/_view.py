@@ -42,8 +42,8 @@ __all__ = ["View"]
 class View(Source):
     """A buffer, read in another way: ``rb.view(*layers)``.
 
-    It holds no rows and draws those of the buffer, by its sampler and its generator. What is added
-    to the buffer can be drawn from the view, and any number of views of a buffer may be used.
+    A view holds no rows. It draws rows of the buffer, with the sampler and the generator of the
+    buffer. New rows of the buffer can be drawn from all its views, of which there may be many.
 
     Parameters
     ----------
@@ -227,10 +227,10 @@ class View(Source):
         Returns
         -------
         dict of ndarray
-            All columns, bit for bit those of then as long as the rows are there and were not
-            changed. Of layers that draw at random, with a generator of NumPy's PCG64, the default;
-            new goals of ``Hindsight`` may be others if rows were added to the episode. ``weights``
-            are those of then if they are float32, the default.
+            All columns, bit for bit as in the old batch, if the rows are there and unchanged. For
+            layers that draw at random, this needs NumPy's PCG64 generator, the default. New goals
+            of ``Hindsight`` may differ if rows were added to the episode. ``weights`` are equal if
+            they are float32, the default.
 
         Raises
         ------
@@ -243,7 +243,7 @@ class View(Source):
         -----
         ``UserWarning`` says that rows were changed since the draw: deleted, updated, or truncated.
         The generator is as before afterwards; no other thread may draw meanwhile. Nothing counts
-        as drawn. Cost: that of a draw, and some 50 microseconds.
+        as drawn. Cost: a draw, and about 50 microseconds.
 
         Examples
         --------
@@ -265,7 +265,7 @@ class View(Source):
         return found
 
     def read_at(self, slots: Slots, fields: str | Iterable[str] | None) -> Batch | None:
-        """What the layers make of rows that the caller chose, each of which can be drawn.
+        """The items that the layers make of given rows, each of which can be drawn.
 
         Returns None if rows were seen to go away since. The caller checks with ``ring.holds``
         whether all are still there.
