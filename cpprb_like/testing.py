@@ -1,6 +1,6 @@
-"""``check_sampler`` and ``check_layer``: tests of the promises of a sampler or layer of yours.
+"""``check_sampler`` and ``check_layer``: tests of the promises of your sampler or layer.
 
-The distribution of a sampler, and the values of a layer, need a test of your own.
+The distribution of a sampler and the values of a layer need separate tests.
 """
 
 from __future__ import annotations
@@ -82,36 +82,35 @@ def check_sampler(
 
     The test uses buffers of one environment or several: partly filled, full, wrapped around,
     cleared, of one row, with absent rows, with deleted episodes, in a file, and loaded into another
-    capacity. It draws batches of zero rows, of one, of all, and of more than there are. It calls
-    ``draw``, and ``draw_starts`` for views of n-step returns and of sequences. Every other hook of
-    ``Sampler`` is tried too, and of ``PrioritySampler``, if it is one: on buffers whose rows were
-    given priorities.
+    capacity. It draws batches of zero rows, of one, of all, and of more than the buffer has. It
+    calls ``draw``, and ``draw_starts`` for views of n-step returns and of sequences. It calls every
+    other hook of ``Sampler`` too. The hooks of a ``PrioritySampler`` are called on buffers whose
+    rows were given priorities.
 
     Parameters
     ----------
     make_sampler : callable
-        Returns a new sampler from each call, always with the same parameters.
+        Function that returns a new sampler from each call, always with the same parameters.
     seed : int
-        Seed of the generators that the sampler is given.
+        Seed of the generators passed to the sampler.
     distinct : bool
         Whether the sampler draws without replacement whenever there are enough rows. If false, the
         sampler may raise ``ValueError`` for ``replace=False``, as ``Reverse`` has to, but not for
-        an empty batch. It must
-        never draw a row twice when ``replace`` is false.
+        an empty batch. With ``replace=False`` the sampler must never draw a row twice.
 
     Raises
     ------
     AssertionError
-        A promise is broken. The message names it, the draw and the buffer.
+        A promise is broken. The message names the promise, the draw and the buffer.
     TypeError
         ``make_sampler`` is not callable.
     ValueError
-        ``make_sampler`` gave the same object twice.
+        ``make_sampler`` returned the same object twice.
 
     Notes
     -----
-    Not tested: that a sampler is random at all, and that it has no seeded generator of its own; and
-    that its class and functions can be imported, as pickling requires.
+    The test does not check that a sampler is random, or that it has no separate seeded generator.
+    Nor does it check that the class and functions can be imported, as pickling requires.
 
     Cost: some seconds, for a few thousand draws.
 
@@ -213,10 +212,10 @@ def _eligible(ring: Ring, window: _Window | None) -> Slots:
 
 
 class _Stage:
-    """Five buffers with the same history, and a pickled copy; equal draws are expected of all.
+    """Five buffers with the same history, and a pickled copy, which must all give equal draws.
 
-    Arrays drawn from ``spoiled`` are overwritten; ``patient`` skips the draws that ``rb`` refused;
-    on ``probed`` all other hooks are called between the draws.
+    Arrays drawn from ``spoiled`` are overwritten. ``patient`` skips the draws that ``rb`` refused.
+    All other hooks are called on ``probed`` between the draws.
     """
 
     def __init__(self, place: str, buffers: list[ReplayBuffer], distinct: bool) -> None:
@@ -660,27 +659,27 @@ def check_layer(
     Parameters
     ----------
     make_layer : callable
-        Returns a new layer from each call, always with the same parameters. It needs at most 8
-        rows before and behind each row.
+        Function that returns a new layer from each call, always with the same parameters. The layer
+        may need at most 8 rows before and behind each row.
     fields : dict of FieldSpec, optional
-        Fields of the buffers. They must be numbers; the test fills them at random. A field of one
-        bool that is called ``done``, ``terminated`` or ``truncated`` ends episodes. By default
-        ``obs`` of 2 numbers, ``rew`` and ``done``.
+        Fields of the buffers. They must be numbers, which the test draws at random. A field of one
+        bool named ``done``, ``terminated`` or ``truncated`` ends episodes. By default ``obs`` of 2
+        numbers, ``rew`` and ``done``.
     next_of : str, optional
-        A field whose next value is a field as well, as for ``ReplayBuffer``.
+        Field whose next value is a field too, as for ``ReplayBuffer``.
     seed : int
         Seed of the buffers.
 
     Raises
     ------
     AssertionError
-        A promise is broken. The message names it and the buffer.
+        A promise is broken. The message names the promise and the buffer.
     TypeError, ValueError
-        ``make_layer`` is not callable or returns no layer; or the layer does not fit the fields.
+        ``make_layer`` is not callable or returns no layer, or the layer does not fit the fields.
 
     Notes
     -----
-    The test cannot know whether the values of the layer are correct. That needs a test of its own.
+    The test cannot know whether the values of the layer are correct. They need a separate test.
 
     Cost: some seconds.
 
@@ -825,7 +824,7 @@ class _LayerStage:
         return found
 
     def _check_revised(self, whole: dict[str, NDArray[Any]]) -> None:
-        """Check that columns that the layer does not revise are those without the layer."""
+        """Check that columns that the layer does not revise equal the columns without the layer."""
         steps, items = self.part.layer.steps(self.rb.schema, None), self.part.layer.items()
         if steps is not None or items is not None:
             return

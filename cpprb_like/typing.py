@@ -1,7 +1,7 @@
-"""Types of what users hand to a buffer, for editors and type checkers.
+"""Types of a buffer's arguments, for editors and type checkers.
 
 Keys of ``env_dict: dict[str, FieldSpec] = {...}``, or of a dict in the call, are completed and
-checked. When a program runs, all of them are plain dicts, and no argument has to be of these types.
+checked. When a program runs, the types are plain dicts, and arguments need not have these types.
 Not here: the checks of a running program (``_fields.schema``, ``_fields.derived``).
 """
 
@@ -34,10 +34,10 @@ class FieldSpec(TypedDict, total=False):
     Parameters
     ----------
     shape : int or iterable of int
-        Of one step; ``(1,)`` by default.
+        Shape of one step, by default ``(1,)``.
     dtype : dtype, optional
-        Anything that ``numpy.dtype`` takes; the buffer's ``default_dtype`` by default. A dtype of
-        None is float64, as in NumPy. Batches have it in the machine's byte order.
+        Any argument of ``numpy.dtype``, by default the buffer's ``default_dtype``. None is float64,
+        as in NumPy. Batches have the dtype in the machine's byte order.
 
     Examples
     --------
@@ -57,20 +57,20 @@ class _NstepSize(TypedDict):
 
 
 class NstepSpec(_NstepSize, total=False):
-    """The option ``Nstep``: ``{"size": ...}``, and maybe more.
+    """The option ``Nstep``: ``{"size": ...}`` and optional keys.
 
     Parameters
     ----------
     size : int
-        Steps of a transition, at least 1. It has no default.
+        Number of steps of a transition, at least 1. It has no default.
     gamma : float
-        Discount factor; 0.99 by default.
+        Discount factor, by default 0.99.
     rew : str or iterable of str, optional
         Fields of rewards, which are summed up.
     next : str or iterable of str, optional
-        Fields that come from the last of the steps.
+        Fields whose values come from the last step.
     discount : bool
-        Whether batches have ``discount``; false by default.
+        Whether batches have ``discount``, by default false.
 
     See Also
     --------
@@ -92,7 +92,7 @@ class NstepSpec(_NstepSize, total=False):
 
 
 class RowOptions(TypedDict, total=False):
-    """What is stored of a step, and what is read of it: options of ``ReplayBuffer``."""
+    """Options of ``ReplayBuffer`` for the stored and the read values of a step."""
 
     terminated: str | Literal[False] | None
     truncated: str | Literal[False] | None
@@ -114,9 +114,9 @@ class SharedOptions(RowOptions, total=False):
 
 
 class BufferOptions(RowOptions, total=False):
-    """Options of ``ReplayBuffer`` but for its sampler.
+    """Options of ``ReplayBuffer`` except its sampler.
 
-    For functions that pass them on as ``**options``: annotate these with
+    A function that passes the options on as ``**options`` annotates them with
     ``typing_extensions.Unpack[BufferOptions]``.
 
     Examples
@@ -136,7 +136,7 @@ class BufferOptions(RowOptions, total=False):
 
 
 class PrioritizedOptions(BufferOptions, total=False):
-    """Options of ``ReplayBuffer``, and the others of ``PrioritizedReplayBuffer``."""
+    """Options of ``ReplayBuffer``, and further options of ``PrioritizedReplayBuffer``."""
 
     alpha: float | None
     eps: float | None

@@ -117,9 +117,9 @@ class Checkpointed(Savable):
 
         It returns when what may change has been copied: flags and priorities, a few bytes a row,
         and the rows too if no more than 16 MiB of them are written. Writers wait for that and no
-        longer. The state that is saved is that of this moment. Of more rows, those that are
-        overwritten before they have been written to the disk, the oldest ones, are left out; and
-        rows that ``update`` changes until then have their new values.
+        longer. The save has the state of this moment. If there are more rows, the oldest rows may
+        be overwritten before they are on the disk, and are then left out. Rows that ``update``
+        changes until then have their new values.
 
         Parameters
         ----------
@@ -181,8 +181,8 @@ class Checkpointed(Savable):
         state : int, optional
             The number of a state that is there, see ``keep``; the newest one.
         size : int, optional
-            Another capacity, of one buffer. Of a smaller one the newest rows remain; ``indexes``
-            of batches before are taken for those of rows that are gone.
+            New capacity, of one buffer. A smaller buffer keeps the newest rows. ``indexes`` of
+            earlier batches then count as indexes of rows that are gone.
         fields : str or iterable of str, optional
             The fields to load, of one buffer; all. Those that end episodes have to be among them.
         mmap_prefix, mmap_mode

@@ -17,7 +17,7 @@ from cpprb_like.samplers import Extra, LegacyUniform, Slots
 class EnvUniform(LegacyUniform):
     """Uniform sampling of a time step, then of an environment, by ``np.random.randint``.
 
-    After the same ``np.random.seed`` it draws the rows that Stable-Baselines3 draws. With
+    After the same ``np.random.seed`` the sampler draws the same rows as Stable-Baselines3. With
     ``replace=False``, and in a buffer with n-step returns, it draws as ``LegacyUniform``.
     """
 

@@ -73,7 +73,7 @@ class Leaf:
 
 
 class Branch:
-    """A dict, list or tuple of nests. The methods are those of ``Leaf``."""
+    """A dict, list or tuple of nests, with the methods of ``Leaf``."""
 
     def __init__(
         self,

@@ -73,12 +73,12 @@ class Recorder:
 
     @property
     def buffer(self) -> ReplayBuffer | None:
-        """The buffer that is attached."""
+        """The attached buffer; None before ``attach``."""
         return self._steps.buffer
 
     @property
     def env_dict(self) -> dict[str, FieldSpec]:
-        """Fields for ``ReplayBuffer``; a new dict each time."""
+        """Fields for ``ReplayBuffer``, as a new dict at each access."""
         found: dict[str, FieldSpec] = {}
         for root, tree in self._trees.items():
             for leaf in tree.leaves():
@@ -96,10 +96,10 @@ class Recorder:
         Parameters
         ----------
         buffer : ReplayBuffer
-            With the fields of ``env_dict``, of which ``discount`` may be left out. It may have
-            further fields, and other dtypes or shapes where they suit the values. Where it was
-            made without ``n_envs`` and has no rows, it gets that of the recorder; the rows of a
-            buffer in a file keep theirs.
+            Buffer with the fields of ``env_dict``. The field ``discount`` is optional. The buffer
+            may have further fields, and other dtypes or shapes that suit the values. An empty
+            buffer that was made without ``n_envs`` takes ``n_envs`` of the recorder. A buffer with
+            rows in a file keeps its own ``n_envs``.
 
         Raises
         ------
@@ -119,18 +119,18 @@ class Recorder:
         return buffer
 
     def restore(self, batch: Mapping[str, Array]) -> dict[str, Any]:
-        """Return a batch with nested values in the nesting of their spaces or specs.
+        """Return a batch with values nested like their spaces or specs.
 
         Parameters
         ----------
         batch : mapping of str to ndarray
-            As drawn from the buffer.
+            Batch drawn from the buffer.
 
         Returns
         -------
         dict
-            ``obs``, ``act`` and ``next_obs``, and ``rew`` of dm_env: dicts and tuples of the
-            batch's own arrays, or one array for a plain value. Every other entry as it was.
+            ``obs``, ``act`` and ``next_obs``, and ``rew`` of dm_env, as dicts and tuples of the
+            batch's own arrays. A plain value is one array. All other entries are unchanged.
 
         Raises
         ------

@@ -46,7 +46,7 @@ def tree_of(space: spaces.Space[Any], path: Path = ()) -> Tree:
 
 
 def parts_of(tree: Tree, n_rows: int | None) -> Parts | None:
-    """The structure of a tree for the compiled path; None if a leaf is text or an object."""
+    """The structure of a tree for the compiled path, or None if a leaf is text or an object."""
     if isinstance(tree, Leaf):
         shape = tree.shape if n_rows is None else (n_rows, *tree.shape)
         return None if tree.dtype.kind in "OU" else Parts(None, None, shape)
@@ -68,19 +68,20 @@ def create_env_dict(
     Parameters
     ----------
     env : gymnasium.Env
-        Its ``observation_space`` and ``action_space`` are read.
+        Environment whose ``observation_space`` and ``action_space`` are read.
     int_type : dtype, optional
-        For Discrete, MultiDiscrete and MultiBinary spaces; default int32.
+        Dtype of Discrete, MultiDiscrete and MultiBinary spaces, by default int32.
     float_type : dtype, optional
-        For Box spaces, rewards and ``done``; default float32, for images too.
+        Dtype of Box spaces, rewards and ``done``, by default float32, for images too.
 
     Returns
     -------
     dict
-        ``rew`` and ``done``, then observations, each with its ``next_`` field, then actions:
-        ``obs`` and ``act``, or ``obs0``, ``obs1``, ... for Tuple spaces, or the keys of Dict
-        spaces. Parts of nested spaces are named by their path, such as ``obs0.camera``. Text is a
-        string of fixed width; values of Graph, Sequence and OneOf spaces are Python objects.
+        ``rew`` and ``done``, then observations, each with its ``next_`` field, then actions. Fields
+        are named ``obs`` and ``act``, or ``obs0``, ``obs1``, ... for Tuple spaces, or by the keys
+        of Dict spaces. Parts of nested spaces are named by their path, such as ``obs0.camera``.
+        Text is a string of fixed width. Values of Graph, Sequence and OneOf spaces are Python
+        objects.
 
     Raises
     ------
@@ -116,7 +117,7 @@ def create_before_add_func(env: Any) -> Callable[..., dict[str, Any]]:
     Parameters
     ----------
     env : gymnasium.Env
-        Its ``observation_space`` and ``action_space`` are read.
+        Environment whose ``observation_space`` and ``action_space`` are read.
 
     Returns
     -------
@@ -127,7 +128,7 @@ def create_before_add_func(env: Any) -> Callable[..., dict[str, Any]]:
     Raises
     ------
     ValueError, NotImplementedError
-        As ``create_env_dict``.
+        As for ``create_env_dict``.
 
     Examples
     --------

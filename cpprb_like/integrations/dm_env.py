@@ -30,15 +30,15 @@ class SpecNest:
     ----------
     spec
         A spec, which is any object with a ``shape`` and a ``dtype``, or a dict, list, tuple or
-        named tuple of nests. It is read once and not stored.
+        named tuple of nests. The constructor reads ``spec`` and does not store it.
     name : str
         First part of the names of the fields.
 
     Attributes
     ----------
     env_dict : dict
-        Fields for ``ReplayBuffer``, of the shapes and dtypes of the specs. Each reading gives a new
-        dict, to be changed at will.
+        Fields for ``ReplayBuffer``, with the shapes and dtypes of the specs. Each access returns a
+        new dict, which may be changed.
     names : tuple of str
         Names of the fields, in the order of the specs.
 
@@ -51,8 +51,8 @@ class SpecNest:
 
     Notes
     -----
-    Fields are named by the path of keys, positions and names of tuple fields that leads to them:
-    ``obs.camera``, ``obs.joints.0``. So names do not depend on the order of a dict.
+    The name of a field is its path of keys, positions and names of tuple fields, such as
+    ``obs.camera`` or ``obs.joints.0``. So names do not depend on the order of a dict.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class SpecNest:
 
     @property
     def env_dict(self) -> dict[str, FieldSpec]:
-        """Fields for ``ReplayBuffer``, of the specs' shapes and dtypes; a new dict each time."""
+        """Fields for ``ReplayBuffer``, with the specs' shapes and dtypes, as a new dict."""
         return {
             name: {"shape": leaf.shape, "dtype": leaf.dtype}
             for name, leaf in zip(self.names, self._tree.leaves(), strict=True)
@@ -86,22 +86,22 @@ class SpecNest:
         Parameters
         ----------
         value
-            As the specs say: in the same nesting, lists and tuples alike.
+            Value with the nesting of the specs. Lists and tuples count as equal.
         n_envs : int, optional
-            Length of the leading axis that each array has, one entry for each environment.
+            Length of the leading axis of each array, with one entry for each environment.
 
         Raises
         ------
         ValueError
-            The value has another nesting or other shapes; the message names the field.
+            The value has another nesting or other shapes. The message names the field.
         """
         return dict(zip(self.names, self._tree.collect(value, self._root, n_envs), strict=True))
 
     def restore(self, batch: Mapping[str, Array]) -> Any:
         """Return the columns of a batch, nested like the specs.
 
-        The arrays are those of the batch, without a copy. The batch may have further entries.
-        ``KeyError`` if it lacks one of the fields.
+        The arrays of the batch are not copied. The batch may have further entries. Raises
+        ``KeyError`` if the batch lacks one of the fields.
         """
         return self._tree.restore(batch, self._root)
 
@@ -161,53 +161,54 @@ def env_dict_from_spec(spec: object, name: str = "") -> dict[str, FieldSpec]:
 class DmEnvRecorder(Recorder):
     """Adds the transitions of a dm_env or TF-Agents environment, single or batched, to a buffer.
 
-    It remembers the observation before each step, so ``add`` takes the action and the ``TimeStep``
-    that ``env.step`` returned. A step of type LAST terminates its episode if its discount is 0, and
-    truncates it otherwise. The step from LAST to FIRST, in which an environment only resets, is
-    never stored, so no recorded transition crosses a reset.
+    The recorder remembers the observation before each step. So ``add`` takes the action and the
+    ``TimeStep`` that ``env.step`` returned. A step of type LAST terminates its episode if its
+    discount is 0, and truncates it otherwise. From LAST to FIRST an environment only resets. The
+    recorder never stores this step, so no recorded transition crosses a reset.
 
     Parameters
     ----------
     env : dm_env.Environment, tf_agents PyEnvironment or TFEnvironment
-        Only its specs and its batch size are read.
+        Environment to record. The recorder reads only its specs and its batch size.
     n_envs : int, optional
-        Number of environments, which is the length of the leading axis of every array, for a
-        batched environment that has no ``batched`` and ``batch_size`` as TF-Agents' have.
+        Number of environments, which is the length of the leading axis of every array. Pass it for
+        a batched environment without the attributes ``batched`` and ``batch_size`` of TF-Agents.
     float_type : dtype or "spec", optional
-        Dtype of all floating-point values in ``env_dict``; by default those of their specs, which
-        TF-Agents' policies insist on. Specs of the DeepMind Control Suite say float64, and PyTorch
-        refuses to mix that with float32 networks: give ``float_type=np.float32`` then. A number
-        that is too large for the dtype is refused by ``add``.
+        Dtype of all floating-point values in ``env_dict``. By default each field has the dtype of
+        its spec, as TF-Agents' policies require. Specs of the DeepMind Control Suite are float64,
+        which PyTorch refuses to mix with float32 networks. Pass ``float_type=np.float32`` then.
+        ``add`` refuses a number that is too large for the dtype.
 
     Attributes
     ----------
     env_dict : dict
-        Fields for ``ReplayBuffer``: ``obs``, ``act``, ``rew``, ``discount`` and ``next_obs``, of
-        the shapes of their specs and their dtypes, but for ``float_type``; ``terminated`` and
-        ``truncated`` (bool). Parts of nested specs are fields of their own, such as
-        ``obs.position`` or ``act.0``; see ``SpecNest``. Each reading gives a new dict.
+        Fields for ``ReplayBuffer``: ``obs``, ``act``, ``rew``, ``discount`` and ``next_obs`` with
+        the shapes and dtypes of their specs, and ``terminated`` and ``truncated`` (bool).
+        ``float_type`` overrides floating-point dtypes. Each part of a nested spec is a separate
+        field, such as ``obs.position`` or ``act.0``: see ``SpecNest``. Each access returns a new
+        dict.
     buffer : ReplayBuffer or None
-        The one that is attached.
+        Attached buffer; None before ``attach``.
     n_envs : int
-        Number of environments, 1 for a single one.
+        Number of environments, 1 for a single environment.
 
     Raises
     ------
     TypeError
-        ``env`` has no specs, one of them is neither a spec nor a nest, or ``float_type`` is no
+        ``env`` has no specs, one of them is neither a spec nor a nest, or ``float_type`` is not a
         dtype.
     ValueError
-        ``float_type`` is no floating-point dtype, two parts of a spec would share a name, the
-        discount is not a single number, or ``n_envs`` is not that of the environment.
+        ``float_type`` is not a floating-point dtype, two parts of a spec would share a name, the
+        discount is not a single number, or ``n_envs`` differs from the environment's number.
 
     Notes
     -----
-    ``discount`` is that of the environment, for each step: 0 after a termination. So the
-    bootstrapped target is ``rew + gamma * discount * V(next_obs)``, also at episode ends.
+    ``discount`` is the discount that the environment returns for each step, 0 after a termination.
+    So the bootstrapped target is ``rew + gamma * discount * V(next_obs)``, also at episode ends.
 
-    In a batched environment some environments may reset while others step. The rows of those that
-    reset are absent: each takes a slot, but is never drawn. A call in which all of them reset adds
-    nothing.
+    In a batched environment some environments may reset while others step. The rows of environments
+    that reset are absent: each takes a slot, but is never drawn. A call in which all environments
+    reset adds nothing.
 
     Examples
     --------
@@ -268,23 +269,23 @@ class DmEnvRecorder(Recorder):
             )
 
     def reset(self, time_step: Any) -> None:
-        """Begin new episodes, after each ``env.reset``. Episodes that are still open end here.
+        """End open episodes and begin new ones, after each ``env.reset``.
 
-        An environment that resets in ``step``, after an end, needs this for its first ``TimeStep``
-        only.
+        An environment that resets in ``step`` after an end needs this call only for its first
+        ``TimeStep``.
 
         Parameters
         ----------
         time_step : TimeStep
-            What ``env.reset`` returned: of type FIRST, for all environments.
+            Result of ``env.reset``, of type FIRST for all environments.
 
         Raises
         ------
         RuntimeError
             No buffer is attached.
         TypeError, ValueError
-            It is no ``TimeStep``, not of type FIRST, or the observation does not fit the specs.
-            Whatever is raised, buffer and recorder are as they were.
+            ``time_step`` is not a ``TimeStep`` or not of type FIRST, or the observation does not
+            fit the specs. Any of these errors leaves buffer and recorder unchanged.
         """
         self._attached()
         step_type, _, _, observation = self._parts(time_step)
@@ -301,10 +302,10 @@ class DmEnvRecorder(Recorder):
         Parameters
         ----------
         action
-            What was given to ``env.step``.
+            Action that the program passed to ``env.step``.
         time_step : TimeStep
-            What ``env.step`` returned. Where it is of type FIRST a new episode begins, and action,
-            reward and discount are not looked at; an episode that was still open ends as truncated.
+            Result of ``env.step``. Where its type is FIRST a new episode begins, and action, reward
+            and discount are ignored. An episode that was still open ends as truncated.
         **extra
             Values for further fields of the buffer. A batched environment needs one value of each
             field for each of its environments.
@@ -312,13 +313,13 @@ class DmEnvRecorder(Recorder):
         Returns
         -------
         int or None
-            What ``add`` of the buffer returned; None if nothing was written, as all environments
-            began new episodes.
+            Result of ``add`` of the buffer. None if all environments began new episodes, so that
+            nothing was written.
 
         Raises
         ------
         RuntimeError, ValueError, TypeError
-            As ``GymnasiumRecorder.add``. Also if ``time_step`` is not a ``TimeStep``, or if a
+            As for ``GymnasiumRecorder.add``. Also if ``time_step`` is not a ``TimeStep``, or if a
             discount is outside of [0, 1].
         """
         buffer, steps = self._attached(), self._steps

@@ -50,10 +50,10 @@ NOT_GIVEN: Any = object()
 class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     """Wraps a Gymnasium environment, single or vector, and adds its transitions to a buffer.
 
-    Use it in place of the environment: ``reset`` and ``step`` are those of Gymnasium. After an
-    episode end ``step`` resets an environment that does not reset itself, so it always returns the
-    observation to act on next. No recorded transition crosses a reset, and the last ``next_obs`` of
-    an episode is its final observation, in each of Gymnasium's autoreset modes.
+    Use the recorder in place of the environment. ``reset`` and ``step`` work as in Gymnasium. After
+    an episode end ``step`` resets an environment that does not reset itself. So ``step`` always
+    returns the observation to act on next. No recorded transition crosses a reset. In each of
+    Gymnasium's autoreset modes, the last ``next_obs`` of an episode is its final observation.
 
     A program that steps and resets the environment itself calls ``add`` after each step and
     ``reset(obs)`` after each reset.
@@ -65,64 +65,64 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         wrapper to ``env`` first if its observations, actions or rewards are to be stored. Other
         wrappers go around the recorder, which is a ``gymnasium.Env`` or a ``VectorEnv`` itself.
     autoreset_mode : gymnasium.vector.AutoresetMode or str, optional
-        How ended episodes are reset. It overrides ``env.metadata["autoreset_mode"]``:
-        ``"NEXT_STEP"``, ``"SAME_STEP"`` or ``"DISABLED"``. A single environment is ``"DISABLED"``;
-        say ``"NEXT_STEP"`` for one that is wrapped in ``gymnasium.wrappers.Autoreset``.
+        Autoreset mode: ``"NEXT_STEP"``, ``"SAME_STEP"`` or ``"DISABLED"``. The argument overrides
+        ``env.metadata["autoreset_mode"]``. The mode of a single environment is ``"DISABLED"``. Pass
+        ``"NEXT_STEP"`` for an environment wrapped in ``gymnasium.wrappers.Autoreset``.
     float_type : dtype or "space", optional
-        Dtype of floating-point observations, actions and rewards in ``env_dict``; float32 by
-        default, also where the space is float64, as MuJoCo's are: networks are float32, and
-        PyTorch refuses to mix the two. ``add`` refuses a number that is too large for it.
-        ``"space"``: observations and actions keep the dtype of their space, and rewards are
-        float32.
+        Dtype of floating-point observations, actions and rewards in ``env_dict``, by default
+        float32. The default holds for float64 spaces too, such as MuJoCo's. Networks are float32,
+        and PyTorch refuses to mix the two dtypes. ``add`` refuses a number that is too large for
+        the dtype. With ``"space"``, observations and actions keep the dtype of their space, and
+        rewards are float32.
 
     Attributes
     ----------
     env : gymnasium.Env or gymnasium.vector.VectorEnv
-        As given. Do not step or reset it while the recorder does.
+        Environment as given. Do not step or reset it while the recorder does.
     buffer : ReplayBuffer or None
-        The buffer that is attached.
+        Attached buffer; None before ``attach``.
     observation_space, action_space : gymnasium.Space
-        Of the environment: batched if it is a vector environment.
+        Spaces of the environment. The spaces of a vector environment are batched.
     single_observation_space, single_action_space : gymnasium.Space
-        Of each environment.
+        Spaces of each single environment.
     env_dict : dict
         Fields for ``ReplayBuffer``: ``obs``, ``act``, ``rew``, ``next_obs``, ``terminated`` and
         ``truncated`` (bool). Observations and actions have the shape and the dtype of their space.
-        For floating-point spaces ``float_type`` gives the dtype. Parts of Dict and Tuple spaces are
-        fields of their own, such as ``obs.position`` or ``act.0``. Text is a string of fixed width;
-        values of Graph, Sequence and OneOf spaces are Python objects. Each reading gives a new
+        For floating-point spaces ``float_type`` gives the dtype. Each part of a Dict or Tuple space
+        is a separate field, such as ``obs.position`` or ``act.0``. Text is a string of fixed width.
+        Values of Graph, Sequence and OneOf spaces are Python objects. Each access returns a new
         dict.
     n_envs : int
-        Number of environments, 1 for a single one. A buffer that was made without ``n_envs`` gets
-        it by ``attach``.
+        Number of environments, 1 for a single environment. ``attach`` sets the number of an empty
+        buffer that was made without ``n_envs``.
     autoreset_mode : gymnasium.vector.AutoresetMode
 
     Raises
     ------
     TypeError
-        ``env`` has no spaces, or ``float_type`` is no dtype.
+        ``env`` has no spaces, or ``float_type`` is not a dtype.
     ValueError
-        A vector environment does not say how it resets, two parts of a space share a name, or
-        ``float_type`` is no floating-point dtype.
+        A vector environment does not declare its autoreset mode, two parts of a space share a name,
+        or ``float_type`` is not a floating-point dtype.
     NotImplementedError
         A space is not one of Gymnasium's own.
 
     Notes
     -----
     In NEXT_STEP mode a vector environment spends one step on a reset. That step takes a slot, but
-    is never drawn. In SAME_STEP mode Gymnasium hands final observations out
-    after the reset: environments that overwrite their observations must not be used in it.
+    is never drawn. In SAME_STEP mode Gymnasium returns final observations after the reset. Do not
+    use this mode with environments that overwrite their observations.
 
     Some wrappers around the recorder count episodes, such as ``RecordEpisodeStatistics``. They
     begin the next episode when ``reset`` is called, as with every single environment. Directly
-    after an end, ``reset()`` of the recorder gives the observation that ``step`` gave, and does not
-    reset the environment again. A vector environment in mode DISABLED is reset in the same step,
-    and ``metadata`` of the recorder says SAME_STEP. A subclass that is to be wrapped derives from
-    ``gymnasium.Wrapper`` too, or from ``VectorWrapper``.
+    after an end, ``reset()`` of the recorder returns the observation that ``step`` returned, and
+    does not reset the environment again. The recorder resets a vector environment in mode DISABLED
+    in the same step, and ``metadata`` of the recorder says SAME_STEP. A subclass that is to be
+    wrapped also derives from ``gymnasium.Wrapper`` or ``VectorWrapper``.
 
-    A step costs two or three times what ``add`` of the buffer does, if observations and actions are
-    arrays of numbers, or dicts and tuples of them; text and Python objects are gathered in Python,
-    which takes about ten times that.
+    If observations and actions are arrays of numbers, or dicts and tuples of such arrays, a step
+    costs two or three times as much as ``add`` of the buffer. Text and Python objects are gathered
+    in Python, which takes about ten times as long.
 
     Examples
     --------
@@ -186,7 +186,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         self._set_up(trees, n_rows, float_type, self.autoreset_mode.name, parts)
 
     def render(self) -> Any:
-        """What ``render`` of the environment gives."""
+        """Return the result of ``render`` of the environment."""
         return self.env.render()
 
     def close(self, **options: Any) -> None:
@@ -214,7 +214,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         seed: int | list[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]] | None:
-        """Reset the environment and begin new episodes. Episodes that are still open end here.
+        """Reset the environment, end open episodes and begin new ones.
 
         If ``step`` has just reset a single environment because its episode ended, this method does
         not reset it again.
@@ -230,24 +230,24 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         obs
             The observation that ``env.reset`` returned.
         mask : array_like of bool, shape (n_envs,), optional
-            The environments that were reset, if not all:
-            ``env.reset(options={"reset_mask": mask})``.
+            Mask of the environments that ``env.reset(options={"reset_mask": mask})`` reset. By
+            default all were reset.
         seed, options
-            For ``reset`` of the environment, if no ``obs`` is given.
+            Arguments for ``reset`` of the environment, if no ``obs`` is given.
 
         Returns
         -------
         tuple or None
-            What ``reset`` of the environment returned: observation and info.
+            Observation and info from ``reset`` of the environment. None if ``obs`` is given.
 
         Raises
         ------
         RuntimeError
             No buffer is attached, or a mask is given before all environments were reset once.
         TypeError
-            ``obs`` is given and ``seed`` or ``options`` too, or ``mask`` without ``obs``.
+            ``obs`` is given together with ``seed`` or ``options``, or ``mask`` without ``obs``.
         ValueError
-            The observation is not of its space, or the mask has another shape or dtype.
+            The observation is not in its space, or the mask has another shape or dtype.
         """
         if obs is not NOT_GIVEN:
             if seed is not None or options is not None:
@@ -281,27 +281,28 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         Parameters
         ----------
         action
-            For ``step`` of the environment.
+            Action for ``step`` of the environment.
         **extra
-            Values for further fields of the buffer; of each environment, if they are several.
+            Values for further fields of the buffer. A vector environment needs one value of each
+            field for each environment.
 
         Returns
         -------
         tuple
-            Observation, reward, terminated, truncated and info, as ``step`` of the environment
-            gives them. In mode DISABLED, which is that of single environments, where an episode has
-            ended the observation is the first of the next one. Then info has the entries of the
-            step, such as ``episode`` of ``RecordEpisodeStatistics``, over them those of the reset,
-            ``final_obs`` and ``final_info`` of the step, and for a vector environment
-            ``_final_obs``, which environments have ended.
+            Observation, reward, terminated, truncated and info, as from ``step`` of the
+            environment. Single environments have mode DISABLED. In this mode, the observation after
+            an episode end is the first of the next episode. Then info has the entries of the step,
+            such as ``episode`` of ``RecordEpisodeStatistics``. Entries of the reset override them.
+            ``final_obs`` and ``final_info`` hold the observation and the info of the step. For a
+            vector environment ``_final_obs`` is the mask of the ended environments.
 
         Raises
         ------
         RuntimeError
-            No buffer is attached, or ``reset`` is missing.
+            No buffer is attached, or ``reset`` was not called.
         ValueError, TypeError
-            As ``add``. Nothing was recorded; since the environment has moved on, the next call is
-            ``reset``. So it is after whatever the environment raises.
+            As for ``add``. Nothing was recorded. The environment has moved on, so call ``reset``
+            next. Call ``reset`` also after any error of the environment.
 
         Examples
         --------
@@ -376,27 +377,28 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         Parameters
         ----------
         action
-            What was given to ``env.step``.
+            Action that the program passed to ``env.step``.
         obs, reward, terminated, truncated, info
-            What ``env.step`` returned. The recorder keeps copies only.
+            Results of ``env.step``. The recorder keeps only copies.
         **extra
-            Values for further fields of the buffer; of each environment, if they are several.
+            Values for further fields of the buffer. A vector environment needs one value of each
+            field for each environment.
 
         Returns
         -------
         int or None
-            What ``add`` of the buffer returned.
+            The result of ``add`` of the buffer.
 
         Raises
         ------
         RuntimeError
-            No buffer is attached, or ``reset`` is missing: at the start, or after an episode that
-            the environment does not reset by itself.
+            No buffer is attached, or ``reset`` was not called: at the start, or after an episode
+            that the environment does not reset by itself.
         ValueError
-            A value is not of its space, or flags or ``info`` contradict the autoreset mode.
+            A value is not in its space, or flags or ``info`` contradict the autoreset mode.
         TypeError
             A field is missing, unknown or given twice.
-            Whatever is raised, buffer and recorder are as they were.
+            Any of these errors leaves buffer and recorder unchanged.
         """
         slot: int | None = self._steps.add(action, obs, reward, terminated, truncated, info, extra)
         if slot is not NotImplemented:
@@ -498,7 +500,7 @@ class _VectorRecorder(GymnasiumRecorder, _VectorWrapper):  # type: ignore[misc]
 
 
 def _mode_of(env: object, given: AutoresetMode | str | None) -> AutoresetMode:
-    """The autoreset mode of an environment: ``given``, or else that of its metadata.
+    """The autoreset mode of an environment: ``given``, or else the mode in its metadata.
 
     Raises ``ValueError`` if a vector environment declares none, or an unknown one.
     """

@@ -555,7 +555,7 @@ class _Steps(_Front):
     # ------------------------------------------------------------------ what there is
 
     def get_num_episodes(self, module_id: Any = None) -> int:  # noqa: ARG002 (RLlib's)
-        """Return the number of episodes of which at least one step is stored."""
+        """Return the number of episodes with at least one stored step."""
         return len(self._episodes)
 
     def get_num_timesteps(self, module_id: Any = None) -> int:  # noqa: ARG002 (RLlib's)
@@ -564,7 +564,7 @@ class _Steps(_Front):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows, full or empty, and of what follows on last steps."""
+        """Bytes of all rows, full or empty, and of the values that follow on last steps."""
         beside = [self._following, self._previous, self._number, self._t]
         ends = sum(getattr(value, "nbytes", 0) for end in self._ends.values() for value in end)
         rows = 0 if self._rows is None else self._rows.nbytes
@@ -573,9 +573,9 @@ class _Steps(_Front):
     # ------------------------------------------------------------------ state
 
     def get_state(self) -> dict[str, Any]:
-        """Return all of the buffer: rows, priorities and generators, as bytes and numbers.
+        """Return the state of the buffer: rows, priorities and generators, as bytes and numbers.
 
-        The rows are pickled, as all of a checkpoint of RLlib is.
+        The rows are pickled, like everything in a checkpoint of RLlib.
         """
         return {
             "rows": pickle.dumps({name: getattr(self, name) for name in STATE}, protocol=5),
@@ -586,12 +586,12 @@ class _Steps(_Front):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take the state that ``get_state`` of a buffer of this class and capacity returned.
+        """Set the state to a result of ``get_state`` from a buffer of this class and capacity.
 
         Raises
         ------
         ValueError
-            It is the state of another class, or of a buffer of another capacity.
+            The state comes from another class, or from a buffer of another capacity.
         """
         if "rows" not in state:
             raise ValueError(f"state: expected that of a {type(self).__name__}, got {list(state)}")
@@ -623,41 +623,43 @@ def _by_agent_and_module(counts: Mapping[str, Any]) -> dict[str, dict[str, Any]]
 class EpisodeReplayBuffer(_Steps):
     """Uniform replay for RLlib's new API stack, in place of RLlib's ``EpisodeReplayBuffer``.
 
-    Each step is stored once. Chunks of an episode that was cut are joined.
+    The buffer stores each step once, and joins the chunks of an episode.
 
     Parameters
     ----------
     capacity : int
-        Steps to store. The oldest step goes first, where RLlib's buffer evicts whole episodes.
+        Number of steps to store. The buffer evicts the oldest steps, and RLlib's buffer whole
+        episodes.
     batch_size_B : int
-        Items that ``sample`` draws by default.
+        Number of items that ``sample`` draws by default.
     batch_length_T : int
-        Steps of each row of ``sample(sample_episodes=False)``, by default.
+        Default number of steps in each row of ``sample(sample_episodes=False)``.
     store_infos : bool
         Store the info dicts of the environment, by reference, for ``sample(include_infos=True)``.
-        Otherwise sampled episodes have empty ones.
+        Otherwise sampled episodes have empty info dicts.
     beta : None
-        For configurations that are written for the prioritized buffer: not used.
+        Not used. It is accepted for configurations written for the prioritized buffer.
     metrics_num_episodes_for_smoothing : int
-        Window of the metrics that are means. RLlib passes it if the type is in the config.
+        Window of the metrics that are means. RLlib passes the number if the config has the type.
     seed : int, optional
-        Seed of the draws; otherwise from the operating system.
+        Seed of the draws. By default the operating system gives a seed.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value.
+        A parameter has a wrong type or value.
 
     Notes
     -----
-    ``replay_buffer_config={"type": EpisodeReplayBuffer, "capacity": 100_000}`` makes an algorithm
-    use it. Its counters and metrics have RLlib's names. The attribute ``episodes`` stays empty.
+    An algorithm uses the buffer with
+    ``replay_buffer_config={"type": EpisodeReplayBuffer, "capacity": 100_000}``. Counters and
+    metrics have RLlib's names. The attribute ``episodes`` stays empty.
 
-    The first chunk gives the fields: shapes and dtypes of observations, actions and extra model
-    outputs, which may be dicts and tuples of arrays. Rewards are float64.
+    The first chunk determines the fields: shapes and dtypes of observations, actions and extra
+    model outputs. These may be dicts and tuples of arrays. Rewards are float64.
 
-    Memory: 16 bytes a step more than its fields, and one observation for each end.
-    It is pickled by value, and is for one thread.
+    Memory: the fields and 16 bytes for each step, and one observation for each episode end.
+    The buffer is pickled by value, and is for one thread.
 
     Examples
     --------
@@ -699,14 +701,15 @@ class EpisodeReplayBuffer(_Steps):
         Parameters
         ----------
         episodes : SingleAgentEpisode or list of SingleAgentEpisode
-            The buffer copies their steps, but no lookback steps. A chunk with the ``id_`` of a
-            stored episode continues it.
+            Episodes to add. The buffer copies their steps, but no lookback steps. A chunk with the
+            ``id_`` of a stored episode continues this episode.
 
         Raises
         ------
         TypeError, ValueError
-            An episode has several agents; its values differ in shape or dtype from those of the
-            first episode; or a chunk does not begin where its episode stopped. Nothing was added.
+            An episode has several agents. Or its values differ in shape or dtype from the values of
+            the first episode. Or a chunk does not begin where its episode stopped. Nothing was
+            added.
         """
         self._add(episodes)
 
@@ -731,50 +734,51 @@ class EpisodeReplayBuffer(_Steps):
         Parameters
         ----------
         num_items, batch_size_B : int, optional
-            Items to draw: one of these, or that of the constructor.
+            Number of items to draw. Pass one of the two. By default ``batch_size_B`` of the
+            constructor.
         batch_length_T : int, optional
-            Steps of a sequence. With ``sample_episodes``, None and 0 are transitions.
+            Number of steps in a sequence. With ``sample_episodes``, None and 0 draw transitions.
         n_step : int or (int, int), optional
-            Steps of each return, 1 by default. Two numbers are a range, without the second, from
-            which each return draws its own.
+            Number of steps of each return, by default 1. With a pair, each return draws its number
+            from the range between the two, the second excluded.
         gamma : float
             Discount factor of the returns.
         beta : float, optional
             Not used.
         include_infos, include_extra_model_outputs : bool
-            Give the transitions what the environment and the model said besides.
+            Add the infos of the environment and the extra outputs of the model to transitions.
         sample_episodes : bool
             Return episodes, and not a dict of arrays.
         to_numpy : bool
-            Episodes are of arrays and not of lists.
+            Return episodes of arrays, and not of lists.
         lookback : int
-            Steps before each sequence, as far as they are there.
+            Number of steps before each sequence, as far as they are stored.
         min_batch_length_T : int
-            Sequences start where more steps than these follow.
+            Sequences start only at steps that more than ``min_batch_length_T`` steps follow.
 
         Returns
         -------
         list of SingleAgentEpisode
-            With ``sample_episodes``. Of a transition: two observations, the action, the n-step
-            return, the flags, and the extra model outputs ``n_step`` and ``weights``, 1.0. The
-            return has fewer steps than ``n_step`` where its episode ends or has no more of them
-            yet, and ``n_step`` of the item says how many.
+            Result with ``sample_episodes``. A transition has two observations, the action, the
+            n-step return and the flags. Its extra model outputs are ``n_step`` and ``weights``,
+            which is 1.0. A return has fewer steps where its episode ends, or where later steps are
+            not stored yet. The output ``n_step`` is the actual number of steps.
         dict of ndarray
             Otherwise: ``obs``, ``actions``, ``rewards``, ``is_first``, ``is_last``,
-            ``is_terminated`` and ``is_truncated``, each of shape ``(B, T, ...)``, as RLlib's.
+            ``is_terminated`` and ``is_truncated``. Each has shape ``(B, T, ...)``, as in RLlib.
 
         Raises
         ------
         NotEnoughDataError
-            There is no step, or no sequence of this length; it is a ``ValueError``.
+            No step or no sequence of this length is stored. This error is a ``ValueError``.
         ValueError
-            Both numbers of items, a bad ``n_step``, one other than 1 for sequences, or infos that
+            Both numbers of items are given, ``n_step`` is invalid or not 1 for sequences, or infos
             were not stored.
 
         Notes
         -----
-        RLlib's buffer says ``n_step`` of returns that have fewer steps, and takes extra model
-        outputs from the first step of an episode; here both are those of the transition.
+        RLlib's buffer reports ``n_step`` also for returns with fewer steps. It takes extra model
+        outputs from the first step of an episode. Here both belong to the transition.
         """
         n = self._read_size(num_items, batch_size_B)
         if not sample_episodes:
@@ -941,23 +945,25 @@ class PrioritizedEpisodeReplayBuffer(_Steps, TheirPrioritizedEpisodeReplayBuffer
     capacity, batch_size_B, store_infos, metrics_num_episodes_for_smoothing, seed
         As for ``EpisodeReplayBuffer``.
     batch_length_T : int
-        Not used: transitions are drawn.
+        Not used, because the buffer draws transitions.
     alpha : float
-        Prioritization exponent, at least 0; 0 is uniform.
+        Prioritization exponent, at least 0. With 0 draws are uniform.
     beta : float
-        Importance-sampling exponent of draws that name none. RLlib names the one of its config.
+        Importance-sampling exponent of ``sample`` without ``beta``. RLlib passes ``beta`` of its
+        config to ``sample``.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value.
+        A parameter has a wrong type or value.
 
     Notes
     -----
-    As for ``EpisodeReplayBuffer``. New steps get the greatest priority so far, 1.0 at first.
+    See the notes of ``EpisodeReplayBuffer``. New steps get the greatest priority so far, initially
+    1.0.
 
-    A step near the end of its episode is drawn too, with a return of fewer steps, where RLlib's
-    buffer draws another one instead.
+    The buffer also draws steps near the end of their episode, with returns of fewer steps. RLlib's
+    buffer draws another step instead.
 
     Examples
     --------
@@ -1004,12 +1010,12 @@ class PrioritizedEpisodeReplayBuffer(_Steps, TheirPrioritizedEpisodeReplayBuffer
         episodes : SingleAgentEpisode or list of SingleAgentEpisode
             As for ``EpisodeReplayBuffer.add``.
         weight : float, optional
-            The priority of these steps, at least 0; by default the greatest so far.
+            Priority of these steps, at least 0. By default the greatest priority so far.
 
         Raises
         ------
         TypeError, ValueError
-            As ``EpisodeReplayBuffer.add``, or the weight is bad; nothing was added.
+            As for ``EpisodeReplayBuffer.add``, or the weight is invalid. Nothing was added.
         """
         self._add(episodes, weight)
 
@@ -1041,14 +1047,14 @@ class PrioritizedEpisodeReplayBuffer(_Steps, TheirPrioritizedEpisodeReplayBuffer
         Returns
         -------
         list of SingleAgentEpisode
-            As ``EpisodeReplayBuffer.sample(sample_episodes=True)``, with the importance-sampling
-            weights ``(P(i) / min P) ** -beta``, float, at most 1.0. Each episode has a new ``id_``,
-            as in RLlib.
+            As from ``EpisodeReplayBuffer.sample(sample_episodes=True)``, with importance-sampling
+            weights. A weight is the float ``(P(i) / min P) ** -beta``, at most 1.0. Each episode
+            has a new ``id_``, as in RLlib.
 
         Raises
         ------
         NotEnoughDataError, ValueError
-            As ``EpisodeReplayBuffer.sample``.
+            As for ``EpisodeReplayBuffer.sample``.
         """
         n = self._read_size(num_items, batch_size_B)
         names = self._names(include_infos, include_extra_model_outputs)
@@ -1064,15 +1070,15 @@ class PrioritizedEpisodeReplayBuffer(_Steps, TheirPrioritizedEpisodeReplayBuffer
         Parameters
         ----------
         priorities : array_like, shape (n,)
-            Most often absolute TD errors: finite. Those below 1e-12 are raised to it.
+            Finite priorities, usually absolute TD errors. Priorities below 1e-12 become 1e-12.
         module_id : str, optional
             Not used.
 
         Raises
         ------
         ValueError
-            A priority is not finite, or there is not one for each step of the last ``sample``, as
-            after a second call.
+            A priority is not finite, or ``n`` is not the number of steps of the last ``sample``, as
+            in a second call.
         """
         values = np.asarray(priorities, np.float64)
         n = 0 if self._last_indexes is None else len(self._last_indexes)

@@ -159,13 +159,13 @@ class _Lanes:
         return lane
 
     def send(self, wait: bool) -> None:
-        """Send what is not at its host yet."""
+        """Send the steps that are not at their host yet."""
         for lane in self._lanes:
             if isinstance(lane.actor, ClusterActor):
                 lane.actor.flush(wait=wait)
 
     def close(self) -> None:
-        """Free the shards; episodes that are open are ended as truncated."""
+        """Free the shards; open episodes end as truncated."""
         for lane in self._lanes:
             lane.actor.close()
         self._lanes, self._open_at = [], deque()
@@ -345,13 +345,13 @@ class _ClusterSteps(_Front):
         self.get_state()
 
     def let_go(self) -> None:
-        """Free the shards of this process, for env runners; later chunks take free ones again."""
+        """Free the shards of this process for env runners; later chunks take free shards again."""
         if self._lanes is not None and self.replay is not None and self._form is not None:
             self._lanes.close()
             self._lanes = _Lanes(self.replay, self._form, at_node=False)
 
     def close(self) -> None:
-        """End the cluster, which is otherwise that of the algorithm's process."""
+        """End the cluster, which otherwise ends with the algorithm's process."""
         if self._lanes is not None:
             self._lanes.close()
         if self._learner is not None:
@@ -372,43 +372,44 @@ def _count(hosts: Any) -> int:
 class ClusterEpisodeReplayBuffer(_ClusterSteps):
     """Uniform replay for RLlib's new API stack, over the nodes of a Ray cluster.
 
-    The words are those of ``rllib.EpisodeReplayBuffer``; transitions are drawn, and no sequences.
+    The interface follows ``rllib.EpisodeReplayBuffer``. The buffer draws transitions, and no
+    sequences.
 
     Parameters
     ----------
     capacity : int
-        Steps to store in all. Each writer of each host has an equal part, whose oldest step goes
-        first.
+        Number of steps to store in all. Each writer of each host has an equal part. A full part
+        overwrites its oldest step.
     batch_size_B : int
-        Items that ``sample`` draws by default.
+        Number of items that ``sample`` draws by default.
     writers : int, optional
-        Episodes that are open at the same time, for each host; by default as many as the first
-        ``add`` brings, divided by the hosts. With fewer writers than environments episodes are cut,
-        and their n-step returns with them.
+        Number of episodes open at the same time on each host. By default the number of episodes in
+        the first ``add``, divided by the number of hosts. With fewer writers than environments
+        episodes are cut, and their n-step returns too.
     cluster : dict or ClusterReplay, optional
         Further arguments of ``ClusterReplay``, such as ``hosts``, ``checkpoints`` and
-        ``resources``; or one that ``ClusterReplay.load`` made of what a buffer saved.
+        ``resources``. Or a cluster that ``ClusterReplay.load`` made from a saved buffer.
     beta : None
-        For configurations that are written for the prioritized buffer: not used.
+        Not used. It is accepted for configurations written for the prioritized buffer.
     metrics_num_episodes_for_smoothing : int
-        Window of the metrics that are means. RLlib passes it if the type is in the config.
+        Window of the metrics that are means. RLlib passes the number if the config has the type.
     seed : int, optional
-        Seed of the draws; otherwise from the operating system.
+        Seed of the draws. By default the operating system gives a seed.
 
     Attributes
     ----------
     replay : ClusterReplay or None
-        The cluster, from the first ``add`` on.
+        The cluster; None before the first ``add``.
 
     Notes
     -----
-    ``replay_buffer_config={"type": ClusterEpisodeReplayBuffer, "capacity": 1_000_000}`` makes an
-    algorithm use it. The first chunk gives the fields. Hosts end with the algorithm's process, or
-    by ``close``.
+    An algorithm uses the buffer with
+    ``replay_buffer_config={"type": ClusterEpisodeReplayBuffer, "capacity": 1_000_000}``. The first
+    chunk determines the fields. Hosts end with the algorithm's process, or by ``close``.
 
-    Steps and episodes are counted as if the oldest step of all hosts went first.
+    Counts of steps and episodes assume that the oldest step of all hosts is evicted first.
 
-    Memory: 42 bytes a step more than its fields, of the hosts.
+    Memory: the hosts take the fields and 42 bytes for each step.
     """
 
     def __init__(
@@ -456,7 +457,7 @@ class ClusterEpisodeReplayBuffer(_ClusterSteps):
         NotEnoughDataError
             There is no step.
         ValueError
-            Sequences, arrays in place of episodes, or infos were asked for.
+            The arguments ask for sequences, arrays in place of episodes, or infos.
         """
         n = self._read_size(num_items, batch_size_B)
         if not sample_episodes or batch_length_T:
@@ -471,20 +472,22 @@ class ClusterEpisodeReplayBuffer(_ClusterSteps):
 class ClusterPrioritizedEpisodeReplayBuffer(_ClusterSteps, TheirPrioritizedEpisodeReplayBuffer):  # type: ignore[misc]
     """Prioritized replay for RLlib's new API stack, over the nodes of a Ray cluster.
 
-    The words are those of ``rllib.PrioritizedEpisodeReplayBuffer``.
+    The interface follows ``rllib.PrioritizedEpisodeReplayBuffer``.
 
     Parameters
     ----------
     capacity, batch_size_B, writers, cluster, metrics_num_episodes_for_smoothing, seed
         As for ``ClusterEpisodeReplayBuffer``.
     alpha : float
-        Prioritization exponent, at least 0; 0 is uniform.
+        Prioritization exponent, at least 0. With 0 draws are uniform.
     beta : float
-        Importance-sampling exponent of draws that name none. RLlib names the one of its config.
+        Importance-sampling exponent of ``sample`` without ``beta``. RLlib passes ``beta`` of its
+        config to ``sample``.
 
     Notes
     -----
-    As for ``ClusterEpisodeReplayBuffer``. New steps get the greatest priority so far, 1.0 at first.
+    See the notes of ``ClusterEpisodeReplayBuffer``. New steps get the greatest priority so far,
+    initially 1.0.
     """
 
     def __init__(
@@ -535,8 +538,8 @@ class ClusterPrioritizedEpisodeReplayBuffer(_ClusterSteps, TheirPrioritizedEpiso
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:  # noqa: ARG002
         """Set the priorities of the steps of the last ``sample``, in the order of its episodes.
 
-        Those below 1e-12 are raised to it. Raises ``ValueError`` if one is not finite, or there is
-        not one for each step of the last ``sample``, as after a second call.
+        Priorities below 1e-12 become 1e-12. Raises ``ValueError`` if a priority is not finite. The
+        same holds without one priority for each step of the last ``sample``, as in a second call.
         """
         values = np.asarray(priorities, np.float64)
         n = 0 if self._last_indexes is None else len(self._last_indexes)
@@ -558,15 +561,15 @@ class _Added(SingleAgentEpisode):  # type: ignore[misc]
 
 
 class AddAtRunners(RLlibCallback):  # type: ignore[misc]
-    """Env runners add their episodes to the host of their node; the steps do not pass the driver.
+    """Callback by which env runners add episodes to the host of their node, without the driver.
 
-    ``config.callbacks(AddAtRunners)``, with one of the buffers of this module. From the second
-    iteration of training on, remote env runners hand on the names and lengths of episodes alone. An
-    env runner that finds no free writer hands on its steps as before.
+    Use ``config.callbacks(AddAtRunners)`` with one of the buffers of this module. From the second
+    iteration of training on, remote env runners pass on only the names and lengths of episodes. An
+    env runner without a free writer passes on its steps as before.
     """
 
     def on_train_result(self, *, algorithm: Any, **others: Any) -> None:  # noqa: ARG002 (RLlib's)
-        """Give new env runners the cluster."""
+        """Pass the cluster to new env runners."""
         buffer = algorithm.local_replay_buffer
         if not isinstance(buffer, _ClusterSteps):
             return
@@ -576,7 +579,7 @@ class AddAtRunners(RLlibCallback):  # type: ignore[misc]
                 buffer.let_go()
 
     def on_sample_end(self, *, env_runner: Any, samples: list[Any], **others: Any) -> None:  # noqa: ARG002
-        """Add the chunks of this env runner, and leave what counts them."""
+        """Add the chunks of this env runner, and replace each by its name and length."""
         lanes: _Lanes | None = getattr(env_runner, RUNNER, None)
         if lanes is None:
             return

@@ -56,10 +56,10 @@ UNPRIORITIZED = ("stable_baselines3", "sb3_contrib", "sbx")  # no train() of the
 
 
 class PrioritizedReplayBufferSamples(NamedTuple):
-    """A batch of a buffer with priorities: Stable-Baselines3's, with weights and indexes.
+    """A batch of Stable-Baselines3 with importance-sampling weights and indexes.
 
-    ``weights``, of shape ``(n, 1)``, are importance-sampling weights of at most 1.0; ``indexes``
-    are for ``update_priorities``.
+    ``weights`` are importance-sampling weights of shape ``(n, 1)``, at most 1.0. Pass ``indexes``
+    to ``update_priorities``.
     """
 
     observations: Any
@@ -86,69 +86,69 @@ class _Part(NamedTuple):
 class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     """A replay buffer of Stable-Baselines3, for its argument ``replay_buffer_class``.
 
-    It works with DQN, DDPG, TD3, SAC and their subclasses. It takes every observation space that
-    they take, Dict spaces too, and any number of environments. After the same ``np.random.seed`` it
-    gives bit for bit the batches of Stable-Baselines3's own buffer, unless one of the options below
-    ``handle_timeout_termination`` is used.
+    The buffer works with DQN, DDPG, TD3, SAC and their subclasses. It takes every observation space
+    that these algorithms take, Dict spaces too, and any number of environments. After the same
+    ``np.random.seed`` its batches equal those of Stable-Baselines3's own buffer bit for bit. With
+    an option below ``handle_timeout_termination`` the batches may differ.
 
     Parameters
     ----------
     buffer_size : int
         Capacity in steps, of all environments together.
     observation_space, action_space : gymnasium.Space
-        Of one environment.
+        Spaces of one environment.
     device : torch.device or str
-        Where batches go.
+        Device of the batches.
     n_envs : int
         Number of environments.
     optimize_memory_usage : bool
         Store a next observation only where it differs from the observation of the next step. The
-        option goes with all others, and does not change the batches.
+        option works with all others, and does not change the batches.
     handle_timeout_termination : bool
-        ``dones`` of a batch are 0 where a time limit ended the episode, so that the target
-        bootstraps from the last observation.
+        ``dones`` of a batch are 0 where a time limit ended the episode. So the target bootstraps
+        from the last observation.
     sampler : Sampler, optional
-        Which rows are drawn, for example ``Prioritized(alpha=0.6)``; the buffer takes a copy. By
-        default uniformly from NumPy's global state, as Stable-Baselines3 does. With a
+        Sampler of the rows, for example ``Prioritized(alpha=0.6)``. The buffer takes a copy. By
+        default rows are drawn uniformly from NumPy's global state, as in Stable-Baselines3. With a
         ``PrioritySampler`` batches are ``PrioritizedReplayBufferSamples``, for an algorithm such
-        as ``PrioritizedDQN``. The algorithms of Stable-Baselines3 itself update no priorities, so
-        the buffer refuses them.
+        as ``PrioritizedDQN``. Stable-Baselines3's own algorithms do not update priorities, so the
+        buffer refuses these algorithms then.
     n_steps : int
         Number of steps of an n-step return, by default 1. A return has fewer steps where the
         episode ends. Above 1, batches have ``discounts``: ``gamma ** steps``, or 0 where the
-        episode was terminated. A row can be drawn when all its steps are stored.
+        episode was terminated. A row can be drawn when all steps of its return are stored.
     gamma : float, optional
         Discount factor of the n-step returns, required if ``n_steps`` is above 1. It must equal
         ``gamma`` of the algorithm.
     stack_compress : bool
-        Every observation with three axes is a frame stack, and so is every such part of a Dict
-        observation. Only the newest frame of each step is stored. The option implies
+        Treat every observation with three axes as a frame stack, and every such part of a Dict
+        observation too. Only the newest frame of each step is stored. The option implies
         ``optimize_memory_usage``.
     seed : int, optional
-        Seed of the draws, by a generator of the buffer's own.
+        Seed of a separate generator for the draws.
     mmap_prefix, mmap_mode
-        As for ``cpprb_like.ReplayBuffer``: the rows in a file, for buffers larger than memory.
+        Store the rows in a file, for buffers larger than memory: see ``cpprb_like.ReplayBuffer``.
 
     Attributes
     ----------
     buffer : cpprb_like.ReplayBuffer
-        The rows. Fields: ``obs`` and ``next_obs`` (of Dict observations ``obs.<key>`` and
-        ``next_obs.<key>``), ``act``, ``rew``, ``terminated``, ``truncated``.
+        Buffer of the rows. Its fields are ``obs``, ``next_obs``, ``act``, ``rew``, ``terminated``
+        and ``truncated``. Dict observations have the fields ``obs.<key>`` and ``next_obs.<key>``.
     source : cpprb_like.buffers.Source
-        What batches are drawn from: the buffer, or a view of it.
+        Source of the batches: the buffer, or a view of it.
 
     Raises
     ------
     TypeError, ValueError
-        An option is of a wrong type or value, or the space is one that Stable-Baselines3 has no
-        buffer for; or the algorithm has another ``gamma``, or no use for priorities.
+        An option has a wrong type or value, or Stable-Baselines3 has no buffer for the space. Or
+        the algorithm has another ``gamma``, or does not use priorities.
     MemoryError
-        The machine has not enough memory now; the message lists the bytes of each field.
+        The machine has not enough free memory. The message lists the bytes of each field.
 
     Notes
     -----
-    ``model.save_replay_buffer`` and ``load_replay_buffer`` pickle it. ``save`` and ``restore`` of
-    ``model.replay_buffer.buffer`` write only what is new since the last time.
+    ``model.save_replay_buffer`` and ``load_replay_buffer`` pickle the buffer. ``save`` and
+    ``restore`` of ``model.replay_buffer.buffer`` write only what is new since the last time.
 
     If the observation of a step differs from the next observation of the step before, the
     environment was reset in between, for example by a second ``learn``. N-step returns and
@@ -274,7 +274,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         return self.buffer_size if self.full else self.pos
 
     def reset(self) -> None:
-        """Forget all steps."""
+        """Delete all steps."""
         self.buffer.clear()
         self._resets.remember({})
 
@@ -293,8 +293,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
 
         After the last step of an episode ``next_obs`` is the last observation, and not the first
         one of the next episode. ``"TimeLimit.truncated"`` in one of ``infos`` says that a time
-        limit ended the episode. ``TypeError`` or ``ValueError`` if a value is none of its space;
-        nothing was added.
+        limit ended the episode. Raises ``TypeError`` or ``ValueError`` if a value is not in its
+        space. Then nothing was added.
         """
         n_envs = self.n_envs
         step: dict[str, Any] = {
@@ -334,19 +334,19 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """Draw a batch.
 
-        A ``VecNormalize`` normalizes observations and rewards by its statistics of now.
+        A ``VecNormalize`` normalizes observations and rewards by its present statistics.
 
         Returns
         -------
         ReplayBufferSamples or DictReplayBufferSamples or PrioritizedReplayBufferSamples
-            Tensors on ``device``: ``dones`` and ``rewards`` of shape ``(n, 1)``.
+            Tensors on ``device``. ``dones`` and ``rewards`` have shape ``(n, 1)``.
 
         Raises
         ------
         NotEnoughDataError
-            No row can be drawn yet. It is a ``ValueError``.
+            No row can be drawn yet. This error is a ``ValueError``.
         TypeError, ValueError
-            The algorithm that draws has no use for priorities, or another ``gamma``.
+            The algorithm that draws does not use priorities, or has another ``gamma``.
         """
         if not self._is_checked:
             self._is_checked = self._check_algorithm(self.buffer.sampler)
@@ -426,8 +426,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike | torch.Tensor) -> None:
         """Set the priorities of drawn rows, such as their absolute TD errors.
 
-        As ``PrioritizedReplayBuffer.update_priorities``; also a tensor of any device, of shape
-        ``(n,)`` or ``(n, 1)``. ``TypeError`` if the buffer has no priorities.
+        Works as ``PrioritizedReplayBuffer.update_priorities``. Priorities may also be a tensor on
+        any device, of shape ``(n,)`` or ``(n, 1)``. Raises ``TypeError`` if the buffer has none.
         """
         if not self.buffer.has_priorities:
             raise TypeError(f"{type(self).__name__}: there are no priorities")
@@ -451,31 +451,31 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
 
 
 class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
-    """Hindsight experience replay for Stable-Baselines3, by ``replay_buffer_class``.
+    """Hindsight experience replay for Stable-Baselines3, for its argument ``replay_buffer_class``.
 
-    Steps are stored once and relabelled when they are drawn, by a view ``Hindsight``.
+    The buffer stores steps once. A view ``Hindsight`` relabels them when they are drawn.
 
     Parameters
     ----------
     buffer_size, observation_space, action_space, device, n_envs
-        As for ``ReplayBuffer``; observations are dicts with ``observation``, ``achieved_goal`` and
+        As for ``ReplayBuffer``. Observations are dicts with ``observation``, ``achieved_goal`` and
         ``desired_goal``.
     env : VecEnv
-        The training environment, whose ``compute_reward`` is called; the algorithm passes it.
+        Training environment, which the algorithm passes. The buffer calls its ``compute_reward``.
     n_sampled_goal : int
-        Relabelled rows for each row that keeps its own goal, by default 4.
+        Number of relabelled rows for each row with its original goal, by default 4.
     goal_selection_strategy : {"future", "final", "episode"} or GoalSelectionStrategy
-        Which goal a relabelled row gets: see ``Hindsight``.
+        Strategy that selects the goal of a relabelled row: see ``Hindsight``.
     copy_info_dict : bool
         Store ``infos`` and pass copies of them to ``compute_reward``. If false,
         ``compute_reward`` gets empty dicts.
     **options
-        As for ``ReplayBuffer``: a sampler, n-step returns and so on.
+        Options of ``ReplayBuffer``, such as a sampler or n-step returns.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As ``ReplayBuffer``.
+        As for ``ReplayBuffer``.
 
     Notes
     -----
@@ -552,9 +552,9 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
         super()._add(step, nexts, infos)
 
     def set_env(self, env: VecEnv) -> None:
-        """Set the environment, once, for a buffer that was unpickled.
+        """Set the environment of an unpickled buffer, once.
 
-        Raises ``ValueError`` if there is one already.
+        Raises ``ValueError`` if the buffer has an environment already.
         """
         if self.env is not None:
             raise ValueError("set_env: expected a buffer without an environment; it has one")
@@ -582,14 +582,14 @@ class PrioritizedDQN(DQN):  # type: ignore[misc]
     replay_buffer_class : type
         ``ReplayBuffer`` or a subclass.
     replay_buffer_kwargs : dict, optional
-        Its options; ``{"sampler": Prioritized()}``.
+        Options of the buffer, by default ``{"sampler": Prioritized()}``.
 
     Raises
     ------
     TypeError
         The buffer has no priorities.
     ValueError
-        ``gamma`` of n-step returns is not that of the model.
+        ``gamma`` of the n-step returns differs from ``gamma`` of the model.
 
     Examples
     --------
@@ -625,7 +625,7 @@ class PrioritizedDQN(DQN):  # type: ignore[misc]
             )
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """Draw batches and take a step of the optimizer for each; DQN calls it."""
+        """Draw batches and take an optimizer step for each batch; DQN calls this method."""
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         losses = []

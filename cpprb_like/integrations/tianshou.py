@@ -57,12 +57,12 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
     # ------------------------------------------------------------------ steps
 
     def add(self, batch: Any, buffer_ids: Any = None) -> tuple[Array, Array, Array, Array]:
-        """Add a step of each environment, or of those of ``buffer_ids``: see Tianshou.
+        """Add a step of each environment, or of the environments ``buffer_ids``: see Tianshou.
 
         Raises
         ------
         ValueError, TypeError
-            Observations of another shape or type than the first ones; nothing was added.
+            Observations differ in shape or type from the first ones. Nothing was added.
         """
         before, after = _parts(batch.obs, "obs"), _parts(batch.obs_next, "obs")
         rings = self._rings or self._open(before)
@@ -103,7 +103,7 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
         ]
 
     def reset(self, keep_statistics: bool = False) -> None:
-        """Forget all steps."""
+        """Delete all steps."""
         super().reset(keep_statistics)
         for ring in self._rings:
             ring.clear()
@@ -175,7 +175,7 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
     def get(
         self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None
     ) -> Any:
-        """The values of a key at some indices, stacked if ``stack_num`` says so: see Tianshou."""
+        """The values of a key at some indices, stacked by ``stack_num``: see Tianshou."""
         index = self._of_mask(index)
         if key not in OBSERVED or not self._rings:
             return super().get(index, key, default_value, stack_num)
@@ -209,12 +209,12 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
 
     @property
     def obs(self) -> Any:
-        """All observations, a copy: those of the indices in use, in their order."""
+        """Observations at all indices in use, in the order of the indices, as a copy."""
         return self[:].obs
 
     @property
     def obs_next(self) -> Any:
-        """All next observations, a copy."""
+        """Next observations at all indices in use, as a copy."""
         return self[:].obs_next
 
     # ------------------------------------------------------------------ refused methods
@@ -225,9 +225,9 @@ class _Observations(ReplayBufferManager):  # type: ignore[misc]
 class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignore[misc]
     """A replay buffer for the collectors and algorithms of Tianshou.
 
-    An observation is stored once, and not again as the next one of the step before; those that
-    differ, such as the last of an episode, are stored. With the same ``random_seed`` batches are
-    those of Tianshou's ``VectorReplayBuffer``.
+    The buffer stores an observation once, and not again as the next observation of the step before.
+    Next observations that differ, such as the last of an episode, are stored. With the same
+    ``random_seed`` batches equal those of Tianshou's ``VectorReplayBuffer``.
 
     Parameters
     ----------
@@ -236,25 +236,25 @@ class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignor
     buffer_num : int
         Number of environments.
     stack_num : int
-        Observations of a batch are stacks of those of so many steps; 1.
+        Number of steps whose observations a batch stacks. Default: 1.
     stack_compress : bool
-        Observations are frame stacks as they come: only the newest frame of each is stored.
+        Added observations are frame stacks, and only the newest frame of each is stored.
     random_seed : int
         Seed of the draws.
 
     Raises
     ------
     TypeError, ValueError
-        An option is of a wrong type or value.
+        An option has a wrong type or value.
 
     Notes
     -----
-    It is pickled by value. Tianshou's ``save_hdf5``, ``load_hdf5``, ``from_data`` and ``set_batch``
-    would miss the observations and raise ``NotImplementedError``. So do ``update`` of another
-    buffer by it, which may have moved the indices of that one, and observations of a part,
-    as ``buffer.buffers[0]``: index this buffer.
+    The buffer is pickled by value. Tianshou's ``save_hdf5``, ``load_hdf5``, ``from_data`` and
+    ``set_batch`` would miss the observations, so they raise ``NotImplementedError``.
+    ``other.update(buffer)`` also raises, and may have moved the indices of ``other`` before.
+    Observations of a part such as ``buffer.buffers[0]`` raise too: index the whole buffer.
 
-    A slot in which no step was stored is an ``IndexError``, where Tianshou gives zeros.
+    A slot without a stored step raises ``IndexError``, where Tianshou returns zeros.
 
     Examples
     --------
@@ -309,11 +309,11 @@ class PrioritizedVectorReplayBuffer(
     _Observations,
     TheirPrioritizedVectorReplayBuffer,  # type: ignore[misc]
 ):
-    """The same with prioritized experience replay.
+    """A ``VectorReplayBuffer`` with prioritized experience replay.
 
-    Priorities, draws and importance-sampling weights are those of Tianshou's
-    ``PrioritizedVectorReplayBuffer``, with ``update_weight``, ``get_weight`` and ``set_beta``: with
-    the same ``np.random.seed`` batches are the same.
+    Priorities, draws and importance-sampling weights equal those of Tianshou's
+    ``PrioritizedVectorReplayBuffer``. So do ``update_weight``, ``get_weight`` and ``set_beta``.
+    After the same ``np.random.seed`` batches are the same.
 
     Parameters
     ----------
@@ -324,16 +324,16 @@ class PrioritizedVectorReplayBuffer(
     beta : float
         Importance-sampling exponent, at least 0.
     weight_norm : bool
-        Divide the weights of a batch by their greatest.
+        Divide the weights of a batch by the greatest weight of the batch.
 
     Raises
     ------
     TypeError, ValueError
-        An option is of a wrong type or value.
+        An option has a wrong type or value.
 
     Notes
     -----
-    As for ``VectorReplayBuffer``.
+    See the notes of ``VectorReplayBuffer``.
 
     Examples
     --------
@@ -368,7 +368,7 @@ class PrioritizedVectorReplayBuffer(
         self._rings = []
 
     def reset(self, keep_statistics: bool = False) -> None:
-        """Forget all steps, and their priorities."""
+        """Delete all steps and their priorities."""
         super().reset(keep_statistics)
         self.weight[self._indices] = 0.0
 
@@ -380,7 +380,7 @@ class PrioritizedVectorReplayBuffer(
         return found
 
     def set_beta(self, beta: float) -> None:
-        """Set the importance-sampling exponent of the batches from now on."""
+        """Set the importance-sampling exponent of later batches."""
         super().set_beta(beta)
         self._beta = beta  # Tianshou sets only that of its parts, which has no effect
 

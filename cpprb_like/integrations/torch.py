@@ -27,35 +27,36 @@ __all__ = ["EpochDataset"]
 class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
     """Epochs of a source, for a ``torch.utils.data.DataLoader``: each row once over all workers.
 
-    Use it with ``DataLoader(dataset, batch_size=None)``: its items are batches, which workers share
-    among them, so that they are the same for any number of workers.
+    Use the dataset with ``DataLoader(dataset, batch_size=None)``, as its items are batches. Workers
+    share the batches among them, so any number of workers gives the same batches.
 
     Parameters
     ----------
     source : Source
         A buffer, or a view of one.
     batch_size : int
-        Rows of a batch, at least 1.
+        Number of rows in a batch, at least 1.
     shuffle, drop_last, fields
         As for ``Source.epoch``.
     seed : int
-        The order of an epoch follows from it and from the number of the epoch, at least 0.
+        Seed of the epochs, at least 0. Seed and number of an epoch determine its order.
     shard : (int, int)
-        Part i of k of the rows, for training by several processes, with the same ``seed``. Each may
-        have any number of workers, which share the batches of its part. Take ``drop_last`` too
-        where they wait for one another: all parts have the same number of batches then.
+        Part i of k of the rows, for training by several processes with the same ``seed``. Each
+        process may have any number of workers, which share the batches of its part. If processes
+        wait for one another, set ``drop_last`` too. Then all parts have equally many batches.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or value.
+        An argument has a wrong type or value.
 
     Notes
     -----
-    Workers have the rows that there were when they began: this is for offline training. Started by
-    ``fork`` they read the memory of their parent; started by ``spawn`` or ``forkserver`` each has
-    a copy of its own. What layers of a view draw, such as the goals of ``Hindsight``, follows in a
-    worker from the seed, the epoch, the shard and the number of the worker.
+    Workers read the rows that the source had when they began, so the class is for offline training.
+    Workers started by ``fork`` read the memory of their parent. Workers started by ``spawn`` or
+    ``forkserver`` each have a separate copy. Layers of a view may draw at random, such as the goals
+    of ``Hindsight``. In a worker, these draws depend on the seed, the epoch, the shard and the
+    number of the worker.
 
     Examples
     --------
@@ -99,9 +100,9 @@ class EpochDataset(IterableDataset[Any]):  # type: ignore[misc]
         self._batches(0, 1).close()  # checks the arguments
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next epoch, an int of at least 0; the first one is 0.
+        """Set the number of the next epoch, an int of at least 0; the first epoch is 0.
 
-        Each epoch has a random order of its own. Call this method before each iteration, like
+        Each epoch has a different random order. Call this method before each iteration, like
         ``set_epoch`` of ``DistributedSampler``.
         """
         self._epoch.fill_(as_int("epoch", epoch, 0))

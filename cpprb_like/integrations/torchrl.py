@@ -53,63 +53,63 @@ class TensorDictReplayBuffer:
         Number of steps in a batch if ``sample()`` is called without ``batch_size``.
     n_envs : int
         Number of environments that step together, by default 1. Above 1, ``extend`` takes
-        tensordicts of shape ``(n_envs, T)``, as collectors give them; else of shape ``(T,)``.
+        tensordicts of shape ``(n_envs, T)``, as collectors return them. Otherwise the shape is
+        ``(T,)``.
     sampler : Sampler, optional
-        Which rows are drawn, by default ``Uniform()``. With a ``PrioritySampler``, drawn
-        tensordicts have ``"index"`` and ``"priority_weight"``, and
-        ``update_tensordict_priority`` takes such a tensordict.
+        Sampler of the rows, by default ``Uniform()``. With a ``PrioritySampler``, drawn tensordicts
+        have ``"index"`` and ``"priority_weight"``. ``update_tensordict_priority`` takes such a
+        tensordict.
     n_steps : int
         Number of steps of an n-step return, by default 1. A return has fewer steps where the
         episode ends. Above 1, batches have the entries of TorchRL's ``MultiStepTransform``: see the
         notes.
     gamma : float
-        Discount factor of ``n_steps``: that of the loss module's value estimator.
+        Discount factor of the n-step returns. It must equal the discount factor of the loss
+        module's value estimator.
     compress : bool
-        Keep a value of ``"next"`` only where it is not the value of the step that follows.
+        Store a value of ``"next"`` only where it differs from the value of the following step.
     priority_key : str
-        The entry that ``update_tensordict_priority`` reads.
+        Entry that ``update_tensordict_priority`` reads.
     device : torch.device or str
-        Where batches go.
+        Device of the batches.
     seed : int, optional
-        Seed of the draws; by default from NumPy's global state.
+        Seed of the draws. By default NumPy's global state gives a seed.
 
     Attributes
     ----------
     buffer : cpprb_like.ReplayBuffer or None
-        The buffer that holds the rows. It is None until the first ``extend``, whose data tell the
-        fields. The entry ``("a", "b")`` is the field ``a.b``, and ``("next", "a", "b")`` is
-        ``next_a.b``.
+        Buffer of the rows. It is None until the first ``extend``, whose data determine the fields.
+        The entry ``("a", "b")`` is the field ``a.b``, and ``("next", "a", "b")`` is ``next_a.b``.
 
     Raises
     ------
     TypeError, ValueError
-        An option is of a wrong type or value.
+        An option has a wrong type or value.
 
     Notes
     -----
-    In a loop over a collector, ``extend(data)`` takes what the collector gives; a ``Collector``
-    with ``replay_buffer=`` calls it itself, after ``start`` in a thread of its own. The rows are
-    in the memory of one process. If collectors run in several processes, the learner passes what
-    they give to ``extend``.
+    In a loop over a collector, pass the data of the collector to ``extend``. A ``Collector`` with
+    ``replay_buffer=`` calls ``extend`` itself, after ``start`` in a separate thread. The rows are
+    in the memory of one process. If collectors run in several processes, the learner passes their
+    data to ``extend``.
 
     Episodes end by ``("next", "terminated")`` and ``("next", "truncated")``. If one of the two is
     missing, it follows from ``("next", "done")``. If both are missing, ``("next", "done")`` is a
-    termination. Episodes also end, as
-    truncated, where an environment was reset without such a mark: where
-    ``("collector", "traj_ids")`` changes, and where the first observation of a call is not the next
-    one of the call before. n-step returns do not reach across it.
+    termination. Episodes also end, as truncated, where an environment was reset without such a
+    mark. The buffer finds such a reset where ``("collector", "traj_ids")`` changes. It also finds
+    one where the first observation of a call is not the next observation of the call before. n-step
+    returns do not cross a reset.
 
-    With ``n_steps``, ``("next", "reward")`` is the n-step return, ``("next", "original_reward")``
-    the reward of the first step, and all other values of ``"next"`` are those of the last step.
+    With ``n_steps``, ``("next", "reward")`` is the n-step return. ``("next", "original_reward")``
+    is the reward of the first step. All other values of ``"next"`` come from the last step.
     ``"steps_to_next_obs"`` is the number m of steps, int64, of the shape of the rewards. TorchRL's
-    losses read it and multiply the value of the next observation by ``gamma ** m``. ``"gamma"`` is
-    that factor, or 0 where the episode was terminated. ``"nonterminal"`` is true where m is above
+    losses read m and multiply the value of the next observation by ``gamma ** m``. ``"gamma"`` is
+    this factor, or 0 where the episode was terminated. ``"nonterminal"`` is true where m is above
     1, of shape ``(n,)``, as in TorchRL.
 
-    There is one difference from ``MultiStepTransform``. The transform keeps the flags of
-    the first step, so that the targets of steps shortly before a termination include the value of
-    the final observation. Here the flags are those of the last step, and such targets are the
-    return alone.
+    There is one difference from ``MultiStepTransform``. The transform keeps the flags of the first
+    step. So the targets of steps shortly before a termination include the value of the final
+    observation. Here the flags come from the last step, and such targets are the return alone.
 
     Examples
     --------
@@ -166,9 +166,9 @@ class TensorDictReplayBuffer:
         Raises
         ------
         TypeError, ValueError
-            Another shape, or entries of other names, shapes or types than those of the first call,
-            or two entries that would be one field, or one that is no tensor, or of a dtype that
-            NumPy lacks, or that has the name of an entry that batches get; nothing was added.
+            The data have another shape, or their entries differ from the first call in name, shape
+            or type. Two entries would be one field. An entry is not a tensor, has a dtype that
+            NumPy lacks, or has the name of an entry that ``sample`` adds. Nothing was added.
         """
         _check_steps(data)
         for transform in self._of_steps:
@@ -303,7 +303,7 @@ class TensorDictReplayBuffer:
         Raises
         ------
         ValueError
-            No ``batch_size`` is given here or was given before; or there are no steps
+            ``batch_size`` is given neither here nor in the constructor. Or there are no steps
             (``NotEnoughDataError``).
         """
         n = self.batch_size if batch_size is None else batch_size
@@ -337,14 +337,14 @@ class TensorDictReplayBuffer:
             yield self.sample()
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Set the priorities of drawn steps, tensors of any device."""
+        """Set the priorities of drawn steps, by tensors on any device."""
         priority = torch.as_tensor(priority).detach().cpu().reshape(-1).numpy()
         self._rows().update_priorities(torch.as_tensor(index).cpu().numpy(), priority)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Set the priorities of a drawn tensordict by its entry ``priority_key``.
+        """Set the priorities of the steps in a drawn tensordict by its entry ``priority_key``.
 
-        Does nothing if rows have no priorities, as in TorchRL.
+        The method does nothing if rows have no priorities, as in TorchRL.
         """
         if self._rows().has_priorities:
             self.update_priority(data[INDEXES], data[self.priority_key])
@@ -352,14 +352,14 @@ class TensorDictReplayBuffer:
     # ------------------------------------------------------------------ the rest
 
     def append_transform(self, transform: Any, *, invert: bool = False) -> TensorDictReplayBuffer:
-        """Apply a transform to batches, after those that are there, as TorchRL's buffers do.
+        """Append a transform of batches to the present transforms, as TorchRL's buffers do.
 
         Parameters
         ----------
         transform : torchrl.envs.Transform or callable
-            What ``sample`` applies to the tensordicts that it draws. ``extend`` and
-            ``add`` apply the inverse of each transform to steps before they store them, and begin
-            with the last transform. A function has no inverse.
+            Transform that ``sample`` applies to the drawn tensordicts. ``extend`` and ``add`` apply
+            the inverse of each transform to steps before they store them. They begin with the last
+            transform. A function has no inverse.
         invert : bool
             If true, the transform is applied to steps, and its inverse to batches.
 
@@ -402,16 +402,16 @@ class TensorDictReplayBuffer:
         return self.buffer
 
     def __len__(self) -> int:
-        """Steps that can be drawn."""
+        """Number of steps that can be drawn."""
         return 0 if self.buffer is None else len(self.buffer)
 
     @property
     def write_count(self) -> int:
-        """Steps written so far."""
+        """Number of steps written so far."""
         return 0 if self.buffer is None else self.buffer.ring.written
 
     def empty(self) -> None:
-        """Forget all steps."""
+        """Delete all steps."""
         self._resets.remember({})
         if self.buffer is not None:
             self.buffer.clear()

@@ -146,7 +146,7 @@ class LaBERmean(_LaBER):
     Notes
     -----
     The large batch may come from a buffer with priorities. Pass its ``weights`` and ``indexes`` on
-    with the other fields: the weights are multiplied, and the indexes stay those of the buffer.
+    with the other fields: the weights are multiplied, and the indexes stay as they are.
     (cpprb overwrites both, and its weights have the dtype of the priorities.)
 
     Source: Lahire, Geist and Rachelson (2022), "Large Batch Experience Replay".

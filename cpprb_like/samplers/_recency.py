@@ -59,7 +59,7 @@ class Recency(Sampler):
     replacement a batch of n rows comes from at least n newest rows. Two threads that draw at the
     same time may count as one draw.
 
-    Cost: that of ``Uniform``; times the logarithm of the rows stored, if there are absent rows.
+    Cost: as for ``Uniform``; times the logarithm of the rows stored, if there are absent rows.
 
     Source: Wang and Ross (2019), "Boosting Soft Actor-Critic: Emphasizing Recent Experience without
     Forgetting the Past".

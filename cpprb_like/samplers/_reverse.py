@@ -40,8 +40,9 @@ class Reverse(Sampler):
 
     Notes
     -----
-    Rows count in the order in which they were written: those of a vector environment alternate,
-    and episode ends are ignored. An absent row is replaced by the next older row that holds a step.
+    Rows count in the order in which they were written. So rows of the environments of a vector
+    environment alternate, and episode ends are ignored. An absent row is replaced by the next older
+    row that holds a step.
 
     Cost: proportional to ``n``; times the logarithm of the rows stored, if there are absent rows.
 

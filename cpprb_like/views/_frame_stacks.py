@@ -31,8 +31,8 @@ class FrameStacks(Layer):
     """Frame stacks of fields that hold single frames.
 
     The value of a row becomes the stack of the newest ``depth`` frames of its episode up to that
-    row. With ``obs`` the field ``next_obs``, if there is one, becomes a stack as well: that of
-    ``obs`` shifted by one frame.
+    row. With ``obs`` the field ``next_obs``, if there is one, becomes a stack as well: the stack
+    of ``obs`` shifted by one frame.
 
     Parameters
     ----------

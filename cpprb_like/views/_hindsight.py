@@ -111,8 +111,8 @@ class Hindsight(Layer):
     each batch gets other goals. Of relabelled rows only the fields named above change.
 
     With ``NStep`` the rewards of all n steps are computed for the new goal and summed. Where
-    ``terminated_func`` says that a step terminates the episode, the n-step return ends there, and
-    next values and ``discount`` are those of that step. With ``Sequences`` all rows of a sequence
+    ``terminated_func`` says that a step terminates the episode, the n-step return ends there.
+    Next values and ``discount`` then come from that step. With ``Sequences`` all rows of a sequence
     get the same goal, which ``"future"`` takes from the first row of the sequence on; with
     ``across_episodes`` each episode in it has its own.
 
@@ -124,8 +124,8 @@ class Hindsight(Layer):
     ``reward_func`` is called if the reward is among them, ``terminated_func`` if a field that it
     changes is. If a function raises, ``out`` may have been written to.
 
-    Cost: that of the batch, and about 10 ns for each row added since the last batch; the first
-    batch looks at all rows. With ``NStep`` the functions get n rows for each relabelled one. Where
+    Cost: the batch, and about 10 ns for each row added since the last batch; the first batch looks
+    at all rows. With ``NStep`` the functions get n rows for each relabelled one. Where
     nearly all rows of an episode are absent (``add_where``), about ``2 * sqrt(m)`` of its m rows
     are looked at for each new goal. Memory: 4 bytes a row, and 32 bytes or a few times that for
     each episode. Random numbers come from the buffer's generator.

@@ -26,7 +26,7 @@ from local_ray import ray
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Memory", "Node", "Nodes", "kill", "nodes"]
+__all__ = ["Memory", "Node", "Nodes", "kill", "nodes", "resident"]
 
 MEMORY = "CPPRB_LIKE_SHARED_MEMORY"
 KNOWN_DEAD = {  # a node is taken for dead after two seconds in place of fifteen
@@ -92,20 +92,14 @@ class Nodes:
                 found.append(text[text.index("Exception in thread") :][:3000])
         return found
 
-    def stored(self) -> tuple[int, int]:
-        """Bytes and objects in the object stores of all nodes."""
-        from ray._private.internal_api import node_stats  # noqa: PLC0415 (after Ray's variables)
-
-        nbytes = count = 0
-        for one in ray.nodes():
-            if one["Alive"]:
-                with contextlib.suppress(Exception):  # a node that was killed just now
-                    stats = node_stats(
-                        one["NodeManagerAddress"], one["NodeManagerPort"], False
-                    ).store_stats
-                    nbytes += stats.object_store_bytes_used
-                    count += stats.num_local_objects
-        return nbytes, count
+    def stored(self) -> float:
+        """Megabytes of the object stores of all nodes: the most that each has held so far."""
+        found = 0.0
+        for node in [self.head, *self.others]:
+            for one in node.processes.all_processes.get("raylet", ()):
+                with contextlib.suppress(OSError, ProcessLookupError):  # it was killed just now
+                    found += resident(one.process.pid, "RssShmem")
+        return found
 
 
 def _descendants(pids: list[int]) -> list[int]:
@@ -173,10 +167,10 @@ def nodes(count: int) -> Iterator[Nodes]:
             cluster.shutdown()
 
 
-def _private(pid: int) -> float:
-    """Megabytes of a process that no other process shares."""
+def resident(pid: int, kind: str = "RssAnon") -> float:
+    """Megabytes of a process: those that no other process shares, or its shared memory."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
+        if line.startswith(f"{kind}:"):
             return int(line.split()[1]) / 1024
     raise ProcessLookupError(pid)
 
@@ -193,13 +187,11 @@ class Memory:
 
     def _run(self) -> None:
         while not self._done.wait(LOOK):
-            self._note("driver, MB", _private(os.getpid()))
+            self._note("driver, MB", resident(os.getpid()))
             for name, pid in self._pids().items():
                 with contextlib.suppress(OSError):
-                    self._note(f"{name}, process {pid}, MB", _private(pid))
-            nbytes, count = self._nodes.stored()
-            self._note("object stores, MB", nbytes / 2**20)
-            self._note("objects", count)
+                    self._note(f"{name}, process {pid}, MB", resident(pid))
+            self._note("object stores, MB", self._nodes.stored())
 
     def _note(self, what: str, value: float) -> None:
         self._found.setdefault(what, []).append((time.monotonic() - self._began, value))

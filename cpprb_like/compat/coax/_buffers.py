@@ -41,7 +41,7 @@ class _Buffer(Checkpointed):
 
     @property
     def capacity(self) -> int:
-        """Transitions that the buffer can hold."""
+        """Number of transitions that the buffer can store."""
         return self._capacity
 
     def _open(self, fields: dict[str, Any]) -> ReplayBuffer:
@@ -80,12 +80,12 @@ class _Buffer(Checkpointed):
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Forget all transitions; memory stays allocated."""
+        """Delete all transitions; memory stays allocated."""
         if self._rows is not None:
             self._rows.clear()
 
     def __len__(self) -> int:
-        """Transitions stored."""
+        """Number of stored transitions."""
         return 0 if self._rows is None else len(self._rows)
 
     def __bool__(self) -> bool:
@@ -113,8 +113,8 @@ class _Buffer(Checkpointed):
 class SimpleReplayBuffer(_Buffer):
     """coax's buffer with uniform draws, without replacement.
 
-    For the same ``random_seed`` the draws are those of coax: ``random.sample`` of a generator that
-    begins with the seed. That of the module ``random`` is left alone.
+    With the same ``random_seed`` the draws equal coax's draws. They come from ``random.sample`` of
+    a generator with this seed. The generator of the module ``random`` does not change.
 
     Examples
     --------
@@ -148,10 +148,10 @@ class SimpleReplayBuffer(_Buffer):
         self._put(transition_batch, parts, leaves)
 
     def sample(self, batch_size: int = 32) -> Any:
-        """Draw different transitions, as a batch of the class of what was added first.
+        """Draw different transitions, as a batch of the class of the first added batch.
 
-        ``idx`` counts the transitions from the first one that was added after the last ``clear``.
-        Raises ``NotEnoughDataError``, a ``ValueError``, if there are fewer.
+        ``idx`` counts the transitions from the first one added after the last ``clear``. Raises
+        ``NotEnoughDataError``, a ``ValueError``, if there are fewer than ``batch_size``.
         """
         n, rows = as_int("batch_size", batch_size, 1), self._rows
         if rows is None:
@@ -179,25 +179,25 @@ class PrioritizedReplayBuffer(_Buffer):
     Parameters
     ----------
     capacity : int
-        Transitions held.
+        Number of transitions to store.
     alpha : float
-        Prioritization exponent, above 0: a transition of advantage ``Adv`` is drawn in proportion
+        Prioritization exponent, above 0. A transition of advantage ``Adv`` is drawn in proportion
         to ``(abs(Adv) + epsilon) ** alpha``.
     beta : float
-        Importance-sampling exponent, above 0; 1 corrects fully.
+        Importance-sampling exponent, above 0. An exponent of 1 corrects fully.
     epsilon : float
-        See ``alpha``; above 0.
+        Number added to each absolute advantage, above 0: see ``alpha``.
     random_seed : int, optional
-        Of the draws.
+        Seed of the draws.
 
     Notes
     -----
-    The three parameters can be set at any time: ``alpha`` counts for all transitions, ``epsilon``
-    for those that are added or updated from then on. A parameter of a wrong type or value is a
-    ``TypeError`` or ``ValueError`` that names it.
+    The three parameters can be set at any time. ``alpha`` applies to all transitions, and
+    ``epsilon`` to transitions added or updated afterwards. A parameter of a wrong type or value
+    raises ``TypeError`` or ``ValueError``, which names the parameter.
 
     Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", sections
-    3.3 and 3.4; draws are not stratified.
+    3.3 and 3.4. Draws are not stratified.
 
     Examples
     --------
@@ -270,10 +270,10 @@ class PrioritizedReplayBuffer(_Buffer):
         return rows, rows.sampler
 
     def add(self, transition_batch: Any, Adv: ArrayLike) -> None:  # noqa: N803
-        """Add transitions, as ``SimpleReplayBuffer.add``.
+        """Add transitions, as ``SimpleReplayBuffer.add`` does.
 
-        ``Adv`` are advantages, such as errors of temporal difference: finite numbers, one for each
-        transition, or a ``TypeError`` or ``ValueError``. Then the buffer is as it was.
+        ``Adv`` is a finite advantage for each transition, such as a TD error. Other values raise
+        ``TypeError`` or ``ValueError`` and leave the buffer unchanged.
         """
         parts, leaves = read(transition_batch)
         priorities = self._priorities(Adv, len(leaves["Rn"]))
@@ -290,11 +290,11 @@ class PrioritizedReplayBuffer(_Buffer):
         return np.abs(given.astype(np.float64)) + _above_zero("epsilon", self.epsilon)
 
     def sample(self, batch_size: int = 32) -> Any:
-        """Draw transitions by priority, with replacement, as a batch of the class of the first.
+        """Draw transitions by priority, with replacement, as a batch of the first batch's class.
 
-        ``W`` is multiplied by the weights that correct for the uneven draws, 1.0 for the rarest of
-        the batch. ``idx`` is for ``update``; it counts the transitions, also over a ``clear``.
-        Raises ``NotEnoughDataError``, a ``ValueError``, if the buffer is empty.
+        ``W`` is multiplied by importance-sampling weights. The least probable transition of the
+        batch has weight 1.0. ``idx`` is for ``update``, and counts the transitions, also over a
+        ``clear``. Raises ``NotEnoughDataError``, a ``ValueError``, if the buffer is empty.
         """
         n = as_int("batch_size", batch_size, 1)
         if not self:
@@ -305,19 +305,19 @@ class PrioritizedReplayBuffer(_Buffer):
         return self._batch(columns | {"W": weighted.T.astype(columns["W"].dtype)}, idx)
 
     def update(self, idx: ArrayLike, Adv: ArrayLike) -> None:  # noqa: N803
-        """Replace the advantages of transitions; overwritten transitions are passed over.
+        """Replace the advantages of transitions; overwritten transitions are ignored.
 
         Parameters
         ----------
         idx : array_like of int, shape (n,)
-            ``batch.idx`` of a batch that was drawn.
+            ``batch.idx`` of a drawn batch.
         Adv : array_like, shape (n,)
-            Finite numbers.
+            Finite advantages.
 
         Raises
         ------
         IndexError
-            No transition ever had this ``idx``. Whatever is raised, nothing has changed.
+            No transition ever had this ``idx``. Any error leaves the buffer unchanged.
         """
         given = np.asarray(idx)
         if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):

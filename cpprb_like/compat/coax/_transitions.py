@@ -28,28 +28,28 @@ REAL = ("logP", "Rn", "In", "logP_next", "W")  # stored as floats
 
 
 class TransitionBatch:
-    """A batch of transitions, by the names that coax has for their parts.
+    """A batch of transitions, with coax's names for the parts.
 
     Parameters
     ----------
     S, S_next
         States before and after: an array, or arrays in dicts, lists and tuples.
     A, A_next : ndarray
-        Actions there.
+        Actions in ``S`` and ``S_next``.
     logP, logP_next : ndarray
-        Logarithms of the probabilities that the actions had.
+        Logarithms of the probabilities of the actions.
     Rn : ndarray
         Sums of the rewards of the transitions.
     In : ndarray
-        Factors of the values of ``S_next``: 0 where the episode is over.
+        Factors of the values of ``S_next``, 0 where the episode is over.
     W : ndarray, optional
-        Weights; ones.
+        Weights, by default ones.
     idx : ndarray, optional
-        Numbers of the transitions; from 0 on.
+        Numbers of the transitions, by default from 0 on.
     extra_info
-        Anything more, as of ``S``.
+        Further values, in the same forms as ``S``.
 
-    All arrays have the transitions along their first axis; ``None`` is for what is not there.
+    All arrays have the transitions along their first axis. ``None`` stands for a missing part.
 
     Examples
     --------
@@ -104,16 +104,17 @@ class TransitionBatch:
         Parameters
         ----------
         s, a, logp, r, s_next, a_next, logp_next, w, idx, extra_info
-            As for the class, without the first axis; a list is an array.
+            As for the class, without the first axis. A list counts as an array.
         done : bool
             Whether the episode is over.
         gamma : float
-            Discount factor, from 0 to 1, of the whole transition.
+            Discount factor of the whole transition, from 0 to 1.
 
         Raises
         ------
         TypeError, ValueError
-            ``gamma`` is no number from 0 to 1, ``w`` none above 0, or a ``logp`` is above 0.
+            ``gamma`` is not a number from 0 to 1, ``w`` is not a number above 0, or a ``logp`` is
+            above 0.
         """
         for name, value in (("logp", logp), ("logp_next", logp_next)):
             if value is not None and not (np.asarray(value) <= 0).all():
@@ -132,7 +133,7 @@ class TransitionBatch:
         return int(shape[0])
 
     def to_singles(self) -> Iterator[TransitionBatch]:
-        """Yield each transition as a batch of its own, from the first to the last."""
+        """Yield each transition as a separate batch, from the first to the last."""
         for i in range(self.batch_size):
             leaves: Columns = {}
             tree = [_flatten(name, value, leaves) for name, value in self.items()]
@@ -158,7 +159,7 @@ class TransitionBatch:
         return tuple(self)[index]
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other is a batch of equal arrays."""
+        """Whether the other object is a batch of equal arrays."""
         if not isinstance(other, TransitionBatch):
             return NotImplemented
         ours: Columns = {}

@@ -39,47 +39,48 @@ __all__ = ["HindsightReplayBuffer"]
 
 
 class HindsightReplayBuffer(Checkpointed):
-    """Episodes stored several times, with the goal that the agent had and with others: as in cpprb.
+    """cpprb's buffer of episodes stored several times, with the agent's goal and with other goals.
 
-    ``Hindsight`` does the same with every step stored once, and is what new programs want.
+    ``Hindsight`` does the same and stores every step once. New programs should use ``Hindsight``.
 
     Parameters
     ----------
     size : int
-        Rows held, copies included.
+        Number of rows to store, copies included.
     env_dict : dict
-        As for ``ReplayBuffer``. Two fields come on top: ``rew``, shape ``(1,)`` and float32, and
-        ``goal``, of the dtype of the state. Leave out other fields of the goal, such as
-        ``next_goal`` or ``obs.desired_goal``, which would be wrong in the copies.
+        Fields of a step, as for ``ReplayBuffer``. The buffer adds ``rew``, shape ``(1,)`` and
+        float32, and ``goal``, of the dtype of the state. Leave out other fields of the goal, such
+        as ``next_goal`` or ``obs.desired_goal``, which would be wrong in the copies.
     max_episode_len : int
-        Most steps of an episode.
+        Greatest number of steps in an episode.
     reward_func : callable
-        ``reward_func(next_state, action, goal)`` gives the rewards of n steps, shape ``(n,)`` or
+        ``reward_func(next_state, action, goal)`` returns the rewards of n steps, shape ``(n,)`` or
         ``(n, 1)``, from arrays of n rows.
     goal_func : callable, optional
-        ``goal_func(next_state)`` gives the goals that n states reach. By default they are states.
+        ``goal_func(next_state)`` returns the goals that n states reach. By default goals are
+        states.
     goal_shape : int or tuple, optional
-        Of a goal, if it is not that of the state.
+        Shape of a goal, by default the shape of the state.
     state, action, next_state : str
         Names of fields.
     strategy : {"future", "episode", "final", "random"}
-        Where other goals come from: from the next states of the same episode, those of the step
-        itself and of the later ones, of any step, or of the last one; or from those of any row,
-        earlier episodes included.
+        Source of the other goals. ``"future"`` takes next states of the same and later steps of the
+        episode. ``"episode"`` takes next states of any step of the episode, and ``"final"`` of its
+        last step. ``"random"`` takes next states of any row, earlier episodes included.
     additional_goals : int
-        Copies of each step, at least 0; with ``"final"`` it is one.
+        Number of copies of each step, at least 0. With ``"final"`` there is always one copy.
     prioritized : bool
-        Draw by priority, as ``PrioritizedReplayBuffer``; or uniformly.
+        Draw by priority, as ``PrioritizedReplayBuffer`` does. Otherwise draw uniformly.
     **options
-        Of the buffer: ``alpha``, ``eps``, ``seed``, ``default_dtype``, ``next_of`` and so on.
-        ``Nstep`` goes with ``"final"`` only, whose copies have one goal throughout; ``n_envs`` does
-        not go.
+        Options of the buffer: ``alpha``, ``eps``, ``seed``, ``default_dtype``, ``next_of`` and so
+        on. ``Nstep`` requires ``"final"``, whose copies have one goal throughout. ``n_envs`` must
+        be 1.
 
     Notes
     -----
-    Copies come in whole episodes, each in the order of time, and each ends as an episode does. One
-    generator (``seed=``) draws goals and batches. A parameter of a wrong type or value is a
-    ``TypeError`` or ``ValueError`` that names it.
+    The buffer stores copies as whole episodes, each in the order of time with its own end. One
+    generator (``seed=``) draws goals and batches. A parameter of a wrong type or value raises
+    ``TypeError`` or ``ValueError``, which names the parameter.
 
     Source: Andrychowicz et al. (2017), "Hindsight Experience Replay", algorithm 1.
 
@@ -171,10 +172,10 @@ class HindsightReplayBuffer(Checkpointed):
     # ------------------------------------------------------------------ adding
 
     def add(self, **fields: Any) -> None:
-        """Add one step of the present episode, or several: without reward and goal.
+        """Add one or several steps of the present episode, without reward and goal.
 
-        Raises ``TypeError`` or ``ValueError`` as ``ReplayBuffer.add``, and ``ValueError`` if the
-        episode would be longer than ``max_episode_len``. Then nothing has changed.
+        Raises ``TypeError`` or ``ValueError`` as ``ReplayBuffer.add`` does. Raises ``ValueError``
+        if the episode would be longer than ``max_episode_len``. Then nothing has changed.
         """
         before, n = len(self._episode), self._count(fields)
         if before + n > self.max_episode_len:
@@ -195,12 +196,12 @@ class HindsightReplayBuffer(Checkpointed):
         return len(field.convert(value, 1))
 
     def on_episode_end(self, goal: ArrayLike) -> None:
-        """End the episode and store it, with the goal that the agent had and with others.
+        """End the episode and store it, with the agent's goal and with other goals.
 
-        Nothing happens if no step came since the last end. Raises ``ValueError``, stores nothing,
-        and leaves the episode open if ``goal`` has not the shape of a goal; or a function gave
-        another shape than n rows, a value that its field cannot hold, or a reward that is not
-        finite.
+        Nothing happens if no step was added since the last end. Raises ``ValueError`` if ``goal``
+        does not have the shape of a goal. The same holds if a function returns another shape than n
+        rows, a value that its field cannot hold, or a reward that is not finite. Then nothing is
+        stored, and the episode stays open.
         """
         n = len(self._episode)
         if n == 0:
@@ -243,7 +244,7 @@ class HindsightReplayBuffer(Checkpointed):
                 yield states[rng.integers(step if self.strategy == "future" else 0, n, n)]
 
     def clear(self) -> None:
-        """Forget all rows, and the episode that is open."""
+        """Delete all rows and the open episode."""
         self._rows.clear()
         self._episode.clear()
 
@@ -259,9 +260,9 @@ class HindsightReplayBuffer(Checkpointed):
         indexes: bool = False,
         fields: str | Iterable[str] | None = None,
     ) -> Batch:
-        """Draw rows: as ``PrioritizedReplayBuffer.sample``, or ``ReplayBuffer.sample``.
+        """Draw rows, as ``PrioritizedReplayBuffer.sample`` or ``ReplayBuffer.sample`` does.
 
-        ``TypeError`` for ``beta`` if it is not prioritized.
+        Raises ``TypeError`` for ``beta`` if the buffer has no priorities.
         """
         return self._rows.sample(
             batch_size, beta, replace=replace, out=out, indexes=indexes, fields=fields
@@ -289,15 +290,15 @@ class HindsightReplayBuffer(Checkpointed):
         return self._rows.get_all_transitions(shuffle, fields=fields)
 
     def get_stored_size(self) -> int:
-        """Rows that can be drawn: not those of the episode that is open."""
+        """Number of rows that can be drawn, without the rows of the open episode."""
         return len(self._rows)
 
     def get_buffer_size(self) -> int:
-        """Rows that the buffer can hold."""
+        """Number of rows that the buffer can store."""
         return self._rows.capacity
 
     def __len__(self) -> int:
-        """Rows that can be drawn."""
+        """Number of rows that can be drawn."""
         return len(self._rows)
 
     def __repr__(self) -> str:

@@ -43,27 +43,26 @@ PRIORITY = "_priority"  # field of the priorities given to ``add``; NaN for the 
 class MPReplayBuffer:
     """cpprb's buffer that several processes share: explorers add, and a learner draws.
 
-    The object is handed to the processes: inherited by a fork, or pickled as an argument of
-    ``Process``. For more than cpprb has, such as rate limits, views or several learners, see
-    ``SharedReplay``.
+    The processes get the object by a fork, or pickled as an argument of ``Process``. For more than
+    cpprb offers, such as rate limits, views or several learners, see ``SharedReplay``.
 
     Parameters
     ----------
     size : int
-        Rows that can be drawn: the newest of all explorers together.
+        Number of rows that can be drawn. They are the newest rows of all explorers together.
     env_dict, default_dtype, n_envs
-        As for ``ReplayBuffer``; Python objects are refused.
+        As for ``ReplayBuffer``. Python objects are refused.
     logger, ctx, backend : optional
-        cpprb's; not needed here, where any way to start processes will do.
+        Parameters of cpprb, not needed here. Any way to start processes works.
     explorers : int, optional
-        Processes that add at the same time, at most. Without it there may be 16, or twice as many
-        as the machine has processors if that is more. The memory of each is that of ``size`` rows
-        and 8 bytes a row, taken at its first ``add``; an explorer takes over the memory of one that
-        has ended. With it the memory is that of ``size`` rows in all, taken at once, and each
-        explorer keeps its newest ``size / explorers``. When all is used, a new explorer takes over
-        the memory of the one that has ended and whose newest row is the oldest.
+        Greatest number of processes that add at the same time. By default 16, or twice the number
+        of processors if that is more. Each explorer then takes the memory of ``size`` rows and 8
+        bytes a row at its first ``add``. An explorer takes over the memory of an ended one. With
+        ``explorers``, the buffer takes the memory of ``size`` rows in all, at once. Each explorer
+        keeps its newest ``size / explorers`` rows. If all memory is used, a new explorer takes over
+        the memory of the ended explorer whose newest row is the oldest.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Of the draws.
+        Seed of the draws.
     **options
         ``terminated``, ``truncated``, ``next_of``, ``stack_compress`` and ``Nstep``, as for
         ``ReplayBuffer``.
@@ -71,13 +70,13 @@ class MPReplayBuffer:
     Raises
     ------
     MemoryError
-        Shared memory has no room; the message says how to enlarge it.
+        Shared memory has no room. The message says how to enlarge it.
 
     Notes
     -----
-    No lock is shared: a process that is killed, or whose ``add`` fails, holds no other process, and
-    a row is drawn when it is whole. Each explorer writes down when it added a row, by the clock of
-    the machine; so which rows are the newest does not depend on when a learner looks.
+    Processes share no lock. A process that is killed, or whose ``add`` fails, does not block other
+    processes. A row can be drawn when it is whole. Each explorer stores the machine's clock time of
+    each row. So which rows are the newest does not depend on when a learner reads.
 
     Examples
     --------
@@ -217,16 +216,17 @@ class MPReplayBuffer:
     # ------------------------------------------------------------------ explorers
 
     def add(self, **fields: Any) -> int | None:
-        """Add one step, or several, of this process: see ``ReplayBuffer.add``.
+        """Add one or several steps of this process: see ``ReplayBuffer.add``.
 
-        Returns the slot of the first row, among those of this process. Raises ``BlockingIOError``
-        if as many processes as there may be add already, and ``MemoryError`` if shared memory has
-        no room for the rows of this process. Whatever is raised, nothing was added.
+        Returns the slot of the first row, among the slots of this process. Raises
+        ``BlockingIOError`` if the greatest number of processes adds already. Raises ``MemoryError``
+        if shared memory has no room for the rows of this process. After any error nothing was
+        added.
         """
         return self._own_actor().add(**fields)
 
     def on_episode_end(self, env: int | None = None) -> None:
-        """End the open episodes of this process, or that of one environment, as truncated."""
+        """End all open episodes of this process, or of its environment ``env``, as truncated."""
         if self._process == os.getpid() and self._actor is not None:
             self._actor.on_episode_end(env)
 
@@ -257,11 +257,11 @@ class MPReplayBuffer:
         return learner.all_rows(shuffle, learner._read_batch_size(0, self._visible(None))[1])
 
     def clear(self) -> None:
-        """Forget all rows, of all explorers, and the greatest priority; those that add go on."""
+        """Delete the rows of all explorers and the greatest priority; explorers continue to add."""
         self._own_learner().clear_all()
 
     def _encode_sample(self, idx: ArrayLike) -> Batch:
-        """The rows that ``idx`` names: ``batch["indexes"]``, or places in ``get_all_transitions``.
+        """The rows of ``idx``: ``batch["indexes"]``, or positions in ``get_all_transitions``.
 
         Raises ``IndexError`` for a row that was never stored, or was overwritten.
         """
@@ -271,26 +271,26 @@ class MPReplayBuffer:
     # ------------------------------------------------------------------ sizes
 
     def get_stored_size(self) -> int:
-        """Rows that can be drawn."""
+        """Number of rows that can be drawn."""
         return len(self._own_learner())
 
     def get_buffer_size(self) -> int:
-        """Rows that can be drawn at most."""
+        """Greatest number of rows that can be drawn."""
         return self.capacity
 
     def get_next_index(self) -> int:
-        """Rows that were added since the last ``clear``, modulo the size.
+        """Number of rows added since the last ``clear``, modulo the size.
 
-        With ``Nstep``, steps count when they can be drawn.
+        With ``Nstep``, a step counts when it can be drawn.
         """
         return self._own_learner().next_index() % self.capacity
 
     def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
-        """Whether rows are read as transitions of several steps."""
+        """Whether rows are read as n-step transitions."""
         return self._is_nstep
 
     def close(self) -> None:
-        """Let go of the shared memory in this process; the last one that does so frees it."""
+        """Release the shared memory in this process; the last process to release it frees it."""
         self._replay.close()
 
     def __repr__(self) -> str:
@@ -300,20 +300,20 @@ class MPReplayBuffer:
 class MPPrioritizedReplayBuffer(MPReplayBuffer):
     """cpprb's buffer with priorities that several processes share.
 
-    The priorities are those of the process that draws: one learns, as in cpprb, and rows that
-    explorers add get the greatest priority that it knows, or the one that came with them.
+    The process that draws holds the priorities. As in cpprb, one process learns. Rows from
+    explorers get the greatest priority that this process knows, or the priority added with them.
 
     Parameters
     ----------
     alpha, eps : float
-        Prioritization exponent, at least 0, and what is added to each priority.
+        Prioritization exponent, at least 0, and the number added to each priority.
     size, env_dict, **options
         As for ``MPReplayBuffer``.
 
     Notes
     -----
-    ``indexes`` of batches name rows for ever: ``update_priorities`` passes over rows that were
-    overwritten since. See ``Prioritized`` for probabilities and weights.
+    ``indexes`` of a batch never refer to other rows later. ``update_priorities`` ignores rows that
+    were overwritten since the draw. See ``Prioritized`` for probabilities and weights.
 
     Examples
     --------
@@ -352,10 +352,10 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
         return {**fields, PRIORITY: {"shape": (), "dtype": np.float64}}
 
     def add(self, *, priorities: ArrayLike | None = None, **fields: Any) -> int | None:
-        """Add one step, or several, of this process: see ``MPReplayBuffer.add``.
+        """Add one or several steps of this process: see ``MPReplayBuffer.add``.
 
-        ``priorities`` are one for each row, finite and at least 0; by default the greatest that the
-        learner knows.
+        ``priorities`` has one finite priority of at least 0 for each row. By default rows get the
+        greatest priority that the learner knows.
         """
         n = self._steps(fields)
         values = np.full(n, np.nan) if priorities is None else read_priorities(priorities)
@@ -384,5 +384,5 @@ class MPPrioritizedReplayBuffer(MPReplayBuffer):
         self._own_learner().update_priorities(indexes, priorities)
 
     def get_max_priority(self) -> float:
-        """The priority of new rows: the greatest that this process knows, 1.0 at first."""
+        """The priority of new rows: the greatest that this process knows, initially 1.0."""
         return self._own_learner().get_max_priority()

@@ -21,32 +21,33 @@ __all__ = ["SelectiveReplayBuffer"]
 
 
 class SelectiveReplayBuffer(Checkpointed):
-    """Episodes in the order in which they came, up to a number of steps in all.
+    """A buffer of whole episodes in the order of their arrival, with a limited number of steps.
 
-    When it is full it takes no more steps: ``delete_episode`` or ``clear`` makes room.
+    A full buffer refuses further steps. Call ``delete_episode`` or ``clear`` to make room.
 
     Parameters
     ----------
     episode_len, Nepisodes : int
-        Their product is the number of steps that there is room for; episodes may be longer.
+        The product of both is the capacity in steps. Episodes may be longer than ``episode_len``.
     obs_dim, act_dim, rew_dim : int
-        Lengths of observations, actions and rewards: their shapes are ``(obs_dim,)``, and so on.
+        Lengths of observations, actions and rewards. Their shapes are ``(obs_dim,)``, and so on.
     is_discrete_action : bool
-        Actions are int32 and not float64, of shape ``(1,)``; ``act_dim`` is the number of actions.
+        Store actions as int32 of shape ``(1,)``, and not as float64. ``act_dim`` is then the number
+        of actions.
     obs_shape : int or tuple of int, optional
-        In place of ``obs_dim``.
+        Shape of observations, in place of ``obs_dim``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        See ``ReplayBuffer``.
+        Seed of the draws: see ``ReplayBuffer``.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        An argument is of a wrong type or value, or there is not enough memory.
+        An argument has a wrong type or value, or there is not enough memory.
 
     Notes
     -----
-    All fields but discrete actions are float64. A step whose ``done`` is not zero ends an episode.
-    For one thread at a time, unlike ``ReplayBuffer``.
+    All fields except discrete actions are float64. A step with nonzero ``done`` ends an episode.
+    Unlike ``ReplayBuffer``, the class is for one thread at a time.
 
     Examples
     --------
@@ -96,8 +97,8 @@ class SelectiveReplayBuffer(Checkpointed):
     ) -> int:
         """Add one step, or several with a leading axis; each nonzero ``done`` ends an episode.
 
-        Returns the number of the first row written. Raises ``ValueError`` if there is no room for
-        the steps, or a value is refused as by ``ReplayBuffer.add``. Then nothing has changed.
+        Returns the number of the first written row. Raises ``ValueError`` if there is no room for
+        the steps, or for values that ``ReplayBuffer.add`` refuses. Then nothing has changed.
         """
         given = {"obs": obs, "act": act, "rew": rew, "next_obs": next_obs, "done": done}
         fields = self._rows.schema.fields
@@ -126,22 +127,22 @@ class SelectiveReplayBuffer(Checkpointed):
         Parameters
         ----------
         i : int
-            Number of the episode, the oldest is 0; the episode that is still open counts.
+            Number of the episode, 0 for the oldest one. An open episode counts too.
         fields : str or iterable of str, optional
-            The fields to read; all.
+            Fields to read, by default all.
 
         Returns
         -------
         dict of ndarray
-            Each field, shape ``(n, *shape)``; n is 0 if there is no such episode.
+            Each field, with shape ``(n, *shape)``. n is 0 if there is no such episode.
         """
         columns = self._rows._columns(fields)
         return self._rows._read(lambda: self._find(i), columns)
 
     def delete_episode(self, i: int) -> int:
-        """Remove an episode, and return how many rows it had; 0 if there is no such episode.
+        """Delete an episode and return its number of rows, or 0 if there is no such episode.
 
-        The rows and episodes behind it move down. Cost: proportional to all rows in the buffer.
+        Later rows and episodes move down. Cost: proportional to the number of rows in the buffer.
         """
         episode = self._find(i)
         removed = len(episode)
@@ -155,7 +156,7 @@ class SelectiveReplayBuffer(Checkpointed):
         return removed
 
     def get_stored_episode_size(self) -> int:
-        """Episodes, that which is still open included."""
+        """Number of episodes, an open episode included."""
         return len(self._rows.episodes)
 
     def sample(self, batch_size: int, *, fields: str | Iterable[str] | None = None) -> Batch:
@@ -163,23 +164,23 @@ class SelectiveReplayBuffer(Checkpointed):
         return self._rows.sample(batch_size, fields=fields)
 
     def clear(self) -> None:
-        """Remove all episodes."""
+        """Delete all episodes."""
         self._rows.clear()
 
     def __len__(self) -> int:
-        """Rows stored."""
+        """Number of stored rows."""
         return len(self._rows)
 
     def get_stored_size(self) -> int:
-        """Rows stored."""
+        """Number of stored rows."""
         return len(self._rows)
 
     def get_next_index(self) -> int:
-        """Number that the next row gets; when the buffer is full, the number of rows."""
+        """Number of the next row; in a full buffer the number of rows."""
         return len(self._rows)
 
     def get_buffer_size(self) -> int:
-        """Rows that there is room for."""
+        """Number of rows that the buffer can store."""
         return self._rows.capacity
 
     def get_obs_shape(self) -> tuple[int, ...]:
@@ -187,15 +188,15 @@ class SelectiveReplayBuffer(Checkpointed):
         return self._rows.schema.fields[0].shape
 
     def get_obs_dim(self) -> int:
-        """Numbers in an observation."""
+        """Count of numbers in an observation."""
         return int(np.prod(self.get_obs_shape()))
 
     def get_act_dim(self) -> int:
-        """``act_dim``."""
+        """``act_dim`` of the constructor."""
         return self._act_dim
 
     def get_rew_dim(self) -> int:
-        """``rew_dim``."""
+        """``rew_dim`` of the constructor."""
         return self._rew_dim
 
     def __repr__(self) -> str:

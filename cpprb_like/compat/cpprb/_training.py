@@ -96,58 +96,61 @@ def train(
     episode_callback: Callable[[int, int, float], Any] | None = None,
     logger: logging.Logger | None = None,
 ) -> None:
-    """Let an agent act in an environment, store what happens, and learn from batches of it.
+    """Train an agent: act in an environment, store the transitions, and learn from batches.
 
     Parameters
     ----------
     buffer : ReplayBuffer
-        Of one environment. If it has priorities, they are set to what ``update_policy`` returns.
+        Buffer of one environment. If it has priorities, they are set to the results of
+        ``update_policy``.
     env : gymnasium.Env or the like
-        With ``reset()`` and ``step(action)``, as Gymnasium has them, or gym before 0.26. A step of
-        four values was truncated if ``info["TimeLimit.truncated"]`` says so. With ``after_step`` a
-        step may have any form that this function reads.
+        Environment with ``reset()`` and ``step(action)``, as in Gymnasium, or in gym before 0.26.
+        A step of four values was truncated if ``info["TimeLimit.truncated"]`` is true. With
+        ``after_step`` a step may have any form that this function reads.
     get_action, update_policy : callable
-        ``get_action(obs, step, episode, is_warmup)`` gives an action, and
-        ``update_policy(batch, step, episode)`` learns. It returns the sizes of the errors, shape
-        ``(batch_size,)``, if the buffer has priorities. Steps and episodes count from 0.
+        ``get_action(obs, step, episode, is_warmup)`` returns an action, and
+        ``update_policy(batch, step, episode)`` learns. If the buffer has priorities, the latter
+        returns absolute errors of shape ``(batch_size,)``. Steps and episodes count from 0.
     max_steps, max_episodes : int
-        Steps to take, and episodes to play to their end: whatever comes first.
+        Number of steps to take, and of episodes to play to their end. The first limit reached ends
+        the training.
     batch_size, n_warmups : int
-        Rows of a batch, and steps to take before the first update.
+        Number of rows in a batch, and number of steps before the first update.
     after_step : callable, optional
-        ``after_step(obs, action, result, step, episode)`` gives the fields of ``buffer.add``;
-        ``result`` is what ``env.step`` returned. The loop goes on with what is stored: the agent
-        acts on its ``next_obs``, its ``rew`` counts, and the episode is over where it ends in the
-        buffer. ``result`` may be anything, as in cpprb. It is read where the transition lacks one
-        of these values, and for a truncation of Gymnasium that no field of the transition has.
-        By default the transition has those fields of the buffer that are called ``obs``, ``act``,
-        ``rew``, ``next_obs``, ``terminated``, ``truncated`` and ``done``.
-        ``done`` is the end of an episode if the buffer has ``terminated`` or ``truncated`` too;
-        otherwise it is the termination alone, because behind a truncation there still is value.
+        ``after_step(obs, action, result, step, episode)`` returns the fields of ``buffer.add``.
+        ``result`` is the result of ``env.step``, and may be anything, as in cpprb. The loop goes on
+        with the stored transition: the agent acts on its ``next_obs``, and its ``rew`` counts. The
+        episode is over where it ends in the buffer. ``result`` is read where the transition lacks
+        one of these values, and for a truncation of Gymnasium without a field in the transition. By
+        default the transition has the buffer's fields among ``obs``, ``act``, ``rew``,
+        ``next_obs``, ``terminated``, ``truncated`` and ``done``. ``done`` is the end of an episode
+        if the buffer has ``terminated`` or ``truncated`` too. Otherwise ``done`` is the termination
+        alone, because targets bootstrap after a truncation.
     done_check, obs_update : callable, optional
-        ``done_check(transition)`` says whether the episode is over, and ``obs_update(transition)``
-        gives the next observation to act on; by default the transition does.
+        ``done_check(transition)`` returns whether the episode is over. ``obs_update(transition)``
+        returns the next observation to act on. By default both follow from the transition.
     rew_sum : callable, optional
-        ``rew_sum(so_far, transition)`` gives the reward of the episode so far, which begins with 0;
-        by default the sum of the rewards.
+        ``rew_sum(so_far, transition)`` returns the reward of the episode so far, initially 0. By
+        default the sum of the rewards.
     episode_callback : callable, optional
-        ``episode_callback(episode, step, reward)`` is called after each episode with its number,
-        the number of its last step within it, from 0, and what ``rew_sum`` made of its rewards.
+        ``episode_callback(episode, step, reward)`` is called after each episode. It gets the number
+        of the episode, the number of its last step, counted from 0 in the episode, and its reward
+        from ``rew_sum``.
     logger : logging.Logger, optional
-        Each episode is logged here, at level INFO; by default ``cpprb_like.train``.
+        Logger of each episode, at level INFO. By default ``cpprb_like.train``.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or value; the default transition has no value for a field of
-        the buffer; what ``env.step`` returned cannot be read; or the buffer has priorities and
-        ``update_policy`` returned none. What the callables raise passes.
+        An argument has a wrong type or value. Or the default transition has no value for a field of
+        the buffer. Or the result of ``env.step`` cannot be read. Or the buffer has priorities and
+        ``update_policy`` returned None. Errors of the callables pass.
 
     Notes
     -----
-    The buffer gets the end of each episode (``on_episode_end``), also of one that is open when
-    training begins or ends, by an error too: the environment is reset in any case. There is no
-    update as long as the buffer has no row to draw. Functions are called in cpprb's order.
+    The buffer gets the end of each episode (``on_episode_end``). This includes an episode that is
+    open when training begins or ends, also by an error, as the environment is reset in any case.
+    There is no update while the buffer has no row to draw. Functions are called in cpprb's order.
 
     Examples
     --------

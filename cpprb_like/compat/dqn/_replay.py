@@ -30,7 +30,7 @@ MOST_REPEATS = 50  # repeated results for each result found, before ``sample_n_u
 
 
 class NotEnoughFramesError(NotEnoughDataError, AssertionError):
-    """Too few frames are stored; the original raises ``AssertionError``."""
+    """Error for too few stored frames; the original raises ``AssertionError``."""
 
 
 class Batch(NamedTuple):
@@ -52,7 +52,7 @@ NOT_KNOWN: dict[str, Any] = dict(zip(EFFECT, (0, 0.0, False, False, False), stri
 class StoredField:
     """A field of a ``ReplayBuffer``, read when it is indexed.
 
-    The first axis is that of the slots. One index chooses slots, as of an array, and gives a copy.
+    The first axis has the slots. One index selects slots, as in an array, and returns a copy.
     Slots that were never used are 0. ``numpy.asarray`` copies all slots.
     """
 
@@ -80,37 +80,38 @@ class StoredField:
 
 
 class ReplayBuffer(Checkpointed):
-    """The newest frames, each stored once, and random transitions made of them.
+    """A buffer that stores each frame once, and draws random transitions of stacked frames.
 
     Parameters
     ----------
     size, frame_history_len : int
-        Frames held, and frames of a view; at least 1.
+        Number of frames to store, and number of frames in a view, at least 1.
     dtype : dtype, optional
-        Of the frames as they are stored; that of the first frame. The original has ``np.uint8``.
+        Dtype of stored frames, by default the dtype of the first frame. The original has
+        ``np.uint8``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Of the draws. Without one they come from NumPy's global state, so that ``np.random.seed``
-        controls them.
+        Seed of the draws. Without a seed, draws come from NumPy's global state, so that
+        ``np.random.seed`` controls them.
 
     Attributes
     ----------
     size, frame_history_len : int
         As given.
     next_idx, num_in_buffer : int
-        Slot of the next frame, and frames held.
+        Slot of the next frame, and number of stored frames.
     obs, action, reward, done : StoredField or None
-        What is stored, by slot, to be looked at; None before the first frame. ``obs`` has the shape
-        ``(size, *frame.shape)``, the others ``(size,)``.
+        Stored values by slot, for reading; None before the first frame. ``obs`` has the shape
+        ``(size, *frame.shape)``, the other fields ``(size,)``.
 
     Notes
     -----
-    A view joins the newest ``frame_history_len`` frames of the episode along their last axis, which
-    is that of the channels, oldest first; the channels of frames before the episode began, and of
-    those that were overwritten, are 0. Frames of shape ``(height, width)`` have one channel. Of
-    observations of fewer axes, such as the RAM of a game, the view is the newest one alone.
+    A view joins the newest ``frame_history_len`` frames of the episode along their last axis, the
+    axis of channels, oldest first. Frames from before the episode and overwritten frames have
+    channels of 0. Frames of shape ``(height, width)`` have one channel. If observations have fewer
+    axes, such as the RAM of a game, the view is the newest observation alone.
 
-    One thread stores, and any number of threads may draw and read at the same time: a batch is the
-    state of one moment. A call that is interrupted has stored everything or nothing.
+    One thread stores, and any number of threads may draw and read at the same time. A batch shows
+    the state of one moment. An interrupted call has stored everything or nothing.
 
     Source: the homework on deep Q-learning of Berkeley's CS 294-112, after Mnih et al. (2015),
     "Human-level control through deep reinforcement learning".
@@ -152,11 +153,12 @@ class ReplayBuffer(Checkpointed):
     # ------------------------------------------------------------------ storing
 
     def store_frame(self, frame: ArrayLike) -> int:
-        """Store a frame, in place of the oldest one when the buffer is full.
+        """Store a frame, in place of the oldest frame if the buffer is full.
 
-        Returns its slot, for ``store_effect``; until then no transition starts at it. Raises
-        ``TypeError`` or ``ValueError``, and stores nothing, if the frame is no array, or of another
-        shape than the first one, or the dtype of the frames cannot hold it.
+        Returns the slot of the frame, for ``store_effect``. No transition starts at the frame
+        before ``store_effect``. Raises ``TypeError`` or ``ValueError``, and stores nothing, if the
+        frame is not an array. The same holds if its shape differs from the first frame's, or the
+        dtype of the frames cannot hold it.
         """
         number = self._stored
         value = frame if type(frame) is np.ndarray else read_argument("frame", frame)
@@ -192,20 +194,20 @@ class ReplayBuffer(Checkpointed):
         *,
         truncated: bool = False,
     ) -> None:
-        """Store what was done upon a frame, and what came of it.
+        """Store the action after a frame, with its reward and its ``done`` flag.
 
         Parameters
         ----------
         idx, action, reward, done
-            As in the original: what ``store_frame`` returned, and what followed.
+            As in the original: slot of the frame from ``store_frame``, and values that followed.
         truncated : bool
-            Whether the episode was only cut off: the next frame is of another episode. No
-            transition starts at ``idx``, because what followed is not known.
+            Whether the episode was only cut off, so that the next frame begins another episode. No
+            transition starts at ``idx``, because its next observation is not known.
 
         Raises
         ------
         IndexError, TypeError, ValueError
-            There is no frame in this slot, or a value is not what its dtype can hold. Nothing has
+            There is no frame in this slot, or the dtype of a value cannot hold it. Nothing has
             changed.
         """
         rows = self._rows
@@ -246,8 +248,8 @@ class ReplayBuffer(Checkpointed):
     def encode_recent_observation(self) -> Array:
         """The view of the newest frame, in the dtype of the frames.
 
-        Its shape is ``(height, width, channels * frame_history_len)``; of observations of fewer
-        axes their own. Raises ``NotEnoughFramesError`` if there is no frame.
+        Its shape is ``(height, width, channels * frame_history_len)``. Observations of fewer axes
+        keep their shape. Raises ``NotEnoughFramesError`` if there is no frame.
         """
         rows = self._rows
         if rows is None:
@@ -261,9 +263,9 @@ class ReplayBuffer(Checkpointed):
         return windows[windows >= 0], self._views(rows, windows)[0]
 
     def can_sample(self, batch_size: int) -> bool:
-        """Whether there are ``batch_size`` different transitions, and a frame at all.
+        """Whether there are ``batch_size`` different transitions and at least one frame.
 
-        The newest frame starts none, nor does one whose effect has not been stored.
+        No transition starts at the newest frame, or at a frame without a stored effect.
         """
         n, rows = as_int("batch_size", batch_size, 0), self._rows
         if rows is None:
@@ -279,13 +281,15 @@ class ReplayBuffer(Checkpointed):
         tuple of ndarray
             ``obs, action, reward, next_obs, done_mask``. The views have the shape
             ``(batch_size, height, width, channels * frame_history_len)`` and the dtype of the
-            frames; the others ``(batch_size,)`` and int32, float32, float32. ``done_mask`` is 1
-            where the episode ended; there ``next_obs`` is a view of the next episode.
+            frames. The other arrays have shape ``(batch_size,)`` and are int32, float32, float32.
+            Where the episode ended, ``done_mask`` is 1, and ``next_obs`` is a view of the next
+            episode.
 
         Raises
         ------
         NotEnoughFramesError
-            ``can_sample(batch_size)`` is false. It is an ``AssertionError`` and a ``ValueError``.
+            ``can_sample(batch_size)`` is false. This error is an ``AssertionError`` and a
+            ``ValueError``.
         """
         n, rows = as_int("batch_size", batch_size, 0), self._rows
         if rows is None:
@@ -346,7 +350,7 @@ class ReplayBuffer(Checkpointed):
 
     @property
     def num_in_buffer(self) -> int:
-        """Frames held."""
+        """Number of stored frames."""
         return min(self._stored, self.size)
 
     @property
@@ -356,22 +360,22 @@ class ReplayBuffer(Checkpointed):
 
     @property
     def obs(self) -> StoredField | None:
-        """The frames by slot, None before the first one."""
+        """The frames by slot; None before the first frame."""
         return self._field("obs", self._frames_at)
 
     @property
     def action(self) -> StoredField | None:
-        """The actions by slot, None before the first frame."""
+        """The actions by slot; None before the first frame."""
         return self._field("last_action", self._effects_at)
 
     @property
     def reward(self) -> StoredField | None:
-        """The rewards by slot, None before the first frame."""
+        """The rewards by slot; None before the first frame."""
         return self._field("last_reward", self._effects_at)
 
     @property
     def done(self) -> StoredField | None:
-        """Whether the episode ended, by slot; None before the first frame."""
+        """The flags of episode ends by slot; None before the first frame."""
         return self._field("last_done", self._effects_at)
 
     def _field(self, name: str, read_at: Callable[..., tuple[Ints, Array]]) -> StoredField | None:
@@ -432,10 +436,10 @@ def _starts(rows: cpprb_like.ReplayBuffer) -> Where:
 
 
 def sample_n_unique(sampling_f: Callable[[], Result], n: int) -> list[Result]:
-    """Call a function until it has given ``n`` different results.
+    """Call a function until it has returned ``n`` different results.
 
-    They come in the order in which they came first. Raises ``RuntimeError`` where no new result
-    came for so many calls that there seem to be fewer than ``n``; the original never returns then.
+    Results are in the order of their first return. Raises ``RuntimeError`` after so many calls
+    without a new result that there seem to be fewer than ``n``. The original never returns then.
 
     Examples
     --------

@@ -19,19 +19,19 @@ __all__ = [
 
 
 class OutsideScheduleError(ValueError, AssertionError):
-    """The schedule has no value at this time; the original raises ``AssertionError``."""
+    """Error for a time without a value; the original raises ``AssertionError``."""
 
 
 def linear_interpolation(left: float, right: float, alpha: float) -> float:
-    """The number a part ``alpha``, 0 to 1, of the way from ``left`` to ``right``."""
+    """The number at fraction ``alpha``, from 0 to 1, of the way from ``left`` to ``right``."""
     return Linear(left, right, 1)(alpha)
 
 
 class LinearSchedule:
-    """A straight line from ``initial_p`` at time 0 to ``final_p``, and level afterwards.
+    """A linear schedule from ``initial_p`` at time 0 to ``final_p``, constant afterwards.
 
-    ``schedule_timesteps`` is above 0. ``cpprb_like.schedules.Linear`` is the same, called like a
-    function.
+    ``schedule_timesteps`` is above 0. ``cpprb_like.schedules.Linear`` is the same schedule, called
+    like a function.
 
     Examples
     --------
@@ -50,30 +50,29 @@ class LinearSchedule:
         self.initial_p = initial_p
 
     def value(self, t: float) -> float:
-        """The number at time ``t``."""
+        """The value at time ``t``."""
         return linear_interpolation(self.initial_p, self.final_p, t / self.schedule_timesteps)
 
     __call__ = value
 
 
 class PiecewiseSchedule:
-    """Numbers between points of time.
+    """A schedule that interpolates between values at given times.
 
     Parameters
     ----------
     endpoints : iterable of (float, value)
-        Times, ascending, and the value at each. Between two points at the same
-        time the value jumps.
+        Ascending times, each with its value. Between two points at the same time the value jumps.
     interpolation : callable
-        ``(left, right, alpha)`` to the value a part ``alpha``, 0 to below 1, of the way from one
-        point to the next; a straight line.
+        ``interpolation(left, right, alpha)`` returns the value between two points. ``alpha`` is the
+        fraction of the way, from 0 to below 1. By default linear interpolation.
     outside_value : optional
-        Before the first point, at the last one and after it.
+        Value before the first point, at the last point and after it.
 
     Raises
     ------
     TypeError, ValueError
-        ``endpoints`` is none of that; the message says which point.
+        ``endpoints`` is not such an iterable. The message names the bad point.
 
     Examples
     --------
@@ -111,7 +110,7 @@ class PiecewiseSchedule:
         """The value at time ``t``.
 
         Raises ``OutsideScheduleError``, an ``AssertionError`` and a ``ValueError``, if ``t`` lies
-        outside the points, and there is no ``outside_value``.
+        outside the points and there is no ``outside_value``.
         """
         after = bisect_right(self._times, t)
         if 0 < after < len(self._times):

@@ -23,15 +23,15 @@ class _Cache(ForEnv):
         self.reset()
 
     def reset(self) -> None:
-        """Forget all steps."""
+        """Delete all steps."""
         self._steps: deque[tuple[Array, Array, float]] = deque()
         self._done = False
 
     def add(self, s: Any, a: Any, r: float, done: bool) -> None:
-        """Add a step, as ``ExperienceReplayBuffer.add``; the state is copied.
+        """Add a step, as ``ExperienceReplayBuffer.add`` does; the state is copied.
 
         Raises ``EpisodeDoneError`` if the cache still holds steps of an episode that is done.
-        Whatever is raised, the cache is as it was.
+        Any error leaves the cache unchanged.
         """
         if self._done and self._steps:
             raise EpisodeDoneError(
@@ -58,16 +58,16 @@ class _Cache(ForEnv):
         return tuple(np.concatenate(arrays) for arrays in zip(*popped, strict=True))
 
     def __len__(self) -> int:
-        """Steps held."""
+        """Number of stored steps."""
         return len(self._steps)
 
 
 class NStepCache(_Cache):
-    """keras-gym's cache that makes transitions of n steps while an episode goes on.
+    """keras-gym's cache that makes n-step transitions while an episode goes on.
 
-    Parameters are those of ``ExperienceReplayBuffer``. ``len`` is the number of steps held; the
-    cache is true when a transition can be popped: more than ``n`` steps are held, or the episode is
-    done.
+    ``ExperienceReplayBuffer`` describes the parameters. ``len`` is the number of stored steps. The
+    cache is true when a transition can be popped. Then it stores more than ``n`` steps, or the
+    episode is done.
 
     Examples
     --------
@@ -90,10 +90,9 @@ class NStepCache(_Cache):
     def pop(self) -> Transitions:
         """Remove the oldest transition and return its S, A, Rn, In, S_next, A_next.
 
-        The arrays are those of ``ExperienceReplayBuffer.sample``, for one transition. Where the
+        The arrays are as from ``ExperienceReplayBuffer.sample``, for one transition. Where the
         episode ended before there was a next state, In is 0, and the next state and action are S
-        and A.
-        Raises ``InsufficientCacheError`` if the cache is not true.
+        and A. Raises ``InsufficientCacheError`` if the cache is not true.
         """
         if not self:
             raise InsufficientCacheError(
@@ -117,8 +116,8 @@ class NStepCache(_Cache):
 class MonteCarloCache(_Cache):
     """keras-gym's cache that gives the returns of an episode once it is done, last step first.
 
-    Parameters are those of ``ExperienceReplayBuffer``. ``len`` is the number of steps held; the
-    cache is true when there are some and the episode is done.
+    ``ExperienceReplayBuffer`` describes the parameters. ``len`` is the number of stored steps. The
+    cache is true when it stores steps and the episode is done.
 
     Examples
     --------
@@ -140,7 +139,7 @@ class MonteCarloCache(_Cache):
     def pop(self) -> tuple[Array, Array, Array]:
         """Remove the newest step and return its S, A, G.
 
-        State, action and return: the discounted sum of the rewards from this step on, float64.
+        G is the return, a float64: the discounted sum of the rewards from this step on.
         Raises ``InsufficientCacheError`` if the cache is not true.
         """
         if not self:

@@ -20,27 +20,27 @@ class KerasGymError(Exception):
 
 
 class InsufficientCacheError(KerasGymError, NotEnoughDataError):
-    """Too few steps are stored."""
+    """Error for too few stored steps."""
 
 
 class EpisodeDoneError(KerasGymError):
-    """A step was added after the end of an episode that is still in the cache."""
+    """Error for a step added after the end of an episode that is still in the cache."""
 
 
 class InconsistentCacheInputError(KerasGymError):
-    """Never raised; the name is for ``except`` clauses of programs."""
+    """Error that is never raised; the name is for ``except`` clauses of programs."""
 
 
 class NumpyArrayCheckError(KerasGymError):
-    """An array has the wrong axes."""
+    """Error for an array with the wrong axes."""
 
 
 class SpaceError(KerasGymError):
-    """A space is of the wrong kind."""
+    """Error for a space of the wrong kind."""
 
 
 class ActionSpaceError(SpaceError):
-    """The action space is of the wrong kind."""
+    """Error for an action space of the wrong kind."""
 
 
 class ForEnv(Checkpointed):

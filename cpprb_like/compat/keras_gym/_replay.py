@@ -36,25 +36,25 @@ class ExperienceReplayBuffer(ForEnv):
     Parameters
     ----------
     env
-        Its ``action_space`` is read, Discrete or Box, and ``num_frames``, of the environment or of
-        one that it wraps: the frames of a stack, 1 by default.
+        Environment with a Discrete or Box ``action_space``. ``num_frames`` of the environment, or
+        of an environment that it wraps, is the number of frames in a stack, by default 1.
     capacity : int
-        Steps held; ``bootstrap_n`` more are stored, which the last of them need.
+        Number of steps to hold. The buffer stores ``bootstrap_n`` more, which the last steps need.
     batch_size : int
-        Transitions of a batch.
+        Number of transitions in a batch.
     bootstrap_n : int
-        Steps of a transition.
+        Number of steps of an n-step transition.
     gamma : float
         Discount factor, from 0 to 1.
     random_seed : int, optional
-        Of the draws. Setting the attribute seeds the draws again, deleting it unseeds them.
+        Seed of the draws. Setting the attribute seeds the draws again, deleting it unseeds them.
 
     Attributes
     ----------
     num_frames : int
-        Frames of a stack. The parameters are attributes too.
+        Number of frames in a stack. The parameters are attributes too.
     random : numpy.random.RandomState
-        The source of the draws.
+        Generator of the draws.
 
     Raises
     ------
@@ -63,19 +63,19 @@ class ExperienceReplayBuffer(ForEnv):
 
     Notes
     -----
-    A transition is returned where all of it is there: ``bootstrap_n`` steps and the state after
-    them lie in the buffer and in one episode, or the episode is done within these steps. So the
-    newest steps are not drawn before they have a next state, and the last ``bootstrap_n`` steps of
-    an episode that ended without ``done`` never are. Nor are the ``num_frames - 1`` oldest steps of
-    a full buffer, because frames before them were overwritten.
+    Only complete transitions are drawn: ``bootstrap_n`` steps and the state after them are in the
+    buffer and in one episode, or the episode is done within these steps. So the newest steps are
+    not drawn before they have a next state. The last ``bootstrap_n`` steps of an episode that ended
+    without ``done`` are never drawn. Nor are the ``num_frames - 1`` oldest steps of a full buffer,
+    because frames before them were overwritten.
 
-    Rows are drawn by ``random.randint`` and rejected if there is no transition at them, as
-    keras-gym does: for the same seed the draws are the same up to the first at which keras-gym
-    returns states that were never written or do not follow each other.
+    Rows are drawn by ``random.randint`` and rejected if no transition starts at them, as in
+    keras-gym. keras-gym may return states that were never written or do not follow each other. With
+    the same seed the draws equal keras-gym's draws up to the first such state.
 
-    Cost of a batch: proportional to ``batch_size`` as a rule; where nearly every draw is rejected,
-    also to the steps stored. One thread adds, and any number of threads may draw and clear
-    at the same time: a batch is the state of one moment. A call that is interrupted has done
+    Cost of a batch: usually proportional to ``batch_size``. Where nearly every draw is rejected,
+    also to the number of stored steps. One thread adds, and any number of threads may draw and
+    clear at the same time. A batch shows the state of one moment. An interrupted call has done
     everything or nothing.
 
     Examples
@@ -141,7 +141,7 @@ class ExperienceReplayBuffer(ForEnv):
 
     @property
     def random_seed(self) -> int | None:
-        """The seed that the draws began with; None where there was none."""
+        """The seed of the draws; None if no seed was given."""
         return self._random_seed
 
     @random_seed.setter
@@ -164,25 +164,26 @@ class ExperienceReplayBuffer(ForEnv):
         Parameters
         ----------
         s : array_like
-            The state. With ``num_frames`` above 1 its last axis is that of the frames, the oldest
-            first: of three axes and more the newest frame is stored, which is the last one. A state
-            of one or two axes is stored whole and counts as a frame, as in keras-gym.
+            State. With ``num_frames`` above 1 the last axis has the frames, oldest first. If a
+            state has three axes or more, only its last frame, the newest one, is stored. A state of
+            one or two axes is stored whole and counts as a frame, as in keras-gym.
         a : int or array_like
-            Discrete: the number of an action, or a weight for each. Box: an array of its shape.
+            Action. Discrete: the number of an action, or a weight for each action. Box: an array of
+            the space's shape.
         r : float
-            The reward.
+            Reward.
         done : bool
-            Whether the episode ended here for good, so that there is nothing more to gain. An
-            episode that was cut off has ``done=False``, and the next step another ``episode_id``.
+            Whether the episode terminated, so that no further reward is possible. A truncated
+            episode has ``done=False``, and the next step has another ``episode_id``.
         episode_id : hashable
-            The same in all steps of an episode; a new episode begins where it changes.
+            Name of the episode, equal in all its steps. Another ``episode_id`` begins an episode.
 
         Raises
         ------
         NumpyArrayCheckError
-            ``s`` is no array, or its last axis is not that of the frames.
+            ``s`` is not an array of numbers, or its last axis does not have ``num_frames`` frames.
         TypeError, ValueError
-            A value is of a wrong type or shape. Whatever is raised, the buffer is as it was.
+            A value has a wrong type or shape. Any error leaves the buffer unchanged.
         """
         frame, action = self._newest_frame(s), self.read_action(a)
         try:
@@ -231,7 +232,7 @@ class ExperienceReplayBuffer(ForEnv):
         )
 
     def clear(self) -> None:
-        """Forget all steps; memory stays allocated, and the draws go on where they are."""
+        """Delete all steps; memory and the state of the generator stay."""
         if self._steps is not None:
             self._steps.clear()
 
@@ -243,24 +244,25 @@ class ExperienceReplayBuffer(ForEnv):
         Returns
         -------
         S, S_next : ndarray, shape ``(batch_size, *frame, num_frames)``
-            States before and after the steps, oldest frame first, in the dtype of the frames; there
-            is no last axis with ``num_frames=1``. Where an episode is too young for all frames, its
-            first one is repeated.
+            States before and after the steps, oldest frame first, in the dtype of the frames. With
+            ``num_frames=1`` the last axis is missing. At the start of an episode, its first frame
+            is repeated.
         A, A_next : ndarray, shape (batch_size, num_actions) or ``(batch_size, *box)``
-            The actions there: one-hot and float64, or in the dtype of the Box.
+            Actions in ``S`` and ``S_next``: one-hot and float64, or in the dtype of the Box.
         Rn : ndarray of float64, shape (batch_size,)
-            Sum of the rewards, the k-th times ``gamma ** k``, up to the end of the episode.
+            n-step returns: sums of the rewards, the k-th times ``gamma ** k``, up to the end of the
+            episode.
         In : ndarray of float64, shape (batch_size,)
-            ``gamma ** bootstrap_n``, or 0 if the episode was done within the steps. Then ``S_next``
-            and ``A_next``, which In masks, repeat what was last.
+            Bootstrap factors ``gamma ** bootstrap_n``, or 0 if the episode was done within the
+            steps. Then ``S_next`` and ``A_next``, which In masks, repeat the last state and action.
 
         In the order ``S, A, Rn, In, S_next, A_next``.
 
         Raises
         ------
         InsufficientCacheError
-            There are fewer than ``batch_size`` steps, or at none of them is a transition. It is a
-            ``ValueError`` and a ``RuntimeError``.
+            There are fewer than ``batch_size`` steps, or no transition starts at any of them. This
+            error is a ``ValueError`` and a ``RuntimeError``.
         """
         batch_size, steps = as_int("batch_size", self.batch_size, 1), self._steps  # it may be set
         if steps is None:
@@ -356,7 +358,7 @@ class ExperienceReplayBuffer(ForEnv):
         return max(0, min(written, self._slots) - self.bootstrap_n)
 
     def __len__(self) -> int:
-        """Steps stored, without the newest ``bootstrap_n``; at most ``capacity``."""
+        """Number of stored steps, without the newest ``bootstrap_n``; at most ``capacity``."""
         return 0 if self._steps is None else self._held(self._steps.ring.written)
 
     def __bool__(self) -> bool:

@@ -50,52 +50,51 @@ Element = Any  # ReplayElement if fields are declared, else InferredElement
 
 
 class ReplayBuffer(Savable):
-    """A ring of steps that gives out transitions as tensors, as in the original.
+    """A ring buffer of steps that returns transitions as tensors, as in the original.
 
-    A step is stored once. An episode begins with ``stack_size - 1`` rows of zeros, which take
-    capacity and count in ``add_count``, so that slots are those of ReAgent.
+    The buffer stores a step once. An episode begins with ``stack_size - 1`` rows of zeros. These
+    rows take capacity and count in ``add_count``, so that slots equal ReAgent's slots.
 
     Parameters
     ----------
     stack_size : int
-        Frames of a state, at least 1. All fields are stacked, along a new last axis.
+        Number of frames in a state, at least 1. All fields are stacked, along a new last axis.
     replay_capacity : int
-        Rows, those of zeros included; at least ``update_horizon + stack_size``.
+        Number of rows, rows of zeros included. It is at least ``update_horizon + stack_size``.
     batch_size : int
-        Transitions of a batch unless ``sample_transition_batch`` gets another number.
+        Default number of transitions for ``sample_transition_batch``.
     return_everything_as_stack : bool
-        What it does, unlike its name: ``reward`` is the stack of the rewards up to the first step,
-        and not the sum of those from it on. Everything else is stacked in either case.
+        Return ``reward`` as the stack of the rewards up to the first step, and not as the sum of
+        the rewards from this step on. Unlike the name says, all other fields are always stacked.
     return_as_timeline_format : bool
-        ``reward`` and the next values are lists with a tensor for each transition, which has a row
-        for each of its steps.
+        Return ``reward`` and the next values as lists with a tensor for each transition. The tensor
+        has a row for each step of the transition.
     update_horizon : int
-        Steps of a transition, at least 1, or fewer where the episode ends.
+        Number of steps of a transition, at least 1. It has fewer steps where the episode ends.
     gamma : float
-        The factor of each further reward.
+        Discount factor of the rewards.
     observation_shape, extra_storage_types, ...
-        Where fields are declared, as until July 2020: the order and the defaults of that time.
+        Declarations of fields, as until July 2020, with the order and the defaults of that time.
         ``max_sample_attempts`` is not used, and ``terminal_dtype`` is an argument too.
 
     Raises
     ------
     InputError
-        There is not enough capacity, or an argument is refused. It is a ``ValueError`` and an
-        ``AssertionError``.
+        There is not enough capacity, or an argument is refused. This error is a ``ValueError`` and
+        an ``AssertionError``.
     TypeError
-        An argument is unknown or of a wrong type.
+        An argument is unknown or has a wrong type.
     ImportError
-        There is no PyTorch.
+        PyTorch is not installed.
 
     Notes
     -----
-    Steps become *valid*, which is to say that they can be drawn, when the ``update_horizon`` steps
-    after them are there, or the episode has ended. While one thread adds, any number of threads may
-    draw and read: a batch is the state of one moment. An ``add`` that is interrupted has added
-    everything or nothing.
+    A step can be drawn when it is *valid*: the ``update_horizon`` steps after it are stored, or the
+    episode has ended. While one thread adds, any number of threads may draw and read. A batch shows
+    the state of one moment. An interrupted ``add`` has added everything or nothing.
 
     Draws come from a generator of the buffer. PyTorch's global generator seeds it when the fields
-    become known, so ``torch.manual_seed`` before that repeats them.
+    become known. So ``torch.manual_seed`` before that time repeats the draws.
 
     Source: the replay memory of Dopamine (Castro et al., 2018), with ReAgent's changes.
 
@@ -153,8 +152,8 @@ class ReplayBuffer(Savable):
         Parameters
         ----------
         env : gym.Env or gymnasium.Env
-            Its ``observation_space`` is a Box, or the Dict of a RecSim environment; its
-            ``action_space`` a Box, MultiDiscrete or Discrete. Other spaces raise
+            Environment whose ``observation_space`` is a Box, or the Dict of a RecSim environment,
+            and whose ``action_space`` is a Box, MultiDiscrete or Discrete. Other spaces raise
             ``NotImplementedError``.
         replay_memory_size, batch_size, stack_size, **options
             As for the constructor.
@@ -179,28 +178,28 @@ class ReplayBuffer(Savable):
         Parameters
         ----------
         *args
-            Where fields are declared, their values in that order; else fields are keywords.
+            Values in the order of the declared fields. Without declarations fields are keywords.
         **fields
-            ``observation``, ``action``, ``reward``, ``terminal`` and any others. The first call
-            fixes their names, shapes and dtypes, where float64 becomes float32: arrays, numbers,
-            dicts of lists of ids, or dicts of tuples of ids and scores. Later values are converted
-            where that does not change their meaning.
+            ``observation``, ``action``, ``reward``, ``terminal`` and any others. Values are arrays,
+            numbers, dicts of lists of ids, or dicts of tuples of ids and scores. The first call
+            fixes names, shapes and dtypes, where float64 becomes float32. Later values are
+            converted where the conversion does not change their meaning.
         truncated : bool
-            The episode ends here without a terminal step: a time limit. The last
+            The episode ends here without a terminal step, such as by a time limit. The last
             ``update_horizon`` steps, whose next state is not known, never become valid.
         final_observation : array_like, optional
-            At the end of an episode, the observation behind its last step; it takes one more row.
-            The last steps of a truncated episode are valid then.
+            Observation after the last step of an episode, which takes one more row. With it, the
+            last steps of a truncated episode are valid.
 
         Raises
         ------
         NamesError
-            Fields are missing or unknown. It is a ``ValueError``, ``KeyError`` and
+            Fields are missing or unknown. This error is a ``ValueError``, ``KeyError`` and
             ``AssertionError``.
         InputError
-            A value has another shape, or no faithful value of the field's dtype; or there is a
-            final observation, but no end. It is a ``ValueError`` and an ``AssertionError``.
-            Whatever is raised, the buffer is as it was.
+            A value has another shape, or the field's dtype cannot represent it. Or there is a final
+            observation, but no end. This error is a ``ValueError`` and an ``AssertionError``. Any
+            error leaves the buffer unchanged.
         """
         self._write(self._by_name(args, fields), None)
 
@@ -239,9 +238,9 @@ class ReplayBuffer(Savable):
         return [element.name for element in self.get_add_args_signature()]
 
     def initialize_buffer(self, /, **fields: Any) -> None:
-        """Fix the fields as the first call of ``add`` does, by an example.
+        """Fix the fields by an example, as the first call of ``add`` does.
 
-        Raises ``InputError`` if they are fixed already, or no kind of value that is known.
+        Raises ``InputError`` if the fields are fixed already, or a value has an unknown kind.
         """
         if self._rows is not None:
             raise InputError(f"the fields are fixed already: {list(self._rows.elements)}")
@@ -251,7 +250,7 @@ class ReplayBuffer(Savable):
 
     @property
     def add_count(self) -> NDArray[np.int64]:
-        """Rows ever written, those of zeros included: an int of shape ()."""
+        """Number of rows ever written, rows of zeros included: an int of shape ()."""
         return np.array(0 if self._rows is None else self._rows.ring.written + self._earlier)
 
     @property
@@ -263,7 +262,7 @@ class ReplayBuffer(Savable):
 
     @property
     def size(self) -> int:
-        """Steps that can be drawn: not the rows stored."""
+        """Number of steps that can be drawn, and not of stored rows."""
         if self._rows is None:
             return 0
         self._rows.update_flags()
@@ -285,25 +284,25 @@ class ReplayBuffer(Savable):
         return slots
 
     def cursor(self) -> np.int64:
-        """Slot that the next row goes to."""
+        """Slot of the next row."""
         return np.int64(self.add_count % self._settings.replay_capacity)
 
     def is_empty(self) -> bool:
-        """Whether nothing was ever added."""
+        """Whether no row was ever added."""
         return bool(self.add_count == 0)
 
     def is_full(self) -> bool:
-        """Whether the next row overwrites one."""
+        """Whether the next row overwrites a row."""
         return bool(self.add_count >= self._settings.replay_capacity)
 
     def is_valid_transition(self, index: Any) -> Tensor:
-        """Whether a slot can be drawn: a tensor of bool, of the shape of ``index``."""
+        """Whether slots can be drawn, as a bool tensor with the shape of ``index``."""
         return need("torch").from_numpy(np.asarray(self._flags[self._slots(index)]))
 
     def set_index_valid_status(self, idx: SupportsIndex, is_valid: bool) -> None:
-        """Say whether a slot can be drawn, until another row takes it.
+        """Set whether a slot can be drawn, until another row takes the slot.
 
-        Raises ``IndexError`` if there is no such slot, or it is to be valid and holds nothing.
+        Raises ``IndexError`` if there is no such slot, or for ``is_valid`` at an empty slot.
         """
         slot = int(self._slots(operator.index(idx)))
         is_there = slot < self.add_count
@@ -313,9 +312,9 @@ class ReplayBuffer(Savable):
             self._rows.override(slot, bool(is_valid))
 
     def get_storage_signature(self) -> list[Element]:
-        """The fields that are stored: their names and kinds, or as they were declared.
+        """The stored fields: their names and kinds, or their declarations.
 
-        Empty before they are known.
+        The list is empty before the fields are known.
         """
         if self._rows is None:
             return []
@@ -331,7 +330,7 @@ class ReplayBuffer(Savable):
         return InferredElement(name, kind)
 
     def get_transition_elements(self) -> list[str]:
-        """The names of what a batch consists of; the fixed ones before the fields are known."""
+        """The names of a batch's elements; before the fields are known, the fixed names alone."""
         elements = {} if self._rows is None else self._rows.elements
         return list(transition_names(elements, self._BY_WEIGHT, self._settings.is_declared))
 
@@ -372,7 +371,8 @@ class ReplayBuffer(Savable):
         Raises
         ------
         NotEnoughDataError
-            No slot is valid, or none of them has a priority above 0. It is a ``RuntimeError``.
+            No slot is valid, or no valid slot has a priority above 0. This error is a
+            ``RuntimeError``.
 
         Notes
         -----
@@ -385,7 +385,7 @@ class ReplayBuffer(Savable):
     def sample_all_valid_transitions(self) -> Any:
         """All transitions that can be drawn, each once, in the order of their slots.
 
-        The result is that of ``sample_transition_batch``. Raises ``NotEnoughDataError``, a
+        The result has the form of ``sample_transition_batch``. Raises ``NotEnoughDataError``, a
         ``RuntimeError``, if nothing was ever added.
         """
         return self._consistently(lambda rows: np.flatnonzero(rows.flags), Rows.transitions)
@@ -398,31 +398,32 @@ class ReplayBuffer(Savable):
         Parameters
         ----------
         batch_size : int, optional
-            How many; by default as many as ``indices``, or the constructor's number.
+            Number of transitions, by default the number of ``indices`` or of the constructor.
         indices : Tensor of integers, shape (batch_size,), optional
-            Slots to read, all of them valid; drawn if they are not given.
+            Valid slots to read. By default slots are drawn.
 
         Returns
         -------
         batch_type
             A named tuple of tensors of shape ``(batch_size, *shape, stack_size)``, or
-            ``(batch_size, *shape)`` if ``stack_size`` is 1, where ``()`` counts as ``(1,)``:
+            ``(batch_size, *shape)`` if ``stack_size`` is 1, where ``()`` counts as ``(1,)``. Its
+            elements are
             ``state, action, reward, next_state, next_action, next_reward, terminal, indices, step``
-            and ``x, next_x`` for each other field. ``reward`` is the discounted sum of the steps,
-            float32; ``step`` their number; ``terminal``, bool, and next values are those behind
-            the last of them. Next values are zeros where an episode ended and no final observation
-            is known. ``reward`` and next values are different in the timeline format, and
-            ``reward`` with ``return_everything_as_stack``, see the class. Id lists are
-            ``{key: (offsets, ids)}`` or ``{key: (offsets, ids, scores)}``.
+            and ``x, next_x`` for each other field. ``reward`` is the float32 n-step return, and
+            ``step`` is its number of steps. ``terminal`` (bool) and next values come from after the
+            last of these steps. Next values are zeros where an episode ended without a known final
+            observation. The class describes ``reward`` and next values in the timeline format, and
+            ``reward`` with ``return_everything_as_stack``. Id lists are ``{key: (offsets, ids)}``
+            or ``{key: (offsets, ids, scores)}``.
 
         Raises
         ------
         NotEnoughDataError
-            No slot is valid. It is a ``RuntimeError``.
+            No slot is valid. This error is a ``RuntimeError``.
         IndexError
             One of ``indices`` is not valid.
         InputError
-            ``indices`` are no integers in one dimension, or not ``batch_size`` of them.
+            ``indices`` are not integers in one dimension, or their number is not ``batch_size``.
         """
         if indices is None:
             n = as_int("batch_size", self._batch_size if batch_size is None else batch_size, 0)
@@ -469,10 +470,10 @@ class ReplayBuffer(Savable):
     def save(self, checkpoint_dir: Any, iteration_number: Any) -> None:
         """Save the buffer to the folder ``replay_buffer_ckpt.<iteration_number>`` of a directory.
 
-        The folder of ``iteration_number - 4``, if it is a number, is removed afterwards. A folder
-        of the same number is replaced once the new files are complete. It is a checkpoint, as
-        ``cpprb_like.checkpoint.save`` writes it. Raises ``OSError`` if there is no such directory,
-        or it cannot be written to.
+        If ``iteration_number`` is a number, the folder of ``iteration_number - 4`` is removed
+        afterwards. A folder of the same number is replaced once the new files are complete. The
+        folder is a checkpoint, as from ``cpprb_like.checkpoint.save``. Raises ``OSError`` if the
+        directory does not exist or cannot be written to.
         """
         directory = as_path("checkpoint_dir", checkpoint_dir)
         if not directory.is_dir():
@@ -484,25 +485,25 @@ class ReplayBuffer(Savable):
             shutil.rmtree(old, ignore_errors=True)
 
     def load(self, checkpoint_dir: Any, suffix: Any) -> None:
-        """Replace everything in the buffer by what ``save`` wrote, or ReAgent.
+        """Replace the contents of the buffer by files that ``save`` or ReAgent wrote.
 
-        The fields need not be known yet. Of files that ReAgent wrote, which slots are valid is
-        found from the terminal flags.
+        The fields need not be known yet. The terminal flags in ReAgent's files determine the valid
+        slots.
 
         Parameters
         ----------
         checkpoint_dir : str or path
-            Where the files are.
+            Directory of the files.
         suffix : int or str
-            The ``iteration_number``.
+            ``iteration_number`` of the files.
 
         Raises
         ------
         FileNotFoundError
-            A file is missing. It and the following leave the buffer as it was.
+            A file is missing. Each of these errors leaves the buffer unchanged.
         ValueError
-            The files were written by a buffer of another class, capacity, stack size, horizon or
-            other fields, or are damaged.
+            The files come from a buffer of another class, capacity, stack size, horizon or other
+            fields, or are damaged.
         """
         directory = as_path("checkpoint_dir", checkpoint_dir)
         folder = _folder(directory, suffix)

@@ -26,11 +26,11 @@ NUMBERS = "biufc"  # kinds of dtypes
 
 
 class InputError(ValueError, AssertionError):
-    """An argument is refused. ReAgent raises ``AssertionError`` in most of these cases."""
+    """Error for a refused argument. ReAgent raises ``AssertionError`` in most of these cases."""
 
 
 class NamesError(InputError, KeyError):
-    """Fields are missing, or there are fields that the buffer does not have."""
+    """Error for missing fields, or for fields that the buffer does not have."""
 
     __str__ = Exception.__str__  # KeyError's puts quotes around the message
 
@@ -92,7 +92,7 @@ class ElementMetadata:
 class DenseMetadata(ElementMetadata):
     """An array, returned as a tensor of shape ``(n, *shape, stack)``, or without a stack of 1.
 
-    ``dtype`` and ``shape`` are those of one step.
+    ``dtype`` and ``shape`` describe one step.
     """
 
     shape: tuple[int, ...]

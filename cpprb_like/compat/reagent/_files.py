@@ -57,9 +57,9 @@ def read_files(
 ) -> Contents:
     """Read the files of a suffix, whose arrays have ``capacity`` slots.
 
-    ``known`` are names of the fields, by default those of the files. Raises ``FileNotFoundError``
-    before the first file is read. Raises ``InputError`` if a file is damaged or its buffer has
-    another capacity.
+    ``known`` are names of the fields, by default the names in the files. Raises
+    ``FileNotFoundError`` before the first file is read. Raises ``InputError`` if a file is damaged
+    or its buffer has another capacity.
     """
     end = f"_ckpt.{suffix}.gz"
 

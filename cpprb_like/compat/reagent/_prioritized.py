@@ -44,7 +44,7 @@ class Priorities(SumTree):
         return self._sampler.rows.tree
 
     def set_many(self, node_indices: Slots, values: Floats) -> None:
-        """Set the priorities of slots. Slots without a row are ignored."""
+        """Set the priorities of slots; slots without a row are ignored."""
         stored = node_indices < self._ring.stored
         self._sampler.update_priorities(node_indices[stored], values[stored])
 
@@ -55,21 +55,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     Parameters
     ----------
     stack_size, replay_capacity, batch_size, update_horizon, gamma, max_sample_attempts
-        As for ``ReplayBuffer``; the first three are required. ``max_sample_attempts`` is not used:
-        slots that are not valid are not drawn in the first place. ``return_everything_as_stack``
-        and ``return_as_timeline_format`` are keywords.
+        As for ``ReplayBuffer``. The first three are required. ``max_sample_attempts`` is not used,
+        because slots that are not valid are never drawn. ``return_everything_as_stack`` and
+        ``return_as_timeline_format`` are keywords.
 
     Attributes
     ----------
     sum_tree : SumTree
-        The priorities of all slots, valid or not; 0 for those that hold no row yet.
+        Priorities of all slots, valid or not. A slot without a row has priority 0.
 
     Notes
     -----
     Draws are stratified where all rows are valid: one slot from each of equal parts of the sum of
     the priorities. A slot that is not valid is replaced by an independent draw. Batches have
-    ``priority`` and ``next_priority``, ``sampling_probabilities``, which are the raw priorities as
-    in the original, and ``probabilities``. Where fields are declared, they have only the second.
+    ``priority``, ``next_priority``, ``sampling_probabilities`` and ``probabilities``. As in the
+    original, ``sampling_probabilities`` are the raw priorities. Where fields are declared, batches
+    have only ``sampling_probabilities``.
 
     Source: Schaul et al. (2016), "Prioritized Experience Replay", without its exponents.
 
@@ -100,11 +101,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return super()._new_rows(elements)
 
     def add(self, /, *args: Any, priority: float | None = None, **fields: Any) -> None:
-        """Add a step, see ``ReplayBuffer.add``.
+        """Add a step: see ``ReplayBuffer.add``.
 
-        ``priority`` is finite and at least 0; by default the greatest priority so far, at least
-        1.0. Where fields are declared it may be the last one by position. What is no priority is a
-        ``TypeError`` or ``ValueError``, and the buffer is as it was.
+        ``priority`` is finite and at least 0. By default it is the greatest priority so far, at
+        least 1.0. Where fields are declared, ``priority`` may be the last positional argument. Bad
+        priorities raise ``TypeError`` or ``ValueError``, and leave the buffer unchanged.
         """
         given = self._by_name(args, fields if priority is None else {**fields, PRIORITY: priority})
         priority = given.pop(PRIORITY, None)
@@ -119,25 +120,25 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return [*signature, self._element(PRIORITY, PRIORITY_KIND)] if signature else []
 
     def set_priority(self, indices: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of slots; those that hold no row yet have none.
+        """Set the priorities of slots; slots without a row are ignored.
 
         Parameters
         ----------
         indices : array_like of int, shape (n,) or (n, 1)
-            Slots, such as ``batch.indices``. Of duplicates the last wins.
+            Slots, such as ``batch.indices``. The last of several priorities of a slot is kept.
         priorities : array_like, shape (n,) or (n, 1)
-            Finite, at least 0.
+            Finite priorities, at least 0.
 
-        Raises ``IndexError`` if there is no such slot, and ``TypeError`` or ``ValueError`` if they
-        are no slots, no priorities, or not one for each slot. Then no priority has changed.
+        Raises ``IndexError`` if there is no such slot. Raises ``TypeError`` or ``ValueError`` for
+        bad slots or priorities, or other than one priority for each slot. Then nothing has changed.
         """
         slots = self._slot_list(indices)
         self.sum_tree.set_many(slots, _read_priorities(priorities, len(slots)))
 
     def get_priority(self, indices: ArrayLike) -> NDArray[np.float32]:
-        """The priorities of slots, shape ``(n,)``; 0 for those that were never used.
+        """The priorities of slots, with shape ``(n,)``; 0 for slots that were never used.
 
-        ``indices`` and errors are those of ``set_priority``.
+        ``indices`` and errors are as for ``set_priority``.
         """
         return self.sum_tree.get_many(self._slot_list(indices)).astype(np.float32)
 

@@ -130,11 +130,11 @@ class Rows:
             raise InputError(str(error)) from error
 
     def fill(self, columns: Mapping[str, Array], count: int, priorities: Array | None) -> None:
-        """Add columns that ReAgent stored by slot, of which ``count`` rows were ever written.
+        """Add columns that ReAgent stored by slot, from a buffer of ``count`` rows ever written.
 
-        Each row keeps its slot. Rows of zeros are those after a terminal step. In a full ring, the
-        rows of zeros of the oldest episode are not known. So many of its rows are never valid, as
-        frames of their stacks are overwritten.
+        Each row keeps its slot. Rows of zeros follow on a terminal step. In a full ring, the rows
+        of zeros of the oldest episode are not known. So as many rows of this episode are never
+        valid, because frames of their stacks are overwritten.
         """
         capacity = self.ring.capacity
         stored = min(count, capacity)
@@ -346,10 +346,10 @@ def _batch_type(names: tuple[str, ...]) -> Any:
 def invalid_range(
     cursor: int, replay_capacity: int, stack_size: int, update_horizon: int
 ) -> NDArray[np.int64]:
-    """The slots round a cursor that are not sampled while an episode goes on.
+    """The slots around a cursor that are not sampled while an episode goes on.
 
-    They are the ``update_horizon`` before it and the ``stack_size`` from it on, around the end.
-    Raises ``InputError`` unless ``cursor`` is a slot.
+    They are ``update_horizon`` slots before the cursor, and ``stack_size`` slots from the cursor
+    on, modulo the capacity. Raises ``InputError`` unless ``cursor`` is a slot.
 
     Examples
     --------

@@ -21,25 +21,26 @@ __all__ = ["SumTree"]
 
 
 class SumTree:
-    """Priorities of a number of slots, and draws in proportion to them, as in the original.
+    """A sum tree of priorities by slot, with draws in proportion to them, as in the original.
 
     Parameters
     ----------
     capacity : int
-        Slots, at least 1; else ``InputError``, a ``ValueError`` and an ``AssertionError``.
+        Number of slots, at least 1. Other values raise ``InputError``, a ``ValueError`` and an
+        ``AssertionError``.
 
     Attributes
     ----------
     capacity : int
         As given.
     max_recorded_priority : float
-        The greatest priority that was ever set, at least 1.0.
+        Greatest priority that was ever set, at least 1.0.
 
     Notes
     -----
-    Random numbers come from Python's module ``random``, so ``random.seed`` repeats draws. Unlike in
-    ReAgent, each sum is computed from its parts and does not drift, a slot of priority 0 is never
-    drawn, and what is no slot or no priority is refused.
+    Random numbers come from Python's module ``random``, so ``random.seed`` repeats draws. There are
+    three differences from ReAgent. Each sum is computed from its parts and does not drift. A slot
+    of priority 0 is never drawn. Bad slots and priorities are refused.
 
     Source: Schaul et al. (2016), "Prioritized Experience Replay", appendix B.2.1.
 
@@ -67,12 +68,12 @@ class SumTree:
         """Set the priority of a slot.
 
         Raises ``IndexError`` if there is no such slot, and ``ValueError`` if the priority is
-        negative, infinite or NaN. Whatever is raised, nothing has changed.
+        negative, infinite or NaN. After any error nothing has changed.
         """
         self.set_many(self._slot(node_index), np.array([value], np.float64))
 
     def get(self, node_index: SupportsIndex) -> float:
-        """The priority of a slot, 0.0 if it was never set; ``IndexError`` if there is none."""
+        """The priority of a slot, 0.0 if never set; ``IndexError`` if there is no such slot."""
         return float(self.get_many(self._slot(node_index))[0])
 
     def set_many(self, node_indices: Slots, values: Floats) -> None:
@@ -90,13 +91,13 @@ class SumTree:
         Parameters
         ----------
         query_value : float, optional
-            In place of the random number: from 0 to 1, how far along all priorities laid end to end
-            the slot lies. 1 is the last slot that has a priority.
+            Number from 0 to 1 in place of the random number. It is the position of the slot along
+            all priorities laid end to end. 1 is the last slot that has a priority.
 
         Raises
         ------
         NotEnoughDataError
-            All priorities are 0. It is a ``RuntimeError``.
+            All priorities are 0. This error is a ``RuntimeError``.
         ValueError
             ``query_value`` is not from 0 to 1.
         """
@@ -121,9 +122,9 @@ class SumTree:
 
     @property
     def nodes(self) -> list[Floats]:
-        """The sums as a binary tree: a list of levels, root first, leaves last; copies.
+        """Copies of the sums as a binary tree: a list of levels, root first and leaves last.
 
-        Cost: proportional to the capacity, as the tree has other levels inside.
+        Cost: proportional to the capacity, because the compiled tree has other levels.
         """
         leaves = np.zeros(1 << (self.capacity - 1).bit_length())
         leaves[: self.capacity] = self.get_many(np.arange(self.capacity, dtype=np.intp))

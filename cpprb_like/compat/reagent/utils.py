@@ -26,25 +26,27 @@ def replay_buffer_to_pre_timeline_df(
     Parameters
     ----------
     is_discrete_action : bool
-        Actions are numbers, returned as strings; otherwise vectors, returned as dicts.
+        Whether actions are numbers, returned as strings. Otherwise they are vectors, returned as
+        dicts.
     replay_buffer : ReplayBuffer
-        Its states and actions are vectors, or a number; it has the fields ``mdp_id``,
+        Buffer whose states and actions are vectors or numbers. It has the fields ``mdp_id``,
         ``sequence_number`` and ``log_prob``.
     n_actions : int, optional
-        The possible discrete actions are 0 to ``n_actions - 1``; by default those that occur.
+        Number of discrete actions, which are 0 to ``n_actions - 1``. By default the possible
+        actions are the actions that occur.
 
     Returns
     -------
     pandas.DataFrame
         Columns ``ds, state_features, action, mdp_id, sequence_number, action_probability, reward,
-        metrics``; with discrete actions ``possible_actions_mask`` and ``possible_actions``, empty
-        lists for terminal steps; otherwise these two if they are fields of the buffer.
+        metrics``. With discrete actions also ``possible_actions_mask`` and ``possible_actions``,
+        empty lists for terminal steps. Otherwise these two if they are fields of the buffer.
 
     Raises
     ------
     NotEnoughDataError, InputError, ImportError
-        Nothing was ever added; a field is missing or of another shape, or an action is none of
-        ``n_actions``; there is no pandas.
+        Respectively: nothing was ever added. A field is missing or has another shape, or an action
+        is not below ``n_actions``. pandas is not installed.
 
     Examples
     --------
