@@ -1,7 +1,7 @@
 """``EnvUniform``: the draws of Stable-Baselines3's replay buffer.
 
-A module of its own, so that a checkpoint can be read where Stable-Baselines3 is not installed. Not
-here: batches (``stable_baselines3``).
+In a separate module, so that a checkpoint can be read without Stable-Baselines3. Not here: batches
+(``stable_baselines3``).
 """
 
 from __future__ import annotations

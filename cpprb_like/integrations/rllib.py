@@ -71,7 +71,7 @@ class _NamedType(ABCMeta):
 
 
 class _Episode:
-    """What is known of an episode of which a step is stored."""
+    """The data of an episode with at least one stored step."""
 
     def __init__(self, number: int, chunk: Any) -> None:
         self.number = number
@@ -133,9 +133,9 @@ class _Form:
 
 
 def _tree_of(values: Any, root: str, path: Path = (), inner: Path = ()) -> Tree:
-    """The nest of the values of a chunk, of which each has the shape and dtype of the first ones.
+    """The nest of the values of a chunk, each with the shape and dtype of the first values.
 
-    ``path`` is that of the nest among the fields, ``inner`` that among the values.
+    ``path`` is the path of the nest among the fields, ``inner`` its path among the values.
     """
     node = values.data if values.finalized else values.data[0]
     for key in inner:
@@ -165,7 +165,7 @@ def _maker(kind: type) -> Any:
 
 
 def _values(values: Any, path: Path) -> Any:
-    """The part at a path of the values of a chunk, without those of its lookback."""
+    """The part at a path of the values of a chunk, without lookback steps."""
     if values.finalized:
         found = values.data
         for key in path:
@@ -214,7 +214,7 @@ def _transitions(
     """Episodes of one transition each.
 
     ``taken`` are the steps of each return, ``starts`` the time steps, ``about`` further arguments
-    of each episode. Weights are those of a prioritized draw, whose extra model outputs are lists.
+    of each episode. With weights the draw is prioritized, and extra model outputs are lists.
     """
     observations = _items(form.trees[OBS], batch, OBS)
     following = _items(form.trees[OBS], after, OBS)
@@ -252,7 +252,7 @@ def _transitions(
 
 
 class _Front(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[misc]
-    """What all buffers for RLlib share, wherever their steps lie: arguments and metrics."""
+    """Base class of all buffers for RLlib: arguments and metrics."""
 
     capacity: int
     _num_timesteps_added: int
@@ -343,7 +343,7 @@ class _Front(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[mi
 
 
 class _Steps(_Front):
-    """Episodes of RLlib in a buffer of this package: what both classes of one process share."""
+    """Base class of both buffers of one process: episodes of RLlib in a buffer of this package."""
 
     def __init__(
         self,
@@ -373,7 +373,7 @@ class _Steps(_Front):
     # ------------------------------------------------------------------ steps
 
     def _add(self, episodes: Any, priority: float | None = None) -> None:
-        """Add chunks of episodes, all or, if one is refused, none."""
+        """Add chunks of episodes, or none of them if one is refused."""
         chunks = self._chunks(episodes)
         self._check_joints(chunks)
         before = len(self), self._num_episodes_evicted, self._num_timesteps_added
@@ -457,7 +457,7 @@ class _Steps(_Front):
         return next(reversed(self._episodes), -1) + 1
 
     def _evict(self, n: int) -> None:
-        """Forget the oldest rows, which the next n will be written over."""
+        """Evict the oldest rows, which the next n rows will overwrite."""
         written = self._num_timesteps_added
         stored = min(written, self.capacity)
         n_gone = max(0, stored + n - self.capacity)
@@ -490,7 +490,7 @@ class _Steps(_Front):
         return np.full(n, low) if stop == low + 1 else self.rng.integers(low, stop, n)
 
     def _walk(self, slots: Array, steps: Array) -> Array:
-        """The slots of windows of at most so many steps each, padded with -1."""
+        """The slots of windows of at most ``steps`` steps each, padded with -1."""
         paths = np.full((len(slots), steps.max()), OPEN, np.intp)
         paths[:, 0] = slots
         for k in range(1, paths.shape[1]):
@@ -523,7 +523,7 @@ class _Steps(_Front):
     ) -> list[Any]:
         """Episodes of one transition each, of steps that were drawn with these fields.
 
-        Without weights they have the names of their episodes, as those of RLlib's buffers do.
+        Without weights they have the names of their episodes, as in RLlib's buffers.
         """
         form: Any = self._form
         rows: Any = self._rows
@@ -795,7 +795,7 @@ class EpisodeReplayBuffer(_Steps):
     def _sequences(
         self, n: int, length: int, lookback: int, least: int, to_numpy: bool
     ) -> list[Any]:
-        """Episodes of at most so many steps each, until they have n observations together."""
+        """Episodes of at most ``length`` steps each, with n observations together."""
         if least and all(episode.rows <= least for episode in self._episodes.values()):
             raise NotEnoughDataError(f"sample: no episode has more than {least} steps")
         starts: list[int] = []
@@ -812,7 +812,7 @@ class EpisodeReplayBuffer(_Steps):
         return [item.to_numpy() for item in found] if to_numpy else found
 
     def _sequence(self, start: int, length: int, lookback: int) -> Any:
-        """An episode of the steps from a slot on, with those of a lookback."""
+        """An episode of the steps from a slot on, with lookback steps."""
         form: Any = self._form
         rows: Any = self._rows
         episode = self._episodes[int(self._number[start])]
@@ -856,7 +856,7 @@ class EpisodeReplayBuffer(_Steps):
         )
 
     def _chain(self, slot: int, most: int) -> list[int]:
-        """A slot and those of the steps that follow on it, at most so many."""
+        """A slot and the slots of the steps that follow it, at most ``most`` in all."""
         slots: list[int] = []
         while slot >= 0 and len(slots) < most:
             slots.append(slot)

@@ -1,8 +1,8 @@
 """Buffers for RLlib whose steps lie in a ``ClusterReplay``, on all nodes of a Ray cluster.
 
 The type of ``replay_buffer_config`` is one of these classes. The algorithm's process adds chunks of
-episodes to the hosts; with ``AddAtRunners`` each env runner adds its own, on its node. Draws are
-those of one buffer over all hosts. Not here: the buffers of one process (``rllib``).
+episodes to the hosts; with ``AddAtRunners`` each env runner adds its own, on its node. Draws are as
+from one buffer over all hosts. Not here: the buffers of one process (``rllib``).
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class _Lane:
 
 
 class _Lanes:
-    """Where the episodes of a process lie that are open: each in a shard of its own.
+    """The shards of a process's open episodes, one for each episode.
 
     A new episode takes a shard that this process has not taken yet, of the hosts in turns; then the
-    one to which it has added least. Without a free one the algorithm's process ends the episode
+    shard to which it has added least. Without a free shard the algorithm's process ends the episode
     that was added to first, and an env runner, ``at_node``, gives up.
     """
 

@@ -3,8 +3,8 @@
 ``ReplayBuffer`` is for observations of any space, ``HerReplayBuffer`` for goal environments. The
 loss of ``PrioritizedDQN`` uses importance-sampling weights. The buffers convert steps of
 Stable-Baselines3 to steps of ``cpprb_like``, and batches to tensors. They derive from classes of
-Stable-Baselines3, which its algorithms check, and allocate none of the arrays of these. Not here:
-rows, samplers and views, which are those of every buffer.
+Stable-Baselines3, which its algorithms check, and allocate none of their arrays. Not here: rows,
+samplers and views, which all buffers share.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
 
     The buffer works with DQN, DDPG, TD3, SAC and their subclasses. It takes every observation space
     that these algorithms take, Dict spaces too, and any number of environments. After the same
-    ``np.random.seed`` its batches equal those of Stable-Baselines3's own buffer bit for bit. With
-    an option below ``handle_timeout_termination`` the batches may differ.
+    ``np.random.seed`` its batches equal the batches of Stable-Baselines3's own buffer bit for bit.
+    With an option below ``handle_timeout_termination`` the batches may differ.
 
     Parameters
     ----------

@@ -227,7 +227,7 @@ class VectorReplayBuffer(_Observations, TheirVectorReplayBuffer):  # type: ignor
 
     The buffer stores an observation once, and not again as the next observation of the step before.
     Next observations that differ, such as the last of an episode, are stored. With the same
-    ``random_seed`` batches equal those of Tianshou's ``VectorReplayBuffer``.
+    ``random_seed`` batches equal the batches of Tianshou's ``VectorReplayBuffer``.
 
     Parameters
     ----------
@@ -311,8 +311,8 @@ class PrioritizedVectorReplayBuffer(
 ):
     """A ``VectorReplayBuffer`` with prioritized experience replay.
 
-    Priorities, draws and importance-sampling weights equal those of Tianshou's
-    ``PrioritizedVectorReplayBuffer``. So do ``update_weight``, ``get_weight`` and ``set_beta``.
+    Priorities, draws and importance-sampling weights are as in Tianshou's
+    ``PrioritizedVectorReplayBuffer``. So are ``update_weight``, ``get_weight`` and ``set_beta``.
     After the same ``np.random.seed`` batches are the same.
 
     Parameters

@@ -1,8 +1,8 @@
 """``TensorDictReplayBuffer``: a replay buffer for TorchRL, tensordicts in and tensordicts out.
 
-The class has the methods that TorchRL's collectors, losses and training loops call. Its rows are
-those of a ``ReplayBuffer``. Not here: TorchRL's storages, samplers and writers, which would gather
-a batch field by field in Python; and its transforms, which are called unchanged.
+The class has the methods that TorchRL's collectors, losses and training loops call. A
+``ReplayBuffer`` stores its rows. Not here: TorchRL's storages, samplers and writers, which would
+gather a batch field by field in Python; and its transforms, which are called unchanged.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class MonteCarloCache(_Cache):
     """
 
     def reset(self) -> None:
-        """Forget all steps."""
+        """Delete all steps."""
         super().reset()
         self._return = 0.0  # return of the step that was popped last, in this episode
 

@@ -366,7 +366,7 @@ class ExperienceReplayBuffer(ForEnv):
 
 
 def _num_frames(env: Any) -> int:
-    """``num_frames`` of the environment, or of the outermost wrapped one that has it; 1."""
+    """``num_frames`` of the environment or of the outermost wrapped one that has it, else 1."""
     while env is not None:
         if hasattr(env, "num_frames"):
             return as_int("env.num_frames", env.num_frames, 1)

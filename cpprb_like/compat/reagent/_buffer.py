@@ -62,10 +62,10 @@ class ReplayBuffer(Savable):
     replay_capacity : int
         Number of rows, rows of zeros included. It is at least ``update_horizon + stack_size``.
     batch_size : int
-        Default number of transitions for ``sample_transition_batch``.
+        Default number of transitions in a batch.
     return_everything_as_stack : bool
         Return ``reward`` as the stack of the rewards up to the first step, and not as the sum of
-        the rewards from this step on. Unlike the name says, all other fields are always stacked.
+        the rewards from this step on. Despite the name, all other fields are stacked in any case.
     return_as_timeline_format : bool
         Return ``reward`` and the next values as lists with a tensor for each transition. The tensor
         has a row for each step of the transition.
@@ -410,11 +410,11 @@ class ReplayBuffer(Savable):
             elements are
             ``state, action, reward, next_state, next_action, next_reward, terminal, indices, step``
             and ``x, next_x`` for each other field. ``reward`` is the float32 n-step return, and
-            ``step`` is its number of steps. ``terminal`` (bool) and next values come from after the
-            last of these steps. Next values are zeros where an episode ended without a known final
-            observation. The class describes ``reward`` and next values in the timeline format, and
-            ``reward`` with ``return_everything_as_stack``. Id lists are ``{key: (offsets, ids)}``
-            or ``{key: (offsets, ids, scores)}``.
+            ``step`` is its number of steps. ``terminal`` (bool) and next values are the values
+            after the last of these steps. Next values are zeros where an episode ended without a
+            known final observation. The class describes ``reward`` and next values in the timeline
+            format, and ``reward`` with ``return_everything_as_stack``. Id lists are
+            ``{key: (offsets, ids)}`` or ``{key: (offsets, ids, scores)}``.
 
         Raises
         ------

@@ -45,8 +45,8 @@ def replay_buffer_to_pre_timeline_df(
     Raises
     ------
     NotEnoughDataError, InputError, ImportError
-        Respectively: nothing was ever added. A field is missing or has another shape, or an action
-        is not below ``n_actions``. pandas is not installed.
+        Nothing was ever added (``NotEnoughDataError``). A field is missing or has another shape, or
+        an action is not among the ``n_actions`` (``InputError``). pandas is not installed.
 
     Examples
     --------
