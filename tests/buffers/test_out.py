@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import mmap
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from optional import need
+from timing import ratio
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.buffers import Mixture
@@ -25,25 +24,12 @@ def many_fields(n: int) -> ReplayBuffer:
     return rb
 
 
-def fastest(*calls: Callable[[], object]) -> list[float]:
-    """Seconds of each call: the least of many, in turns."""
-    times = [float("inf")] * len(calls)
-    for _ in range(60):
-        for place, call in enumerate(calls):
-            start = time.perf_counter()
-            for _ in range(10):
-                call()
-            times[place] = min(times[place], time.perf_counter() - start)
-    return times
-
-
 @pytest.mark.parametrize("n", [5, 50, 200])
 def test_out_costs_no_more_than_fresh_arrays(n: int) -> None:
     """The arrays were compared in Python, each with each: 40 and 130 times a fresh batch."""
     rb = many_fields(n)
     out = rb.sample(32)
-    fresh, given = fastest(lambda: rb.sample(32), lambda: rb.sample(32, out=out))
-    assert given < 1.5 * fresh
+    assert ratio(lambda: rb.sample(32), lambda: rb.sample(32, out=out), 60, 10) < 1.5
 
 
 @pytest.mark.parametrize("first", [0, 7, 49])

@@ -6,7 +6,6 @@ ratios hold on a busy machine.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 from helpers import needs_optimised_modules
+from timing import ratio
 from views import sample_sequences
 
 from cpprb_like import (
@@ -41,18 +41,6 @@ FIELDS: dict[str, Any] = {
 STEPS: NstepSpec = {"size": 5, "rew": "rew"}
 
 BufferT = TypeVar("BufferT", bound=ReplayBuffer)
-
-
-def ratio(usual: Callable[[], object], case: Callable[[], object], turns: int = 40) -> float:
-    """How many times the usual time a case takes."""
-    least = [np.inf, np.inf]
-    for _ in range(turns):
-        for k, call in enumerate((usual, case)):
-            start = time.perf_counter()
-            for _ in range(5):
-                call()
-            least[k] = min(least[k], time.perf_counter() - start)
-    return float(least[1] / least[0])
 
 
 def filled(length: int = 10, rows: int = ROWS, **options: Any) -> ReplayBuffer:

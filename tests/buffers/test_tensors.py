@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import timeit
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from helpers import refused
 from optional import need
 from strategies import Array
+from timing import ratio
 from views import update_sequence_priorities
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
@@ -221,15 +221,12 @@ def test_a_tensor_costs_little_more_than_its_array() -> None:
     torch: Any = need("torch", "make test-torch")
     rb = ReplayBuffer(1000, {"obs": {"shape": 11}, "act": {"shape": 3}})
     obs, act = torch.rand(11), torch.rand(3)
-    calls = {
-        "tensors": lambda: rb.add(obs=obs, act=act),
-        "arrays": lambda: rb.add(obs=obs.numpy(), act=act.numpy()),
-    }
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(200):
-        for name, call in calls.items():
-            best[name] = min(best[name], timeit.timeit(call, number=20))
-    assert best["tensors"] < 4 * best["arrays"]
+    assert ratio(
+        lambda: rb.add(obs=obs.numpy(), act=act.numpy()),
+        lambda: rb.add(obs=obs, act=act),
+        turns=200,
+        number=20,
+    ) < 4  # fmt: skip
 
 
 # ---- tensors out of batches ----------------------------------------------------------------

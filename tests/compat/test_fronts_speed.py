@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import process_time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ from helpers import needs_optimised_modules
 from measure import Work, statement
 from plain_fronts import PlainExperienceReplay, PlainFrames
 from scale import repeats
+from timing import ratio
 
 from cpprb_like.compat.dqn import ReplayBuffer
 from cpprb_like.compat.keras_gym import ExperienceReplayBuffer
@@ -60,17 +61,6 @@ def adding_steps(s: Any, frames: int) -> list[Work]:
     return [statement(add, target=target, s=s) for target in both]
 
 
-def times_the_original(works: list[Work]) -> float:
-    """The fastest turn of ours over that of the original; they take turns."""
-    best = [1e9, 1e9]
-    for _ in range(ROUNDS):
-        for place, work in enumerate(works):
-            start = process_time()
-            work(CALLS)
-            best[place] = min(best[place], process_time() - start)
-    return best[0] / best[1]
-
-
 @pytest.mark.parametrize(
     ("make", "most"),
     [
@@ -86,4 +76,5 @@ def test_a_step_takes_about_as_long_as_with_the_original(make: Any, most: float)
     Checks of each value in Python, and arrays made for a single number, took up to five times as
     long.
     """
-    assert times_the_original(make()) < most
+    ours, original = (partial(work, CALLS) for work in make())
+    assert ratio(original, ours, turns=ROUNDS, number=1) < most

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +31,7 @@ from gymnasium_cases import (
 from helpers import needs_optimised_modules, refused
 from pages import blocks
 from scale import repeats
+from timing import ratio
 
 from cpprb_like import GymnasiumRecorder, PrioritizedReplayBuffer, ReplayBuffer, train
 from cpprb_like.samplers import Prioritized, RankBased
@@ -705,18 +705,6 @@ def nothing() -> None:
     """An empty call, to compare with."""
 
 
-def fastest(calls: list[Callable[[], Any]], rounds: int = 60, times: int = 300) -> list[float]:
-    """Processor time of each call, the least of rounds that take turns."""
-    best = [float("inf")] * len(calls)
-    for _ in range(rounds):
-        for number, call in enumerate(calls):
-            start = time.process_time()
-            for _ in range(times):
-                call()
-            best[number] = min(best[number], time.process_time() - start)
-    return best
-
-
 @needs_optimised_modules
 @pytest.mark.parametrize(("n_envs", "most"), [(None, 60), (16, 120)])
 def test_a_step_is_recorded_in_a_few_calls(n_envs: int | None, most: float) -> None:
@@ -732,8 +720,7 @@ def test_a_step_is_recorded_in_a_few_calls(n_envs: int | None, most: float) -> N
     recorder.reset(obs)
     action = env.action_space.sample()
     step = env.step(action)
-    took, empty = fastest([lambda: recorder.add(action, *step), nothing])
-    assert took < most * empty
+    assert ratio(nothing, lambda: recorder.add(action, *step), 60, 300) < most
 
 
 class Reaching(gym.Env[Any, Any]):
@@ -811,5 +798,4 @@ def test_steps_with_ends_are_recorded_in_a_few_calls(
         for _ in steps:
             nothing()
 
-    took, empty = fastest([record, call], rounds=20, times=3)
-    assert took < most * empty
+    assert ratio(call, record, turns=20, number=3) < most

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import timeit
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from interruptions import cut_everywhere, look_at
 from strategies import DISGUISES, PLAIN_DTYPES, disguise, random_array
+from timing import ratio
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, SelectiveReplayBuffer
 from cpprb_like._fields import casting
@@ -525,22 +525,13 @@ def test_a_deletion_that_is_cut_short_keeps_the_other_episodes() -> None:
 # ---- costs ----------------------------------------------------------------------------------
 
 
-def ratio(case: Callable[[], object], usual: Callable[[], object], number: int = 50) -> float:
-    """How many times as long one call takes as the other, from the best of interleaved rounds."""
-    best = [float("inf"), float("inf")]
-    for _ in range(30):
-        for place, call in enumerate((case, usual)):
-            best[place] = min(best[place], timeit.timeit(call, number=number))
-    return best[0] / best[1]
-
-
 def test_equal_names_cost_little_more_than_identical_ones() -> None:
     """Names are looked up, not compared with all: 200 of them cost 50 times as much before."""
     names = [f"field {k}" for k in range(200)]
     rb = ReplayBuffer(100, dict.fromkeys(names, NUMBER))
     same = dict.fromkeys(names, 1.0)
     equal = {"".join(list(name)): 1.0 for name in names}
-    assert ratio(lambda: rb.add(**equal), lambda: rb.add(**same)) < 6
+    assert ratio(lambda: rb.add(**same), lambda: rb.add(**equal), 30, 50) < 6
 
 
 OBS = np.random.default_rng(0).random(11).astype(np.float32)
@@ -571,7 +562,7 @@ def test_numbers_of_other_kinds_cost_little(changes: dict[str, Any], most: float
     rb = ReplayBuffer(100, fields)
     step = {"obs": OBS, "act": 1, "rew": 0.5, "done": False}
     changed = step | changes
-    assert ratio(lambda: rb.add(**changed), lambda: rb.add(**step)) < most
+    assert ratio(lambda: rb.add(**step), lambda: rb.add(**changed), 30, 50) < most
 
 
 @needs_optimised_modules
@@ -589,4 +580,4 @@ def test_many_numbers_of_another_kind_cost_a_few_nanoseconds_each(kind: str) -> 
         narrow = array.astype(np.float32)
         assert (np.isfinite(narrow) | ~np.isfinite(array)).all()
 
-    assert ratio(lambda: rb.add(obs=given_value), by_numpy, 20) < 1.5
+    assert ratio(by_numpy, lambda: rb.add(obs=given_value), 30, 20) < 1.5
