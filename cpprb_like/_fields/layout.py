@@ -208,6 +208,31 @@ class Layout(OfOptions):
         end = offset + self.capacity * stride
         return arena[offset:end].reshape(self.capacity, stride)
 
+    def spans(self, written: int, *, wide: bool = True) -> list[tuple[int, int]]:
+        """Offset and length of the bytes of the header and the rows, if so many were ever written.
+
+        Without ``wide``, fields and frames outside of the records are left out.
+        """
+        offset, stride, _ = self.record
+        most = min(written, self.capacity)
+        found = [(0, offset), (offset, most * stride)]
+        if wide:
+            places = enumerate(zip(self.offsets, self.strides, strict=True))
+            found += [
+                (start, most * nbytes)
+                for number, (start, nbytes) in places
+                if start >= 0 and not self.in_record(number)
+            ]
+        frames = {
+            f"frames of {stack.name}": self.capacity + (stack.depth - 1) * self.n_envs
+            for stack in self.schema.stacks
+        }
+        for name, start, nbytes in self.blocks:
+            if wide or name not in frames:
+                rows = frames.get(name, self.capacity)
+                found.append((start, min(written, rows) * (nbytes // rows)))
+        return found
+
     def in_record(self, number: int) -> bool:
         """Whether a field lies in the records."""
         offset, stride, _ = self.record

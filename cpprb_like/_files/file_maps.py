@@ -691,11 +691,10 @@ class Files:
             mmap.mmap(file.fileno(), self._places.nbytes, access=mmap.ACCESS_READ), np.uint8
         )
         state = self.layout.state(live[: self.layout.nbytes])
-        memory = allocate(self._places.nbytes)
-        copied = self.layout.state(memory[: self.layout.nbytes])
         for attempt in range(TRIES):
             before, edits = self._header(live), self._edits_in_place(state)
-            memory[:] = live
+            memory = self._copy_rows(file, live, int(before[WORD_WRITTEN]))
+            copied = self.layout.state(memory[: self.layout.nbytes])
             self._memory = memory
             try:
                 self._copy_sides()
@@ -723,6 +722,18 @@ class Files:
             f"{self.path}: {WRITES_ELSEWHERE.partition(';')[0]}, and changes its rows faster than "
             "they can be read"
         )
+
+    def _copy_rows(self, file: BinaryIO, live: Bytes, written: int) -> Bytes:  # noqa: ARG002
+        """A copy of the bytes of a live file that so many rows use."""
+        memory = allocate(self._places.nbytes)
+        self._copy_spans(memory, live, self.layout.spans(written))
+        return memory
+
+    def _copy_spans(self, memory: Bytes, live: Bytes, spans: list[tuple[int, int]]) -> None:
+        """Copy these bytes, and all that lie behind the arena."""
+        behind = self.layout.nbytes
+        for offset, nbytes in [*spans, (behind, len(live) - behind)]:
+            memory[offset : offset + nbytes] = live[offset : offset + nbytes]
 
     def _header(self, live: Bytes) -> NDArray[np.int64]:
         """A copy of the header of a live file, as before an unfinished ``add``."""

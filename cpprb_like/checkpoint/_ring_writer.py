@@ -139,6 +139,7 @@ class RingWriter:
         self._arena, self._ring, self._edits = rows.arena, rows.ring, rows.edits
         self._schema = rows.layout.schema
         self._hold = holder._hold
+        self._oldest_intact = holder._oldest_intact
         self._number = number
         ring = self._ring
         self._tracker = Tracker(ring.capacity)
@@ -149,7 +150,8 @@ class RingWriter:
         if state is not None and number < len(state.rings):
             found = state.rings[number]
             own = layout, ring.clears, ring.handle_base
-            if own == (found.layout, found.clears, found.handle_base):
+            is_same = own == (found.layout, found.clears, found.handle_base)
+            if is_same and ring.written - ring.stored >= found.oldest:
                 known = found
                 tracker = self._edits.since(state, Node("", state.root), number, ring, absent)
         objects = [column for column in ring.columns if column.objects is not None]
@@ -281,7 +283,7 @@ class RingWriter:
                 "encode= or a signal handler changed the buffer while it was saved; the folder is "
                 "as it was"
             )
-        oldest = max(self._first, ring.written - ring.capacity)
+        oldest = max(self._first, ring.written - ring.capacity, self._oldest_intact())
         if ring.written != moment.written and oldest >= moment.written:
             raise RuntimeError(
                 "all rows were overwritten while they were saved; the folder is as it was. "

@@ -36,6 +36,10 @@ class HoldsRows:
         """The layout, memory, ring, edits and attributes of this holder."""
         raise NotImplementedError
 
+    def _oldest_intact(self) -> int:
+        """Id of the oldest row that no other process has overwritten during the save."""
+        return 0
+
     def _open_saved(self, attributes: dict[str, Any], reader: RingReader, target: Target) -> None:
         """Fill an object from ``__new__`` with these attributes and the rows of a reader."""
         raise NotImplementedError

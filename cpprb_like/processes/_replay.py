@@ -499,8 +499,8 @@ class SharedReplay(Closing, Reported):
     ) -> None:
         """Save the rows of all actors to a folder, while actors and learners continue.
 
-        No process waits for the save. Each shard is copied at another moment. The copy has all rows
-        published at that moment, except the oldest ones if they are overwritten during the copy.
+        No process waits for the save. Each shard is saved as of another moment, with all rows
+        published at that moment, except the oldest ones if they are overwritten during the save.
         After a crash of the program or the machine, the folder has the old state or the new one.
         A later save to the same folder, by any process, writes only the changes.
 
@@ -524,12 +524,14 @@ class SharedReplay(Closing, Reported):
 
         Notes
         -----
-        Cost: memory for a copy of all rows, and the cost of ``ReplayBuffer.save``. In four cases a
-        later save writes all rows of a shard again:
+        Cost: the cost of ``ReplayBuffer.save``, and memory for a copy of the fields of at most 128
+        bytes a row. Wider fields and frames of ``stack_compress`` are copied only in shards of up
+        to 16 MiB, and if rows are edited or all overwritten during the save. In four cases a later
+        save writes all rows of a shard again:
 
         - Old rows were edited since the last save.
         - The shard has absent rows.
-        - Rows were overwritten during the copy.
+        - Rows were overwritten while the small fields were copied.
         - Another actor took over a shard with ``next_of`` or ``stack_compress``.
 
         The number of batches drawn by a view, which is the time of its layers' schedules, is not

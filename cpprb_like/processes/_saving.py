@@ -1,25 +1,29 @@
 """Saving of a shared replay while processes add rows, and loading.
 
 The copy of a shard has the rows that were published at one moment, another one for each shard. No
-process waits for a copy. The room ``checkpoint`` saves the copies as buffers. Not here: the methods
+process waits for a copy. Wide fields of a large shard are not copied: they are read from the shard
+while it is saved, and rows that were overwritten meanwhile are left out. The room ``checkpoint`` saves the copies as buffers. Not here: the methods
 that users call (``_replay``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
-from cpprb_like._core import WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
+from cpprb_like._core import WORD_CLEARS, WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
 from cpprb_like._fields import json_codec
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._files import file_maps
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
@@ -44,10 +48,52 @@ from cpprb_like.samplers._uniform import Uniform
 __all__ = ["Saved", "SavedLearner", "SavedReplay", "copy_of", "save"]
 
 HEADER_SECONDS = 0.1  # time-out for a header that its writer changes all the time
+WHOLE_NBYTES = 1 << 24  # a shard up to this size is copied whole
+
+
+class Changed(Exception):  # noqa: N818 (the save is repeated)
+    """Rows of a shard that are not copied were edited, or all of them were overwritten."""
 
 
 class CopiedFiles(ShardFiles):
-    """A copy of the files of a shard, made while its actor may write."""
+    """A copy of the files of a shard, made while its actor may write.
+
+    If it is not ``whole``, wide fields and frames are not copied. Their memory is that of the
+    shard, so the actor overwrites the oldest rows: see ``oldest_intact``.
+    """
+
+    def __init__(
+        self, layout: Layout, prefix: str | Path, mode: file_maps.FileMode, whole: bool
+    ) -> None:
+        self._is_whole = whole or layout.nbytes <= WHOLE_NBYTES
+        super().__init__(layout, prefix, mode)
+        self._edits_of_copy = self._counted
+
+    def _copy_rows(self, file: BinaryIO, live: Bytes, written: int) -> Bytes:
+        if self._is_whole:
+            return super()._copy_rows(file, live, written)
+        pages = mmap.mmap(file.fileno(), self._places.nbytes, access=mmap.ACCESS_COPY)
+        memory = np.frombuffer(pages, np.uint8)  # bytes that are written become private
+        self._copy_spans(memory, live, self.layout.spans(written, wide=False))
+        return memory
+
+    def oldest_intact(self) -> int:
+        """Id of the oldest row that the actor has not begun to overwrite since the copy.
+
+        Raises ``Changed`` if rows were edited or removed, or if no row is left.
+        """
+        if self._is_whole:
+            return 0
+        state, now = self.layout.state(self.arena), self.layout.state(self._live.arena)
+        oldest = int(now[WORD_RESERVED]) - self.layout.capacity
+        is_same = now[WORD_CLEARS] == state[WORD_CLEARS]
+        if (
+            not is_same
+            or self._edits_in_place(now) != self._edits_of_copy
+            or 0 < state[WORD_WRITTEN] <= oldest
+        ):
+            raise Changed
+        return oldest
 
     def _read(self) -> Bytes:
         with self.path.open("r+b") as file:
@@ -90,9 +136,22 @@ class SavedShard(ReplayBuffer):
 
     @staticmethod
     def _files_of(layout: Layout, prefix: str | Path, mode: Any) -> ShardFiles:
-        return (
-            CopiedFiles(layout, prefix, mode) if mode == "r" else ShardFiles(layout, prefix, mode)
-        )
+        if mode == "r":
+            return CopiedFiles(layout, prefix, mode, whole=False)
+        return ShardFiles(layout, prefix, mode)
+
+    def _oldest_intact(self) -> int:
+        """See ``HoldsRows._oldest_intact``."""
+        assert isinstance(self._files, CopiedFiles)
+        return self._files.oldest_intact()
+
+
+class WholeShard(SavedShard):
+    """The copy of all rows of a shard."""
+
+    @staticmethod
+    def _files_of(layout: Layout, prefix: str | Path, mode: Any) -> ShardFiles:
+        return CopiedFiles(layout, prefix, mode, whole=True)
 
 
 @dataclass(eq=False)
@@ -128,22 +187,27 @@ def save(
     ``learners`` were copied before the shards, so each of their rows is in the shards.
     """
     identity = description[IDENTITY]
-    copies: list[SavedShard | None] = []
-    for number, shard in enumerate(shards):
-        copy = copy_of(shard, number, options)
-        if copy is not None:
-            copy._saves = EditsSinceSave(identity)
-        copies.append(copy)
-    SavedReplay(identity, description, copies, dict(learners)).save(folder, **how)
+    for cls in (SavedShard, WholeShard):
+        copies = [copy_of(shard, number, options, cls) for number, shard in enumerate(shards)]
+        for copy in copies:
+            if copy is not None:
+                copy._saves = EditsSinceSave(identity)
+        with contextlib.suppress(Changed):
+            SavedReplay(identity, description, copies, dict(learners)).save(folder, **how)
+            return
 
 
-def copy_of(shard: Path, number: int, options: RowOptions) -> SavedShard | None:
+def copy_of(
+    shard: Path, number: int, options: RowOptions, cls: type[SavedShard] = WholeShard
+) -> SavedShard | None:
     """A copy of the rows of a shard at one moment; None if nothing was added to the shard."""
     if not (shard / f"{ROWS}.dat").exists():
         return None
     if is_being_edited(shard, options):
         mend(shard, number, options)
-    return SavedShard._of(options, Uniform(), np.random.default_rng(0), shard / ROWS, "r")
+    copy = cls._of(options, Uniform(), np.random.default_rng(0), shard / ROWS, "r")
+    copy.__class__ = SavedShard  # its name in files
+    return copy
 
 
 class Saved:

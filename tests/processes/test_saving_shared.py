@@ -12,17 +12,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dying_processes import CASES, PLAIN, Child, act, ended, shared_memory, step, taken, torn
+import shared_rows
+from distributions import chi_square, chi_square_limit
+from dying_processes import (
+    CASES,
+    PIXELS,
+    PLAIN,
+    Child,
+    act,
+    ended,
+    shared_memory,
+    step,
+    taken,
+    torn,
+)
 from forged_folders import sealed
 from scale import repeats
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._core import stop_at
+from cpprb_like._core import WORD_RESERVED, stop_at
+from cpprb_like._fields.layout import Layout
 from cpprb_like.checkpoint import _segments
-from cpprb_like.processes import SharedReplay
-from cpprb_like.processes._saving import CopiedFiles, SavedShard
-from cpprb_like.processes._shards import ROWS
-from cpprb_like.samplers import Uniform
+from cpprb_like.checkpoint._ring_writer import RingWriter
+from cpprb_like.processes import SharedReplay, _saving
+from cpprb_like.processes._saving import CopiedFiles, copy_of
+from cpprb_like.processes._shards import ROWS, FollowedFiles
+from cpprb_like.samplers import Prioritized
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is forked there")
 CAPACITY = 50
@@ -33,6 +48,20 @@ def _nothing_is_left() -> Any:
     before = shared_memory()
     yield
     assert shared_memory() <= before
+
+
+@pytest.fixture(autouse=True)
+def _in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide fields of small shards are not copied, as those of large ones."""
+    monkeypatch.setattr(_saving, "WHOLE_NBYTES", 0)
+
+
+@pytest.fixture(params=["in place", "whole"])
+def is_whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether shards are copied whole."""
+    if request.param == "whole":
+        monkeypatch.setattr(_saving, "WHOLE_NBYTES", 1 << 24)
+    return bool(request.param == "whole")
 
 
 @pytest.fixture(params=list(CASES))
@@ -196,6 +225,7 @@ def test_another_capacity(tmp_path: Path, capacity: int) -> None:
         assert second == list(range(30 - min(30, most), 30))
 
 
+@pytest.mark.usefixtures("is_whole")
 def test_saving_beside_actors(tmp_path: Path, options: dict[str, Any]) -> None:
     """Actors add and edit meanwhile and wait for nobody; whatever was saved is whole."""
     with SharedReplay(400, **options, writers=2) as replay:
@@ -210,6 +240,228 @@ def test_saving_beside_actors(tmp_path: Path, options: dict[str, Any]) -> None:
                         assert torn(rows, options) is None
                 for child in children:
                     child.wait_for_beat()
+
+
+def test_stacks_and_next_stacks_beside_actors(tmp_path: Path) -> None:
+    """Frames are overwritten while they are saved; each loaded stack is whole."""
+    fields, options = shared_rows.CHAINED, shared_rows.CHAINED_OPTIONS
+    with SharedReplay(300, fields, writers=1, **options) as replay:
+
+        def job(child: Child) -> None:
+            actor, t = replay.actor(), 0
+            while True:
+                actor.add(**shared_rows.chained(shared_rows.ids(0, t, t + 3)))
+                t += 3
+                child.beat()
+
+        child = Child("writer", job)
+        with ended([child]):
+            child.wait_for_beats(50)
+            for _ in range(repeats(30, 10)):
+                replay.save(tmp_path)
+                with SharedReplay.load(tmp_path) as again:
+                    (rows,) = shards_of(again)
+                assert len(rows["id"])
+                shared_rows.check(rows, shared_rows.chained)
+                child.wait_for_beat()
+
+
+def test_each_number_of_rows(is_whole: bool) -> None:
+    """A copy has the bytes of all rows, however far the ring was written."""
+    cls = _saving.WholeShard if is_whole else _saving.SavedShard
+    options = {"env_dict": shared_rows.CHAINED, **shared_rows.CHAINED_OPTIONS}
+    with SharedReplay(20, **options, writers=1) as replay, replay.actor() as actor:
+        for t in range(50):
+            actor.add(**shared_rows.chained(shared_rows.ids(0, t, t + 1)))
+            copy = copy_of(replay._shard(0), 0, replay._options, cls)
+            assert copy is not None
+            rows = copy.get_all_transitions()
+            assert_same([rows], [actor.get_all_transitions()])
+            shared_rows.check(rows, shared_rows.chained)
+
+
+# ---- what an actor does while the files are written ----------------------------------------
+
+
+class Meanwhile:
+    """Calls ``job`` once while the rows of a save are written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = RingWriter._write_segment
+        self.job: Any = None
+
+        def write_segment(writer: RingWriter, *given: Any) -> Any:
+            found = real(writer, *given)
+            job, self.job = self.job, None
+            if job is not None:
+                job()
+            return found
+
+        monkeypatch.setattr(RingWriter, "_write_segment", write_segment)
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    """A job for the middle of a save."""
+    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 1)  # a file for each row
+    return Meanwhile(monkeypatch)
+
+
+@pytest.mark.parametrize("more", [0, 1, 20, CAPACITY - 1, CAPACITY, 3 * CAPACITY])
+def test_rows_that_are_overwritten_meanwhile(
+    tmp_path: Path, options: dict[str, Any], meanwhile: Meanwhile, more: int, is_whole: bool
+) -> None:
+    """The save has the others of its moment; a save after it has all."""
+    n_envs = options.get("n_envs", 1)
+    with SharedReplay(CAPACITY * n_envs, **options, writers=1) as replay:
+        fill(replay, options, [2 * CAPACITY])
+        with replay.actor() as actor:
+            now, steps = 2 * CAPACITY, actor.ring.capacity // n_envs
+
+            def add() -> None:
+                for t in range(now, now + more):
+                    actor.add(**step(options, t))
+                actor.on_episode_end()
+
+            for _ in range(2):
+                before = actor.get_all_transitions()
+                meanwhile.job = add
+                replay.save(tmp_path, sync=False)
+                assert meanwhile.job is None
+                with SharedReplay.load(tmp_path) as again:
+                    (rows,) = shards_of(again)
+                assert torn(rows, options) is None
+                if more < steps and not is_whole:
+                    stays = before["t"] >= now + more - steps
+                    before = {name: values[stays] for name, values in before.items()}
+                    assert_same([rows], [before])
+                elif is_whole:
+                    assert_same([rows], [before])
+                else:  # no row is left, and the save begins again
+                    assert len(rows["t"]) == len(before["t"])
+                now += more
+            replay.save(tmp_path, sync=False)
+        expected = shards_of(replay)
+    with SharedReplay.load(tmp_path) as again:
+        assert_same(shards_of(again), expected)
+
+
+@pytest.mark.parametrize("what", ["update", "clear", "delete", "another actor"])
+def test_rows_that_are_edited_meanwhile(
+    tmp_path: Path, options: dict[str, Any], meanwhile: Meanwhile, what: str
+) -> None:
+    """What is loaded is what was there before the edit or after it."""
+    with SharedReplay(200, **options, writers=1) as replay:
+        before = fill(replay, options, [60])
+        actor = replay.actor()
+
+        def edit() -> None:
+            nonlocal actor
+            if what == "update":
+                slots = np.arange(20)
+                actor.update(slots, mark=np.full(20, -1), same=np.full(20, -1))
+                actor.update(slots, image=np.zeros((20, PIXELS), np.uint8))
+            elif what == "clear":
+                actor.clear()
+                actor.add(**step(options, 1000))
+            elif what == "delete":
+                actor.episodes.delete(0)
+            else:
+                actor.close()
+                actor = replay.actor()
+                actor.add(**step(options, 60))
+
+        meanwhile.job = edit
+        replay.save(tmp_path, sync=False)
+        with SharedReplay.load(tmp_path) as again:
+            (rows,) = shards_of(again)
+        actor.close()
+        after = shards_of(replay)
+        name = "image" if what == "update" else "t"
+        is_old = np.array_equal(rows[name], before[0][name])
+        assert_same([rows], before if is_old else after)
+
+
+def test_an_add_that_is_undone_meanwhile(
+    tmp_path: Path, meanwhile: Meanwhile, is_whole: bool
+) -> None:
+    """The next save writes the rows again that had been overwritten for a moment."""
+    with SharedReplay(CAPACITY, **PLAIN, writers=1) as replay:
+        expected = fill(replay, PLAIN, [2 * CAPACITY])
+        files = FollowedFiles(Layout.of(replay._options), replay._shard(0) / ROWS, "r+")
+        header, arena = files.layout.state(files.arena), files.arena.copy()
+
+        def begin() -> None:
+            header[WORD_RESERVED] += CAPACITY * 4 // 5
+            for offset, nbytes in files.layout.spans(CAPACITY)[2:]:
+                files.arena[offset : offset + nbytes * 4 // 5] = 77
+
+        meanwhile.job = begin
+        replay.save(tmp_path, sync=False)
+        with SharedReplay.load(tmp_path) as again:
+            assert (len(shards_of(again)[0]["t"]) == CAPACITY) == is_whole
+        files.arena[:] = arena
+        replay.save(tmp_path, sync=False)
+    with SharedReplay.load(tmp_path) as again:
+        assert_same(shards_of(again), expected)
+
+
+def test_priorities_of_rows_that_are_overwritten_meanwhile(
+    tmp_path: Path, meanwhile: Meanwhile
+) -> None:
+    """A learner that was saved before the rows draws those that were saved."""
+    with SharedReplay(CAPACITY, **PLAIN, writers=1) as replay:
+        fill(replay, PLAIN, [CAPACITY])
+        learner = replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0)
+        rows = learner.sample(500)
+        learner.update_priorities(rows["indexes"], np.where(rows["t"] < 10, 1e9, rows["t"]))
+        with replay.actor() as actor:
+
+            def add() -> None:
+                for t in range(CAPACITY, CAPACITY + 10):
+                    actor.add(**step(PLAIN, t))
+
+            meanwhile.job = add
+            replay.save(tmp_path, learners={"main": learner}, sync=False)
+    with SharedReplay.load(tmp_path) as again:
+        batch = again.restore_learner(tmp_path, "main").sample(20_000)
+    assert torn(batch, PLAIN) is None
+    drawn = np.bincount(batch["t"], minlength=CAPACITY)
+    assert not drawn[:10].any()
+    wanted = 20_000 * np.arange(10, CAPACITY) / np.arange(10, CAPACITY).sum()
+    assert chi_square(drawn[10:], wanted) < chi_square_limit(CAPACITY - 10)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
+def test_a_save_takes_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide fields are not copied: a save took the memory of the whole capacity."""
+
+    def own() -> int:
+        (line,) = (
+            line
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith("RssAnon:")
+        )
+        return int(line.split()[1]) * 1024
+
+    fields: dict[str, Any] = {"x": {"shape": ()}, "image": {"shape": 10_000, "dtype": "u1"}}
+    rows, seen = 10_000, []
+    real = RingWriter._write_segment
+
+    def write_segment(*given: Any) -> Any:
+        found = real(*given)
+        seen.append(own())
+        return found
+
+    monkeypatch.setattr(RingWriter, "_write_segment", write_segment)
+    with SharedReplay(rows, fields, writers=1) as replay:
+        with replay.actor() as actor:
+            for _ in range(0, rows + 1000, 1000):
+                actor.add(x=np.zeros(1000), image=np.ones((1000, 10_000), np.uint8))
+        before = own()
+        replay.save(tmp_path, sync=False)
+    assert len(seen) > 2
+    assert max(seen) - before < 0.1 * rows * 10_000
 
 
 def test_episodes_that_end_while_a_shard_is_copied(options: dict[str, Any]) -> None:
@@ -235,13 +487,8 @@ def test_episodes_that_end_while_a_shard_is_copied(options: dict[str, Any]) -> N
         with ended([child]):
             child.wait_for_beats(1)
             for _ in range(repeats(300, 100)):
-                copy = SavedShard._of(
-                    replay._options,
-                    Uniform(),
-                    np.random.default_rng(0),
-                    replay._shard(0) / ROWS,
-                    "r",
-                )
+                copy = copy_of(replay._shard(0), 0, replay._options)
+            assert copy is not None
             copy.check()
             assert torn(copy.get_all_transitions(), options) is None
             child.wait_for_beat()

@@ -25,11 +25,13 @@ from cpprb_like.views import NStep
 
 __all__ = ["FIELDS", "GAMMA", "Journal", "Record", "check", "learn", "play", "records", "rows_of"]
 
+PIXELS = 512  # so that the answers to learners of other nodes pass the object stores of Ray
 FIELDS: dict[str, Any] = {
     "id": {"shape": (), "dtype": np.int64},
     "sum": {"shape": (), "dtype": np.uint64},
     "obs": {"shape": 3},
     "next_obs": {"shape": 3},
+    "image": {"shape": PIXELS, "dtype": np.uint8},
     "rew": {"shape": ()},
     "done": {"shape": (), "dtype": bool},
 }
@@ -39,6 +41,7 @@ GAMMA, STEPS = 0.5, 3  # of n-step returns
 BATCH = 32
 STOP = "stop"  # first word of the files that end players and learners
 RECORD = struct.Struct("<dqqq")
+_SHIFTS = np.arange(PIXELS, dtype=np.uint64) % np.uint64(57)
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ def rows_of(ids: NDArray[np.int64]) -> dict[str, Any]:
         "sum": _hash(ids),
         "obs": _obs(ids),
         "next_obs": _obs(ids + 1),
+        "image": (_hash(ids)[:, np.newaxis] >> _SHIFTS).astype(np.uint8),
         "rew": (ids % 7).astype(np.float32),
         "done": ids % EPISODE == EPISODE - 1,
     }
@@ -117,7 +121,7 @@ def check(batch: dict[str, Any], steps: int = 1) -> None:
     """
     ids = batch["id"]
     expected = rows_of(ids)
-    names = ("sum", "obs") if steps > 1 else tuple(FIELDS)
+    names = ("sum", "obs", "image") if steps > 1 else tuple(FIELDS)
     for name in names:
         wrong = np.flatnonzero((batch[name] != expected[name]).reshape(len(ids), -1).any(axis=1))
         assert not len(wrong), f"{name} of rows {ids[wrong][:5]}: {batch[name][wrong][:5]}"
