@@ -632,7 +632,8 @@ class Files:
         self._flushed.side_values.clear()
         edits = self.layout.state(self.arena)[WORD_EDITS]
         is_known = self._is_of_this_start and not len(torn)
-        if not is_known or edits != self._flushed.state[WORD_EDITS]:  # the edited rows are unknown
+        is_known = is_known and edits == self._flushed.state[WORD_EDITS]
+        if self.mode == "r+" and not is_known:  # the edited rows are unknown
             self._edited = np.arange(self.layout.capacity)
         if len(torn):
             self._tell_torn(torn)
@@ -686,6 +687,7 @@ class Files:
         """Copy a file that another process writes, without the rows that changed during the copy.
 
         A copy that lost many rows is repeated. Each try may lose more rows than the one before.
+        The newest values of chained fields are copied first, as the next ``add`` replaces them.
         """
         live = np.frombuffer(
             mmap.mmap(file.fileno(), self._places.nbytes, access=mmap.ACCESS_READ), np.uint8
@@ -693,8 +695,14 @@ class Files:
         state = self.layout.state(live[: self.layout.nbytes])
         for attempt in range(TRIES):
             before, edits = self._header(live), self._edits_in_place(state)
-            memory = self._copy_rows(file, live, int(before[WORD_WRITTEN]))
-            copied = self.layout.state(memory[: self.layout.nbytes])
+            memory, written = self._memory_of_copy(file), int(before[WORD_WRITTEN])
+            behind = self.layout.nbytes
+            memory[behind:] = live[behind:]
+            tag = int(before[WORD_HANDLE_BASE]) + written
+            has_newest = not written or self._have_tag(tag, memory, live)
+            for offset, nbytes in self._spans_to_copy(written):
+                memory[offset : offset + nbytes] = live[offset : offset + nbytes]
+            copied = self.layout.state(memory[:behind])
             self._memory = memory
             try:
                 self._copy_sides()
@@ -706,7 +714,7 @@ class Files:
             after = state.copy()
             same = before[WORD_CLEARS] == after[WORD_CLEARS]
             begun = max(before[WORD_RESERVED], after[WORD_RESERVED])
-            lost = begun - before[WORD_WRITTEN]
+            lost = begun - written
             is_sound = same and edits % 2 == 0 and edits == self._edits_in_place(state)
             if is_sound and TRIES * lost <= attempt * self.layout.capacity:
                 copied[:] = before
@@ -715,7 +723,8 @@ class Files:
                     np.uint8
                 )
                 self._part_of(memory, self._places.log)[:WORD] = 0
-                self._hide_newest(memory, live, int(before[WORD_WRITTEN]))
+                if not has_newest:
+                    self._hide_newest(memory[:behind], written)
                 return memory
             sleep(PAUSE)
         raise BlockingIOError(
@@ -723,17 +732,13 @@ class Files:
             "they can be read"
         )
 
-    def _copy_rows(self, file: BinaryIO, live: Bytes, written: int) -> Bytes:  # noqa: ARG002
-        """A copy of the bytes of a live file that so many rows use."""
-        memory = allocate(self._places.nbytes)
-        self._copy_spans(memory, live, self.layout.spans(written))
-        return memory
+    def _memory_of_copy(self, file: BinaryIO) -> Bytes:  # noqa: ARG002
+        """Memory for a copy of a live file."""
+        return allocate(self._places.nbytes)
 
-    def _copy_spans(self, memory: Bytes, live: Bytes, spans: list[tuple[int, int]]) -> None:
-        """Copy these bytes, and all that lie behind the arena."""
-        behind = self.layout.nbytes
-        for offset, nbytes in [*spans, (behind, len(live) - behind)]:
-            memory[offset : offset + nbytes] = live[offset : offset + nbytes]
+    def _spans_to_copy(self, written: int) -> list[tuple[int, int]]:
+        """Offset and length of the bytes of the arena to copy, if so many rows were written."""
+        return self.layout.spans(written)
 
     def _header(self, live: Bytes) -> NDArray[np.int64]:
         """A copy of the header of a live file, as before an unfinished ``add``."""
@@ -748,22 +753,29 @@ class Files:
         for queue in self._queues():
             self._sides[queue.name] = self._open_side(queue)
 
-    def _hide_newest(self, memory: Bytes, live: Bytes, written: int) -> None:
-        """Hide the newest rows of a copy if their next values changed during the copy."""
-        layout = self.layout
-        arena = memory[: layout.nbytes]
-        tag = int(layout.state(arena)[WORD_HANDLE_BASE]) + written
+    def _have_tag(self, tag: int, memory: Bytes, live: Bytes) -> bool:
+        """Whether the newest values have this tag, in a copy and still in the live file.
+
+        Newest values without the tag are marked as missing in the copy.
+        """
+        have_all = True
         for place in self._places.latest:
             copied, now = (
                 self._part_of(one, place)[: 2 * WORD].view(np.int64) for one in (memory, live)
             )
-            if written and not ((copied == tag) & (now == tag)).any():
+            if not ((copied == tag) & (now == tag)).any():
                 copied[:] = -1
-                newest = np.arange(written - layout.n_envs, written)
-                hide(layout, arena, newest)
-                end_before(layout, arena, newest)
-                layout.state(arena)[WORD_EDITS] += 1  # so that ``recover`` recounts
-                layout.state(arena)[WORD_EDITS] |= 1
+                have_all = False
+        return have_all
+
+    def _hide_newest(self, arena: Bytes, written: int) -> None:
+        """Hide the newest rows of a copy, which lack next values."""
+        layout = self.layout
+        newest = np.arange(written - layout.n_envs, written)
+        hide(layout, arena, newest)
+        end_before(layout, arena, newest)
+        layout.state(arena)[WORD_EDITS] += 1  # so that ``recover`` recounts
+        layout.state(arena)[WORD_EDITS] |= 1
 
     @staticmethod
     def _part_of(memory: Bytes, place: tuple[int, int]) -> Bytes:

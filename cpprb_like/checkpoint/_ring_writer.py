@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
-from cpprb_like._core import WORD_ABSENT_ROWS, Ring
+from cpprb_like._core import FLAG_ABSENT, WORD_ABSENT_ROWS, Ring
 from cpprb_like._fields.saved_layout import SavedLayout
 from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint import _arrays, _manifest, _segments
@@ -145,20 +145,23 @@ class RingWriter:
         self._tracker = Tracker(ring.capacity)
         self._parts = _segments.parts_of(rows.layout, rows.arena)
         layout = SavedLayout(rows.layout.options)
+        oldest = ring.written - ring.stored
+        self._first = self._oldest = max(oldest, self._oldest_intact())
         absent = int(rows.layout.state(rows.arena)[WORD_ABSENT_ROWS])
+        lost = rows.layout.flags(rows.arena)[np.arange(oldest, self._first) % ring.capacity]
+        absent -= int(np.count_nonzero(lost & FLAG_ABSENT))
         state, known, tracker = previous.state, None, None
         if state is not None and number < len(state.rings):
             found = state.rings[number]
             own = layout, ring.clears, ring.handle_base
             is_same = own == (found.layout, found.clears, found.handle_base)
-            if is_same and ring.written - ring.stored >= found.oldest:
+            if is_same and self._first >= found.oldest:
                 known = found
                 tracker = self._edits.since(state, Node("", state.root), number, ring, absent)
         objects = [column for column in ring.columns if column.objects is not None]
         beside = sum(column.nbytes for column in objects)
         self._plan = _segments.plan(ring, self._parts, beside, known, tracker)
         self._moment = ring.now()
-        self._first = self._oldest = ring.written - ring.stored
         self._is_still = is_still
         self._is_copied = self.nbytes <= COPIED_NBYTES and not is_still
         flags = _segments.flags_of(rows.layout, rows.arena)

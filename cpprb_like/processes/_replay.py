@@ -525,13 +525,12 @@ class SharedReplay(Closing, Reported):
         Notes
         -----
         Cost: the cost of ``ReplayBuffer.save``, and memory for a copy of the fields of at most 128
-        bytes a row. Wider fields and frames of ``stack_compress`` are copied only in shards of up
-        to 16 MiB, and if rows are edited or all overwritten during the save. In four cases a later
-        save writes all rows of a shard again:
+        bytes a row. Wider fields and frames of ``stack_compress`` are copied only if a shard has up
+        to 16 MiB of them, and if rows are edited or all overwritten during the save. In three
+        cases a later save writes all rows of a shard again:
 
         - Old rows were edited since the last save.
         - The shard has absent rows.
-        - Rows were overwritten while the small fields were copied.
         - Another actor took over a shard with ``next_of`` or ``stack_compress``.
 
         The number of batches drawn by a view, which is the time of its layers' schedules, is not

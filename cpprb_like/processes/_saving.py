@@ -2,8 +2,8 @@
 
 The copy of a shard has the rows that were published at one moment, another one for each shard. No
 process waits for a copy. Wide fields of a large shard are not copied: they are read from the shard
-while it is saved, and rows that were overwritten meanwhile are left out. The room ``checkpoint`` saves the copies as buffers. Not here: the methods
-that users call (``_replay``).
+while it is saved, and rows that were overwritten meanwhile are left out. The room ``checkpoint``
+saves the copies as buffers. Not here: the methods that users call (``_replay``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from cpprb_like.samplers._uniform import Uniform
 __all__ = ["Saved", "SavedLearner", "SavedReplay", "copy_of", "save"]
 
 HEADER_SECONDS = 0.1  # time-out for a header that its writer changes all the time
-WHOLE_NBYTES = 1 << 24  # a shard up to this size is copied whole
+WHOLE_NBYTES = 1 << 24  # wide fields of a shard up to this size are copied
 
 
 class Changed(Exception):  # noqa: N818 (the save is repeated)
@@ -65,17 +65,22 @@ class CopiedFiles(ShardFiles):
     def __init__(
         self, layout: Layout, prefix: str | Path, mode: file_maps.FileMode, whole: bool
     ) -> None:
-        self._is_whole = whole or layout.nbytes <= WHOLE_NBYTES
+        many = layout.nbytes  # at least as many as there are slots
+        all_nbytes, narrow_nbytes = (
+            sum(nbytes for _, nbytes in layout.spans(many, wide=wide)) for wide in (True, False)
+        )
+        self._is_whole = whole or all_nbytes - narrow_nbytes <= WHOLE_NBYTES
         super().__init__(layout, prefix, mode)
         self._edits_of_copy = self._counted
 
-    def _copy_rows(self, file: BinaryIO, live: Bytes, written: int) -> Bytes:
+    def _memory_of_copy(self, file: BinaryIO) -> Bytes:
         if self._is_whole:
-            return super()._copy_rows(file, live, written)
+            return super()._memory_of_copy(file)
         pages = mmap.mmap(file.fileno(), self._places.nbytes, access=mmap.ACCESS_COPY)
-        memory = np.frombuffer(pages, np.uint8)  # bytes that are written become private
-        self._copy_spans(memory, live, self.layout.spans(written, wide=False))
-        return memory
+        return np.frombuffer(pages, np.uint8)  # a page becomes private when it is written to
+
+    def _spans_to_copy(self, written: int) -> list[tuple[int, int]]:
+        return self.layout.spans(written, wide=self._is_whole)
 
     def oldest_intact(self) -> int:
         """Id of the oldest row that the actor has not begun to overwrite since the copy.
@@ -83,7 +88,7 @@ class CopiedFiles(ShardFiles):
         Raises ``Changed`` if rows were edited or removed, or if no row is left.
         """
         if self._is_whole:
-            return 0
+            return self._oldest
         state, now = self.layout.state(self.arena), self.layout.state(self._live.arena)
         oldest = int(now[WORD_RESERVED]) - self.layout.capacity
         is_same = now[WORD_CLEARS] == state[WORD_CLEARS]
@@ -101,8 +106,10 @@ class CopiedFiles(ShardFiles):
             self._added = self._map_time()
             self._live = FollowedFiles(self.layout, self.path.with_suffix(""), "r+")
             memory = self._copy(file)
+        state = self.layout.state(memory[: self.layout.nbytes])
+        self._oldest = int(state[WORD_RESERVED]) - self.layout.capacity  # the copy lacks older rows
         # An episode may have ended after the header was read: ``recover`` counts again.
-        self.layout.state(memory[: self.layout.nbytes])[WORD_EDITS] = self._counted | 1
+        state[WORD_EDITS] = self._counted | 1
         return memory
 
     def _header(self, live: Bytes) -> NDArray[np.int64]:

@@ -164,6 +164,45 @@ def test_a_save_that_follows_another_one(
         assert_same(shards_of(again), expected)
 
 
+@pytest.mark.usefixtures("is_whole")
+def test_saves_of_a_full_shard_in_use(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They write new rows alone, though the oldest rows are overwritten during each copy.
+
+    These rows were marked as absent, and a shard with absent rows is written whole.
+    """
+    n_envs = options.get("n_envs", 1)
+    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 1 << 14)
+    real = CopiedFiles._spans_to_copy
+    with SharedReplay(2000 * n_envs, **options, writers=1) as replay:
+        fill(replay, options, [2500])
+        with replay.actor() as actor:
+            newest = iter(range(2500, 10_000))
+
+            def spans_to_copy(*given: Any) -> Any:
+                for _ in range(5):
+                    actor.add(**step(options, next(newest)))
+                return real(*given)
+
+            monkeypatch.setattr(CopiedFiles, "_spans_to_copy", spans_to_copy)
+            sizes = []
+            for _ in range(4):
+                for _ in range(20):
+                    actor.add(**step(options, next(newest)))
+                replay.save(tmp_path, sync=False)
+                sizes.append(written(tmp_path))
+                with SharedReplay.load(tmp_path) as again:
+                    (rows,) = shards_of(again)
+                assert torn(rows, options) is None
+                stop = next(newest) - 5  # the rows of the second try were added after its header
+                actor.add(**step(options, stop + 5))
+                times = np.unique(rows["t"])
+                assert times.tolist() == list(range(times[0], stop))
+                assert stop - times[0] > 1980
+            assert max(sizes[1:]) < 0.2 * sizes[0]
+
+
 def test_an_end_that_only_a_copy_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next save does not take it over, though no row of the shard was edited.
 
@@ -180,15 +219,15 @@ def test_an_end_that_only_a_copy_had(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 for _ in range(n):
                     actor.add(**step(options, next(steps)))
 
-            def copy_sides(files: Any) -> None:
+            def have_tag(*given: Any) -> bool:
                 if next(copies, None) is not None:  # the second try may lack these rows
                     add(2)
-                return real(files)
+                return real(*given)
 
             add(3)
-            real = CopiedFiles._copy_sides
+            real = CopiedFiles._have_tag
             with monkeypatch.context() as patch:
-                patch.setattr(CopiedFiles, "_copy_sides", copy_sides)
+                patch.setattr(CopiedFiles, "_have_tag", have_tag)
                 replay.save(tmp_path)
             with SharedReplay.load(tmp_path) as again:
                 assert [len(rows["t"]) for rows in shards_of(again)] == [4]
