@@ -25,16 +25,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Batches(Iterator[T_co], Generic[T_co]):
-    """Batches of a source, one after another: what ``batches`` and ``epoch`` return.
+    """Iterator over batches of a source, which ``batches`` and ``epoch`` return.
 
-    It is an iterator. Threads that share it have batches of their own: no batch is lost or given to
-    two of them. ``close()`` ends it and the thread that draws ahead, as the end of a ``with``
-    statement does, the end of the program, or that of the iterator itself.
+    Threads that share the iterator get different batches: no batch is lost or returned twice.
+    ``close()`` ends the iterator and its prefetching thread. The end of a ``with`` statement, the
+    end of the program and the deletion of the iterator do the same.
 
     Notes
     -----
-    It is neither pickled nor copied; a source is, and its copy goes on with the first batch that
-    has not been handed out.
+    The iterator cannot be pickled or copied. A source can. Its copy continues with the first batch
+    that was not returned.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class Batches(Iterator[T_co], Generic[T_co]):
         return made if conversion is None else conversion.hand_out(made)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End it: there are no more batches, and those that wait are lost. Twice does no harm."""
+        """End the iterator and drop waiting batches. Further calls have no effect."""
         self._draw = None
         if self._prefetcher is not None:
             self._prefetcher.close()

@@ -1,9 +1,9 @@
 """``rb.check()``: compares all state of a buffer that can be derived in two ways.
 
 NumPy puts the rows into order of time, by the header and the flags alone. The results of the
-compiled core are compared with that order. For tests and for finding defects; ``sample`` checks
-nothing of this. Not here: whether a file fits a layout (``_files.file_maps``), the state of a
-sampler by row (``Sampler.check_rows``), and the promises of a sampler (``testing``).
+compiled core are compared with that order. The checks serve tests and the search for defects;
+``sample`` does not run them. Not here: whether a file fits a layout (``_files.file_maps``), the
+state of a sampler by row (``Sampler.check_rows``), and its contract (``testing``).
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def _check_flags(
 ) -> int:
     """Check the flags of some slots, and return the number of absent rows among them.
 
-    Flags follow from the end fields, or are those of a truncated episode. An absent row of a
-    deleted episode has its flags of ends.
+    Flags follow from the end fields, or mark a truncated episode. An absent row of a deleted
+    episode keeps its end flags.
     """
     flags = np.ascontiguousarray(layout.flags(arena)[slots])
     expected = _flags_by_fields(layout, arena, slots, ends)
@@ -182,7 +182,7 @@ def _flags_by_fields(
 
 
 def _check_length(layout: Layout, arena: NDArray[np.uint8], stream: int) -> None:
-    """Raise unless the length of an open episode is that of its rows, or more if rows are lost."""
+    """Raise unless the length of an open episode is within the bounds of ``open_steps``."""
     length = int(layout.state(arena)[-layout.n_envs + stream])
     known, most = open_steps(layout, arena, stream)
     expected = f"{known} to {most}"

@@ -23,7 +23,7 @@ __all__ = ["CpprbNames"]
 
 
 class CpprbNames:
-    """Base class of ``ReplayBuffer``: cpprb's methods of sizes and files."""
+    """Base class of ``ReplayBuffer``: methods for sizes and files under cpprb's names."""
 
     _layout: Layout
     _nstep: NStepReturns | None
@@ -44,7 +44,7 @@ class CpprbNames:
         return self._layout.size
 
     def get_next_index(self) -> int:
-        """Slot that the next row goes to, or the next that will be complete with ``Nstep``."""
+        """Slot of the next row; with ``Nstep`` and one environment, of the first incomplete row."""
         return self.ring.stop % self.ring.span
 
     def is_Nstep(self) -> bool:  # noqa: N802 (cpprb's name)
@@ -54,26 +54,26 @@ class CpprbNames:
     def save_transitions(self, file: File, *, safe: bool = True) -> None:
         """Write all rows to a file that cpprb 10 and 11 read too.
 
-        Rows by value, the oldest first, with n-step returns summed; and after which of them an
-        episode ends, which cpprb does not read. Not in the file: priorities, the generator, which
-        episodes are open, and rows whose n-step window is not complete: ``save`` has all of it.
+        The file has the values of the rows, oldest first, with n-step returns summed, and a flag
+        for each episode end, which cpprb ignores. It lacks priorities, the generator, open episodes
+        and rows whose n-step window is incomplete. ``save`` writes all of these.
 
         Parameters
         ----------
         file : str or path or binary file
-            A path gets the suffix ``.npz`` unless it has it. The file has its name, and replaces
-            another one, when it is complete and on the disk.
+            A path without the suffix ``.npz`` gets it. The file takes its name, and replaces
+            another file, when it is complete and on the disk.
         safe : bool
-            Whether the values of ``next_of`` are written for each row. Otherwise they are written
-            for those rows only whose next value is not that of the row after; with ``Nstep`` or
-            several environments, for each row all the same.
+            Whether the next values of ``next_of`` are written for each row. If false, they are
+            written only for rows whose next value differs from the value of the next row. With
+            ``Nstep`` or several environments they are always written for each row.
 
         Raises
         ------
         TypeError, ValueError
             ``file`` is neither a path nor a file; or a field holds Python objects.
         OSError
-            It cannot be written; a file that was there is as it was.
+            The file cannot be written. An existing file is unchanged.
 
         Examples
         --------
@@ -95,8 +95,8 @@ class CpprbNames:
     def load_transitions(self, file: File) -> None:
         """Add the rows of a file that this or cpprb's ``save_transitions`` wrote.
 
-        They come behind the rows that are there, as if added in the order of the file, the last
-        ``size`` of them. With priorities they get that of new rows.
+        The last ``size`` rows of the file are added in the order of the file. With priorities they
+        get the priority of new rows.
 
         Parameters
         ----------
@@ -108,22 +108,22 @@ class CpprbNames:
         KeyError
             The file lacks a field of this buffer. Other fields of the file are left out.
         TypeError, ValueError
-            ``file`` is neither a path nor a file. The shape of a field differs, or its values have
-            no faithful value of the declared dtype; ``Nstep`` differs, or has ``discount``, which
-            no file has; or the file is damaged, of an unknown version, or holds Python objects. The
-            buffer is as it was.
+            ``file`` is neither a path nor a file. The shape of a field differs, or the declared
+            dtype cannot hold its values. ``Nstep`` differs, or has ``discount``, which no file has.
+            Or the file is damaged, of an unknown version, or holds Python objects. The buffer is
+            unchanged.
         OSError, MemoryError
-            It cannot be read, or a part of it unpacks to more than the memory that is free.
+            The file cannot be read, or a part of it unpacks to more than the free memory.
 
         Notes
         -----
-        No code of the file is run. Memory: at most three times what it unpacks to.
+        No code in the file is run. Memory: at most three times the unpacked bytes.
 
-        The open episode ends before the first row and after the last one. In between episodes end
-        where they ended when the file was saved. A file of cpprb's does not have that: there one
-        ends where the field that ends episodes says so, and where ``next_x`` is not ``x`` of the
-        row after; and its rows are in the order of cpprb's slots. With ``Nstep``, or several
-        environments, each row is an episode of its own.
+        The open episode ends before the first row and after the last one. Between them, episodes
+        end where they ended when the file was saved. cpprb's own files lack these ends, and their
+        rows are in the order of cpprb's slots. There an episode ends at a nonzero end field, and
+        where ``next_x`` differs from ``x`` of the next row. With ``Nstep``, or several
+        environments, each row is its own episode.
         """
         from cpprb_like.checkpoint import _cpprb_files  # noqa: PLC0415 (few programs need it)
 

@@ -211,7 +211,7 @@ class Episodes:
         Raises
         ------
         TypeError
-            ``number``, ``start`` or ``stop`` is no integer, or ``fields`` are no names.
+            ``number``, ``start`` or ``stop`` is not an integer, or ``fields`` are not names.
         ValueError
             ``fields`` as for ``ReplayBuffer.sample``.
         IndexError
@@ -251,7 +251,7 @@ class Episodes:
         n : int
             Episodes to draw, at least 0.
         complete : bool
-            Draw from the complete ones only.
+            Draw from complete episodes only.
         fields : str or iterable of str, optional
             The fields to read; by default all.
 
@@ -265,7 +265,7 @@ class Episodes:
         NotEnoughDataError
             There is no (complete) episode. It is a ``ValueError``.
         TypeError, ValueError
-            ``n`` is no integer of at least 0, or too great for an array; or ``fields`` as for
+            ``n`` is not an integer of at least 0, or too great for an array; or ``fields`` as for
             ``ReplayBuffer.sample``.
 
         Notes
@@ -347,7 +347,7 @@ class Episodes:
         Raises
         ------
         TypeError
-            ``number`` is no integer.
+            ``number`` is not an integer.
         IndexError
             There is no such episode.
         ValueError

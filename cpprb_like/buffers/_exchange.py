@@ -1,6 +1,6 @@
 """``Exchanged``: methods that write a buffer as a data set of another library, and read one.
 
-The room ``datasets`` does the work. It needs optional packages, so these two calls import it.
+The room ``datasets`` does the work. The two methods import it, as it needs optional packages.
 """
 
 from __future__ import annotations
@@ -36,34 +36,33 @@ class Exchanged:
     ) -> None:
         """Write all rows as a data set of another library.
 
-        A data set is for exchange: values of numbers and bools, episodes in their order and how
-        they ended, and what else the format has a place for. A lossless copy is what ``save``
-        writes.
-        Rows are those that were added, single steps: a view is exported by its buffer.
+        A data set serves exchange. It has numbers and bools, the episodes in order with their ends,
+        and further values that the format can hold. ``save`` writes a lossless copy. Rows are the
+        single steps that were added. To export a view, export its buffer.
 
         Parameters
         ----------
         path : str or path
-            The new file or folder. It has its name when it is complete and on the disk.
+            The new file or folder. It takes its name when it is complete and on the disk.
         format : str, optional
             One of ``cpprb_like.datasets.FORMATS``. By default the suffix names it.
         strict : bool
-            Refuse what the format cannot hold, in place of a warning.
+            Raise an error, not a warning, for values that the format cannot hold.
         observation, action, reward : str or iterable of str, optional
-            The fields that these are. By default ``obs``, ``act`` and ``rew``, or names like
-            these, with parts such as ``obs.position``; if no field is called so, each field ``x``
-            that has a ``next_x`` is an observation.
+            Names of these fields. By default ``obs``, ``act`` and ``rew``, or similar names, with
+            parts such as ``obs.position``. If no field has such a name, each field ``x`` with a
+            ``next_x`` is an observation.
         about : dict, optional
-            Further metadata of the format, such as ``{"author": "..."}``. Of Minari also
-            ``observation_space``, ``action_space`` and ``env_spec``, as Gymnasium has them; what
-            ``cpprb_like.datasets.describe`` says of another data set can be given as it is.
+            Further metadata of the format, such as ``{"author": "..."}``. For Minari also
+            ``observation_space``, ``action_space`` and ``env_spec``, as Gymnasium has them. The
+            result of ``cpprb_like.datasets.describe`` for another data set can be passed.
         progress : callable, optional
-            ``progress(done, total)`` is called with bytes.
+            ``progress(done, total)`` is called with numbers of bytes.
 
         Warns
         -----
         DataLossWarning
-            The format cannot hold something, such as a field of Python objects; it is left out, and
+            The format cannot hold values, such as a field of Python objects. They are left out, and
             the message says how much. ``describe(path).lacks`` lists what a format cannot hold.
         UserWarning
             A data set of Minari is written without the spaces of its environment.
@@ -76,16 +75,16 @@ class Exchanged:
             observations of the next rows, and the format has no place for them. Or the format
             cannot hold a value and ``strict`` is true.
         FileExistsError
-            There is something of this name.
+            ``path`` exists.
         ImportError
             A package is not installed; the message names it.
         OSError
-            It cannot be written. Whatever is raised, nothing is left at ``path``.
+            The files cannot be written. After any error nothing new is left at ``path``.
 
         Notes
         -----
-        Other threads that write wait; those that sample do not. Cost: each observation is read
-        twice, everything else once; memory of some megabytes, whatever the number of rows.
+        Other threads that write wait; threads that sample do not. Cost: each observation is read
+        twice, other values once. Memory: some megabytes, for any number of rows.
 
         Examples
         --------
@@ -140,42 +139,42 @@ class Exchanged:
         format : str, optional
             One of ``cpprb_like.datasets.FORMATS``. By default the files show it.
         split : str, optional
-            The split that is read, of format ``"rlds"``, where a folder has several.
+            The split to read, if a folder of format ``"rlds"`` has several.
         capacity : int, optional
             Rows that the buffer holds, by default as many as the data set has. A smaller buffer
             holds the newest rows.
         env_dict : dict, optional
-            The fields that are read, each with its ``shape`` and ``dtype`` if these are not those
-            of the data set; all. Numbers are converted, or refused, as by ``add``.
+            The fields to read, with ``shape`` and ``dtype`` where these differ from the data set.
+            By default all. Numbers are converted, or refused, as by ``add``.
         strict : bool
-            Refuse what has no place in a buffer, such as text of any length, and steps that would
-            be left out, in place of a warning.
+            Raise an error, not a warning, for values that a buffer cannot hold, such as text of any
+            length, and for steps that would be left out.
         progress : callable, optional
-            ``progress(done, total)`` is called with bytes.
+            ``progress(done, total)`` is called with numbers of bytes.
         **options
-            Of the constructor but ``n_envs``, such as ``next_of``, ``Nstep`` and ``seed``.
+            Options of the constructor except ``n_envs``, such as ``next_of``, ``Nstep``, ``seed``.
 
         Returns
         -------
         ReplayBuffer
-            Of this class and one environment, with the episodes one after another. It has the
-            fields ``obs``, ``act``, ``rew``, ``next_obs``, ``terminated`` and ``truncated``, with
-            parts such as ``obs.position``, and others by name.
-            The last step of an episode is left out if its next observation is not in the files,
-            unless it is terminated or ``env_dict`` names no field of next values.
+            A buffer of this class for one environment, with the episodes one after another. It has
+            the fields ``obs``, ``act``, ``rew``, ``next_obs``, ``terminated`` and ``truncated``,
+            with parts such as ``obs.position``, and others by name. The last step of an episode is
+            left out if its next observation is not in the files. It is kept if it is terminated, or
+            if ``env_dict`` names no field of next values.
 
         Warns
         -----
         DataLossWarning
-            Something in the files has no place in a buffer, or steps are left out.
+            A buffer cannot hold values of the files, or steps are left out.
 
         Raises
         ------
         ValueError
-            The files show no format, they are damaged, or something has no place and
-            ``strict`` is true. The message names the file and the field.
+            The files show no format or are damaged. Or a buffer cannot hold a value, and ``strict``
+            is true. The message names the file and the field.
         FileNotFoundError, OSError
-            They are not there, or cannot be read.
+            The files do not exist, or cannot be read.
         ImportError
             A package is not installed; the message names it.
 

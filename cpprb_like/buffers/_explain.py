@@ -1,4 +1,4 @@
-"""``explain``: what a row is, what a draw reads of it, and why it can or cannot be drawn.
+"""``explain``: place of a row, the rows that a draw of it reads, and whether it can be drawn.
 
 Not here: measures over all rows (``report``), and counts of draws (``_rows.draw_counts``).
 """
@@ -22,7 +22,7 @@ TERMINATED, TRUNCATED, ENDED = 2, 4, 1  # flags of ``Ring.windows``
 
 
 class Explanation(dict[str, Any]):
-    """What ``explain`` found: a dict, which prints as a line for each entry."""
+    """Result of ``explain``: a dict that prints one line for each entry."""
 
     def __str__(self) -> str:
         width = max(map(len, self))
@@ -35,7 +35,7 @@ class Explanation(dict[str, Any]):
 
 
 def explain(now: Opened, index: object) -> Explanation:
-    """See ``View.explain``; ``now`` are the layers of the source over the rows."""
+    """See ``View.explain``; ``now`` has the layers of the source over the rows."""
     number = as_int("index", index)
     found: Explanation = now.buffer.consistently(lambda: _attempt(now, number, index))
     return found
@@ -109,7 +109,7 @@ def _rows(ids: NDArray[np.int64]) -> str:
 
 
 def _end(flags: int, after: int) -> str:
-    """The end of the episode, as far as it is in the buffer."""
+    """Text about the end of the episode, as far as its rows are in the buffer."""
     if not flags & ENDED:
         return f"open: {after} rows follow so far"
     how = " and ".join(
@@ -143,7 +143,7 @@ def _reads(now: Opened, ids: NDArray[np.int64], place: int) -> list[str]:
 
 
 def _why_not(now: Opened, slots: NDArray[np.intp], after: int, *, ended: bool) -> list[str]:
-    """The reasons why a row that is there cannot be drawn."""
+    """The reasons why a present row cannot be drawn."""
     ring = now.ring
     if ring.absent_at(slots)[0]:
         if ring.lookahead and not ended and after < ring.lookahead:

@@ -1,4 +1,4 @@
-"""Logs of draws: ``log_draws`` writes one, ``LoggedDraws`` reads it, ``replay_draw`` draws again.
+"""Logs of draws: the file of ``log_draws``, its reader ``LoggedDraws``, and ``replay_draw``.
 
 Not here: the records (``_rows.draw_log``).
 """
@@ -33,7 +33,7 @@ FORMAT = "cpprb_like draws, version 1"
 
 
 class DrawLogFile:
-    """A log that is being written: what ``log_draws`` returns, for a ``with`` statement."""
+    """Writer of a log of draws, for a ``with`` statement. ``log_draws`` returns it."""
 
     def __init__(self, buffer: Any, path: str | os.PathLike[str]) -> None:
         if buffer._draw_log is not None:
@@ -50,7 +50,7 @@ class DrawLogFile:
         self._write([json.dumps(about).encode() + b"\n"])
 
     def _write(self, full: list[Any]) -> None:
-        """Write these records, and empty the list; an error ends the log."""
+        """Write records and empty the list. An error ends the log."""
         if os.getpid() != self._process:  # a forked child, which has the same file
             full.clear()
             return
@@ -71,7 +71,7 @@ class DrawLogFile:
         self._log.flush()
 
     def close(self) -> None:
-        """Write the last draws, and log no more of them."""
+        """Write the last draws and end the log."""
         if not self._file.closed:
             self._buffer._set_draw_log(None)
             try:
@@ -98,19 +98,19 @@ class LoggedDraw:
     Attributes
     ----------
     handles : ndarray of int64, shape (n,)
-        The drawn rows, as in ``batch["indexes"]``; of sequences their first rows.
+        Handles of the drawn rows, as in ``batch["indexes"]``; for sequences, of their first rows.
     ages : ndarray of int64, shape (n,)
-        Rows that had been written since each of them.
+        Number of rows that were written after each drawn row, up to the draw.
     probabilities, weights : ndarray of float32, shape (n,), or None
-        Of a source with priorities: the probability of each row among all rows of the buffer, and
-        its importance-sampling weight.
+        Probability of each row among all rows of the buffer, and importance-sampling weight. None
+        without priorities.
     written, clears, edits : int
         Version of the rows: rows written since the last clear, clears, and changes of rows.
     number : int
-        Batches that the view had drawn before; 0 of a buffer.
+        Batches that the view had drawn before; 0 for a buffer.
     before, after : dict or None
-        ``bit_generator.state`` before and after the rows were chosen; None if the generator is
-        none of NumPy's PCG64.
+        ``bit_generator.state`` before and after the choice of rows; None for generators other than
+        NumPy's PCG64.
     """
 
     handles: NDArray[np.int64]
@@ -131,14 +131,14 @@ class LoggedDraws:
     Parameters
     ----------
     path : str or path
-        The file. A last record that was not written whole is left out.
+        The file. An incomplete last record is left out.
 
     Raises
     ------
     OSError
-        It cannot be read.
+        The file cannot be read.
     ValueError
-        It is no log of draws.
+        The file is not a log of draws.
 
     Examples
     --------
@@ -175,7 +175,7 @@ class LoggedDraws:
             place = end
 
     def _end(self, place: int) -> int:
-        """The place behind the record at a place; behind the data if it is not whole."""
+        """Position after the record at ``place``; past the data if the record is incomplete."""
         if place + HEAD.itemsize > len(self._data):
             return len(self._data) + 1
         head = self._head(place)
@@ -217,7 +217,7 @@ class LoggedDraws:
         return map(self.__getitem__, range(len(self)))
 
     def handles(self) -> NDArray[np.int64]:
-        """The rows of all draws, one after another: for ``describe(draws=)``, for example."""
+        """Handles of the rows of all draws, one after another, such as for ``describe(draws=)``."""
         return np.concatenate([np.empty(0, np.int64), *(one.handles for one in self)])
 
 

@@ -43,20 +43,20 @@ class Mixture(Source):
     ----------
     sources : dict of str to Source
         Buffers, views or mixtures; at least one. All have the same fields, of the same dtypes and
-        shapes; sizes, samplers and environments may differ. No field may be called
-        ``source``, ``weights`` or ``indexes``.
+        shapes; sizes, samplers and environments may differ. No field may be called ``source``,
+        ``weights`` or ``indexes``.
     shares : dict of str to (float or schedule)
-        Sampling ratio of each source: at least 0, and not all 0. They are normalised by their sum.
-        The time of a schedule is the number of batches drawn so far. A number counts as the decimal
-        that it prints as: 0.1 is a tenth.
+        Sampling ratio of each source: at least 0, and not all 0. Ratios are normalised by their
+        sum. The time of a schedule is the number of batches drawn so far. A float counts as its
+        printed decimal: 0.1 is a tenth.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Random numbers for the rounding of shares; the buffers have their own generators. Without a
-        seed, ``np.random.seed`` controls it.
+        Seed of the rounding of shares; the buffers have their own generators. Without a seed,
+        ``np.random.seed`` controls the rounding.
 
     Attributes
     ----------
     sources, shares : mapping
-        As given, to be read only.
+        As given, read-only.
     draws : int
         Batches drawn so far.
     rng : numpy.random.Generator
@@ -65,37 +65,37 @@ class Mixture(Source):
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value, or the fields of two sources differ; the message
+        A parameter has a wrong type or value, or the fields of two sources differ. The message
         names the parameter or the field.
 
     Notes
     -----
-    Rounding: where ``n * share`` is no integer, it is rounded down or up at random, so that it is
-    right on average, also for n = 1. One random number rounds all shares of a batch (systematic
-    sampling).
+    Rounding: ``n * share`` is rounded down or up at random, so that the mean is exact, also for
+    n = 1. One random number rounds all shares of a batch (systematic sampling).
 
-    Empty sources: their share goes to the others, in the ratio of theirs. So training may begin on
-    demonstrations alone.
+    Empty sources: their share goes to the other sources, in the ratio of the other shares. So
+    training may begin on demonstrations alone.
 
-    Batches: the rows of a source lie together, in the order of the sources. The column ``source``,
-    intp, is the number of the source of each row, 0 for the first. If a source has priorities,
-    ``weights`` are 1.0 for rows of the others, and float64 if the sampler of a source gives that.
-    Further columns, such as ``discount``, are there if all sources give them.
+    Batches: the rows of a source are contiguous, in the order of the sources. The column
+    ``source``, intp, is the number of the source of each row, 0 for the first. If a source has
+    priorities, ``weights`` are 1.0 for rows of sources without priorities. They are float64 if the
+    sampler of a source gives float64. Batches have further columns, such as ``discount``, that all
+    sources give.
 
     Importance-sampling ``weights`` correct for priorities within each source, not for the shares.
 
-    ``sample`` also raises ``NotEnoughDataError`` if all sources with a share above 0 are empty, and
-    ``ValueError`` if a schedule gives a share below 0, or all give 0; if the sampler of a buffer
-    without priorities gives ``weights`` or ``indexes``; or if one source gives a further column and
-    another does not. A call that raises leaves ``out`` as it was. What can be known is checked
-    before the first part is drawn, so that the generators of all sources stay where they are. A
-    user-defined sampler may raise after samplers of earlier sources have drawn.
+    ``sample`` also raises ``NotEnoughDataError`` if all sources with a share above 0 are empty. It
+    raises ``ValueError`` if a schedule gives a share below 0 or all shares are 0; if the sampler of
+    a buffer without priorities gives ``weights`` or ``indexes``; or if sources differ in a further
+    column. A call that raises leaves ``out`` unchanged. All possible checks come before the first
+    draw, so the generators of all sources keep their state. A user-defined sampler may raise after
+    samplers of earlier sources have drawn.
 
     Cost of a batch: the draws of the parts, and about ten microseconds. Sources write the rows of a
     large batch in place. Rows of a small batch, and of ``out``, are copied once more, when all
     parts are drawn.
 
-    There is no ``epoch``: it would take each row once, whatever the shares.
+    There is no ``epoch``, as each row would come once for any shares.
 
     A mixture is pickled and deep-copied with its sources. Any number of threads may add to the
     buffers and draw; two draws at the same time may count as one in ``draws``.
@@ -171,7 +171,7 @@ class Mixture(Source):
         return out
 
     def _next_number(self) -> float:
-        """A random number from 0 to 1: that of a failed draw, or a new one."""
+        """A random number from 0 to 1: an unused one of a failed draw, or a new one."""
         try:
             return self._numbers.pop()  # other threads may pop, too
         except IndexError:
@@ -218,7 +218,7 @@ class Mixture(Source):
         to: Batch | None,
         options: SampleOptions,
     ) -> Batch:
-        """A batch with its parts between ``cuts``, of the ``wanted`` fields, written into ``to``.
+        """Draw a batch of the ``wanted`` fields into ``to``, with its parts between ``cuts``.
 
         ``to`` is written to after all parts were drawn, as a draw may fail.
         """
@@ -283,24 +283,24 @@ class Mixture(Source):
         ----------
         indexes : array_like of int, shape (n,)
             ``batch["indexes"]``, a part of it, or parts of several batches of this mixture, in any
-            order. Of duplicates the last wins. Rows of buffers without priorities are passed over.
+            order. The last of duplicates wins. Rows of buffers without priorities are skipped.
         priorities : array_like, shape (n,) or (n, 1)
             Finite, at least 0.
 
         Raises
         ------
         TypeError
-            They are no integers, or no numbers.
+            ``indexes`` are not integers, or ``priorities`` are not numbers.
         ValueError
-            Not one priority for each index, or one that is negative, infinite or NaN, or too large
-            for the sampler of its buffer.
+            The numbers of indexes and priorities differ. Or a priority is negative, infinite, NaN,
+            or too large for the sampler of its buffer.
         IndexError
-            A row is not in its buffer. Whatever is raised, no priority has changed.
+            A row is not in its buffer. After any error all priorities are unchanged.
 
         Notes
         -----
-        The low bits of an index are the number of the source, one bit for two sources, two for up
-        to four; above them is the index in the source. Cost: the updates of the sources.
+        The low bits of an index are the number of the source: one bit for two sources, two bits for
+        up to four. The bits above are the index in the source. Cost: the updates of the sources.
 
         Examples
         --------
@@ -395,7 +395,7 @@ class Mixture(Source):
 
     @property
     def has_priorities(self) -> bool:
-        """Whether a source has."""
+        """Whether a source has priorities."""
         return any(source.has_priorities for source in self._sources.values())
 
     def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
@@ -426,7 +426,7 @@ class Mixture(Source):
         return np.result_type(np.float32, *dtypes)
 
     def __len__(self) -> int:
-        """Rows that can be drawn, of all sources."""
+        """Rows of all sources that can be drawn."""
         return sum(len(source) for source in self._sources.values())
 
     def __repr__(self) -> str:
@@ -544,9 +544,9 @@ def _join(parts: dict[str, Batch]) -> Batch:
 
 @lru_cache(maxsize=64)
 def _ends(shares: tuple[float, ...]) -> list[int]:
-    """Cumulative shares as integers, from 0 on, in a unit that makes all of them whole.
+    """Cumulative shares from 0 on, as integers over a common denominator.
 
-    So counts of rows have no rounding errors of sums of floats. A share is the number of its
+    So counts of rows have no rounding errors of sums of floats. A share has the value of its
     shortest decimal: 1/10 for 0.1.
     """
     from fractions import Fraction  # noqa: PLC0415 (imports decimal, and few programs need it)

@@ -1,8 +1,8 @@
 """Prefetching: a thread draws batches ahead while the learner uses earlier ones.
 
 Each call of the learner requests draws, so that ``ahead`` batches wait after it. Batches come in
-the order of their draws. Not here: the state of the source before those draws, which is what a save
-stores (``_machine.prefetch_state``), and conversions to tensors (``_tensors``).
+the order of their draws. Not here: the state of the source before those draws, for saves
+(``_machine.prefetch_state``), and conversions to tensors (``_tensors``).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Kind(Enum):
 
 
 class Prefetcher:
-    """Makes ``ahead`` batches in a thread, which begins with the first call of ``next``.
+    """Draws ``ahead`` batches in advance in a thread. The first call of ``next`` starts it.
 
-    ``make`` converts a drawn batch, in the thread. ``states`` is that of ``PrefetchState``.
-    ``back`` is called with the number of void draws, so that an epoch repeats them.
+    ``make`` converts a drawn batch, in the thread. See ``PrefetchState`` for ``states``. ``back``
+    is called with the number of void draws, so that an epoch repeats them.
     """
 
     def __init__(

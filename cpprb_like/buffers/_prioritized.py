@@ -21,8 +21,8 @@ __all__ = ["PrioritizedReplayBuffer", "ReverseReplayBuffer", "create_buffer"]
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Proportional prioritized experience replay (PER; Schaul et al., 2016): cpprb's class.
 
-    It is ``ReplayBuffer(size, env_dict, sampler=Prioritized(alpha, ...), **options)``, which new
-    programs use, but for ``indexes``: they are slots by default, as in cpprb. A row i of priority
+    New programs use ``ReplayBuffer(size, env_dict, sampler=Prioritized(alpha, ...), **options)``.
+    This class differs in ``indexes``, which are slots by default, as in cpprb. A row i of priority
     ``p_i`` is drawn with probability ``P(i)`` proportional to ``(p_i + eps) ** alpha``. Batches
     have importance-sampling ``weights``, and ``indexes`` for ``update_priorities``.
 
@@ -35,9 +35,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     eps : float, optional
         Added to each priority, so that rows of priority 0 can be drawn.
     check_for_update : bool, optional
-        Make ``indexes`` handles of rows, which name one row for ever: ``update_priorities`` skips
-        rows that were overwritten since they were drawn. By default they are slots: a priority goes
-        to the row that is in the slot now.
+        Whether ``indexes`` are permanent handles of rows, so that ``update_priorities`` skips rows
+        that were overwritten after their draw. By default ``indexes`` are slots, and a priority
+        goes to the row that is now in the slot.
     sampler : PrioritySampler, optional
         The sampler, ``Prioritized(...)`` or ``RankBased(...)``, in place of ``alpha``, ``eps`` and
         ``check_for_update``.
@@ -47,12 +47,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As ``ReplayBuffer``; or a parameter of priorities is of a wrong type or value.
+        As ``ReplayBuffer``; or a parameter of priorities has a wrong type or value.
 
     Notes
     -----
-    New rows get the maximum priority so far, 1.0 at first; adding them costs what it costs in a
-    uniform buffer. See ``Prioritized`` for importance-sampling weights, cost and source.
+    New rows get the maximum priority so far, 1.0 at first. ``add`` costs as much as in a uniform
+    buffer. See ``Prioritized`` for importance-sampling weights, cost and source.
 
     Examples
     --------
@@ -91,16 +91,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 
 class ReverseReplayBuffer(ReplayBuffer):
-    """A buffer that is replayed from the newest step back in time: cpprb's class of this name.
+    """Reverse experience replay, from the newest step backwards: cpprb's class of this name.
 
     It is ``ReplayBuffer(size, env_dict, sampler=Reverse(stride), **options)``.
 
     Parameters
     ----------
     size, env_dict, **options
-        As for ``ReplayBuffer``, but for ``sampler``, which raises ``TypeError``.
+        As for ``ReplayBuffer``. The option ``sampler`` raises ``TypeError``.
     stride : int
-        As for ``samplers.Reverse``, which says which rows are drawn.
+        As for ``samplers.Reverse``, which describes the draws.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def create_buffer(
     size, env_dict, **options
         As for the class.
     prioritized : bool
-        Which of the two.
+        Whether to create a ``PrioritizedReplayBuffer``.
 
     Examples
     --------

@@ -104,7 +104,7 @@ class Part:
             ) from None
 
     def cast(self, name: str, values: Any, spec: ColumnSpec, n: int, hook: str = "fill") -> Array:
-        """An array that ``fill``, or another hook, made of a column, cast to its dtype."""
+        """Values of a column that ``fill`` or another hook returned, cast to its dtype."""
         where = f"{self.name}.{hook}"
         if not isinstance(values, np.ndarray):
             found = "nothing" if values is None else f"{type(values).__name__}"
@@ -188,7 +188,7 @@ class Opened:
                     raise ValueError(f"{part.name}: {both} are changed by {other.name}")
 
     def _open_starts(self) -> None:
-        """Make ``starts``, if not all rows that the buffer draws can be read by the layers."""
+        """Make ``starts``, unless the layers can read all rows that the buffer draws."""
         items, ring = self.items, self.ring
         self.starts: Starts | None = None
         self._tries = np.random.default_rng(0)  # for ``has_starts``, which is no draw
@@ -210,7 +210,7 @@ class Opened:
             )
 
     def _starts_of(self, rows: int) -> Starts:
-        """The rows around which the ring has all rows that the layers read."""
+        """Starts: rows around which the ring has all rows that the layers read."""
         items = self.items
         across = items is not None and items.across
         return self.buffer._starts(
@@ -287,7 +287,7 @@ class Opened:
         return ReadPlan(self, self.ring.columns if columns is None else columns)
 
     def read_again(self, slots: Slots, steps: Slots | None, columns: tuple[Column, ...]) -> Batch:
-        """Columns of rows of ``steps`` steps each, without columns that layers make."""
+        """Columns of rows of ``steps`` steps each, without the columns of layers."""
         return RowPlan(self, columns, frozenset()).read(slots, None, steps)[0]
 
     def require_memory(self, n: int, columns: tuple[Column, ...] | None) -> None:
@@ -314,7 +314,7 @@ class Opened:
             raise ValueError("indexes: there is a field of this name")
 
     def draw(self, n: int, options: SampleOptions) -> tuple[Slots, Extra]:
-        """Draw n rows by the sampler, of those that can be drawn."""
+        """Draw n rows with the sampler, out of the rows that can be drawn."""
         ring, sampler, rng = self.ring, self.sampler, self.buffer.rng
         keywords = options.of_sampler
         if self.starts is not None:
@@ -357,7 +357,7 @@ class Opened:
             return np.empty(0, np.intp), False
 
     def all_drawable(self, slots: Slots) -> bool:
-        """Whether no row before these was overwritten, which ``Ring.holds`` does not check."""
+        """Whether the rows before these are still present, which ``Ring.holds`` does not check."""
         if self.starts is None or self.before == 0:
             return True
         try:
@@ -513,7 +513,7 @@ class ReadPlan:
 
 
 class Reading:
-    """State of one batch while it is read. ``choose`` returns its n slots; n None: any number."""
+    """State of a batch during its read. ``choose`` returns n slots, or any number if n is None."""
 
     def __init__(
         self,
@@ -595,7 +595,7 @@ class Reading:
         return taken.batch
 
     def _read_rows(self, taken: Taken) -> Walk | None:
-        """Read each row that is no padding, and put it into its place."""
+        """Read each row that is not padding, and put it into its place."""
         plan, there, rows = self.plan, taken.there, taken.slots
         assert rows is not None
         arrays = {} if self.arrays is None else self.arrays

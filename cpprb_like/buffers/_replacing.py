@@ -44,7 +44,7 @@ def read_update(
 
 
 def updatable_fields(schema: Schema, ring: Ring) -> Updatable:
-    """By name: field, column, and the reason why values cannot be replaced, or None."""
+    """Field, column, and reason why values cannot be replaced, or None, by name of the field."""
     reasons = _reasons(schema)
     return {
         field.name: (field, column, reasons.get(field.name))

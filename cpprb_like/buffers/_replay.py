@@ -1,6 +1,6 @@
 """``ReplayBuffer``: a ring of rows with a sampler and a random generator.
 
-A buffer checks its arguments, and keeps readers and writers of different threads apart. The
+A buffer checks its arguments and synchronises readers and writers of different threads. The
 compiled core copies the values.
 """
 
@@ -107,22 +107,22 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         Capacity in steps: an integer, or a float of integral value such as ``1e6``.
     env_dict : dict
         ``{name: {"shape": int or tuple, "dtype": anything NumPy takes}}``. The shape defaults to 1,
-        which is ``(1,)``; shape ``()`` gives batches of shape ``(batch,)``. Values are stored, and
-        batches have them, in the machine's byte order. It is read and never written to.
+        which is ``(1,)``; shape ``()`` gives batches of shape ``(batch,)``. The buffer and its
+        batches use the machine's byte order. The dict is not modified.
     default_dtype : dtype, optional
-        For fields without the key ``dtype``; ``float32``. With ``"dtype": None`` it is float64.
+        Dtype of fields without the key ``dtype``. Default float32. ``"dtype": None`` is float64.
     n_envs : int, optional
         Environments that step together. One call of ``add`` is then one time step of all of them.
         By default the number of the recorder to which the buffer is attached, or 1.
     terminated, truncated : str or False, optional
-        Names of the fields that end an episode, if they are not called ``terminated`` (or ``done``)
-        and ``truncated``; False says that no field does. Such a field is one bool, integer or float
-        of up to 8 bytes; a ``done`` that is anything else does not end episodes. A field such as
-        ``dones`` or ``truncations`` that no option names gets a warning, and with ``Nstep`` is an
-        error: it would end nothing.
+        Names of the end fields, which end an episode. By default ``terminated`` (or ``done``) and
+        ``truncated``. False: no field ends episodes in this way. An end field is one bool, integer
+        or float of up to 8 bytes; any other ``done`` ends no episodes. A field such as ``dones`` or
+        ``truncations`` that no option names ends no episodes: it gets a warning, and with ``Nstep``
+        an error.
     next_of : str or iterable of str, optional
-        Fields whose next value is the field ``next_<name>``. ``add`` takes it and batches have it,
-        but it is stored only where it differs from the value of the environment's next step.
+        Fields with a next value, the field ``next_<name>``. ``add`` takes it and batches have it.
+        It is stored only where it differs from the value of the environment's next step.
     stack_compress : str or iterable of str or dict, optional
         Fields that are frame stacks. Of each step only the newest frame is stored, unless the older
         frames differ from the frames of the step before. Next values of ``next_of`` may be named
@@ -130,47 +130,45 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         ``(4, 84, 84)``. A dict gives the axis of each field.
     Nstep : dict, optional
         n-step returns over ``Nstep["size"]`` steps, or fewer where the episode ends. Fields in
-        ``Nstep["rew"]`` are summed, discounted by ``Nstep["gamma"]`` (0.99); fields in
-        ``Nstep["next"]``, and end flags, come from the last of the steps. By default these are the
-        field ``rew`` (or ``reward``), and each ``next_x`` beside ``x``; ``[]`` says that there are
-        none. With ``Nstep["discount"]``, batches have ``discount``: ``gamma ** steps``, or 0 where
-        the episode was terminated. A warning says if it is missing beside a field of truncations.
-        A row can be drawn when its n-step window is complete.
+        ``Nstep["rew"]`` are summed, discounted by ``Nstep["gamma"]`` (default 0.99). Fields in
+        ``Nstep["next"]``, and end flags, come from the last step. By default these are the field
+        ``rew`` (or ``reward``), and each ``next_x`` beside ``x``; ``[]`` names none. With
+        ``Nstep["discount"]``, batches have ``discount``: ``gamma ** steps``, or 0 where the episode
+        was terminated. A field of truncations without this option gets a warning. A row can be
+        drawn when its n-step window is complete.
     sampler : Sampler, optional
-        Which rows are drawn; ``Uniform()``.
+        Sampler of the rows. Default ``Uniform()``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Seed of the draws. Without one the generator is seeded from NumPy's global state, so that
+        Seed of the draws. By default the generator is seeded from NumPy's global state, so that
         ``np.random.seed`` controls it.
     mmap_prefix : str or path, optional
         Keep the rows in the file ``<mmap_prefix>.dat`` and not on the heap.
     mmap_mode : {"x", "w", "r+", "r"}
-        Create that file and fail if it exists; create it anew; open it with the rows that it holds;
-        or open it to read them, with rows that cannot be changed. Priorities, and what fields of
-        ``next_of`` and ``stack_compress`` keep aside, are in files beside it. The generator, and
-        the state of a sampler but for its priorities, begin anew. As long as a buffer has the file
-        open no other one can open it to write, or replace it. Beside a buffer that writes to it,
-        ``"r"`` copies the rows of that time into memory.
+        ``"x"`` creates the file and fails if it exists, ``"w"`` creates it anew, ``"r+"`` opens its
+        rows, and ``"r"`` opens them read-only. Priorities, and the extra values of ``next_of`` and
+        ``stack_compress``, are in files beside it. The generator and the other state of a sampler
+        start anew. While a buffer has the file open, no other buffer can write to it or replace it.
+        While another buffer writes to the file, ``"r"`` copies the current rows into memory.
 
     **unknown : None
-        Options of other libraries that a program passes on are taken as long as they are None.
+        Options of other libraries, accepted if they are None.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or value; the message names it.
+        An argument has a wrong type or value; the message names it.
     MemoryError
-        The machine has not enough memory now; the message lists the bytes of each field.
+        The machine lacks free memory; the message lists the bytes of each field.
     OSError
-        Of ``mmap_prefix``: a ``FileExistsError``, ``FileNotFoundError`` or such; a
+        ``mmap_prefix``: ``FileExistsError``, ``FileNotFoundError`` or another error of the file;
         ``BlockingIOError`` while another buffer has the file open.
 
     Notes
     -----
-    Any number of threads may add, sample and clear: every batch consists of whole rows that were in
-    the buffer together, and every call of ``add`` is seen whole or not at all. A process that is
-    forked, while other threads do any of it, has the rows and locks that are free; if the rows lie
-    in a file, it can read them and not write. Pickling copies by
-    value, rows and generator included; do not add meanwhile.
+    Any number of threads may add, sample and clear. Every batch consists of whole rows that were in
+    the buffer together. Every call of ``add`` is atomic for readers. A process that is forked
+    during such calls has the rows, and its locks are free. If the rows are in a file, the process
+    can only read them. Pickling copies by value, with rows and generator; do not add meanwhile.
 
     Examples
     --------
@@ -252,7 +250,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
     @classmethod
     def _of(cls, options: RowOptions, *others: Any) -> Self:
-        """A buffer of rows with these options; further arguments are those of ``_begin``."""
+        """A buffer of rows with these options. ``_begin`` takes the further arguments."""
         buffer = cls.__new__(cls)
         buffer._begin(options, *others)
         return buffer
@@ -265,7 +263,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         mmap_prefix: str | Path | None = None,
         mmap_mode: file_maps.FileMode = "x",
     ) -> None:
-        """Open new rows with these options, which were checked, or the rows of a file."""
+        """Open new rows with checked options, or the rows of a file."""
         layout = Layout.of(options, sampler.nbytes_for(options.capacity))
         files, opens = None, mmap_mode in ("r", "r+")
         if mmap_prefix is not None:
@@ -291,7 +289,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def _take_n_envs(self, n_envs: int) -> None:
         """Set the number of environments, if the user gave none and there are no rows.
 
-        Raises ``ValueError`` if the size has too few rows for them.
+        Raises ``ValueError`` if the size has too few rows for this number.
         """
         self._hold(True, self._take_n_envs_now, n_envs)
 
@@ -388,25 +386,24 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
                 weakref.finalize(self, files.flush_at_the_end)
 
     def flush(self) -> None:
-        """Have the rows of a buffer in a file on the disk: they outlive a crash of the machine.
+        """Synchronise a buffer in a file with the disk: its rows then survive a crash.
 
-        When it returns, what was in the buffer when it was called is on the disk: rows, episode
-        ends, what chained fields keep aside, priorities. After a crash, or a power cut, opening the
-        file finds the rows that were not overwritten or changed since, and leaves the others out.
-        A process that is killed loses nothing, flushed or not. Nothing happens if the rows are in
-        memory.
+        On return the state of the buffer at the call is on the disk: rows, episode ends, extra
+        values of chained fields, priorities. After a crash or power cut, opening the file finds the
+        rows that were not overwritten or changed since, and leaves the others out. The end of a
+        killed process loses nothing, even without ``flush``. Without a file the call does nothing.
 
         Raises
         ------
         OSError
-            The system could not write; what was flushed before holds.
+            The system could not write. The previous flush stays valid.
 
         Notes
         -----
-        Cost: what the disk takes for the bytes that changed since the last flush, and a checksum of
-        the rows that did. Other threads that write wait while the checksums are computed, about a
-        microsecond for a row and a second for a gigabyte, and not while the disk writes. A buffer
-        that goes out of use, or is there when the program ends, is flushed.
+        Cost: the write of the bytes that changed since the last flush, and a checksum of the
+        changed rows. Other threads that write wait for the checksums, about a microsecond for a row
+        and a second for a gigabyte, but not for the disk. A buffer is also flushed at its deletion
+        and at the end of the program.
 
         Examples
         --------
@@ -440,41 +437,41 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             self._files.grow(self.ring)
 
     def _have_writers_ask(self) -> None:
-        """Make ``add`` check whether it may write, as it may not after a fork or in mode "r"."""
+        """Make ``add`` check for permission to write: none after a fork, or in mode "r"."""
         self._paused = True
 
     # ------------------------------------------------------------------ adding
 
     def update(self, indexes: ArrayLike, /, **fields: Any) -> None:
-        """Replace values of rows that are stored: recomputed targets, new latent states.
+        """Replace values of stored rows, such as recomputed targets or new latent states.
 
-        Rows that were overwritten, deleted or cleared since they got their index are passed over.
+        Rows that were overwritten, deleted or cleared since they got their index are skipped.
 
         Parameters
         ----------
         indexes : array_like of int, shape () or (n,) or (n, 1)
             Handles: ``batch["indexes"]`` of ``sample(n, indexes=True)``, or of a
-            ``PrioritizedReplayBuffer`` with ``check_for_update=True``. Or slots, which stand for
-            the rows that are there now. Of duplicates the last wins.
+            ``PrioritizedReplayBuffer`` with ``check_for_update=True``. Or slots, which mean the
+            present rows. The last of duplicates wins.
         **fields
             New values, shape ``(n, *shape)``; converted or refused as by ``add``.
 
         Raises
         ------
         TypeError
-            A field is unknown, or none is given; or the indexes are no integers.
+            A field is unknown, or none is given; or the indexes are not integers.
         ValueError
             A value has the wrong shape, or the declared dtype cannot hold it. Or the field cannot
             be replaced: fields that end episodes, fields of ``next_of`` and ``stack_compress``, and
             fields whose next value is a field of ``next_of``.
         IndexError
-            An index is a slot that holds no step, or no row ever had it. Whatever is raised, the
-            buffer is as it was.
+            An index is a slot without a step, or no row ever had it. After any error the buffer is
+            unchanged.
 
         Notes
         -----
-        Cost: proportional to n. Other threads see all of it or nothing: a batch that is being read
-        meanwhile is read again. Priorities stay as they are.
+        Cost: proportional to n. The update is atomic for other threads: a batch that is read
+        meanwhile is read again. Priorities do not change.
 
         Examples
         --------
@@ -494,9 +491,9 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         self._hold(False, write, ring, rows, columns, arrays)
 
     def on_episode_end(self, env: int | None = None) -> None:
-        """End the episodes that are still open, as truncated: of one environment, or of all.
+        """End the open episodes of one environment, or of all, as truncated.
 
-        Harmless after a step that ended the episode itself.
+        After a step that ended the episode, the call has no effect.
 
         Raises
         ------
@@ -517,11 +514,11 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         return self.ring.episode_len(self._check_env(env))
 
     def clear(self) -> None:
-        """Forget all rows, at a cost that does not depend on their number.
+        """Remove all rows, at a cost that does not depend on their number.
 
-        Memory stays allocated. Python objects are let go, about 10 ns each. With priorities, the
-        next draw or update sets the weights of the rows that were there to 0, less than 1 ns each.
-        The generator goes on where it is.
+        Memory stays allocated. Python objects are released, about 10 ns each. With priorities, the
+        next draw or update sets the weights of the removed rows to 0, less than 1 ns each. The
+        generator keeps its state.
         """
         self._clear()
 
@@ -547,19 +544,19 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         Parameters
         ----------
         *layers : NStep, Sequences, FrameStacks or Hindsight
-            Of ``cpprb_like.views``: at most one of each, in any order. Without ``NStep`` the
-            buffer's own ``Nstep`` holds, if it has that; ``NStep(1)`` reads single steps.
+            Layers of ``cpprb_like.views``: at most one of each, in any order. Without ``NStep`` the
+            option ``Nstep`` of the buffer applies, if given. ``NStep(1)`` reads single steps.
 
         Returns
         -------
         View
-            It draws from this buffer, with the methods ``sample``, ``batches``, ``epoch`` and
-            ``update_priorities``, and can be used beside it and beside other views.
+            A source that draws from this buffer, with the methods ``sample``, ``batches``,
+            ``epoch`` and ``update_priorities``. Buffer and views can be used at the same time.
 
         Raises
         ------
         TypeError, ValueError
-            A layer is none, comes twice, or does not fit the fields.
+            An argument is not a layer, a layer comes twice, or does not fit the fields.
 
         Notes
         -----
@@ -580,11 +577,11 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         return View(self, layers)
 
     def explain(self, index: int) -> Explanation:
-        """What a row is, and why it can or cannot be drawn: see ``View.explain``."""
+        """Place and episode of a row, and whether it can be drawn: see ``View.explain``."""
         return self.view().explain(index)
 
     def log_draws(self, path: str | os.PathLike[str]) -> DrawLogFile:
-        """Log the draws from now on to a file: which rows, how likely, and the generator.
+        """Log all further draws to a file: rows, probabilities, and state of the generator.
 
         Parameters
         ----------
@@ -594,21 +591,21 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         Returns
         -------
         DrawLogFile
-            For a ``with`` statement, or with ``close()``. Until then all draws of this buffer and
-            of its views are logged.
+            Log for a ``with`` statement, or with ``close()``. Until its end, all draws of this
+            buffer and of its views are logged.
 
         Raises
         ------
         FileExistsError, OSError
-            There is such a file, or it cannot be written.
+            The file exists, or cannot be written.
         RuntimeError
             The draws are logged already.
 
         Notes
         -----
         Cost: 136 bytes for each draw, and 4 for each row, 12 with priorities; at most 3 % of the
-        instructions of a draw. Records are written 256 kB at a time: ``flush`` writes those so far.
-        A disk that is full is an error of the draw, and ends the log. A forked child logs nothing.
+        instructions of a draw. Records are written 256 kB at a time; ``flush`` writes the rest. A
+        full disk raises an error in the draw, and ends the log. A forked child logs nothing.
 
         Examples
         --------
@@ -619,7 +616,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         return DrawLogFile(self, path)
 
     def replay_draw(self, draws: LoggedDraws, k: int) -> Batch:
-        """The batch of draw ``k`` of a log again: see ``View.replay_draw``."""
+        """Read the batch of draw ``k`` of a log again: see ``View.replay_draw``."""
         return self.view().replay_draw(draws, k)
 
     # ------------------------------------------------------------------ priorities
@@ -633,24 +630,24 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set priorities, such as the absolute TD errors of a batch.
 
-        Only buffers with priorities have this method, those with a prioritized ``sampler``.
+        Only buffers with a prioritized ``sampler`` have this method.
 
         Parameters
         ----------
         indexes : array_like of int, shape (n,)
-            ``batch["indexes"]``, or slots, which mean the rows that are there now. Handles of rows
-            that were overwritten are skipped. Of duplicates the last counts.
+            ``batch["indexes"]``, or slots, which mean the present rows. Handles of rows that were
+            overwritten are skipped. The last of duplicates wins.
         priorities : array_like, shape (n,) or (n, 1)
             Finite, at least 0.
 
         Raises
         ------
         TypeError
-            They are no integers, or no numbers.
+            ``indexes`` are not integers, or ``priorities`` are not numbers.
         ValueError
-            Not one priority for each index, or one that is negative, infinite or NaN.
+            Indexes and priorities differ in number, or a priority is negative, infinite or NaN.
         IndexError
-            A slot holds no step. Whatever is raised, no priority has changed.
+            A slot holds no step. After any error all priorities are unchanged.
 
         Notes
         -----
@@ -674,7 +671,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def get_max_priority(self) -> float:
         """The priority of new rows: the maximum so far, 1.0 at first and after ``clear``.
 
-        Only buffers with priorities have this method, those with a prioritized ``sampler``.
+        Only buffers with a prioritized ``sampler`` have this method.
         """
         sampler: Any = self.sampler
         return float(sampler.get_max_priority())
@@ -758,7 +755,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         return Episodes(self, self._episodes)
 
     def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...] | None:
-        """The columns of some fields, in declared order; None for all."""
+        """The columns of some fields, in declared order; None for all fields."""
         return read_columns(fields, self.ring.columns)
 
     def _reading(self, columns: tuple[Column, ...] | None) -> Any:
@@ -786,19 +783,19 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def check(self) -> None:
         """Verify that the buffer is sound: all state that can be derived in two ways.
 
-        The header is compared with the flags of the rows, the flags with the fields that end
-        episodes, the sizes, what fields of ``next_of`` and ``stack_compress`` keep for each row,
-        and the weights of rows that are drawn by priority.
+        The checks compare the header with the flags of the rows, and the flags with the end fields.
+        They also cover the sizes, the state of ``next_of`` and ``stack_compress`` by row, and the
+        weights of prioritized rows.
 
         Raises
         ------
         AssertionError
-            Something is wrong; the message names the row, what was expected and what came.
+            A check failed; the message names the row, the expected and the found value.
 
         Notes
         -----
         Cost: proportional to the rows. Other threads that add wait. Values that are stored once and
-        that nothing refers to, such as rewards, cannot be verified.
+        have no references, such as rewards, cannot be verified.
         """
         from cpprb_like.buffers._checking import check_rows  # noqa: PLC0415 (on demand)
 
@@ -814,7 +811,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         shuffle : bool
             Whether the order is random. If not, rows come in the order of slots, not of age.
         fields : str or iterable of str, optional
-            The fields to read; all.
+            The fields to read; by default all.
 
         Returns
         -------
@@ -843,7 +840,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         )
 
     def _all_by_age(self) -> tuple[Batch, NDArray[np.bool_]]:
-        """All rows, oldest first, and for each whether an episode ends there."""
+        """All rows, oldest first, and for each whether it ends an episode."""
         from cpprb_like.checkpoint._cpprb_files import slots_by_age  # noqa: PLC0415 (on demand)
 
         ring = self.ring
@@ -882,9 +879,9 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def __getitem__(self, index: int | slice | ArrayLike) -> Batch:
         """Rows by slot.
 
-        A dict of values for an int, a dict of arrays for a slice, an array of ints or a bool mask.
-        Negative numbers count from the last slot in use. Raises ``IndexError`` for slots that are
-        not in use or hold no step.
+        Returns a dict of values for an int, a dict of arrays for a slice, an array of ints or a
+        bool mask. Negative numbers count from the last slot in use. Raises ``IndexError`` for slots
+        that are not in use or hold no step.
         """
         single = not isinstance(index, slice) and read_argument("slots", index).ndim == 0
         batch = self._read(lambda: resolve(self.ring, index))
@@ -924,7 +921,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         Raises
         ------
         TypeError, ValueError, IndexError
-            There is no such field or axis, a slot is not in use, or ``slots`` or ``out`` are of a
+            There is no such field or axis, a slot is not in use, or ``slots`` or ``out`` has a
             wrong type or shape.
         MemoryError
             The stacks do not fit into memory.
@@ -963,9 +960,9 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
     @property
     def capacity(self) -> int:
-        """Rows that can be drawn, at most.
+        """Greatest number of rows that can be drawn.
 
-        With ``Nstep`` there are ``(Nstep["size"] - 1) * n_envs`` slots more, for the newest rows of
+        With ``Nstep`` there are ``(Nstep["size"] - 1) * n_envs`` more slots, for the newest rows of
         unfinished episodes.
         """
         return self._layout.size
@@ -977,9 +974,9 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows and of what the sampler keeps for them, full or empty.
+        """Allocated bytes of the rows, and of the state of the sampler by row.
 
-        ``repr`` lists them by field. Of Python objects only the references count.
+        ``repr`` lists bytes by field. For Python objects only the references count.
         """
         beside = sum(self._overflow().values()) + self.ring.index_nbytes
         return self._layout.total_nbytes + beside
@@ -1003,8 +1000,8 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def __getstate__(self) -> dict[str, Any]:
         """State of a pickle, consistent while other threads write.
 
-        With several threads the rows and the sampler are copied while writers wait, as pickling
-        takes longer than this call. A program of one thread needs no copy.
+        With several threads, rows and sampler are copied while writers wait, as pickling takes
+        longer than this call. A program of one thread needs no copy.
         """
         if threading.active_count() == 1:  # a forked child too, whose lock may never be free
             return self._state_now(False)
@@ -1076,7 +1073,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             self._saves.put(ring, reader.state.id, reader.number, Tracker(ring.capacity), "")
 
     def _take_over(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:
-        """Take over all state of another buffer, which is not used any more."""
+        """Take over all state of another buffer, which must not be used afterwards."""
         self._hold(True, self._take_over_now, other, swap)
 
     def _expect_no_file(self) -> None:

@@ -38,9 +38,8 @@ class ReplayMemory(Checkpointed, HoldsObjects):
     max_size : int
         Capacity, at least 1.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Seed of the draws. Without one the draws are those of
-        ``np.random.randint(memory.size, size=batch_size)``, from NumPy's global state, so
-        ``np.random.seed`` controls them.
+        Seed of the draws. Without one, ``np.random.randint(memory.size, size=batch_size)`` draws
+        from NumPy's global state, so ``np.random.seed`` controls it.
     copy : bool
         Store a deep copy of each object. By default the object itself is stored, and later changes
         to it are visible in the memory.
@@ -57,17 +56,16 @@ class ReplayMemory(Checkpointed, HoldsObjects):
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or value; the message names it.
+        An argument has a wrong type or value; the message names it.
     MemoryError
         The machine does not have enough free memory.
 
     Notes
     -----
     Like a ``collections.deque(maxlen=max_size)``, ``memory[0]`` is the oldest object and
-    ``memory[-1]`` the newest; slices are lists, and iteration is over the objects that are there
-    when it begins. ``append`` and indexing take constant time. All methods are thread-safe. Pickles
-    and copies include the generator; ``copy.copy`` has the same objects, ``copy.deepcopy`` copies
-    of them.
+    ``memory[-1]`` the newest. Slices are lists. Iteration is over the objects present at its start.
+    ``append`` and indexing take constant time. All methods are thread-safe. Pickles and copies
+    include the generator. ``copy.copy`` shares the objects, ``copy.deepcopy`` copies them.
 
     Memory: about 8 bytes for each reference, plus the objects.
 
@@ -146,18 +144,18 @@ class ReplayMemory(Checkpointed, HoldsObjects):
             items[place] = obj  # the finalizer of the old object may run any code here
 
     def sample(self, batch_size: int | tuple[int, ...] | list[int]) -> NDArray[Any]:
-        """Draw objects, each with the same probability; an object may come more than once.
+        """Draw objects uniformly, with replacement.
 
-        ``batch_size`` is the number of objects, or the shape of the result: an array of the objects
-        themselves, by reference. Without a seed their slots are those of
-        ``np.random.randint(memory.size, size=batch_size)``.
+        ``batch_size`` is the number of objects, or the shape of the result. The result is an array
+        of references to the objects. Without a seed,
+        ``np.random.randint(memory.size, size=batch_size)`` draws the slots.
 
         Raises
         ------
         NotEnoughDataError
             The memory is empty. It is a ``ValueError``.
         TypeError, ValueError
-            ``batch_size`` is neither of the two, or below 0.
+            ``batch_size`` is neither a number nor a shape, or is below 0.
         MemoryError
             The batch does not fit into memory.
 
@@ -190,14 +188,14 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         return np.fromiter(map(items.__getitem__, slots.tolist()), object, n)
 
     def sample_columns(self, batch_size: int) -> tuple[NDArray[Any], ...]:
-        """Draw at least 1 transition as ``sample`` does; an array for each of their fields.
+        """Draw at least 1 transition as ``sample`` does, and return an array for each field.
 
-        It is ``np.array`` of the values of the field, with the dtype that NumPy infers.
+        The array is ``np.array`` of the values, with the dtype that NumPy infers.
 
         Raises
         ------
         NotEnoughDataError, TypeError, ValueError
-            As ``sample``; or a drawn object is no tuple or list, or differs from the others in
+            As ``sample``; or a drawn object is not a tuple or list, or differs from the others in
             length; or a field has values of different shapes.
 
         Examples
@@ -223,11 +221,11 @@ class ReplayMemory(Checkpointed, HoldsObjects):
         )
 
     def clear(self) -> None:
-        """Remove all objects, at a cost for each of them. The generator keeps its state."""
+        """Remove all objects. Cost: proportional to them. The generator keeps its state."""
         self.hold([], 0)
 
     def hold(self, objects: Iterable[Any], index: int) -> None:
-        """Hold the given objects, oldest first; the next one goes to slot ``index``."""
+        """Replace the content by objects, oldest first. The next object goes to slot ``index``."""
         given, most = list(objects), self.max_size
         n = len(given)
         if n > most or not (0 <= index < most if n == most else index == n):
@@ -246,9 +244,9 @@ class ReplayMemory(Checkpointed, HoldsObjects):
     @overload
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: Any) -> Any:
-        """The object at a place, or a list of those of a slice.
+        """The object at an index, or a list of the objects of a slice.
 
-        Places count from the oldest object, negative ones from the newest.
+        Index 0 is the oldest object, -1 the newest.
         """
         try:
             items, oldest, n = self._items, self._oldest, len(self._items)

@@ -1,6 +1,6 @@
 """``Reported``: the methods ``describe`` and ``report`` of everything that has rows.
 
-The room ``report`` does the work. These calls import it. What it reads of a buffer is
+The room ``report`` does the work. The methods import it. It reads a buffer through
 ``RowsToReport``.
 """
 
@@ -22,7 +22,7 @@ class Reported:
     """Base class of sources and replays: the methods ``describe`` and ``report``."""
 
     def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the path, the buffer, and the view or None, of all rows that can be read."""
+        """Yield path, buffer, and view or None for each part whose rows can be read."""
         raise TypeError(f"the rows of {type(self).__name__} cannot be read from here")
 
     def describe(
@@ -33,7 +33,7 @@ class Reported:
         draws: Any = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Description:
-        """What the rows are like, and what looks wrong with them.
+        """Statistics of the rows, and findings about suspicious values.
 
         Parameters
         ----------
@@ -41,32 +41,32 @@ class Reported:
             The field of rewards; by default ``rew``, ``reward`` or ``rewards``.
         ranges : dict of str to (float, float), optional
             The least and the greatest value that a field may have, such as the bounds of actions:
-            ``{"act": (-1.0, 1.0)}``. Values beyond them are a finding.
+            ``{"act": (-1.0, 1.0)}``. Values outside are a finding.
         draws : array_like of int, optional
-            Handles of rows that were drawn, such as those of all ``batch["indexes"]``, int64, shape
-            ``(n,)``: then the description says how often rows were drawn.
+            Handles of drawn rows, such as all ``batch["indexes"]`` together, int64, shape ``(n,)``.
+            With handles, the description counts the draws of rows.
         progress : callable, optional
-            ``progress(done, total)`` is called with bytes; by default there is a bar of tqdm, if
-            that is installed and standard error is a terminal.
+            ``progress(done, total)`` is called with numbers of bytes. By default tqdm shows a bar,
+            if it is installed and standard error is a terminal.
 
         Returns
         -------
         Description
-            ``print`` shows it as text, a notebook as a page. ``findings`` are what looks wrong,
-            ``to_dict()`` has all as JSON values, ``save(path)`` writes the page of ``report``.
+            ``print`` shows text, a notebook shows a page. ``findings`` lists suspicious values,
+            ``to_dict()`` gives all as JSON values, ``save(path)`` writes the page of ``report``.
 
         Raises
         ------
         TypeError, ValueError
-            ``reward`` or ``ranges`` name no field of numbers; or the rows cannot be read, as those
-            of other machines.
+            ``reward`` or ``ranges`` name no field of numbers; or the rows cannot be read, such as
+            rows of other machines.
 
         Notes
         -----
-        Fields of up to 256 MB are read as a whole, and of larger ones eight runs of rows of as many
-        bytes together. Cost: about 2 seconds for 10**6 rows of small fields; memory of some 100
-        bytes for each row and megabytes for each field. Other threads that write to the buffer
-        wait; those that sample do not.
+        A field of up to 256 MB is read as a whole. Of a larger field, eight runs of rows with
+        256 MB in total are read. Cost: about 2 seconds for 10**6 rows of small fields. Memory: some
+        100 bytes for each row and megabytes for each field. Other threads that write to the buffer
+        wait; threads that sample do not.
 
         Examples
         --------
@@ -91,19 +91,19 @@ class Reported:
         draws: Any = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Write a page that shows what the rows are like, and what looks wrong with them.
+        """Write a page with the statistics of the rows and the findings.
 
         Parameters
         ----------
         path : str or path
             The new HTML file, one page that loads nothing else. A file of this name is replaced.
         reward, ranges, draws, progress
-            As for ``describe``, which says what it costs and raises.
+            As for ``describe``, which documents costs and errors.
 
         Raises
         ------
         OSError
-            It cannot be written.
+            The file cannot be written.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""``RowsToReport``: what a report reads of a buffer, rows as they were added, oldest first."""
+"""``RowsToReport``: the rows of a buffer for a report, as they were added, oldest first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["RowsToReport"]
 
 
 class RowsToReport:
-    """The rows of a buffer, to which no thread writes meanwhile.
+    """The rows of a buffer to which no thread writes meanwhile.
 
     Attributes
     ----------
@@ -23,9 +23,9 @@ class RowsToReport:
     slots : ndarray of intp
         The slot of each row, oldest first; also of absent rows.
     n_envs : int
-        A row and the row after it in its stream are so many places apart.
+        Number of environments, and distance in rows between two steps of an environment.
     present, ends, terminated : ndarray of bool
-        Whether a row holds a step, ends an episode, ends it by termination.
+        Whether each row holds a step, ends an episode, and ends it by termination.
     """
 
     def __init__(self, buffer: Any) -> None:
@@ -54,7 +54,7 @@ class RowsToReport:
         return read_fields(self.buffer.ring, self.slots[rows], names)
 
     def not_drawn(self, view: Any = None) -> dict[str, int]:
-        """Rows that are never drawn, by the reason: each row for the first one that holds."""
+        """Counts of rows that are never drawn, by reason. A row counts for its first reason."""
         ring = self.buffer.ring
         drawable = np.zeros(ring.capacity, np.bool_)
         drawable[ring.present_slots()] = True
@@ -78,7 +78,7 @@ class RowsToReport:
         return {reason: n for reason, n in found.items() if n}
 
     def draws(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How often each row is among these handles or slots of drawn rows."""
+        """Counts of each row among handles or slots of drawn rows."""
         from cpprb_like._rows.row_handles import find_rows  # noqa: PLC0415 (on demand)
 
         ring = self.buffer.ring

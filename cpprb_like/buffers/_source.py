@@ -79,9 +79,9 @@ T = TypeVar("T")
 
 
 class Source(Checkpointed, Reported):
-    """What batches can be drawn from: a buffer, a view of one, a mixture, a learner of processes.
+    """Source of batches: a buffer, a view, a mixture, or a learner of a shared replay.
 
-    Code that learns from batches need not know which: all have these methods.
+    All sources have these methods, so code that learns from batches works with each of them.
     """
 
     def sample(
@@ -99,26 +99,26 @@ class Source(Checkpointed, Reported):
         Parameters
         ----------
         batch_size : int
-            Items to draw, at least 0: rows, or what a view makes of them, such as sequences.
+            Items to draw, at least 0: rows, or the items of a view, such as sequences.
         beta : float or schedule, optional
             Importance-sampling exponent, at least 0, in place of the sampler's own. 1 corrects
             fully. Only sources with priorities take it. The time of a schedule is the number of
             batches drawn so far.
         replace : bool
-            Whether an item may be drawn more than once. Of sequences no two distinct ones start at
-            the same row.
+            Whether an item may be drawn more than once. If false, distinct sequences start at
+            different rows.
         out : dict of (ndarray or tensor), optional
-            Arrays to write into, or tensors on the CPU, of PyTorch for example: each field's dtype,
-            shape ``(batch_size, *shape)`` as ``columns`` says, C-contiguous and writeable. Further
-            columns are fresh arrays, which it gets under their names.
+            Arrays to write into, or tensors on the CPU, such as PyTorch's: dtype of each field,
+            shape ``(batch_size, *shape)`` as in ``columns``, C-contiguous and writeable. Further
+            columns are fresh arrays, added to the dict under their names.
         indexes : bool
-            Add the column ``indexes``, shape ``(batch_size,)``, int64: handles for ``update`` that
-            name exactly these rows, or the first rows of sequences, whatever is added later. For
-            the other rows of sequences see ``Sequences``. Of a buffer, handles modulo
-            ``ring.span``, which is ``capacity`` unless both ``Nstep`` and ``n_envs`` are used, are
-            slots. With priorities the column is there anyway, and ``check_for_update`` makes it so.
+            Add the column ``indexes``, shape ``(batch_size,)``, int64: permanent handles of the
+            drawn rows, or of the first rows of sequences, for ``update``. For the other rows of
+            sequences see ``Sequences``. For a buffer, handles modulo ``ring.span`` are slots; the
+            span is ``capacity`` unless both ``Nstep`` and ``n_envs`` are used. With priorities,
+            batches always have the column; ``check_for_update`` makes it handles.
         fields : str or iterable of str, optional
-            The fields to read; all. Columns that are no fields, such as ``weights`` and
+            The fields to read; by default all. Further columns, such as ``weights`` and
             ``discount``, are in each batch and cannot be named.
 
         Returns
@@ -127,7 +127,7 @@ class Source(Checkpointed, Reported):
             Each field, shape ``(batch_size, *shape)``: ``out``, or fresh arrays that nothing else
             writes to. With priorities also the importance-sampling ``weights``, shape
             ``(batch_size,)``, float32, at most 1.0; and ``indexes``, shape ``(batch_size,)``,
-            int64, for ``update_priorities``. And what layers of a view, or a mixture, add.
+            int64, for ``update_priorities``. Layers of a view, and mixtures, add further columns.
 
         Raises
         ------
@@ -135,18 +135,18 @@ class Source(Checkpointed, Reported):
             No item can be drawn, or fewer than ``batch_size`` and ``replace`` is false; or all
             priorities are 0. It is a ``ValueError``.
         TypeError, ValueError
-            ``batch_size`` is no integer of at least 0, ``out`` does not fit, ``fields`` names no
-            field, or one twice, or none at all; ``beta`` is no number of at least 0, or is given
-            and there are no priorities; or ``indexes`` are asked for where priorities are stored
+            ``batch_size`` is not an integer of at least 0. ``out`` does not fit. ``fields`` is
+            empty, has an unknown name, or a name twice. ``beta`` is not a number of at least 0, or
+            the source has no priorities. Or ``indexes`` is true, and the source has priorities
             without ``check_for_update``.
         MemoryError
             The batch does not fit into memory.
 
         Notes
         -----
-        Cost proportional to ``batch_size``, whatever the number of rows; with priorities, times the
-        logarithm of that. The notes of ``View``, ``Mixture``, ``Learner`` and ``RateLimited`` say
-        what their batches have, raise and cost besides.
+        Cost: proportional to ``batch_size``, for any number of rows; with priorities, times the
+        logarithm of that number. The notes of ``View``, ``Mixture``, ``Learner`` and
+        ``RateLimited`` describe further columns, errors and costs.
 
         Examples
         --------
@@ -180,7 +180,7 @@ class Source(Checkpointed, Reported):
         device: Any = None,
         prefetch: int = 0,
     ) -> Batches[Any]:
-        """Batches without end, each as ``sample`` draws it.
+        """Endless iterator over batches, each as ``sample`` draws it.
 
         Parameters
         ----------
@@ -189,46 +189,46 @@ class Source(Checkpointed, Reported):
         beta, replace, indexes, fields
             As for ``sample``.
         to : {"numpy", "torch", "jax"} or callable, optional
-            What a batch is made of: a ``TensorBatch``, a dict whose columns are attributes too, of
-            arrays of NumPy, tensors of PyTorch or arrays of JAX; or what a function of the dict
-            returns. By default it is the dict that ``sample`` returns. A column without such a
-            dtype stays an array of NumPy: objects, strings, and numbers of 64 bits where JAX would
-            make 32 of them. With ``prefetch`` the thread calls the function: settings of a library
-            for one thread, as by ``with jax.enable_x64()``, does not hold there.
+            Type of a batch. A name gives a ``TensorBatch`` of NumPy arrays, PyTorch tensors or JAX
+            arrays: a dict whose columns are attributes too. A function gets the dict of ``sample``
+            and returns the batch. By default the batch is that dict. A column stays a NumPy array
+            if the library lacks its dtype: objects, strings, and 64-bit numbers if JAX would round
+            them to 32 bits. With ``prefetch`` the thread calls the function: settings of a library
+            for one thread, such as ``with jax.enable_x64()``, do not apply there.
         device : object, optional
-            Where tensors go, as ``torch.device`` takes it, or a device of JAX or its kind; the CPU.
+            Device as for ``torch.device``, or a JAX device or platform; by default the CPU.
         prefetch : int
-            Batches that a thread makes ahead, 0 to 1000, while the caller uses those before.
+            Batches that a thread makes ahead, 0 to 1000, while the caller uses earlier batches.
 
         Returns
         -------
         Batches
-            An iterator. What ``sample`` raises, such as ``NotEnoughDataError``, its ``next`` does;
-            it can go on then. ``close()``, or a ``with`` statement, ends the thread.
+            An iterator. Its ``next`` raises the errors of ``sample``, such as
+            ``NotEnoughDataError``, and can then be called again. ``close()``, or a ``with``
+            statement, ends the thread.
 
         Raises
         ------
         TypeError, ValueError
-            ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``; or ``beta``
-            and there are no priorities; or ``to``, ``device`` or ``prefetch`` are none of theirs.
+            ``batch_size`` is not an integer of at least 1; ``fields`` as for ``sample``; ``beta``
+            without priorities; or ``to``, ``device`` or ``prefetch`` is invalid.
         ImportError
             The package of ``to`` is not installed.
 
         Notes
         -----
         Cost: ``sample``, and for each column a microsecond for PyTorch on the CPU, or about 25 for
-        JAX, without a copy. With ``prefetch`` the thread takes turns with the caller where both run
-        Python; copies of large batches run beside it.
+        JAX, without a copy. With ``prefetch`` the thread and the caller take turns to run Python;
+        copies of large batches run in parallel.
 
-        With ``prefetch`` the batches are the same, in the same order, as without, as long as
-        nothing is added, changed or drawn in between. A batch is drawn when the one that comes
-        ``prefetch`` batches before it is asked for, or later: so it may lack the rows that were
-        added, and the priorities that were updated, while the last ``prefetch`` batches were used.
-        ``indexes`` name their rows for ever, so an update that comes after its row has gone is
-        dropped: always of ``indexes=True``, and of priorities with ``check_for_update=True``.
+        With ``prefetch`` the batches and their order are the same as without, if nothing is added,
+        changed or drawn in between. A batch is drawn up to ``prefetch`` requests before its own. So
+        it may lack rows that were added, and priorities that were updated, during the last
+        ``prefetch`` batches. ``indexes`` are permanent handles, so late updates of lost rows are
+        dropped: with ``indexes=True``, and for priorities with ``check_for_update=True``.
 
-        What is saved, pickled or copied while batches wait is the source as it was before the first
-        of them was drawn, with the rows and priorities of now; so no batch is lost.
+        A save, pickle or copy while batches wait has the state before the draw of the first one,
+        with the current rows and priorities. So no batch is lost.
 
         Examples
         --------
@@ -263,59 +263,59 @@ class Source(Checkpointed, Reported):
         device: Any = None,
         prefetch: int = 0,
     ) -> Batches[Any]:
-        """Each item once, in batches: one epoch over those that can be drawn when it begins.
+        """One epoch: each item that can be drawn at its start comes once, in batches.
 
-        A batch is read when it is asked for; a row that was overwritten by then is the new one, or
-        left out if that cannot be drawn. So a batch may have fewer rows, and none if all of them
-        were deleted; the number of batches stays the same. The order is fixed when the epoch
-        begins: what is drawn in between, and ``reseed``, do not change it.
+        A batch is read on request. An overwritten row is replaced by the new row in its slot, or
+        left out if the new row cannot be drawn. So a batch may have fewer rows, and none if all of
+        them were deleted. The number of batches stays the same. The order is fixed at the start:
+        other draws and ``reseed`` do not change it.
 
         Parameters
         ----------
         batch_size : int
             Items of a batch, at least 1; the last one may be smaller.
         shuffle : bool
-            In random order, or in the order of the slots.
+            Whether the order is random. If not, items come in the order of slots.
         drop_last : bool
-            Leave a smaller last batch out. Of several parts, those are left out of all of them in
-            which one would have fewer than ``batch_size``: so all have the same number of batches,
-            as ``DistributedDataParallel`` needs.
+            Leave a smaller last batch out. With several parts, a batch is left out of all parts if
+            it would be smaller than ``batch_size`` in one of them. So all parts have the same
+            number of batches, as ``DistributedDataParallel`` needs.
         fields : str or iterable of str, optional
-            The fields to read; all.
+            The fields to read; by default all.
         shard : (int, int)
-            ``(i, k)``: only part i of k, counted from 0, of the items in this order: every k-th
-            item. The parts of workers that have the same rows and the same ``seed`` are disjoint,
-            and together an epoch, but for ``drop_last``. Their sizes differ by one item at most,
-            so one may have a batch more than another.
+            ``(i, k)``: part i of k, counted from 0. A part has every k-th item of the order. The
+            parts of workers with the same rows and the same ``seed`` are disjoint. Together they
+            are an epoch, except for ``drop_last``. Their sizes differ by one item at most, so one
+            part may have one batch more than another.
         seed : int, SeedSequence, BitGenerator, Generator, optional
-            Of the random order; by default the source's generator gives one when the epoch begins.
+            Seed of the random order. By default the source's generator gives one at the start.
         to, device, prefetch
             As for ``batches``.
 
         Returns
         -------
         Batches
-            An iterator of batches as ``sample`` gives them, without what a sampler adds.
+            An iterator over batches as of ``sample``, without the columns of a sampler.
 
         Raises
         ------
         TypeError, ValueError
-            ``batch_size`` is no integer of at least 1; or ``fields`` as for ``sample``; or
-            ``shard`` is no such pair; or ``to``, ``device`` or ``prefetch`` are none of theirs; or
-            the source is a mixture.
+            ``batch_size`` is not an integer of at least 1; ``fields`` as for ``sample``; ``shard``
+            is not such a pair; ``to``, ``device`` or ``prefetch`` is invalid; or the source is a
+            mixture.
         ImportError
             The package of ``to`` is not installed.
         RuntimeError
-            Of ``next``: the buffer was cleared, or initialised anew, in the meantime. The epoch is
-            over then. After any other error, as of a function of a view, ``next`` goes on with the
-            batch after the one that failed, which is not tried again.
+            ``next`` raises it if the buffer was cleared or initialised anew. The epoch ends then.
+            After any other error, such as one in a function of a view, ``next`` continues with the
+            next batch. The failed batch is not repeated.
 
         Notes
         -----
-        Cost: the draws of the batches. The first one takes memory for all, 8 bytes a row, 16 if it
-        is shuffled, in under 1 ms for a million rows; of a view whose layers need rows around the
-        drawn one, it also looks at all rows, some 20 ns each. A part of k costs the random order of
-        all.
+        Cost: the draws of the batches. The first batch allocates 8 bytes for each row, 16 if
+        shuffled, in under 1 ms for a million rows. For a view whose layers need rows around the
+        drawn one, the first batch also checks all rows, some 20 ns each. Each part of k costs the
+        random order of all rows.
 
         Examples
         --------
@@ -390,26 +390,26 @@ class Source(Checkpointed, Reported):
         raise NotImplementedError
 
     def reseed(self, seed: int | np.random.SeedSequence) -> None:
-        """Have the draws from now on follow from a seed.
+        """Seed the generators of the source for all further draws.
 
         Parameters
         ----------
         seed : int or SeedSequence
-            At least 0. A buffer then draws as a new one of this ``seed`` does. Of a source with
-            several generators, as a mixture has, each gets a seed that follows from this one.
+            At least 0. A buffer then draws as a new buffer with this ``seed``. If a source has
+            several generators, such as a mixture, each gets a seed derived from this one.
 
         Raises
         ------
         TypeError, ValueError
-            ``seed`` is no such seed; nothing was changed.
+            ``seed`` is invalid; nothing was changed.
 
         Notes
         -----
-        Batches that wait, as with ``prefetch``, are given up, and count as drawn: the next one
-        follows from the seed. Batches of an epoch are read again, so that it has each item once;
-        what a view draws for them follows from the seed. The place of a sampler such as ``Recency``
-        stays; ``LegacyUniform`` draws from NumPy's global state, which stays too. Sources that
-        share a generator share what it draws.
+        Waiting batches, as with ``prefetch``, are dropped and count as drawn. The next batch
+        follows from the seed. Batches of an epoch are read again, so that each item comes once;
+        random choices of a view in them follow from the seed. The position of a sampler such as
+        ``Recency`` is kept. NumPy's global state, from which ``LegacyUniform`` draws, is kept too.
+        Sources that share a generator share its numbers.
 
         Examples
         --------
@@ -456,7 +456,7 @@ class Source(Checkpointed, Reported):
                     yield from source._draw_states()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """``object.__reduce_ex__`` of the state before the batches that were drawn ahead."""
+        """``object.__reduce_ex__`` with the state before the draws of waiting batches."""
         reduced = super().__reduce_ex__(protocol)
         if isinstance(reduced, str):
             return reduced
@@ -467,38 +467,38 @@ class Source(Checkpointed, Reported):
         return make, arguments, state, *others
 
     def stats(self) -> dict[str, float]:
-        """Counts and measures of the rows and of the draws, to log or to look at.
+        """Counts and measures of rows and draws, for logs.
 
         Returns
         -------
         dict of (int or float)
             Fresh, flat, by name:
 
-            - ``rows``: rows that can be drawn. ``capacity``: most of them.
+            - ``rows``: rows that can be drawn. ``capacity``: greatest number of these.
             - ``bytes``: memory of rows and sampler, as ``nbytes``.
-            - ``adds``: rows written since the last ``clear``, absent ones too. ``episodes``:
-              episodes that have ended since; after a load, those in the buffer.
+            - ``adds``: rows written since the last ``clear``, with absent rows. ``episodes``:
+              episodes that ended since then; after a load, ended episodes in the buffer.
             - ``draws``: batches drawn by ``sample`` and ``batches``. ``samples``: their items.
               Draws of views count at their buffer; an ``epoch`` does not count.
             - ``age_at_draw_mean``, ``_p50``, ``_p90``, ``_p99``, ``_max``: age of drawn rows, in
               rows that were added since, over the last 1,024 to 2,048 draws. One row of each batch
-              is looked at; of a sequence it is the first. Quantiles are interpolated within an
-              eighth to a quarter. Missing before the first draw.
+              counts, the first row of a sequence. Quantiles are interpolated within an eighth to a
+              quarter. Missing before the first draw.
             - ``never_drawn``: share of the rows that were never drawn. For uniform draws it is the
               expected share, for others the share among up to 4,096 rows. Missing before a draw.
             - ``updates``: priorities that ``update_priorities`` set. ``late_updates``: priorities
               whose rows were gone. Only with priorities.
             - With a limiter ``inserts``, ``waits_for_inserts``, ``waits_for_samples``,
               ``seconds_waiting_for_inserts`` and ``seconds_waiting_for_samples``: see ``limiters``.
-              ``samples`` are those that the limiter has counted.
+              ``samples`` is then the count of the limiter.
 
             A mixture has ``rows``, ``draws`` and the entries of each source after its name and a
-            dot, as in ``"demos.rows"``. ``SharedReplay`` and ``Learner`` say what else they have.
+            dot, as in ``"demos.rows"``. See ``SharedReplay`` and ``Learner`` for their entries.
 
         Notes
         -----
-        Cost: 1 to 2 microseconds for a buffer. Any thread may call it. Counts of draws begin with
-        the object, as they are not saved.
+        Cost: 1 to 2 microseconds for a buffer. The method is thread-safe. Counts of draws are not
+        saved, so they begin with the object.
 
         Examples
         --------
@@ -534,7 +534,7 @@ class Source(Checkpointed, Reported):
 
     @property
     def columns(self) -> Mapping[str, ColumnSpec]:
-        """The columns of a batch, as far as they are known without one."""
+        """The columns of a batch, as far as they are known before a draw."""
         return {**self._field_specs(None), **self._further_specs()}
 
     def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
@@ -667,7 +667,7 @@ def _conversion(to: To | None, device: Any) -> Conversion | None:
 
 
 def _into_room(draw: Callable[..., Batch], conversion: Conversion) -> Batch:
-    """A draw into the arrays that its conversion has for it."""
+    """Draw a batch into the arrays of its conversion, if there are any."""
     room = conversion.room()
     return draw() if room is None else draw(out=room)
 
@@ -681,7 +681,7 @@ def _endless(draw: Callable[[], Batch]) -> Batch:
 
 
 def _read_shard(shard: object) -> tuple[int, int]:
-    """``shard`` as two ints, the number of the part and of parts; or an error."""
+    """``shard`` as two ints, number of the part and number of parts; or an error."""
     if not isinstance(shard, tuple | list) or len(shard) != 2:
         raise TypeError(f"shard: expected (i, k), part i of k, got {shard!r}")
     part, of = as_int("shard[0]", shard[0], 0), as_int("shard[1]", shard[1], 1)
@@ -693,10 +693,10 @@ def _read_shard(shard: object) -> tuple[int, int]:
 def order_generator(
     shuffle: bool, given: np.random.Generator | None, own: np.random.Generator
 ) -> np.random.Generator | None:
-    """The generator that the order of an epoch is drawn with: the user's, or one of its own.
+    """Generator of the order of an epoch: ``given`` by the user, or a new one seeded by ``own``.
 
-    So draws and seeds in the middle of an epoch do not change its order, and a thread that draws
-    ahead has the same order.
+    So draws and seeds during an epoch do not change its order, and a prefetching thread has the
+    same order.
     """
     if not shuffle:
         return None

@@ -34,7 +34,7 @@ watch(_registering, INNERMOST)  # no other lock is taken under it
 
 
 class TensorBatch(dict[str, Any]):
-    """A batch whose columns are attributes too: what ``batches(to="torch")`` and such give.
+    """Batch whose columns are attributes too, such as of ``batches(to="torch")``.
 
     Examples
     --------
@@ -63,14 +63,14 @@ class TensorBatch(dict[str, Any]):
         Parameters
         ----------
         device : object
-            What the tensors' own ``to`` takes, or ``to_device``, as arrays of JAX have it.
+            Device for the method ``to`` of the tensors, or ``to_device`` of JAX arrays.
         **options : object
-            Further arguments of theirs, such as ``non_blocking``.
+            Further arguments of that method, such as ``non_blocking``.
 
         Returns
         -------
         TensorBatch
-            A new one. Columns that are NumPy arrays are those of this one.
+            A new batch. It shares the columns that are NumPy arrays.
         """
         return type(self)(
             (name, value if isinstance(value, np.ndarray) else self._move(value, device, options))
@@ -95,7 +95,7 @@ class Conversion:
     """Conversion of a batch in two steps: in the thread that draws, and in the learner's thread."""
 
     def room(self) -> dict[str, NDArray[Any]] | None:
-        """Arrays that the next batch shall be drawn into; None for new ones."""
+        """Arrays into which the next batch is drawn; None for new arrays."""
         return None
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
@@ -108,7 +108,7 @@ class Conversion:
 
 
 class Columns(Conversion):
-    """Converts each column by a function; None leaves arrays."""
+    """Converts each column by a function; with None, columns stay arrays."""
 
     def __init__(self, convert: Callable[[NDArray[Any]], Any] | None) -> None:
         self._convert = convert
@@ -136,10 +136,10 @@ class Called(Conversion):
 
 
 class OfJax(Conversion):
-    """Converts columns to arrays of JAX; columns of dtypes that JAX lacks stay arrays of NumPy.
+    """Converts columns to JAX arrays; columns of dtypes that JAX lacks stay NumPy arrays.
 
-    Whether JAX has numbers of 64 bits depends on the thread, as ``jax.enable_x64`` does. So the
-    thread of the learner makes the arrays.
+    ``jax.enable_x64``, the support of 64-bit numbers, is a setting of a thread. So the thread of
+    the learner makes the arrays.
     """
 
     def __init__(self, jax: Any, device: Any) -> None:
@@ -203,7 +203,7 @@ def _package(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """A column of a batch that lies in a block of memory; without a place there, a plain array."""
+    """A column of a batch in a block of memory; a plain array if ``place`` is None."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -212,7 +212,7 @@ class Place:
 
 
 class PinnedBatch(dict[str, NDArray[Any]]):
-    """Arrays in one block of pinned memory, but for those without a place; a draw fills them."""
+    """Arrays of a batch, in one block of pinned memory if they have a place. A draw fills them."""
 
     __slots__ = ("arrays", "pinned", "places")
 
@@ -227,7 +227,7 @@ class PinnedBatch(dict[str, NDArray[Any]]):
         self.arrays = dict(self)
 
     def take(self, batch: Mapping[str, NDArray[Any]]) -> bool:
-        """Copy the columns that are not in the arrays yet; false if these are of other columns."""
+        """Copy columns that are not in the arrays yet; false if columns and arrays do not match."""
         if self.arrays.keys() != batch.keys():
             return False
         for name, own in self.arrays.items():
@@ -240,12 +240,11 @@ class PinnedBatch(dict[str, NDArray[Any]]):
 
 
 class OnCuda(Conversion):
-    """Converts to tensors on a CUDA device: copied by the drawing thread, awaited by the learner's.
+    """Converts to tensors on a CUDA device. The drawing thread copies; the learner's thread waits.
 
-    A large batch is drawn into one block of pinned memory, which one copy brings to the device
-    beside computations. A small one, or one whose columns are not known before its draw, is copied
-    into such a block. PyTorch keeps pinned memory for later batches, and uses it again after its
-    copy has ended.
+    A large batch is drawn into one block of pinned memory. One copy to the device runs in parallel
+    with computations. A small batch, or one with columns unknown before the draw, is first copied
+    into such a block. PyTorch caches pinned memory, and reuses it after the end of its copy.
 
     ``as_tensor`` makes a tensor over an array, or returns the array if none has its dtype.
     """
@@ -258,7 +257,7 @@ class OnCuda(Conversion):
         self._places: dict[str, Place] | None = None  # of the last batch that was copied
 
     def room(self) -> PinnedBatch | None:
-        """Arrays for the next batch, if it is large and like the last one; else None."""
+        """Arrays for the next batch if the last batch was large; else None."""
         places = self._places
         return None if places is None or _end(places) < LARGE else self._empty(places)
 
@@ -280,7 +279,7 @@ class OnCuda(Conversion):
         return columns, block, arrived
 
     def _placed(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, Place]:
-        """Where in a block the columns of such batches lie."""
+        """Places of the columns of such batches in a block."""
         found, end = {}, 0
         for name, values in batch.items():
             tensor, place = self._as_tensor(values), None
@@ -295,7 +294,7 @@ class OnCuda(Conversion):
         return PinnedBatch(pinned, places)
 
     def hand_out(self, made: Any) -> TensorBatch:
-        """The columns; the present stream of the learner waits for their copy."""
+        """The columns. The current stream of the learner waits for their copy."""
         columns, block, arrived = made
         stream = self._torch.cuda.current_stream(self._device)
         stream.wait_event(arrived)
@@ -309,7 +308,7 @@ def _end(places: Mapping[str, Place]) -> int:
 
 
 def as_torch(torch: Any, array: NDArray[Any]) -> Any:
-    """A tensor over the same memory; the array itself if its dtype is none of PyTorch's."""
+    """A tensor over the same memory; the array itself if PyTorch lacks its dtype."""
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError):

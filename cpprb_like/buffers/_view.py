@@ -50,8 +50,8 @@ class View(Source):
     buffer : ReplayBuffer
         The rows.
     layers : Layer
-        What is done with drawn rows: ``NStep``, ``Sequences``, ``FrameStacks``, ``Hindsight``, or
-        layers of your own; at most one of each kind, in any order.
+        Layers, which process drawn rows: ``NStep``, ``Sequences``, ``FrameStacks``, ``Hindsight``,
+        or user-defined ones; at most one of each kind, in any order.
 
     Attributes
     ----------
@@ -63,17 +63,17 @@ class View(Source):
     Raises
     ------
     TypeError, ValueError
-        A layer is none, comes twice, or does not fit the fields of the buffer.
+        An argument is not a layer, or a layer comes twice, or does not fit the fields.
 
     Notes
     -----
-    Batches have the shapes of ``columns``, and what the layers add. ``sample`` also raises
-    ``NotEnoughDataError`` if no row has the rows around it that the layers need, and ``ValueError``
-    or ``TypeError`` if a layer's function returns what does not fit. The generator has gone on
-    then, as after a draw. Where the layers need rows that may be missing, importance-sampling
-    weights are normalised by the maximum over the batch.
+    Batches have the shapes of ``columns``, and the columns of the layers. ``sample`` also raises
+    ``NotEnoughDataError`` if no row has the surrounding rows that the layers need. It raises
+    ``ValueError`` or ``TypeError`` if a function of a layer returns an unsuitable value. The
+    generator has then changed, as after a draw. If the layers need rows that may be missing,
+    importance-sampling weights are normalised by the maximum over the batch.
 
-    A view is pickled and copied with its buffer, which takes functions that can be pickled.
+    A view is pickled and copied with its buffer. Its functions must then support pickling.
 
     Examples
     --------
@@ -140,9 +140,9 @@ class View(Source):
     def _draw(
         self, plan: ReadPlan, choose: Choose, n: int | None, arrays: Batch | None, located: bool
     ) -> Batch:
-        """Items of the rows that ``choose`` returns, read with no change of the buffer in between.
+        """Items of the rows that ``choose`` returns, consistent with one state of the buffer.
 
-        ``n`` is their number, None if it is not known. ``located`` adds the column ``indexes``.
+        ``n`` is the number of rows, or None if unknown. ``located`` adds the column ``indexes``.
         """
         while True:
             one = Reading(plan, choose, n, arrays, self.draws, located=located)
@@ -156,31 +156,31 @@ class View(Source):
                 return batch
 
     def explain(self, index: int) -> Explanation:
-        """What a row is, what a draw reads of it, and why it can or cannot be drawn.
+        """Place and episode of a row, the rows that its draw reads, and whether it can be drawn.
 
         Parameters
         ----------
         index : int
-            One of ``batch["indexes"]``, or a slot; -1 is the newest row, -2 the one before.
+            One of ``batch["indexes"]``, or a slot. -1 is the newest row, -2 the row before.
 
         Returns
         -------
         Explanation
-            A dict, which ``print`` shows line by line: ``row``, its number since the last clear;
-            ``slot``; ``index``, which names it for good; ``environment``; ``age``, rows added
-            since; ``episode``, its rows in the buffer; ``step_of_episode``, rows of it before;
-            ``end``; ``reads``, the rows that a draw reads and for what; ``priority``, ``weight``
-            and ``probability`` where they are known; ``can_be_drawn``; and ``reasons``. Of a row
-            that is gone only the index and the reason.
+            A dict that ``print`` shows line by line: ``row``, its number since the last clear;
+            ``slot``; ``index``, its permanent handle; ``environment``; ``age``, rows added since;
+            ``episode``, rows of its episode in the buffer; ``step_of_episode``, number of earlier
+            rows of the episode; ``end``; ``reads``, the rows that a draw reads, with purpose;
+            ``priority``, ``weight`` and ``probability``, if known; ``can_be_drawn``; and
+            ``reasons``. For a lost row only index, ``can_be_drawn`` and reason.
 
         Raises
         ------
         TypeError, IndexError
-            ``index`` is no integer, or names no row.
+            ``index`` is not an integer, or there is no such row.
 
         Notes
         -----
-        Cost: some 100 microseconds, and a look at all weights with priorities.
+        Cost: some 100 microseconds; with priorities also a read of all weights.
 
         Examples
         --------
@@ -215,12 +215,12 @@ class View(Source):
         return log
 
     def replay_draw(self, draws: LoggedDraws, k: int) -> Batch:
-        """The batch of draw ``k`` of a log again.
+        """Read the batch of draw ``k`` of a log again.
 
         Parameters
         ----------
         draws : LoggedDraws
-            The log, of the draws of this source: of the buffer, or of a view with these layers.
+            Log of the draws of this source: of the buffer, or of a view with the same layers.
         k : int
             Number of the draw, from 0 on.
 
@@ -241,9 +241,9 @@ class View(Source):
 
         Notes
         -----
-        ``UserWarning`` says that rows were changed since the draw: deleted, updated, or truncated.
-        The generator is as before afterwards; no other thread may draw meanwhile. Nothing counts
-        as drawn. Cost: a draw, and about 50 microseconds.
+        A ``UserWarning`` reports rows that were deleted, updated or truncated since the draw. The
+        state of the generator is restored; no other thread may draw meanwhile. The call does not
+        count as a draw. Cost: a draw, and about 50 microseconds.
 
         Examples
         --------
@@ -254,7 +254,7 @@ class View(Source):
         return replay(self, draws, k)
 
     def _log_draw(self, one: Reading, weights: NDArray[Any] | None) -> None:
-        """Log a draw, the last of ``draws``."""
+        """Log the last draw."""
         assert one.log is not None
         assert one.moment is not None
         drawn = one.plan.now.ring, one.moment, one.base, one.slots, self.buffer.sampler, weights
@@ -267,8 +267,8 @@ class View(Source):
     def read_at(self, slots: Slots, fields: str | Iterable[str] | None) -> Batch | None:
         """The items that the layers make of given rows, each of which can be drawn.
 
-        Returns None if rows were seen to go away since. The caller checks with ``ring.holds``
-        whether all are still there.
+        Returns None if rows were overwritten meanwhile. The caller checks with ``ring.holds``
+        whether all rows are still present.
         """
         plan = self._all
         columns = read_columns(fields, plan.now.ring.columns)
@@ -305,8 +305,8 @@ class View(Source):
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
         """Set the priorities of drawn rows: see ``PrioritizedReplayBuffer.update_priorities``.
 
-        Only views of buffers with priorities have this method. Of sequences these are the
-        priorities of their first rows: see ``sequence_priorities``.
+        Only views of buffers with priorities have this method. For sequences, the priorities
+        belong to the first rows: see ``sequence_priorities``.
         """
         self.buffer.update_priorities(indexes, priorities)
 

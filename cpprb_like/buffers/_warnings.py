@@ -31,10 +31,10 @@ def warn_of_rows(options: RowOptions, given: object) -> None:
 
 
 def warn_of_short_windows(nstep: NStepReturns, schema: Schema, *, says_discount: bool) -> None:
-    """Warn of n-step returns whose bootstrap discount cannot be known from a batch.
+    """Warn of n-step returns whose bootstrap discount is not in the batch.
 
-    Before a truncation a window has fewer than n steps, and the value that follows counts.
-    ``says_discount`` is whether the options mention the column, to ask for it or to refuse it.
+    Before a truncation a window has fewer than n steps, and the next value is still used.
+    ``says_discount``: whether the options request or refuse the column ``discount``.
     """
     ends = schema.end_fields()
     names = [schema.names[number] for number, _, sets, _ in ends if sets == FLAG_TRUNCATED]

@@ -2,7 +2,7 @@
 
 A sampler holds no rows and does not read their values. Random numbers come from the buffer's
 generator, which is passed in. Not here: the samplers themselves, one module each; reading the drawn
-rows (``buffers._replay``); and the test of a sampler's promises (``testing``).
+rows (``buffers._replay``); and the test of the contract of samplers (``testing``).
 """
 
 from __future__ import annotations
@@ -31,29 +31,28 @@ SPARE_TRIES = 4096
 class Sampler:
     """Base class of samplers, which decide which rows of a buffer are drawn.
 
-    A sampler of your own derives from it and has a method ``draw``; the other methods are hooks
-    that do nothing unless they are overridden. ``testing.check_sampler`` tests the promises below
-    on buffers of many kinds.
+    A user-defined sampler is a subclass with a method ``draw``. The other methods are hooks that do
+    nothing by default. ``testing.check_sampler`` tests the contract below on buffers of many kinds.
 
     Attributes
     ----------
     keeps_rows : bool
-        Whether it keeps something for each row, such as a priority, that has to be saved with the
-        rows: a class attribute, False.
+        Whether the sampler has state for each row, such as a priority, that must be saved with the
+        rows. A class attribute. Default False.
     maps_rows : bool
-        Whether ``open_in_file`` keeps that in the file: a class attribute, False.
+        Whether ``open_in_file`` keeps this state in the file. A class attribute. Default False.
     has_priorities : bool
-        Whether rows have priorities, with the methods of ``PrioritySampler``, which is the base
-        class of such samplers: a class attribute, False.
+        Whether rows have priorities. Such samplers derive from ``PrioritySampler`` and have its
+        methods. A class attribute. Default False.
 
     Notes
     -----
     A sampler belongs to one buffer. It may have state, such as a position; it is pickled and copied
-    with its buffer. A draw that raises leaves the state as it was.
+    with its buffer. A draw that raises leaves the state unchanged.
 
     Threads may add rows during a draw, and may draw at the same time. If a drawn row was
     overwritten before it was read, or if the draw raised ``ValueError`` or ``IndexError`` because
-    rows were cleared or overwritten, the buffer calls ``draw`` again. For a sampler with state that
+    rows were cleared or overwritten, the buffer calls ``draw`` again. For a sampler with state this
     is another draw.
 
     Error messages of the buffer contain ``repr(sampler)``.
@@ -84,47 +83,47 @@ class Sampler:
 
     @property
     def columns(self) -> Mapping[str, ColumnSpec]:
-        """The further columns of its draws: by name, their dtype and the shape of a row's entry.
+        """Further columns of draws by name: dtype, and shape of the entry of a row.
 
-        Batches have them in the byte order of the machine, so they are declared in it.
-        Buffers, views and learners have them in their ``columns`` and refuse fields of such names,
-        and a mixture compares those of its sources before it draws. By default there are none. A
-        draw may have columns that are not declared: they are unknown until the draw returns.
+        Dtypes have the byte order of the machine, as in batches. Buffers, views and learners
+        include these columns in ``columns`` and refuse fields with their names. A mixture compares
+        the columns of its sources before it draws. By default there are none. A draw may return
+        undeclared columns; they are unknown until the draw returns.
         """
         return {}
 
     def nbytes_for(self, capacity: int) -> int:  # noqa: ARG002 (for subclasses)
-        """Bytes that it will allocate for a ring of this capacity: part of ``rb.nbytes``."""
+        """Bytes to allocate for a ring of this capacity: part of ``rb.nbytes``."""
         return 0
 
     def open(self, ring: Ring) -> None:
-        """Draw from this ring from now on.
+        """Attach a ring, from which all further draws come.
 
-        Called when the buffer is made, and again when a pickled one is loaded, so that the sampler
-        does not have to pickle the ring. To refuse the ring, raise ``ValueError``.
+        Called when the buffer is created, and again when a pickled buffer is loaded, so a sampler
+        need not pickle the ring. To refuse the ring, raise ``ValueError``.
         """
 
     def _leave(self) -> None:
-        """Drop the ring until the next ``open``, as an empty buffer gets a new one."""
+        """Drop the ring until the next ``open``, when an empty buffer gets a new ring."""
 
     def open_in_file(
         self,
         ring: Ring,
         memory: FileMemory,  # noqa: ARG002 (for subclasses)
     ) -> None:
-        """As ``open``, for a buffer in a file: the state of the sampler by row can lie there too.
+        """As ``open``, for a buffer in a file, which can also hold the state of the sampler by row.
 
-        ``memory(what, sizes)`` gives arrays of float64, by their names in ``sizes``, and whether
-        they hold the values of the last time, which is so if ``what`` is the same. By default it
-        is not used.
+        ``memory(what, sizes)`` returns arrays of float64, by their names in ``sizes``, and whether
+        they hold the previous values. They do if ``what`` is unchanged. By default ``memory`` is
+        not used.
         """
         self.open(ring)
 
     def move(self, slots: Slots, ring: Ring) -> None:
-        """The rows of a saved buffer are in other slots of the ring that is about to be opened.
+        """Move the state by row, as the rows of a saved buffer get other slots in a new ring.
 
-        Called before ``open`` when a buffer was loaded with another capacity, or without some of
-        its rows. ``slots[k]`` is the slot that the row in slot k had, -1 if that is absent.
+        Called before ``open`` if a buffer was loaded with another capacity, or without some of its
+        rows. ``slots[k]`` is the old slot of the row that is now in slot k, -1 if it is absent.
         """
 
     def draw(
@@ -159,7 +158,7 @@ class Sampler:
             C-contiguous and fresh: no later draw writes to it.
         extra : dict
             Further columns of the batch, such as importance-sampling weights: fresh arrays of
-            length n, under names that are no fields of the buffer.
+            length n. Their names differ from the fields of the buffer.
 
         Raises
         ------
@@ -171,36 +170,36 @@ class Sampler:
         raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
     def check_draw(self, n: int, *, replace: bool) -> None:
-        """Raise what ``draw`` would raise, without a draw: no random number is used.
+        """Raise the errors of ``draw`` without a draw: no random number is used.
 
-        A mixture asks all of its sources before it draws from the first, so that a batch that
-        cannot be drawn leaves the generators of all where they are. By default nothing is raised,
-        and the mixture tries ``draw``.
+        A mixture checks all sources before it draws from the first one. So a batch that cannot be
+        drawn leaves all generators unchanged. By default nothing is raised, and the mixture calls
+        ``draw``.
         """
 
     def draw_state(self) -> dict[str, Any]:
-        """The attributes that a draw changes, such as a position: a dict by name, fresh.
+        """A fresh dict of the attributes that a draw changes, such as a position, by name.
 
-        A source that is saved while batches drawn ahead wait, as ``batches(prefetch=2)`` has them,
-        is saved with the attributes that its sampler had before the first of them. By default none
-        is changed.
+        If batches drawn ahead wait during a save, as with ``batches(prefetch=2)``, the save has
+        the attributes from before the draw of the first of these batches. The default is an empty
+        dict.
         """
         return {}
 
     def draw_starts(
         self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
-        """Choose rows for a view that cannot begin at every row, such as one of sequences.
+        """Draw rows for a view that can begin only at some rows (starts), such as one of sequences.
 
-        By default rows are drawn by ``draw``, twice as many each time, until a draw has ``n``
-        starts: the distribution is that of ``draw``, given that a row is a start. All come from
-        that one draw, so further columns are on one scale, whatever ``draw`` normalises them by.
+        By default ``draw`` is called for twice as many rows each time, until one draw has ``n``
+        starts. The distribution is that of ``draw``, conditional on starts. All starts come from
+        one draw, so further columns have one scale for any normalisation in ``draw``.
 
         Parameters
         ----------
         starts : Starts
-            The rows that may be chosen: ``starts.tell(slots)`` is 1 for those; ``starts.slots()``
-            are all of them; ``starts.draw(n, rng)`` gives n, each with the same probability, and
+            The rows that may be drawn. ``starts.tell(slots)`` is 1 for starts. ``starts.slots()``
+            returns all starts. ``starts.draw(n, rng)`` draws n, each with the same probability, and
             ``starts.draw_distinct(n, rng)`` n different ones.
         n, rng, replace
             As for ``draw``.
@@ -213,35 +212,35 @@ class Sampler:
         Raises
         ------
         NotEnoughDataError
-            There are no starts, or too few; or ``draw`` does not hit one.
+            There are no starts or too few, or ``draw`` does not return one.
         ValueError
             As ``draw``.
         """
         return reject(self.draw, starts, n, rng, replace)
 
     def row_weights(self, slots: Slots) -> Floats | None:  # noqa: ARG002 (for subclasses)
-        """What rows weigh: each is drawn in proportion to that. None, the default, without weights.
+        """Weights of rows: each row is drawn in proportion to its weight. By default None.
 
         ``slots`` are in use, intp of shape (n,); the weights are float64 of shape (n,).
         """
         return None
 
     def row_priorities(self, slots: Slots) -> Floats | None:  # noqa: ARG002 (for subclasses)
-        """The priorities of rows, as ``row_weights``; None if there are none that are known.
+        """The priorities of rows, as ``row_weights``; None if unknown.
 
-        They are what was given, up to rounding.
+        Priorities are the given values, up to rounding.
         """
         return None
 
     def _stats(self) -> dict[str, float]:
-        """Entries of its own for ``stats`` of the source: numbers by name, none by default."""
+        """Further entries of ``stats`` of the source: numbers by name, by default none."""
         return {}
 
     def check_rows(self, ring: Ring, slots: Slots) -> None:
-        """Raise ``AssertionError`` unless its state by row is sound: part of ``rb.check()``.
+        """Raise ``AssertionError`` unless the state by row is sound: part of ``rb.check()``.
 
-        ``slots`` are those of all rows that hold a step, also of rows that cannot be drawn yet. No
-        other thread writes during the call.
+        ``slots`` has the slots of all rows that hold a step, also of rows that cannot be drawn yet.
+        No other thread writes during the call.
         """
 
 
@@ -252,7 +251,7 @@ def reject(
     rng: np.random.Generator,
     replace: bool,
 ) -> tuple[Slots, Extra]:
-    """Draw n starts by ``draw`` and rejection: see ``Sampler.draw_starts``."""
+    """Draw n starts with ``draw`` by rejection sampling: see ``Sampler.draw_starts``."""
     ring = starts.ring
     if not replace and n > len(ring):
         starts.refuse(n)

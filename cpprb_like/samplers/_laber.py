@@ -1,8 +1,8 @@
 """Large Batch Experience Replay (LaBER; Lahire, Geist and Rachelson, 2022).
 
-A large batch is drawn uniformly, and the network computes its present TD errors. The batch to learn
-from is drawn out of the large one by these priorities. So no priority is stored or outdated. Not
-here: drawing the large batch (``buffers._replay``).
+A large batch is drawn uniformly, and the network computes its current TD errors. The training batch
+is drawn out of the large batch by these priorities. So no priority is stored or outdated. Not here:
+the draw of the large batch (``buffers._replay``).
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ class _LaBER(ABC):
             The drawn rows of each field, fresh, and two columns:
 
             weights : shape (batch_size,), dtype ``weights_dtype``
-                Importance-sampling weights: factors of the losses. If ``weights`` were passed,
-                those of the drawn rows times these.
+                Importance-sampling weights: factors of the losses. They are multiplied by the
+                ``weights`` of the drawn rows, if these were passed.
             indexes : shape (batch_size,)
-                If ``indexes`` were passed, those of the drawn rows: for ``update_priorities`` of
-                the buffer. If not, positions of the drawn rows in the large batch, intp, as in
-                cpprb: these mean nothing to a buffer.
+                The passed ``indexes`` of the drawn rows, for ``update_priorities`` of the buffer.
+                By default positions of the drawn rows in the large batch, intp, as in cpprb. A
+                buffer cannot use positions.
 
         Raises
         ------
         TypeError
-            ``priorities`` or ``weights`` are no real numbers.
+            ``priorities`` or ``weights`` are not real numbers.
         ValueError
-            An array has another length than ``batch_size * m``; a priority is negative or not
-            finite; all are 0, and ``eps`` as well.
+            The length of an array is not ``batch_size * m``. A priority is negative or not finite.
+            Or all priorities and ``eps`` are 0.
 
         Notes
         -----
@@ -105,7 +105,7 @@ class _LaBER(ABC):
 
     @abstractmethod
     def _weights(self, drawn: Array, total: float, n: int) -> Array:
-        """Weights of the drawn rows, from their priorities and the sum ``total`` of all n."""
+        """Weights of the drawn rows, from their priorities and the sum ``total`` of all n rows."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.batch_size}, m={self.m}, eps={self.eps})"
@@ -114,22 +114,22 @@ class _LaBER(ABC):
 class LaBERmean(_LaBER):
     """LaBER whose importance-sampling weights leave the mean loss of the large batch unbiased.
 
-    Draw ``batch_size * m`` rows with a buffer, compute a priority for each (most often the absolute
-    TD error), and call this with both. Row i is drawn with replacement with probability
-    ``p_i / sum(p)``, where ``p_i`` is its priority plus ``eps``. Its weight is ``mean(p) / p_i``.
+    Draw ``batch_size * m`` rows from a buffer, compute a priority for each (most often the absolute
+    TD error), and call the sampler with both. Row i is drawn with probability ``p_i / sum(p)``,
+    with replacement, where ``p_i`` is its priority plus ``eps``. Its weight is ``mean(p) / p_i``.
 
     Parameters
     ----------
     batch_size : int
         Rows to draw, at least 1.
     m : int
-        The large batch has ``m`` times as many, at least 1.
+        Rows of the large batch, divided by ``batch_size``; at least 1.
     eps : float
         Added to each priority, at least 0. With 0, rows of priority 0 are never drawn.
     weights_dtype : {float32, float64}
-        Dtype of the column ``weights``. They are computed in float64 and rounded once.
+        Dtype of the column ``weights``. Weights are computed in float64 and rounded once.
     seed : int, SeedSequence, BitGenerator, Generator, optional
-        Of the draws. Without one, ``np.random.seed`` controls it. A buffer's ``rb.rng`` will do.
+        Seed of the draws, or ``rb.rng`` of a buffer. By default ``np.random.seed`` controls them.
 
     Attributes
     ----------
@@ -141,12 +141,12 @@ class LaBERmean(_LaBER):
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value; the message names it.
+        A parameter has a wrong type or value; the message names it.
 
     Notes
     -----
-    The large batch may come from a buffer with priorities. Pass its ``weights`` and ``indexes`` on
-    with the other fields: the weights are multiplied, and the indexes stay as they are.
+    The large batch may come from a buffer with priorities. Pass its ``weights`` and ``indexes``
+    with the other fields: the weights are multiplied, and the indexes of drawn rows are returned.
     (cpprb overwrites both, and its weights have the dtype of the priorities.)
 
     Source: Lahire, Geist and Rachelson (2022), "Large Batch Experience Replay".
@@ -174,8 +174,8 @@ class LaBERmean(_LaBER):
 class LaBERlazy(_LaBER):
     """As ``LaBERmean``, with the weight ``sum(p) / p_i``: one over the probability of row i.
 
-    These are ``batch_size * m`` times the weights of ``LaBERmean``; the learning rate makes up for
-    the scale.
+    These are ``batch_size * m`` times the weights of ``LaBERmean``. The learning rate must
+    compensate for the scale.
     """
 
     def _weights(self, drawn: Array, total: float, n: int) -> Array:  # noqa: ARG002 (the lazy part)

@@ -1,9 +1,9 @@
 """Proportional prioritized experience replay (PER; Schaul et al., 2016).
 
-The priority of a row says how much there is to learn from it: most often its absolute TD error. A
-sampler of this module keeps one for each row, in memory of its own. Not here: the sum trees
-(``_segment_tree``), how they follow the ring (``_row_weights``), rank-based prioritization
-(``_rank_based``), and the buffer whose methods users call (``buffers._prioritized``).
+The priority of a row is most often its absolute TD error. A sampler of this module keeps one for
+each row, in its own memory. Not here: the sum trees (``_segment_tree``), how they follow the ring
+(``_row_weights``), rank-based prioritization (``_rank_based``), and the buffer whose methods users
+call (``buffers._prioritized``).
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ FEW_STARTS = 4  # above so many tries for each start, draws leave out rows that 
 
 
 class PrioritySampler(Sampler):
-    """Base class of prioritized samplers: what ``PrioritizedReplayBuffer(sampler=...)`` takes.
+    """Base class of prioritized samplers, for ``PrioritizedReplayBuffer(sampler=...)``.
 
     Attributes
     ----------
     check_for_update : bool
         Whether ``indexes`` are handles of rows and not slots, so that ``update_priorities`` skips
-        rows that were overwritten since they were drawn.
+        rows that were overwritten after their draw.
     weights_dtype : dtype
         Dtype of the column ``weights``.
     """
@@ -83,7 +83,7 @@ class PrioritySampler(Sampler):
         replace: bool,
         beta: float | Schedule | None = None,
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw``. The extra columns are ``weights`` and ``indexes``, at least."""
+        """See ``Sampler.draw``. The extra columns include ``weights`` and ``indexes``."""
         raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
     def check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None = None) -> None:
@@ -98,9 +98,9 @@ class PrioritySampler(Sampler):
         replace: bool,
         beta: float | Schedule | None = None,
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw_starts``; the extra columns are those of ``draw``.
+        """See ``Sampler.draw_starts``. The extra columns are as for ``draw``.
 
-        The weights are divided by the greatest of the batch.
+        The weights are divided by the greatest weight of the batch.
         """
         slots, extra = reject(partial(self.draw, beta=beta), starts, n, rng, replace)
         weights = extra.get("weights")
@@ -109,7 +109,7 @@ class PrioritySampler(Sampler):
         return slots, extra
 
     def read_priorities(self, priorities: ArrayLike) -> Floats:
-        """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are none."""
+        """Priorities as a dense 1-d array; ``TypeError`` or ``ValueError`` if they are invalid."""
         return read_priorities(priorities)
 
     def prepare(self, priorities: ArrayLike) -> Beside:
@@ -118,12 +118,12 @@ class PrioritySampler(Sampler):
         Parameters
         ----------
         priorities : array_like
-            As ``add`` was given them.
+            The argument of ``add``.
 
         Returns
         -------
         Beside
-            It takes over the priorities when the rows have been written. By default it calls
+            Object that takes over the priorities after the write of the rows. By default it calls
             ``set_new`` then.
 
         Raises
@@ -139,16 +139,16 @@ class PrioritySampler(Sampler):
         return Beside(len(values), publish)
 
     def set_new(self, first: int, clears: int, priorities: Floats) -> None:
-        """Set the priorities of new rows, from row id ``first`` on, which have just been written.
+        """Set the priorities of rows that were just written, from row id ``first`` on.
 
-        It must not fail: ``read_priorities`` has checked them. If ``ring.clears`` is no longer
-        ``clears``, the rows were cleared. It is called a second time for the same rows if a signal
-        handler raised during the first call, as Ctrl-C does: so no row lacks its priority.
+        The method must not fail: ``read_priorities`` has checked the values. If ``ring.clears`` is
+        no longer ``clears``, the rows were cleared. If a signal handler raised during the call,
+        such as for Ctrl-C, the same rows get a second call. So no row lacks its priority.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method set_new")
 
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of rows; ``indexes`` are the column of that name of a batch."""
+        """Set the priorities of rows; ``indexes`` is the column ``indexes`` of a batch."""
         raise NotImplementedError(f"{type(self).__name__} has no method update_priorities")
 
     def get_max_priority(self) -> float:
@@ -159,7 +159,7 @@ class PrioritySampler(Sampler):
 def read_priorities(priorities: ArrayLike) -> Floats:
     """Priorities as a fresh dense 1-d array: numbers of shape (), (n,) or (n, 1).
 
-    Raises ``TypeError`` if they are no real numbers, ``ValueError`` if they have another shape, or
+    Raises ``TypeError`` if they are not real numbers, ``ValueError`` if they have another shape, or
     one of them is negative, infinite or NaN.
     """
     common = as_priorities(priorities)
@@ -179,8 +179,8 @@ def read_priorities(priorities: ArrayLike) -> Floats:
 def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
     """Indexes of rows as a dense 1-d array: integers, or whole floats, of shape (), (n,) or (n, 1).
 
-    Raises ``TypeError`` if they are no integers, ``ValueError`` if they have another shape or are
-    not ``n``, ``IndexError`` if one is negative or larger than any index.
+    Raises ``TypeError`` if they are not integers, ``ValueError`` if their shape is another or their
+    number is not ``n``, ``IndexError`` if one is negative or exceeds int64.
     """
     common = None if n is None else as_indexes(indexes, n)
     if common is not None:
@@ -199,10 +199,9 @@ def read_indexes(indexes: ArrayLike, n: int | None = None) -> NDArray[np.int64]:
 class ByPriority(PrioritySampler):
     """Base class of ``Prioritized`` and ``RankBased``: all but the step from priority to weight.
 
-    A row is drawn with probability ``P(i) = weight(i) / sum of weights``. The parameters are those
-    of the two subclasses; ``alpha`` and ``beta`` are checked here. A subclass makes the
-    ``RowWeights`` of a ring in ``_keep(ring, mapped)``, and converts priorities for them in
-    ``_weigh(priorities)``.
+    A row is drawn with probability ``P(i) = weight(i) / sum of weights``. The subclasses document
+    the parameters; ``alpha`` and ``beta`` are checked here. A subclass makes the ``RowWeights`` of
+    a ring in ``_keep(ring, mapped)``, and converts priorities for them in ``_weigh(priorities)``.
     """
 
     maps_rows = True
@@ -210,7 +209,7 @@ class ByPriority(PrioritySampler):
     as_masses = False  # whether ``probabilities`` are weights, not divided by their sum
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Make new priorities go through the hooks of a subclass, if it has any.
+        """Use the Python ``prepare`` if a subclass has hooks for new priorities.
 
         The compiled ``prepare`` calls no hooks.
         """
@@ -243,7 +242,7 @@ class ByPriority(PrioritySampler):
 
     @property
     def columns(self) -> Mapping[str, ColumnSpec]:
-        """See ``PrioritySampler.columns``; and ``probabilities``, float64, if wanted."""
+        """See ``PrioritySampler.columns``; and ``probabilities``, float64, if requested."""
         if not self.probabilities:
             return super().columns
         return {**super().columns, "probabilities": ColumnSpec(np.dtype(np.float64), ())}
@@ -267,13 +266,13 @@ class ByPriority(PrioritySampler):
         raise NotImplementedError
 
     def open(self, ring: Ring) -> None:
-        """Draw from this ring from now on: allocate a weight for each of its slots.
+        """Attach a ring, and allocate a weight for each of its slots.
 
-        A pickled or copied sampler goes on with its priorities over the copy of its buffer, and
-        starts without any over an empty buffer.
+        A pickled or copied sampler keeps its priorities with the copy of its buffer, and starts
+        without priorities with an empty buffer.
 
-        Raises ``ValueError`` if it draws from another ring already, if it has priorities for the
-        rows of another one, or if its parameters do not fit a ring of this capacity.
+        Raises ``ValueError`` if the sampler has another ring or priorities for the rows of another
+        ring, or if its parameters do not fit a ring of this capacity.
         """
         self._open(ring, {})
 
@@ -282,9 +281,9 @@ class ByPriority(PrioritySampler):
         self._rows = None
 
     def open_together(self, rows: Any) -> None:
-        """Draw from several rings from now on: ``rows`` has the methods of ``RowWeights``.
+        """Attach several rings. ``rows`` has the methods of ``RowWeights`` for all of them.
 
-        ``rows`` calls ``weights_of(ring)`` for each ring. ``indexes`` are handles from now on.
+        ``rows`` calls ``weights_of(ring)`` for each ring. ``indexes`` become handles.
         """
         self._expect_none()
         self.check_for_update = True
@@ -353,7 +352,7 @@ class ByPriority(PrioritySampler):
         replace: bool,
         beta: float | Schedule | None = None,
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw``; ``beta`` takes the place of the sampler's own."""
+        """See ``Sampler.draw``. ``beta`` replaces the value of the sampler."""
         exponent = self.beta if beta is None else beta
         if type(exponent) is not float or not 0.0 <= exponent < math.inf:  # saves 1 us for a float
             exponent = value_at(exponent, self.draws, "beta", 0)
@@ -378,7 +377,7 @@ class ByPriority(PrioritySampler):
         return {"draws": self.draws}
 
     def check_draw(self, n: int, *, replace: bool, beta: float | Schedule | None = None) -> None:
-        """Raise what ``draw`` would raise, without a draw: no random number is used."""
+        """Raise the errors of ``draw`` without a draw: no random number is used."""
         value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
         self.rows.check_draw(n, replace)
 
@@ -395,11 +394,11 @@ class ByPriority(PrioritySampler):
 
         Rows are drawn by weight until enough of them are starts. If that takes too many draws, the
         rest is drawn from a list of all starts. Both have the same distribution, and neither
-        changes a weight. If starts are few, further draws leave out rows that were no starts.
+        changes a weight. If starts are few, further draws leave out rows that were not starts.
         Without replacement they leave out all drawn rows: starts come one after another, each in
-        proportion to its weight among the remaining ones. The extra columns are ``weights``, 1.0
-        for the rarest row of the batch, ``indexes``, and ``probabilities`` among the starts if
-        wanted.
+        proportion to its weight among the remaining starts. The extra columns are ``weights``, 1.0
+        for the rarest row of the batch, ``indexes``, and on request ``probabilities`` among the
+        starts.
         """
         exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
         rows = self.rows
@@ -457,7 +456,7 @@ class ByPriority(PrioritySampler):
         rng: np.random.Generator,
         without: Slots | None,
     ) -> tuple[Slots, Floats]:
-        """Draw from all starts; with ``without`` distinct ones, and none of these."""
+        """Draw n starts out of all; if ``without`` is given, distinct starts that are not in it."""
         among = starts.slots()
         if without is not None:
             among = among[~np.isin(among, without)]
@@ -483,7 +482,7 @@ class ByPriority(PrioritySampler):
         return self.rows.get(slots)
 
     def _stats(self) -> dict[str, float]:
-        """See ``Sampler._stats``: priorities that were given, and those whose rows were gone."""
+        """See ``Sampler._stats``: counts of set priorities, and of priorities of lost rows."""
         return {"updates": self.rows.given, "late_updates": self.rows.late}
 
     def check_rows(self, ring: Ring, slots: Slots) -> None:
@@ -544,24 +543,24 @@ class Prioritized(ByPriority):
         Added to each priority, at least 0, so that rows of TD error 0 are still drawn. With 0, a
         row of priority 0 is never drawn.
     check_for_update : bool
-        Make ``indexes`` handles, which name a row for ever: ``update_priorities`` skips rows that
-        were overwritten since they were drawn. ``indexes % capacity`` are their slots. If false,
-        ``indexes`` are the slots, as in cpprb, and a priority goes to the row that is there now.
+        Whether ``indexes`` are permanent handles, so that ``update_priorities`` skips rows that
+        were overwritten after their draw. Handles modulo ``ring.span`` are slots. If false,
+        ``indexes`` are slots, as in cpprb, and a priority goes to the row that is now in the slot.
     stratified : bool
-        Stratified sampling: one row from each of n equal parts of the sum of all
-        ``(p_i + eps) ** alpha``, which has a lower variance. If false, n independent draws.
+        Stratified sampling, which has a lower variance: one row from each of n equal parts of the
+        sum of all ``(p_i + eps) ** alpha``. If false, n independent draws.
     weights : {"all", "batch"}
         Normalise importance-sampling weights by their maximum over the buffer (``"all"``) or over
         the batch.
     probabilities : bool
         Add the column ``probabilities``: P(i), float64.
     weights_dtype : {float32, float64}
-        Dtype of the column ``weights``. They are computed in float64 and rounded once.
+        Dtype of the column ``weights``. Weights are computed in float64 and rounded once.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value; the message names it.
+        A parameter has a wrong type or value; the message names it.
 
     Notes
     -----
@@ -569,13 +568,13 @@ class Prioritized(ByPriority):
     ``(P(i) / min P) ** -beta``; and ``indexes``, shape ``(n,)`` and int64, for
     ``update_priorities``.
 
-    Without replacement rows are drawn one after another, each in proportion among those that are
-    left, and not stratified.
+    Without replacement, rows are drawn one after another, each in proportion to its weight among
+    the remaining rows. These draws are not stratified.
 
-    Cost: n times the logarithm of the capacity for a draw or an update of n rows, amortised: the
-    draw after the last of many rows of the least priority got a greater one looks at all rows, a
-    millisecond for a million. New rows cost nothing until the next draw. Memory: 10 bytes a row.
-    Sums are of float64, and each is recomputed from its parts, so rounding errors do not grow.
+    Cost: n times the logarithm of the capacity for a draw or an update of n rows, amortised. If
+    many rows had the least priority and the last of these got a greater one, the next draw reads
+    all rows, a millisecond for a million. New rows cost nothing until the next draw. Memory: 10
+    bytes a row. Each float64 sum is recomputed from its parts, so rounding errors do not grow.
 
     Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", sections
     3.3 and 3.4.
@@ -625,7 +624,7 @@ class Prioritized(ByPriority):
     # ------------------------------------------------------------------ memory
 
     def nbytes_for(self, capacity: int) -> int:
-        """Bytes that it allocates for a ring of this capacity."""
+        """Bytes to allocate for a ring of this capacity."""
         return 8 * (tree_size(capacity) + min_tree_size(capacity))
 
     def _keep(self, ring: Ring, mapped: Mapping[str, Floats]) -> RowWeights:
@@ -653,7 +652,7 @@ class Prioritized(ByPriority):
         return least if self.weights == "all" else float(weights.min(initial=math.inf))
 
     def row_priorities(self, slots: Slots) -> Floats | None:
-        """See ``Sampler.row_priorities``: from the weights. None if ``alpha`` is 0."""
+        """See ``Sampler.row_priorities``: computed from the weights; None if ``alpha`` is 0."""
         if self.alpha == 0:
             return None
         with np.errstate(over="ignore", under="ignore"):
@@ -661,7 +660,7 @@ class Prioritized(ByPriority):
         return np.maximum(powers - self.eps, 0.0)
 
     def probabilities_of(self, slots: Slots) -> Floats:
-        """P(i) of the rows in these slots: the probability that one draw gives this row.
+        """P(i) of the rows in these slots: the probability that one draw returns the row.
 
         Parameters
         ----------
@@ -694,12 +693,12 @@ class Prioritized(ByPriority):
 
 
 def new_sum_tree(capacity: int) -> SumTree:
-    """A tree of weights for the slots 0 to ``capacity - 1``, all zero.
+    """A sum tree of weights for the slots 0 to ``capacity - 1``, all zero.
 
     Parameters
     ----------
     capacity : int
-        Slots, at least 1. The tree takes 8/7 times 8 bytes for each.
+        Number of slots, at least 1. The tree takes 8/7 times 8 bytes for each.
 
     Returns
     -------
@@ -708,9 +707,9 @@ def new_sum_tree(capacity: int) -> SumTree:
     Raises
     ------
     TypeError, ValueError
-        ``capacity`` is no integer of at least 1, or has no size in bytes.
+        ``capacity`` is not an integer of at least 1, or the bytes of the tree exceed an intp.
     MemoryError
-        The machine has not so much memory now.
+        The machine lacks free memory.
 
     Examples
     --------
@@ -770,7 +769,7 @@ def _column(name: str, values: ArrayLike, kinds: str, what: str) -> NDArray[Any]
 
 
 def _number(name: str, value: Any) -> float:
-    """A number of at least 0 that is no schedule, as a float."""
+    """A number of at least 0 as a float; ``TypeError`` for a schedule."""
     is_number = isinstance(value, numbers.Real)
     if not is_number:
         raise TypeError(f"{name}: expected a number, got {value!r}")
@@ -781,7 +780,7 @@ def _number(name: str, value: Any) -> float:
 def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
     """Raise ``AssertionError`` unless only ``slots``, which hold a step, have weights.
 
-    The sums and searches of the tree are compared with those of a fresh tree.
+    A fresh tree must have the same sums and find the same slots.
     """
     total, least = rows.total, rows.least  # these update the weights
     weights = rows.tree.get(np.arange(capacity, dtype=np.intp))

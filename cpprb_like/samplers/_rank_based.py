@@ -29,8 +29,8 @@ class RankBased(ByPriority):
 
     P(i) is proportional to ``rank(i) ** -alpha``. The row with the greatest priority has rank 1.
     Only the order of priorities counts, so outliers do no harm. Rows of equal priority have equal
-    probabilities, from the mean of ``rank ** -alpha`` over their ranks: for example all rows that
-    have never been learned from, which have the greatest priority.
+    probabilities, from the mean of ``rank ** -alpha`` over their ranks. An example is all rows that
+    were never learned from, which have the greatest priority.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class RankBased(ByPriority):
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value; the message names it.
+        A parameter has a wrong type or value; the message names it.
 
     Notes
     -----
@@ -51,19 +51,19 @@ class RankBased(ByPriority):
     ``(P(i) / min P) ** -beta``; and ``indexes``, shape ``(n,)`` and int64, for
     ``update_priorities``. New rows have the greatest priority so far.
 
-    Rows are sorted now and then, as in the paper: by the first draw, and by a draw before which as
-    many priorities have changed (by updates, new rows and deleted ones) as there were rows at the
-    last sort; or a quarter as many, where priorities drift so that the sum of all weights is off by
-    a quarter. Right after a sort, ranks are exact. In between, a row whose priority changes gets
-    the rank that it has then, to a few percent, and the others keep theirs. ``probabilities`` and
-    ``weights`` are always those that rows are drawn with, so the correction is exact.
+    Rows are sorted at intervals, as in the paper. The first draw sorts. A later draw sorts when as
+    many priorities have changed (by updates, new rows and deleted rows) as there were rows at the
+    last sort. A quarter as many changes are enough if the sum of all weights is off by a quarter.
+    After a sort, ranks are exact. Between sorts, a row with a new priority gets its current rank,
+    to a few percent, and other rows keep their ranks. ``probabilities`` and ``weights`` always
+    match the draws, so the correction is exact.
 
-    Without replacement rows are drawn one after another, each in proportion among those that are
-    left, and not stratified.
+    Without replacement, rows are drawn one after another, each in proportion to its weight among
+    the remaining rows. These draws are not stratified.
 
-    Cost: n times the logarithm of the capacity for a draw or an update of n rows. A draw that sorts
-    costs in proportion to the rows: 0.2 seconds for a million, and 80 bytes a row while it runs.
-    Memory: 17 bytes a row.
+    Cost: n times the logarithm of the capacity for a draw or an update of n rows. The cost of a
+    draw that sorts is proportional to the rows: 0.2 seconds for a million, and 80 bytes a row while
+    it runs. Memory: 17 bytes a row.
 
     Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", section
     3.3, second variant, section 3.4, and appendix B.2.1. There, ranks between two sorts are places
@@ -104,7 +104,7 @@ class RankBased(ByPriority):
     BY_ROWS = True
 
     def nbytes_for(self, capacity: int) -> int:
-        """Bytes that it allocates for a ring of this capacity."""
+        """Bytes to allocate for a ring of this capacity."""
         floats = capacity + tree_size(capacity) + min_tree_size(capacity)
         return 8 * floats + groups_nbytes(capacity)
 

@@ -24,40 +24,40 @@ class Recency(Sampler):
 
     Draws come in rounds of ``updates``, K for short. The k-th draw of a round is uniform over the
     ``max(N * eta ** (1000 * k / K), least)`` newest rows, where N is the number of rows that can be
-    drawn: from all rows at first, from ever newer ones towards the end. Then the next round starts;
-    ``begin`` starts one of another length.
+    drawn. So the first draws are from all rows, later draws from ever newer rows. Then the next
+    round starts; ``begin`` starts a round of another length.
 
     Parameters
     ----------
     eta : float or schedule
-        Emphasis of recent rows, above 0 and at most 1. 1 is uniform; smaller is more emphasis. The
-        time of a schedule is the number of draws made so far, of all rounds.
+        Emphasis of recent rows, above 0 and at most 1. 1 is uniform; a smaller value is more
+        emphasis. The time of a schedule is the number of draws so far, in all rounds.
     updates : int
-        Draws of a round, K in the paper: at least 1.
+        Draws of a round, at least 1: K in the paper.
     least : int
-        Draw from at least so many newest rows (or from all, if there are fewer): at least 1, c_min
+        Least number of newest rows to draw from (all rows, if there are fewer), at least 1: c_min
         in the paper.
 
     Attributes
     ----------
     eta, updates, least
-        As given, ``updates`` also by ``begin``.
+        As given. ``begin`` also sets ``updates``.
     k : int
         Draws made in this round, below ``updates``.
     draws : int
-        Draws made in all.
+        Draws made in all rounds.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value; the message names it. ``draw`` raises them if a
-        schedule gives a number that is not in the range.
+        A parameter has a wrong type or value; the message names it. ``draw`` raises them if the
+        value of a schedule is out of range.
 
     Notes
     -----
-    In the paper a round is the updates after one episode, as many as the episode has steps. Without
-    replacement a batch of n rows comes from at least n newest rows. Two threads that draw at the
-    same time may count as one draw.
+    In the paper a round has one update for each step of the last episode. Without replacement, a
+    batch of n rows comes from at least n newest rows. Two threads that draw at the same time may
+    count as one draw.
 
     Cost: as for ``Uniform``; times the logarithm of the rows stored, if there are absent rows.
 
@@ -97,11 +97,11 @@ class Recency(Sampler):
         self.__dict__.update(state)
 
     def begin(self, updates: int) -> None:
-        """Start a round of ``updates`` draws: when an episode ended and so many updates follow.
+        """Start a round of ``updates`` draws, such as after the end of an episode.
 
-        Batches that were drawn ahead are of the round before, as a save is while they wait.
+        Batches that were drawn ahead belong to the previous round. So does a save while they wait.
 
-        Raises ``TypeError`` or ``ValueError`` if it is no integer of at least 1.
+        Raises ``TypeError`` or ``ValueError`` if ``updates`` is not an integer of at least 1.
         """
         self.updates = as_int("updates", updates, 1)
         self.k = 0
@@ -116,7 +116,7 @@ class Recency(Sampler):
         return slots, {}
 
     def draw_state(self) -> dict[str, Any]:
-        """See ``Sampler.draw_state``: the place in the round, and the round."""
+        """See ``Sampler.draw_state``: the length of the round, ``k`` and ``draws``."""
         return {"updates": self.updates, "k": self.k, "draws": self.draws}
 
     def draw_starts(
@@ -124,9 +124,9 @@ class Recency(Sampler):
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw_starts``: starts among the newest rows.
 
-        If none of the newest rows is a start, the newest start. Without replacement, the n newest
-        starts if the newest rows have fewer. Cost: in proportion to n; if the newest rows have few
-        starts, to the rows from the newest one back to the last start that is needed.
+        If the newest rows have no start, the newest start is drawn. Without replacement, the n
+        newest starts are drawn if the newest rows have fewer. Cost: proportional to n; if the
+        newest rows have few starts, proportional to the rows back to the last needed start.
         """
         ring = starts.ring
         newest = self._newest(ring)

@@ -19,9 +19,9 @@ class Reverse(Sampler):
     """Reverse Experience Replay (RER; Rotinov, 2019): backwards in time, every ``stride``-th row.
 
     A batch has a start row, the row ``stride`` rows older, and so on; after the oldest row comes
-    the newest. The next batch starts one row earlier. It starts at the newest row again if that
-    would be ``2 * stride`` or more rows behind the newest, or if its row was overwritten. It is
-    deterministic.
+    the newest. The next batch starts one row earlier. If this row would be ``2 * stride`` or more
+    rows behind the newest row, or was overwritten, the batch starts at the newest row again. Draws
+    are deterministic.
 
     Parameters
     ----------
@@ -35,20 +35,20 @@ class Reverse(Sampler):
     Raises
     ------
     TypeError, ValueError
-        ``stride`` is no integer of at least 1. ``draw`` raises ``ValueError`` if a row would come
-        twice and ``replace`` is false.
+        ``stride`` is not an integer of at least 1. ``draw`` raises ``ValueError`` if a row would
+        come twice and ``replace`` is false.
 
     Notes
     -----
-    Rows count in the order in which they were written. So rows of the environments of a vector
+    Rows are in the order in which they were written. So rows of the environments of a vector
     environment alternate, and episode ends are ignored. An absent row is replaced by the next older
     row that holds a step.
 
     Cost: proportional to ``n``; times the logarithm of the rows stored, if there are absent rows.
 
-    Source: Rotinov (2019), "Reverse Experience Replay". The rule for the start of a batch is that
-    of cpprb's ``ReverseReplayBuffer``, which counts slots and not rows: once its buffer has wrapped
-    it starts from other rows than the newest.
+    Source: Rotinov (2019), "Reverse Experience Replay". The rule for the start of a batch follows
+    cpprb's ``ReverseReplayBuffer``. cpprb counts slots and not rows: after a wrap of its buffer the
+    start is not the newest row.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class Reverse(Sampler):
         *,
         replace: bool,
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw_starts``: in place of each row the next start at or before it.
+        """See ``Sampler.draw_starts``: each row is replaced by the next start at or before it.
 
         Cost: a look at all rows, as ``Starts.slots``.
         """

@@ -1,4 +1,4 @@
-"""Uniform experience replay, by the buffer's generator or by NumPy's global one, as in cpprb."""
+"""Uniform experience replay, with the buffer's generator or, as in cpprb, NumPy's global one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["LegacyUniform", "Uniform"]
 
 
 class Uniform(Sampler):
-    """Uniform sampling: every row has the same probability. The default of ``ReplayBuffer``.
+    """Uniform sampling, the default of ``ReplayBuffer``: every row has the same probability.
 
-    With or without replacement. Cost: proportional to the batch size.
+    Draws are with or without replacement. Cost: proportional to the batch size.
     """
 
     _is_uniform = True
@@ -38,10 +38,10 @@ class Uniform(Sampler):
 
 
 class LegacyUniform(Sampler):
-    """Uniform sampling by ``np.random.randint`` on NumPy's global state, as cpprb does it.
+    """Uniform sampling with ``np.random.randint`` on NumPy's global state, as in cpprb.
 
-    For programs that must reproduce old runs bit by bit: after the same ``np.random.seed`` it draws
-    the slots that cpprb draws. It ignores the buffer's own generator.
+    For exact reproduction of old runs: after the same ``np.random.seed`` the draws have the same
+    slots as cpprb's. The sampler ignores the buffer's own generator.
     """
 
     _is_uniform = True

@@ -1,6 +1,6 @@
-"""``Where``: the rows of a ring for which a condition is true, as a sampler draws among them.
+"""``Where``: the rows of a ring for which a condition is true, for draws by any sampler.
 
-It has the methods of ``Starts``, so ``Sampler.draw_starts`` of each sampler draws among these rows.
+It has the methods of ``Starts``, so ``Sampler.draw_starts`` of each sampler draws from these rows.
 Not here: conditions on the values of fields (``views._among``).
 """
 
@@ -28,8 +28,8 @@ LEAST = 32  # least rows tried at a time: a call for one row takes as long
 class Where:
     """The rows of a ring for which a condition is true.
 
-    ``sampler.draw_starts(Where(ring, holds), n, rng, replace=True)`` draws among them with any
-    sampler, in the proportions of the sampler. ``views.Among`` is the same as a layer of a view.
+    ``sampler.draw_starts(Where(ring, holds), n, rng, replace=True)`` draws from these rows with any
+    sampler, in the sampler's proportions. ``views.Among`` does the same as a layer of a view.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ class Where:
 
     Notes
     -----
-    The condition is computed when it is needed, and no result is stored. Rows are tried as long as
-    the condition is common. Where it holds for fewer than one row in some dozens, it is computed
-    for all rows, at each draw.
+    The condition is computed on demand, and no result is stored. If the condition is true for many
+    rows, drawn rows are tried. If it is true for fewer than one row in some dozens, each draw
+    computes it for all rows.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class Where:
         self.starts = starts
 
     def tell(self, slots: Slots) -> NDArray[np.int8]:
-        """For each slot, all in use: 1 if its row fulfils the condition, else 0 or -1."""
+        """State of each slot, all in use: 1 if its row fulfils the condition, else 0 or -1."""
         if self.starts is None:
             states = 1 - self.ring.absent_at(slots).astype(np.int8)
         else:
@@ -84,11 +84,11 @@ class Where:
         return states
 
     def _look(self, slots: Slots) -> NDArray[np.bool_]:
-        """Whether the condition is true, for each slot. No slots: the condition is not called."""
+        """Whether the condition is true for each slot. Without slots it is not called."""
         return is_true(self.holds(slots), len(slots)) if len(slots) else np.empty(0, np.bool_)
 
     def _chunks(self, size: int = CHUNK) -> Iterator[Slots]:
-        """Yield all of these rows, in order of their slots. Each chunk is twice the one before."""
+        """Yield slots of all these rows, ascending. Chunks of tested rows grow up to ``CHUNK``."""
         ring, start = self.ring, 0
         every = None
         if self.starts is not None:
@@ -108,11 +108,11 @@ class Where:
 
     @property
     def count(self) -> int:
-        """How many rows there are. Cost: proportional to all rows."""
+        """Number of these rows. Cost: proportional to all rows."""
         return sum(map(len, self._chunks()))
 
     def has(self, n: int) -> bool:
-        """Whether there are at least n. It looks at as many rows as that takes, up to twice."""
+        """Whether there are at least n of these rows. Cost: up to twice the rows that it takes."""
         missing = n
         chunks = self._chunks(n + LEAST)
         while missing > 0:
@@ -149,7 +149,7 @@ class Where:
     def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
         """Draw n different slots, each with the same probability.
 
-        Raises ``NotEnoughDataError`` if there are fewer.
+        Raises ``NotEnoughDataError`` if there are fewer rows.
         """
         return distinct_of(self, n, rng)
 
@@ -164,7 +164,7 @@ class Where:
 
 
 def is_true(found: Any, n: int) -> NDArray[np.bool_]:
-    """The result of a condition for n rows, checked: an array of bools."""
+    """Checked result of a condition for n rows: an array of bools."""
     if isinstance(found, np.ma.MaskedArray):
         raise TypeError("condition: expected bools, got a masked array, whose mask would be lost")
     array = np.asarray(found)
