@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError
 
 from cpprb_like._arguments.arrays import Array, Batch
 from cpprb_like._fields.row_options import RowOptions
@@ -27,7 +27,7 @@ from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._blocks import Block, pack
-from cpprb_like.ray._calls import Host, Unknown, answer_of
+from cpprb_like.ray._calls import GONE, Host, Unknown, answer_of
 from cpprb_like.ray._credit import check_possible
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.typing import FieldSpec
@@ -260,7 +260,7 @@ class ClusterActor(Closing):
                 raise TimeoutError(
                     f"add: {self._host} did not answer in {self._timeout} s"
                 ) from None
-            except (RayActorError, Unknown):
+            except (*GONE, Unknown):
                 pass
             except BaseException:
                 self._has_failed = True

@@ -9,11 +9,14 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError
 
 from cpprb_like._machine.waiting import PAUSE
 
-__all__ = ["Host", "Unknown", "answer_of", "answers", "call"]
+__all__ = ["GONE", "Host", "Unknown", "answer_of", "answers", "call"]
+
+# The process of an actor has ended, or an answer was lost with its node before it came to this one.
+GONE = RayActorError, ObjectLostError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -80,7 +83,7 @@ def call(actor: Any, method: str, *arguments: Any, timeout: float, name: str = "
         left = until - time.monotonic()
         try:
             return answer_of(getattr(actor, method).remote(*arguments), max(0.0, left))
-        except (GetTimeoutError, RayActorError) as error:
+        except (GetTimeoutError, *GONE) as error:
             if left <= 0:
                 raise TimeoutError(
                     f"{name}: no answer to {method} in {timeout:g} s: {_short(error)}"

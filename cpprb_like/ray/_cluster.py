@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 from numpy.typing import DTypeLike
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
@@ -36,7 +36,7 @@ from cpprb_like.processes import Actor, Learner, Member
 from cpprb_like.processes._folder import Closing, check_name, remove_stale
 from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
 from cpprb_like.ray._adding import ClusterActor
-from cpprb_like.ray._calls import Host, call
+from cpprb_like.ray._calls import GONE, Host, call
 from cpprb_like.ray._hosts import NAMESPACE, About, HostPlan, Loss, ShardHost
 from cpprb_like.ray._learner import ClusterLearner
 from cpprb_like.ray._ledger import Counts, Ledger
@@ -314,7 +314,7 @@ class ClusterReplay(Closing, Reported):
         """The location of a host; None if it does not answer."""
         try:
             found: About = ray.get(host.begin("about"), timeout=timeout)
-        except (GetTimeoutError, RayActorError):
+        except (GetTimeoutError, *GONE):
             return None
         return found
 
@@ -324,7 +324,7 @@ class ClusterReplay(Closing, Reported):
         ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout)
         found = {}
         for number, reference in asked.items():
-            with contextlib.suppress(GetTimeoutError, RayActorError):
+            with contextlib.suppress(GetTimeoutError, *GONE):
                 found[number] = ray.get(reference, timeout=0.001)
         return found
 
@@ -381,7 +381,7 @@ class ClusterReplay(Closing, Reported):
                 description = ray.get(reference, timeout=max(0.0, until - time.monotonic()))
             except RayTaskError as error:
                 raise error.cause from None
-            except (GetTimeoutError, RayActorError) as error:
+            except (GetTimeoutError, *GONE) as error:
                 raise TimeoutError(f"describe: {host} gave no answer: {error}") from error
             found[f"host-{host.number}"] = description
             if progress is not None:
@@ -472,7 +472,7 @@ class ClusterReplay(Closing, Reported):
         }
         try:
             found = {number: ray.get(one, timeout=timeout) for number, one in asked.items()}
-        except (GetTimeoutError, RayActorError) as error:
+        except (GetTimeoutError, *GONE) as error:
             raise TimeoutError(f"save: a host gave no answer: {error}") from error
         for number, some in own.items():
             about = self.hosts[number].call("about", timeout=timeout)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import ray
 from numpy.typing import ArrayLike, NDArray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import ColumnSpec, check_out
@@ -34,7 +34,7 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._blocks import Pair, join
-from cpprb_like.ray._calls import Host, Unknown, answer_of
+from cpprb_like.ray._calls import GONE, Host, Unknown, answer_of
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, stacked_pairs
 from cpprb_like.ray._hosts import About
 from cpprb_like.ray._saving import SavedLearner, state_of
@@ -271,7 +271,7 @@ class ClusterLearner(Closing, ModelledSource):
             return
         question, part.question = part.question, None
         part.down_until = time.monotonic() + DOWN
-        with contextlib.suppress(RayActorError, TimeoutError):
+        with contextlib.suppress(*GONE, TimeoutError):
             about: About = ray.get(question)
             if about.identity != part.identity:
                 self._open_part(part.host.number, about)
@@ -315,7 +315,7 @@ class ClusterLearner(Closing, ModelledSource):
         left = self._timeout if until is None else max(0.0, until - began)
         try:
             return answer_of(reference, left)
-        except (GetTimeoutError, RayActorError, Unknown) as error:
+        except (GetTimeoutError, *GONE, Unknown) as error:
             raise self._is_down(part) from error
         finally:
             part.waited += time.monotonic() - began
