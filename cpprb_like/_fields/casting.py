@@ -20,9 +20,9 @@ __all__ = ["as_array", "cast"]
 def as_array(value: object, dtype: np.dtype[Any], *, one_item: bool) -> Array:
     """A value as an array of the dtype that NumPy infers; ``dtype`` is the declared one.
 
-    ``one_item``: a row is a single item. For fields of Python objects a list is then several items,
-    and anything else but an array is one. Raises ``ValueError`` for masked entries and ragged
-    values.
+    With ``one_item`` a row is a single item. For fields of Python objects a list then has several
+    items, and any other value except an array is one item. Raises ``ValueError`` for masked entries
+    and ragged values.
     """
     if _is_masked(value):
         raise ValueError("masked entries hold no value")
@@ -86,7 +86,7 @@ def _items(values: list[object], several: bool) -> Array:
 
 
 def _with_object_leaves(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A structured dtype of the same names whose leaves are Python objects."""
+    """The structured dtype with the same names, and with Python objects as leaves."""
     if dtype.names is None:
         return np.dtype(object)
     leaves = []

@@ -40,8 +40,8 @@ class NStepReturns:
 def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
     """The schema with next values that are not stored, and frame stacks stored as single frames.
 
-    The options are those of ``ReplayBuffer``. Raises ``TypeError`` or ``ValueError`` for an option
-    that names no field, or a field that does not fit.
+    ``ReplayBuffer`` has these options. Raises ``TypeError`` or ``ValueError`` if an option names an
+    unknown field, or a field that does not fit.
     """
     schema = _with_next(schema, _read_names("next_of", next_of, schema))
     axes: dict[str, object]
@@ -115,11 +115,11 @@ def _read_stack(field: Field, axis: object) -> Stack:
 
 
 def likely_axis(shape: tuple[int, ...]) -> int:
-    """The probable axis of the frames of a stack, first or last, by a shape of at least one axis.
+    """Probable axis of the frames in a stack, first or last, for a shape of at least one axis.
 
-    Gymnasium has the frames first, as in ``(4, 84, 84)``, and most others last, as in
+    Gymnasium puts the frames first, as in ``(4, 84, 84)``, and most others last, as in
     ``(84, 84, 4)``. The result is the first axis if its length is a plausible number of frames, and
-    that of the last axis is not, or is the number of colours of a pixel.
+    the last axis has an implausible length, or the number of colours of a pixel.
     """
     first, last = shape[0], shape[-1]
     if first not in PLAUSIBLE or len(shape) == 1:
@@ -131,8 +131,8 @@ def likely_axis(shape: tuple[int, ...]) -> int:
 def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
     """The option ``Nstep`` of ``ReplayBuffer``.
 
-    Raises ``TypeError`` or ``ValueError`` if the option is no dict, names no field or a reward that
-    is no float, or leaves out rewards or next values where the names of the fields are ambiguous.
+    Raises ``TypeError`` or ``ValueError`` if the option is no dict, or names an unknown field or a
+    reward that is no float. Also if it omits rewards or next values and field names are ambiguous.
     """
     if options is None or options is False or (isinstance(options, Mapping) and not options):
         return None

@@ -49,7 +49,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, saved: Any, path: str = "") -> Any:
-    """Read a value of type ``kind`` from JSON, which stands at ``path`` in a file.
+    """Read a value of type ``kind`` from the JSON at ``path`` in a file.
 
     A kind is a frozen dataclass, ``numpy.dtype``, int, float, bool, str, ``Any``, or a ``tuple``,
     ``dict``, ``Literal`` or union of these. Integers are 0 to ``MOST``. Raises ``DamagedError`` for
@@ -144,7 +144,7 @@ def _at(path: str, name: str) -> str:
 
 
 def number(path: str, value: Any, least: int = 0, most: int = MOST) -> int:
-    """The number itself; ``DamagedError`` unless it is an integer in this range."""
+    """Return the number; ``DamagedError`` unless it is an integer from ``least`` to ``most``."""
     if type(value) is not int or not least <= value <= most:
         _refuse(path, f"a number from {least} to {most}", value)
     return int(value)
@@ -169,9 +169,9 @@ def dtype_to_json(dtype: np.dtype[Any]) -> Any:
 
 
 def dtype_from_json(descr: Any) -> np.dtype[Any]:
-    """Read a dtype; ``DamagedError`` if the JSON is no dtype, or one with Python objects.
+    """Read a dtype; ``DamagedError`` if the JSON is no dtype, or a dtype with Python objects.
 
-    ``ImportError`` for a dtype of ml_dtypes where that is not installed.
+    Raises ``ImportError`` for a dtype of ml_dtypes if ml_dtypes is not installed.
     """
     try:
         return _parsed(json.dumps(descr))

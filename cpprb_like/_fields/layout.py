@@ -1,6 +1,6 @@
 """``Layout``: the place of each byte of a buffer's memory.
 
-Only this module knows it. Not here: the memory itself (``arenas``), and fields (``schema``).
+Only this module knows the places. Not here: the memory (``arenas``), and fields (``schema``).
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Layout(OfOptions):
         return arena[offset:end].reshape(self.capacity, stride)
 
     def spans(self, written: int, *, wide: bool = True) -> list[tuple[int, int]]:
-        """Offset and length of the bytes of the header and the rows, if so many were ever written.
+        """Offset and length of the header, and of all rows in use after ``written`` were added.
 
         Without ``wide``, fields and frames outside of the records are left out.
         """
@@ -261,8 +261,8 @@ class Layout(OfOptions):
     def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
         """A table of the fields and their bytes.
 
-        ``overflow`` has the bytes of the overflow by field; ``index`` is the bytes of the index of
-        rows.
+        ``overflow`` has the bytes of the overflow by field. ``index`` is the size in bytes of the
+        index of rows.
         """
         apart = {name: size for name, size in (overflow or {}).items() if size}
         rows = [("field", "dtype", "shape", "bytes/step", "total")]
@@ -306,8 +306,8 @@ def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, i
 def _record_stride(nbytes: int, most: float) -> int:
     """The distance between records, padded to cache lines if ``most`` allows.
 
-    Unpadded, every second record of 48 bytes lies in two lines of 64 bytes; padded, draws take a
-    quarter less time.
+    Without padding, every second record of 48 bytes lies in two lines of 64 bytes. With padding,
+    draws take a quarter less time.
     """
     padded = 1 << (nbytes - 1).bit_length() if nbytes <= CACHE_LINE else _align(nbytes, CACHE_LINE)
     return padded if padded <= most else nbytes

@@ -61,7 +61,7 @@ class RowOptions:
 
     @property
     def capacity(self) -> int:
-        """Slots in memory: those beyond ``size`` hold rows whose n-step window is incomplete."""
+        """Slots in memory. Slots beyond ``size`` hold rows with an incomplete n-step window."""
         return self.size + (0 if self.nstep is None else (self.nstep.size - 1) * self.n_envs)
 
     def resized(self, size: object) -> RowOptions:

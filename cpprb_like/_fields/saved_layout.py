@@ -41,9 +41,9 @@ class SavedLayout(OfOptions):
         return replace(self.options, schema=self.fields(names))
 
     def fields(self, names: Sequence[str] | None = None) -> Schema:
-        """All fields, or those of these names.
+        """All fields, or the fields in ``names``.
 
-        Raises ``ValueError`` if they depend on other fields.
+        Raises ``ValueError`` if these depend on other fields.
         """
         schema = self.schema
         if names is None:

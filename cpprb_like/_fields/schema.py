@@ -54,7 +54,7 @@ MOST = 2**55  # most rows, or length of an axis: sums of several fit into 64 bit
 
 
 class ColumnSpec(NamedTuple):
-    """A column of a batch: its dtype, and the shape of its entry for one item of the batch."""
+    """A column of a batch: its dtype, and the shape of one item."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -118,7 +118,7 @@ class Field:
     def _as_rows(self, array: NDArray[Any], n_envs: int, came: str) -> NDArray[Any]:
         """A value with the leading axis of time or environments, or with both axes of a block.
 
-        Accepted shapes: those of ``Column.c_rows``.
+        ``Column.c_rows`` accepts the same shapes.
         """
         shape, lead = array.shape, array.ndim - len(self.shape)
         if self.shape == (1,) and (array.ndim < 2 or shape[-1] != 1):
@@ -258,7 +258,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a buffer in declared order: end flags, next values and frame stacks."""
+    """The fields of a buffer in declared order, with end flags, next values and frame stacks."""
 
     fields: tuple[Field, ...]
     terminated: str | Literal[False] | None = None  # None: found by name; False: no field
@@ -297,7 +297,7 @@ class Schema:
         return 1.05 * (sum(map(self.stored_nbytes, self.fields)) + 16)
 
     def check_names(self, given: Iterable[str]) -> None:
-        """Raise ``FieldNameError`` unless each field is given and nothing else."""
+        """Raise ``FieldNameError`` unless all fields and no other names are given."""
         given = list(given)
         unknown = [name for name in given if name not in self.names]
         if unknown:
@@ -312,19 +312,18 @@ class Schema:
     def check_out(
         self, out: object, n: int, names: Sequence[str] | None = None
     ) -> list[NDArray[Any]]:
-        """The arrays of a caller's batch for rows of these fields, or of all: ``check_out``."""
+        """The checked arrays of ``out`` for ``names``, or for all fields: see ``check_out``."""
         fields = [field for field in self.fields if names is None or field.name in names]
         return check_out(out, n, {field.name: (field.dtype, field.shape) for field in fields})
 
     def end_fields(self) -> list[tuple[int, int, int, int]]:
         """The fields that end episodes, in the order in which their values change the flags.
 
-        For each: number of the field, byte of its sign (-1 for none), bits that a value other than
-        0 sets, and bits that such a value clears before. ``terminated`` terminates, ``truncated``
-        truncates. A ``done`` beside ``terminated`` only ends the episode. A lone ``done``
-        terminates, and ``truncated`` clears that bit. Fields of these names that are no bool,
-        integer or float of up to 8 bytes do not end episodes; if an option names such a field,
-        ``ValueError`` is raised.
+        Each tuple has the number of the field, the byte of its sign (-1 for none), the bits that a
+        value other than 0 sets, and the bits that such a value clears before. ``terminated``
+        terminates, ``truncated`` truncates. A ``done`` beside ``terminated`` only ends the episode.
+        A lone ``done`` terminates, and ``truncated`` clears that bit. Only a bool, integer or float
+        of up to 8 bytes ends episodes. If an option names another field, ``ValueError`` is raised.
         """
         found: list[tuple[int, int, int, int]] = []
         terminated = self._end_field(self.terminated, "terminated")
@@ -340,9 +339,9 @@ class Schema:
         return found
 
     def near_ends(self) -> list[tuple[str, Field]]:
-        """Fields whose names resemble those of end flags, each with the option that would name it.
+        """Fields whose names resemble end flags, each with the option that would name it.
 
-        Empty if the end flag is known, by its name or by an option: then ``dones`` beside ``done``
+        An end flag known by its name or by an option gives no fields: ``dones`` beside ``done``
         means something else.
         """
         found = []
@@ -396,7 +395,7 @@ def _plain_word(name: str) -> str:
 
 
 def read_names(option: str, names: str | Iterable[str], known: Sequence[str]) -> list[str]:
-    """The names of fields, one or several, in the argument ``option``; raises for unknown ones."""
+    """One or several field names in the argument ``option``; ``ValueError`` for unknown names."""
     given, among = as_names(option, names), set(known)
     for name in given:
         if name not in among:

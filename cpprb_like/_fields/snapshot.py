@@ -23,7 +23,7 @@ __all__ = ["check_layout", "load", "save"]
 
 
 def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring, *, copies: bool) -> dict[str, Any]:
-    """All rows and the state of the ring: views of its memory, or ``copies``."""
+    """All rows and the state of the ring, as views of its memory or as ``copies``."""
 
     def taken(values: NDArray[Any]) -> NDArray[Any]:
         return values.copy() if copies else values

@@ -15,9 +15,10 @@ __all__ = ["resolve"]
 
 
 def resolve(ring: Ring, index: Any) -> Slots:
-    """Slots for an int, a slice, an array of ints or a mask; rows in all of them can be drawn.
+    """Slots of rows that can be drawn, for an int, a slice, an array of ints or a mask.
 
-    Negative numbers count from the last slot in use. Raises ``IndexError`` for anything else.
+    Negative numbers count from the last slot in use. Raises ``IndexError`` for other values, and
+    ``TypeError`` or ``ValueError`` for a slice with bounds of another type or a step of 0.
     """
     stored = ring.public_stored
     if isinstance(index, slice):

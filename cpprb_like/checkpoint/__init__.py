@@ -1,4 +1,4 @@
-"""Checkpoints: a folder that holds all of a buffer, and loading it again.
+"""Checkpoints: a folder with the complete state of a buffer, and how it is loaded.
 
 ``save`` takes a snapshot while writers wait (``_save``), writes rows as segments (``_segments``)
 and other arrays as files (``_arrays``), and commits a manifest last (``_manifest``). ``load``

@@ -76,7 +76,7 @@ def write(
 def _write(
     disk: Disk, name: str, pieces: Iterable[Any], codec: Codec, expected: int
 ) -> tuple[int, int, Output]:
-    """As ``write``, for bytes of any kind: the length, the checksum and the open file."""
+    """``write`` for bytes of any kind; returns the length, the checksum and the open file."""
     nbytes = checksum = 0
     output: Output = disk.create(name)
     try:
@@ -215,7 +215,7 @@ class _Source:
             )
 
     def read_into(self, to: Bytes) -> None:
-        """Fill an array with the next bytes; ``DamagedError`` if the file ends before."""
+        """Fill an array with the next bytes; ``DamagedError`` if the file ends too early."""
         view = memoryview(to.data)
         while view:
             n = self.read(view)

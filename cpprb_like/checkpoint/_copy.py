@@ -33,7 +33,7 @@ def copy(
 ) -> None:
     """Copy one state of a checkpoint to a folder that has none.
 
-    After a kill it can be called again: files that no state names are removed first.
+    A killed copy can be repeated: files that no state names are removed first.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ def copy(
     state : int, optional
         The number of the state; by default the newest one.
     codec : {"as it is", None, "zlib", "lzma"}
-        How the files of the copy are compressed.
+        Compression of the files of the copy.
     level : int, optional
         Level of the codec, 0 to 9.
     sync : bool
-        As for ``save``: with False a crash of the machine soon after may cost the copy.
+        As for ``save``. With False a crash of the machine soon after may destroy the copy.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def copy(
     BlockingIOError
         Another program is saving to the other folder.
     OSError
-        The disk is full, or such. Whatever is raised, the other folder has no state.
+        For example, the disk is full. After any error the other folder has no new state.
     """
     if not isinstance(sync, bool):
         raise TypeError(f"sync: expected a bool, got {sync!r}")
@@ -98,7 +98,7 @@ def _copy(source: OpenState, other: Disk, codec: Codec | None) -> None:
 
 
 def _with_files(part: Any, new: dict[str, File]) -> Any:
-    """A part of a state in which each file is replaced by the new file for its name."""
+    """A part of a state, in which new files replace the files of the same names."""
     if isinstance(part, File):
         return new[part.name]
     if isinstance(part, tuple):

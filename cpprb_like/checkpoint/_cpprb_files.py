@@ -97,7 +97,7 @@ def _opened(file: File) -> Iterator[IO[bytes]]:
 
 
 def slots_by_age(ring: Ring) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """The slots of all rows that can be drawn, oldest first; a flag for each that ends an episode.
+    """Slots of all rows that can be drawn, oldest first, and whether each ends an episode.
 
     The end of a row may be marked in an absent row after it. Streams are not distinguished.
     """
@@ -238,9 +238,9 @@ class Transitions(NamedTuple):
     rows : int
         Number of rows.
     fields : dict of str to (dtype, shape)
-        Fields that have an array; the shape is that of a row.
+        Fields that have an array, with the shape of a row.
     next_of : tuple of str
-        Fields whose next values are not stored, as they are those of the row after.
+        Fields whose next values are not stored, as the following row has them.
     is_nstep : bool
         Whether rows sum several steps. No file has the number of steps.
     """

@@ -59,32 +59,32 @@ def describe(
     Parameters
     ----------
     folder : str or path
-        The folder that ``save`` was given.
+        The folder of ``save``.
     state : int, optional
-        Its number; by default the newest.
+        Number of the state; by default the newest.
     reward : str, optional
-        The field that is summed for returns of episodes; ``rew``, ``reward`` or ``rewards``.
+        Field that is summed for returns of episodes; by default ``rew``, ``reward`` or ``rewards``.
     look : callable, optional
-        ``look(buffer, reward)`` gives the values of a buffer, which then has all its fields, in
-        place of ``statistics``. The buffer is a ``ReplayBuffer``, whatever class was saved.
+        ``look(buffer, reward)`` gives the values of a buffer in place of ``statistics``. The buffer
+        then has all its fields. It is a ``ReplayBuffer`` for any saved class.
 
     Returns
     -------
     dict of str to object
-        Values that JSON has: class, states and files, and of each buffer its options, fields,
-        episodes and priorities. None is a value that is not known.
+        JSON values: class, states and files, and for each buffer its options, fields, episodes and
+        priorities. Unknown values are None.
 
     Raises
     ------
     FileNotFoundError
         There is no checkpoint, or no such state.
     ValueError
-        It is damaged, or of an unknown version; or there is no such field of rewards.
+        The checkpoint is damaged or of an unknown version, or there is no such reward field.
 
     Notes
     -----
-    Cost: all files of the rows are read; memory for the fields that mark episodes, or with ``look``
-    for all fields of one buffer at a time.
+    Cost: a read of all files of the rows. Memory: the fields that mark episodes, or with ``look``
+    all fields of one buffer at a time.
     """
     with reading(folder):
         opened = OpenState(Disk(folder), LoadOptions(decode=bytes, state=state))
@@ -211,7 +211,7 @@ def statistics(
 ) -> dict[str, Any]:
     """Ages, episodes and priorities of the rows of a buffer, as JSON values.
 
-    ``episodes`` are what ``buffer.episodes.list(reward)`` returned, if that is known.
+    ``episodes`` is the result of ``buffer.episodes.list(reward)``, if it is known.
     """
     ring, sampler = buffer.ring, buffer.sampler
     ids = np.arange(ring.first, ring.written, dtype=np.int64)

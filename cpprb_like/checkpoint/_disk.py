@@ -103,11 +103,11 @@ def _of_linux(name: str) -> Any:
 
 
 class Disk:
-    """A folder, and the operations that saving needs. Each ``name`` is that of a file in it.
+    """A folder, and the operations that saving needs. Each ``name`` names a file in the folder.
 
-    Without ``synchronises`` the system chooses the time and order of writing. A killed program
-    loses nothing by that. After a crash of the machine, files and names of about the last
-    half-minute are present, missing, or torn. A folder that ``make`` created is present.
+    Without ``synchronises`` the system chooses the time and order of writing. A killed program then
+    loses nothing. After a crash of the machine, files and names of about the last half-minute are
+    present, missing, or torn. A folder that ``make`` created is present.
     """
 
     def __init__(self, folder: str | Path, synchronises: bool = True) -> None:
@@ -176,10 +176,10 @@ class Disk:
 
 
 class OpenFiles(Disk):
-    """A folder whose files are open from now on, so they can be read after they were removed.
+    """A folder whose files are held open, so they can be read after they were removed.
 
-    At most half of the files that the process may open are open. On Windows none is: an open file
-    cannot be removed there, so a save would fail.
+    At most half of the files that the process may open are held open. On Windows no file is held
+    open: an open file cannot be removed there, so a save would fail.
     """
 
     def __init__(self, disk: Disk, names: Iterable[str]) -> None:
@@ -259,8 +259,8 @@ class _Lock(contextlib.AbstractContextManager[None]):
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a regular file; ``FileNotFoundError`` for a FIFO, a device or a folder.
 
-    An untrusted folder may have such files, or links to them, under any name. To open a FIFO may
-    wait for ever, and ``/dev/zero`` has no end.
+    An untrusted folder may have such files, or links to them, under any name. Opening a FIFO may
+    block for ever, and ``/dev/zero`` has no end.
     """
     with contextlib.suppress(FileNotFoundError):
         _expect_regular(path, path.stat())  # before opening, which may have an effect

@@ -22,7 +22,7 @@ __all__ = ["load", "restore"]
 
 
 def load(disk: Disk, options: LoadOptions, target: Target) -> Any:
-    """The object of a saved state, made new."""
+    """A new object with a saved state."""
     root, _ = decoded(disk, options, {"": target}, options.replaced)
     if target != Target() and not isinstance(root, HoldsRows):
         raise ValueError(

@@ -74,7 +74,7 @@ def read(disk: Disk, number: int) -> State:
 
 
 def commit(disk: Disk, state: State) -> None:
-    """Make this state the newest one. Its files are synchronised; their names need not be."""
+    """Make this state the newest one. Its files must be synchronised; their names need not be."""
     manifest = {"format": FORMAT, "version": VERSION, **to_json(state)}
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
     disk.sync_names()
@@ -107,9 +107,9 @@ def unused_number(disk: Disk) -> int:
 def clean(disk: Disk, keep: int, *known: State | None) -> None:
     """Remove all states but the newest ``keep``, and arrays that no remaining state names.
 
-    If none of the newest states was synchronised, the newest synchronised state stays too: a crash
-    of the machine may cost the others. Manifests are removed before their files, so no manifest
-    ever lacks a file. Manifests of ``known`` states are not read.
+    If none of the newest states was synchronised, the newest synchronised state stays too, as a
+    crash of the machine may destroy the others. Manifests are removed before their files, so no
+    manifest ever lacks a file. Manifests of ``known`` states are not read.
     """
     there = numbers(disk)
     old, new = there[:-keep], there[-keep:]
@@ -132,7 +132,7 @@ def clean(disk: Disk, keep: int, *known: State | None) -> None:
 
 
 def _newest_synchronised(disk: Disk, numbers: list[int]) -> list[State]:
-    """The newest of these states that was synchronised, or an empty list."""
+    """A list of the newest synchronised state among these, or an empty list."""
     for number in reversed(numbers):
         with contextlib.suppress(DamagedError):
             state = read(disk, number)

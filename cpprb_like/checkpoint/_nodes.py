@@ -32,12 +32,12 @@ class Node(NamedTuple):
 
     @property
     def cls(self) -> str:
-        """The name of the class; the tag of a value without one."""
+        """The name of the class, or the tag of a value without a class."""
         return str(self.saved.get("class", self.kind)).removeprefix(OF_CALLER)
 
     @property
     def is_callers(self) -> bool:
-        """Whether the class is one of the caller's."""
+        """Whether the class is a class of the caller."""
         return str(self.saved.get("class")).startswith(OF_CALLER)
 
     @property

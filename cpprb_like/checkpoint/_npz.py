@@ -37,11 +37,11 @@ class Archive:
         return self._zip.namelist()
 
     def read(self, name: str, *, allow_object: bool = False) -> Any:
-        """The array of a member, whose name ends in ``.npy``; read-only.
+        """The read-only array of a member, whose name ends in ``.npy``.
 
         With ``allow_object`` an array of one Python object gives that object: see
         ``_restricted_pickle.load``. Raises ``ValueError`` for a member that is absent, damaged, or
-        made of other Python objects; ``MemoryError`` if it unpacks to more than is free.
+        made of other Python objects, and ``MemoryError`` if its bytes exceed the free memory.
         """
         if name not in self._zip.NameToInfo:
             raise ValueError(f"it has no {name!r}, but {self.names}")

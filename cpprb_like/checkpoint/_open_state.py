@@ -101,7 +101,7 @@ class OpenState:
         return value, decoder.elements
 
     def part(self, saved: Any, replacing: Mapping[str, Any]) -> Any:
-        """The value of a part of the JSON, whose paths begin there; see ``Decoder`` for paths."""
+        """The value of a part of the JSON. Paths of ``replacing`` begin at this part."""
         return Decoder(self, (), replacing).decode(saved)
 
     def whole_part(self, saved: Any, path: str) -> Any:
@@ -174,7 +174,7 @@ def decoded(
 
 
 def retried(disk: Disk, attempt: Callable[[], Found]) -> Found:
-    """``attempt()``, repeated if it failed because a save replaced the state meanwhile."""
+    """Call ``attempt``; repeat the call if it failed because a save replaced the state."""
     for left in reversed(range(ATTEMPTS)):
         there = _manifest.numbers(disk)
         try:

@@ -17,7 +17,7 @@ class Progress:
     Attributes
     ----------
     done, total : int
-        Bytes that were written or read so far, and about how many there will be.
+        Bytes written or read so far, and the approximate total.
     """
 
     def __init__(self, on_progress: Callable[[int, int], None] | None = None) -> None:

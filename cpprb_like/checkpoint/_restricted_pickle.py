@@ -54,8 +54,8 @@ MARK = -1
 def load(data: bytes, objects: Sequence[str] = ()) -> Any:
     """The value of a pickle of protocol 3 or newer; arrays in it are stand-ins for ``plain``.
 
-    ``objects`` has names ``"module.Class"``, without leading packages if wanted. Instances of these
-    classes become ``PickledObject``. ``ValueError`` if the pickle is damaged, or not allowed.
+    ``objects`` has names ``"module.Class"``; leading packages may be omitted. Instances of these
+    classes become ``PickledObject``. ``ValueError`` if the pickle is damaged or not allowed.
     """
     try:
         _screen(data)
@@ -67,7 +67,7 @@ def load(data: bytes, objects: Sequence[str] = ()) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The array of a stand-in, the object of an array of one object, or else the value itself.
+    """The array of a stand-in, or the object of an array of one object; other values unchanged.
 
     Arrays are views of the bytes of the pickle.
     """
@@ -81,8 +81,8 @@ def _screen(data: bytes) -> None:
     """Raise ``ValueError`` for opcodes that plain data do not need.
 
     ``stack`` has the depth of nested tuples of each value, or ``MARK``. The depth is limited, as a
-    hash of nested tuples recurses without a limit. The memo gives no tuple again, so that tuples
-    have no more values in all than the file.
+    hash of nested tuples recurses without a limit. The memo never returns a tuple, so all tuples
+    together have no more values than the file.
     """
     stack: list[int] = []
     memo: dict[int, int] = {}
@@ -206,7 +206,7 @@ def _length(number: object) -> int:
 
 
 def _values(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    """An array over bytes of a file; ``ValueError`` unless their number is right."""
+    """An array over bytes of a file; ``ValueError`` for a wrong number of bytes."""
     if not isinstance(dtype, _Dtype) or dtype.found is None:
         raise ValueError(OBJECTS)
     if type(shape) is not tuple or len(shape) > MOST_AXES or type(data) not in (bytes, bytearray):

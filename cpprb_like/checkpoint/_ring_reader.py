@@ -1,7 +1,7 @@
 """Reads segments into the memory of a ring, which may have another capacity and fewer fields.
 
-A row keeps its id, which determines its slot in a ring of any capacity. Values that are named by
-row ids stay valid too. Slots whose rows are in no file are marked absent. Not here: the content of
+A row keeps its id, which determines its slot in a ring of any capacity. Values that refer to row
+ids stay valid too. Slots whose rows are in no file are marked absent. Not here: the content of
 files (``_segments``), and the buffer of the ring (``buffers._replay``).
 """
 
@@ -323,7 +323,7 @@ class RingReader:
 
 
 def read_objects(disk: Disk, saved: ObjectFiles, items: int, decode: Decode | None) -> list[Any]:
-    """Python objects from the files of their lengths and bytes; a row has ``items`` of them."""
+    """Python objects from the files of their lengths and bytes, ``items`` objects for each row."""
     if decode is None:
         raise TypeError(
             "the checkpoint has Python objects as bytes: hand over decode=, the inverse of the "
@@ -341,7 +341,7 @@ def read_objects(disk: Disk, saved: ObjectFiles, items: int, decode: Decode | No
 
 
 def _check_dtype(file: File, part: Part) -> None:
-    """Raise ``DamagedError`` unless the dtype of a file is that of a part, or has its fields."""
+    """Raise ``DamagedError`` unless a file has the dtype of a part, or the fields of a record."""
     own, given = [part.dtype], [file.dtype]
     if part.name == "records":
         *names, flags = part.dtype.names or ()
@@ -370,6 +370,6 @@ def _runs(mask: NDArray[np.bool_], shift: int) -> list[tuple[int, int]]:
 
 
 def _mark(missing: NDArray[np.bool_], runs: list[tuple[int, int]], after: int, before: int) -> None:
-    """Mark the rows of runs, and the rows ``after`` and ``before`` each run that refer to it."""
+    """Mark the rows of runs, and ``before`` and ``after`` rows around each, which refer to it."""
     for start, stop in runs:
         missing[max(0, start - before) : max(0, stop + after)] = True

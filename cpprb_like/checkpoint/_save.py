@@ -1,7 +1,7 @@
 """Saving: takes a snapshot of an object, and writes its files and manifest in order.
 
 Writers wait while the snapshot is taken. It has the row ids, copies of index bytes and attributes,
-and the plan of segments. The files are written next, while writers may go on. The manifest is
+and the plan of segments. Then the files are written, while writers may continue. The manifest is
 written last. Not here: rows (``_ring_writer``), other values (``_values``), and the methods that
 users call (``_saved``).
 """
@@ -77,7 +77,7 @@ class Job:
         return begun
 
     def hold(self, call: Callable[[], Any]) -> Any:
-        """``call()`` while no thread writes to a buffer. Buffers are locked in a fixed order."""
+        """Run ``call`` while no thread writes to a buffer. Buffers are locked in a fixed order."""
         holders: list[Any] = sorted(self.holders, key=id, reverse=True)
         for holder in holders:
             call = partial(holder._hold, True, call)
@@ -85,7 +85,7 @@ class Job:
 
 
 class Snapshot:
-    """The content of a save, of which no file is written yet."""
+    """The content of a save, before its files are written."""
 
     def __init__(self, job: Job, previous: PreviousState, is_still: bool) -> None:
         self._job = job
@@ -158,7 +158,7 @@ class Snapshot:
 
 
 class Saving:
-    """A save in a thread of its own: the result of ``save_async``.
+    """A save in another thread: the result of ``save_async``.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ class Saving:
     def result(self, timeout: float | None = None) -> None:
         """Wait for the end of the save, and raise its error.
 
-        Raises ``TimeoutError`` after ``timeout`` seconds, and the save goes on.
+        Raises ``TimeoutError`` after ``timeout`` seconds; the save continues.
         """
         self._thread.join(timeout)
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""``Checkpointed``: ``save``, ``save_async``, ``load`` and ``restore``; and two as functions."""
+"""``Checkpointed``, with four methods to save and load, and two of them as functions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["Checkpointed", "load", "save"]
 class Checkpointed(Savable):
     """Base class of objects that are saved to a folder: buffers, views, mixtures and fronts.
 
-    Their truth value is True, empty or not, unless the library whose class a front stands for
-    defines another one.
+    The truth value is True, also of empty objects. A front follows its original library, if that
+    defines another truth value.
     """
 
     def __bool__(self) -> bool:
@@ -41,50 +41,50 @@ class Checkpointed(Savable):
         encode: Encode | None = None,
         classes: Iterable[type] = (),
     ) -> None:
-        """Save everything to a folder: rows, priorities, schedules, generator.
+        """Save the complete state to a folder: rows, priorities, schedules, generator.
 
-        What ``load`` gives goes on bit for bit as this object does. After a crash at any moment,
-        of the program or of the machine, the folder has the state before or the new one; see
-        ``sync``. Another save to the same folder writes what has changed since.
+        The object that ``load`` returns continues bit for bit like this object. After a crash of
+        the program or the machine at any moment, the folder has the old state or the new one; see
+        ``sync``. A later save to the same folder writes only the changes.
 
         Parameters
         ----------
         folder : str or path
-            The folder, which is made if it is not there. Files of others in it are left alone.
+            The folder, which is created if it does not exist. Other files in it stay unchanged.
         keep : int
-            States that are there afterwards, at most: the newest ones, at least 1. With
-            ``sync=False`` there may be one more.
+            Maximum number of states to keep, the newest ones, at least 1. With ``sync=False`` there
+            may be one more.
         codec : {None, "zlib", "lzma"}
-            How files are compressed.
+            Compression of the files.
         level : int, optional
-            Of the codec, 0 to 9.
+            Level of the codec, 0 to 9.
         sync : bool
-            Return when all is on the disk. With False it returns when the operating system has it,
-            as writing a pickle does. The program may still be killed at any moment; but if the
-            machine loses power or crashes in the next half-minute or so, this state may be lost,
-            and ``load`` raises. The newest state that was synchronised stays until a later one
-            is, so save without ``sync=False`` now and then, and in the end.
+            Return when all bytes are on the disk. With False the call returns when the operating
+            system has them, as after writing a pickle. A killed program then loses nothing. But if
+            the machine crashes or loses power within about half a minute, this state may be lost,
+            and ``load`` raises. The newest synchronised state stays until a later state is
+            synchronised. So save with ``sync=True`` now and then, and at the end.
         encode : callable, optional
-            ``encode(object)`` -> bytes, for fields of Python objects; ``load`` wants its inverse.
+            ``encode(object)`` gives bytes for fields of Python objects; ``load`` needs its inverse.
         classes : iterable of type
-            Classes of your own whose objects are attributes of what is saved.
+            Your own classes whose objects are attributes of the saved object.
 
         Raises
         ------
         TypeError, ValueError
-            An argument is of a wrong type or value, or a part of the object cannot be saved; the
+            An argument is of a wrong type or value, or a part of the object cannot be saved. The
             message names it.
         BlockingIOError
             Another program is saving to this folder.
         OSError
-            The disk is full, or such. Whatever is raised, the folder has its old states.
+            For example, the disk is full. After any error the folder has its old states.
 
         Notes
         -----
-        Threads that write wait until all is there; see ``save_async``. Functions and environments
-        are not saved, only where they were: ``load`` wants them again, ``restore`` takes those that
-        are there. Cost: one copy of what has changed, its checksum, and the disk; up to 32 MiB of
-        rows that have not changed are written again beside each one that has.
+        Threads that write wait for the end of the save; see ``save_async``. Functions and
+        environments are not saved, only their paths. ``load`` needs them again, and ``restore``
+        keeps the present ones. Cost: one copy of the changed bytes, their checksum, and the disk.
+        With each changed row, up to 32 MiB of unchanged rows are written again.
 
         Examples
         --------
@@ -113,13 +113,13 @@ class Checkpointed(Savable):
         encode: Encode | None = None,
         classes: Iterable[type] = (),
     ) -> Saving:
-        """Save as ``save`` does, in a thread of its own.
+        """Save like ``save``, in another thread.
 
-        It returns when what may change has been copied: flags and priorities, a few bytes a row,
-        and the rows too if no more than 16 MiB of them are written. Writers wait for that and no
-        longer. The save has the state of this moment. If there are more rows, the oldest rows may
-        be overwritten before they are on the disk, and are then left out. Rows that ``update``
-        changes until then have their new values.
+        The call returns when the bytes that may change are copied: flags and priorities, a few
+        bytes a row, and the rows too if at most 16 MiB of rows are written. Writers wait only for
+        this copy. The save has the state of this moment. If there are more rows, the oldest rows
+        may be overwritten before they are on the disk; the save then omits them. Rows that
+        ``update`` changes before they are on the disk have their new values.
 
         Parameters
         ----------
@@ -130,13 +130,13 @@ class Checkpointed(Savable):
         -------
         Saving
             ``done()``, ``progress.done`` of ``progress.total`` bytes, ``cancel()``, and
-            ``result()``, which waits and raises what the save raised.
+            ``result()``, which waits for the end and raises the error of the save.
 
         Raises
         ------
         TypeError, ValueError, BlockingIOError, OSError
-            As ``save``; what happens later is raised by ``result()``: a ``RuntimeError`` if the
-            buffer was cleared or all rows were overwritten before it ended.
+            As for ``save``. ``result()`` raises later errors, such as ``RuntimeError`` if the
+            buffer was cleared or all rows were overwritten before the save ended.
 
         Examples
         --------
@@ -172,46 +172,46 @@ class Checkpointed(Savable):
         decode: Decode | None = None,
         salvage: bool = False,
     ) -> Self:
-        """A new object with what was saved.
+        """A new object with the saved state.
 
         Parameters
         ----------
         folder : str or path
-            The folder that ``save`` was given.
+            The folder of ``save``.
         state : int, optional
-            The number of a state that is there, see ``keep``; the newest one.
+            Number of a state in the folder, see ``keep``. By default the newest state.
         size : int, optional
-            New capacity, of one buffer. A smaller buffer keeps the newest rows. ``indexes`` of
-            earlier batches then count as indexes of rows that are gone.
+            New capacity, if one buffer was saved. A smaller buffer keeps the newest rows.
+            ``indexes`` of earlier batches then count as indexes of rows that are gone.
         fields : str or iterable of str, optional
-            The fields to load, of one buffer; all. Those that end episodes have to be among them.
+            Fields of one buffer to load; by default all. Fields that end episodes are needed.
         mmap_prefix, mmap_mode
-            Where the rows of one buffer shall lie: see ``ReplayBuffer``.
+            Place of the rows, if one buffer was saved: see ``ReplayBuffer``.
         replace : mapping of str to object, optional
-            What takes the place of something that was saved, by its path, as
-            ``{"sampler.beta": Linear(0.4, 1.0, 10**6)}``; functions and environments have to be
+            Values that replace saved ones, by path, as
+            ``{"sampler.beta": Linear(0.4, 1.0, 10**6)}``. Functions and environments must be given
             here, as ``{"layers.0.reward_func": reward}``.
         classes : iterable of type
-            Classes of your own that were saved: subclasses of buffers and samplers.
+            Your own classes that were saved: subclasses of buffers and samplers.
         decode : callable, optional
             The inverse of ``encode``.
         salvage : bool
-            Load what is left of a folder that is damaged, and warn of what is lost.
+            Load the intact parts of a damaged folder, and warn of the losses.
 
         Raises
         ------
         FileNotFoundError
             There is no checkpoint in this folder, or no such state.
         ValueError, TypeError
-            A file is damaged or not of this library, or an argument does not fit what was saved;
-            the message says which.
+            A file is damaged or not of this library, or an argument does not fit the saved object.
+            The message says which.
         MemoryError
             The machine has not enough memory.
 
         Notes
         -----
-        No code in a file is run, imported or evaluated: files of strangers can be opened. Cost:
-        one pass over the files, for their checksums too.
+        No code in a file is run, imported or evaluated, so untrusted files can be opened. Cost: one
+        pass over the files, checksums included.
 
         Examples
         --------
@@ -237,10 +237,10 @@ class Checkpointed(Savable):
         decode: Decode | None = None,
         salvage: bool = False,
     ) -> None:
-        """Give this object, and all that it is made of, what was saved.
+        """Restore the saved state in this object and all its parts.
 
-        As ``load``, but buffers, samplers and generators that others hold stay the same objects,
-        functions and environments stay those that are here, and a buffer keeps its capacity.
+        Unlike with ``load``, buffers, samplers and generators stay the same objects. Present
+        functions and environments stay, and a buffer keeps its capacity.
 
         Parameters
         ----------
@@ -250,8 +250,8 @@ class Checkpointed(Savable):
         Raises
         ------
         FileNotFoundError, ValueError, TypeError, MemoryError
-            As ``load``; also if another kind of object was saved, or other fields: the message
-            says which. Whatever is raised, nothing has changed.
+            As for ``load``. Also if the saved object is of another class or has other fields; the
+            message says which. After any error nothing has changed.
 
         Examples
         --------
@@ -284,19 +284,19 @@ def save(
     encode: Encode | None = None,
     classes: Iterable[type] = (),
 ) -> None:
-    """Save what has no such method, or has another one, as ReAgent's buffers do.
+    """Save an object without this method, or with another ``save``, such as ReAgent's buffers.
 
     Parameters
     ----------
     value : Checkpointed or buffer of ``compat.reagent``
-        What to save.
+        The object to save.
     folder, keep, codec, level, sync, encode, classes
         As for ``Checkpointed.save``.
 
     Raises
     ------
     TypeError, ValueError, BlockingIOError, OSError
-        As ``Checkpointed.save``.
+        As for ``Checkpointed.save``.
 
     Examples
     --------
@@ -329,7 +329,7 @@ def load(
     decode: Decode | None = None,
     salvage: bool = False,
 ) -> Any:
-    """Whatever was saved to a folder: see ``Checkpointed.load``."""
+    """The object that was saved to a folder, of any class: see ``Checkpointed.load``."""
     target = Target(size, _names(fields), mmap_prefix, mmap_mode)
     options = LoadOptions(tuple(classes), replace or {}, decode, salvage, state)
     return _load(folder, options, target)

@@ -2,8 +2,8 @@
 
 Segment ``number`` has the rows from ``number * segment_rows`` on. A state needs the rows that were
 in the ring. The bytes of a row are divided into *parts*: the record, each large field, the frames
-of a stack, and index bytes, which say where derived values are. A later save writes only the
-segments with new or edited rows. Not here: the loading of segments (``_ring_reader``), and other
+of a stack, and index bytes, which locate derived values. A later save writes only the segments
+with new or edited rows. Not here: the loading of segments (``_ring_reader``), and other
 values of a buffer (``_values``).
 """
 
@@ -67,7 +67,7 @@ class Part(NamedTuple):
     def pieces(self, low: int, high: int, flags: Part | None) -> Iterator[Bytes]:
         """The bytes of the rows from ``low`` to ``high``, in arrays of about 1 MiB.
 
-        ``flags`` is a copy of the flags of these records, for records that are no copy.
+        For records that are not a copy, ``flags`` is a copy of their flags.
         """
         step = max(1, CHUNK_NBYTES // max(1, self.nbytes))
         buffer = np.empty((min(step, high - low), self.nbytes), np.uint8)
@@ -139,7 +139,7 @@ def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
 
 
 def flags_of(layout: Layout, arena: Bytes) -> Part:
-    """The flags of the records, which end each record too."""
+    """The flags of the records as a part. Each record also ends with its flags."""
     return Part("flags", BYTE, (), layout.flags(arena).reshape(-1, 1), 0, True)
 
 
@@ -167,9 +167,9 @@ def plan(
 ) -> Plan:
     """Decide which segments to write.
 
-    ``beside`` is the approximate number of bytes of a row in no part. ``previous`` is the ring's
-    entry in the previous state, None if its segments are of no use. ``tracker`` has the slots that
-    were edited since, None if they are unknown.
+    ``beside`` is the approximate number of bytes of a row outside of the parts. ``previous`` is the
+    ring's entry in the previous state, or None if its segments cannot be used. ``tracker`` has the
+    slots edited since then, or is None if they are unknown.
     """
     written, oldest = ring.written, ring.written - ring.stored
     if previous is None or tracker is None:

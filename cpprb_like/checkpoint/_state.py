@@ -58,7 +58,7 @@ class File:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def expect(self, dtype: np.dtype[Any], *shape: int) -> File:
-        """The file itself; ``DamagedError`` unless its array has this dtype and shape."""
+        """Return the file; ``DamagedError`` unless its array has this dtype and shape."""
         if self.dtype != dtype or self.shape != shape:
             raise DamagedError(
                 f"{self.name}: expected {dtype} of shape {shape}, got {self.dtype} of shape "
@@ -69,7 +69,7 @@ class File:
 
 @dataclass(frozen=True)
 class PartFile:
-    """A part of the rows from ``first`` up to and without ``stop``."""
+    """A part of the rows from ``first`` up to, but not including, ``stop``."""
 
     file: File
     first: int
@@ -89,7 +89,7 @@ class OverflowFiles:
 
 @dataclass(frozen=True)
 class ObjectFiles:
-    """Python objects of the rows from ``first`` up to and without ``stop``."""
+    """Python objects of the rows from ``first`` up to, but not including, ``stop``."""
 
     lengths: File
     data: File

@@ -144,7 +144,7 @@ class Encoder:
         return known
 
     def _shared(self, value: Any, path: str, *, is_external: bool = False) -> Any:
-        """The JSON of an object, which several paths may have."""
+        """The JSON of an object that several paths may share."""
         if id(value) in self._seen:
             return {"$": "again", "number": self._seen[id(value)]}
         number = self._seen[id(value)] = len(self._seen)

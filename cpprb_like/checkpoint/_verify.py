@@ -1,8 +1,8 @@
 """``verify``: checks every file of a checkpoint, and counts the rows that damage costs.
 
-Each file that a state names is read once, without storing it: the length, the checksum and the
-header must be those of the manifest. Rows of a ring are loaded only if one of its files is damaged,
-to count the lost rows.
+Each file that a state names is read once and not stored. The length, the checksum and the header
+must match the manifest. Rows of a ring are loaded only if one of its files is damaged, to count the
+lost rows.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Verdict(NamedTuple):
     damage : list of Damage
         The damaged files.
     lost : dict of int to (int, int)
-        By number of a ring with damaged files: the lost rows, and the rows that were saved.
+        Numbers of lost rows and of saved rows, by number of a ring with damaged files.
     fatal : str
-        Why the state cannot be loaded, even with ``salvage=True``; ``""`` if it can.
+        Reason why even ``salvage=True`` cannot load the state; ``""`` if it can.
     """
 
     number: int
@@ -74,7 +74,7 @@ def verify(folder: str | Path) -> list[Verdict]:
     Parameters
     ----------
     folder : str or path
-        The folder that ``save`` was given.
+        The folder of ``save``.
 
     Returns
     -------
@@ -90,8 +90,8 @@ def verify(folder: str | Path) -> list[Verdict]:
 
     Notes
     -----
-    Cost: all files are read once; little memory, but that of the rows of a buffer of which a file
-    is damaged.
+    Cost: one read of all files, and little memory. A buffer with a damaged file takes memory for
+    its rows.
     """
     disk = Disk(folder)
     there = _manifest.numbers(disk)

@@ -21,28 +21,28 @@ class Among(Layer):
     Parameters
     ----------
     condition : str or callable
-        Name of a field, one bool or number a row: its rows that are not 0. Or a function:
-        ``condition(rows)`` gives a bool for each of n rows, shape ``(n,)``, from a dict of the
-        values of ``fields``, each of shape ``(n, *shape)``.
+        Name of a field of one bool or number a row; the condition is true where it is not 0. Or a
+        function: ``condition(rows)`` gives a bool for each of n rows, shape ``(n,)``. ``rows`` is a
+        dict of the values of ``fields``, each of shape ``(n, *shape)``.
     *fields : str
         Fields that the function reads.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value; or, by ``view``, there is no such field, or it is
-        no number. ``sample`` raises them where the function returns anything else.
+        A parameter is of a wrong type or value. By ``view``: there is no such field, or it is not
+        one bool or number a row. By ``sample``: the function returns anything but n bools.
 
     Notes
     -----
-    Rows are drawn in the proportions of the buffer's sampler. The condition is computed at each
-    draw, of the values at that time: ``rb.update`` of a field changes which rows are drawn. Of
-    ``Sequences`` it is about the first row, and of n-step returns about the row that was drawn.
+    Rows are drawn in the proportions of the buffer's sampler. Each draw computes the condition from
+    the current values, so ``rb.update`` of a field changes which rows are drawn. The condition
+    applies to the first row of ``Sequences``, and to the drawn row of n-step returns.
 
-    Cost: the condition is computed for a few times the rows of a batch. Where it is true for fewer
-    than one row in some dozens, it is computed for all rows of the buffer, at each draw.
+    Cost: each draw computes the condition for a few times the rows of a batch. If the condition is
+    true for fewer than one row in some dozens, each draw computes it for all rows of the buffer.
 
-    Views of a learner of several processes do not take it.
+    Views of a learner of several processes do not accept this layer.
 
     Examples
     --------

@@ -37,7 +37,7 @@ class FrameStacks(Layer):
     Parameters
     ----------
     depths : dict of str to int
-        Number of frames of a stack by field: 1 to 256.
+        Number of frames in a stack, by field: 1 to 256.
     axis : int
         Axis of the frames in a stack; the last by default. 4 frames of shape ``(84, 84)`` are then
         a stack of shape ``(84, 84, 4)``.
@@ -48,8 +48,8 @@ class FrameStacks(Layer):
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value; or, by ``view``, there is no such field, one of
-        Python objects, or one without such an axis.
+        A parameter is of a wrong type or value. By ``view``: there is no such field, or the field
+        holds Python objects or has no such axis. Or ``next_x`` has frames unlike those of ``x``.
 
     Notes
     -----

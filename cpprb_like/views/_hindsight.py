@@ -58,16 +58,16 @@ class Hindsight(Layer):
     """Hindsight experience replay (HER; Andrychowicz et al., 2017).
 
     Some of the drawn rows are relabelled: they get a goal that was achieved later in the episode,
-    and the reward for that goal. It works with any sampler and any number of environments. Episodes
-    end as in any buffer: by a field such as ``terminated``, or by ``on_episode_end()``.
+    and the reward for that goal. Any sampler and any number of environments work. Episodes end as
+    in any buffer: by a field such as ``terminated``, or by ``on_episode_end()``.
 
     Parameters
     ----------
     reward_func : callable
         ``reward_func(achieved, goal, rows)`` returns the rewards of n steps, shape ``(n,)`` or
         ``(n, 1)``. ``achieved`` are the achieved goals and ``goal`` the relabelled ones, both of
-        shape ``(n, *shape)``; ``rows`` maps all fields to arrays of n rows, which are copied when
-        they are read: single frames, also beside ``FrameStacks``. ``compute_reward`` of
+        shape ``(n, *shape)``. ``rows`` maps each field to an array of n rows, which is copied at
+        each access. With ``FrameStacks`` it still has single frames. ``compute_reward`` of
         Gymnasium-Robotics can be passed as it is.
     goal : str or iterable of str, optional
         Fields of the desired goal, all of the same dtype and shape. By default ``desired_goal``, or
@@ -80,55 +80,55 @@ class Hindsight(Layer):
     reward : str
         Reward field.
     strategy : {"future", "final", "episode", "random"}
-        The step whose achieved goal becomes the new goal, drawn uniformly: ``"future"``, of the
-        steps of the episode from the row itself on; ``"final"``, its last step; ``"episode"``, of
-        all its steps; ``"random"``, of all steps in the buffer.
+        The step whose achieved goal becomes the new goal. ``"future"`` draws uniformly from the row
+        itself and later steps of its episode, ``"episode"`` from all steps of the episode, and
+        ``"random"`` from all steps in the buffer. ``"final"`` is the last step of the episode.
     relabel_ratio : float or schedule
         Probability that a row is relabelled, 0 to 1. The time of a schedule is the number of
-        batches drawn so far. 0.8 is four relabelled rows for each original one.
+        batches drawn so far. 0.8 means four relabelled rows for each original one.
     goal_func : callable, optional
         ``goal_func(values)`` computes n goals from n values of the field ``achieved``, such as
         positions from states. By default the values are the goals.
     terminated_func : callable, optional
-        Called like ``reward_func``; returns n bools: whether the step reaches the new goal and
-        terminates the episode. They go into the field ``terminated``, which is otherwise unchanged.
+        Called like ``reward_func``. Returns n bools for the field ``terminated``: whether the step
+        reaches the new goal and terminates the episode. By default the field is unchanged.
     terminated : str
         Field for ``terminated_func``.
     relabelled : bool
-        Add the column ``relabelled``, bool: which rows were relabelled.
+        Add the bool column ``relabelled``: whether the row was relabelled.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value; or, by ``view``, the buffer has no such fields. The
-        message names it. By ``sample``: a schedule gives a ratio that is not in 0 to 1, or a
-        function gives another shape, a value that the field cannot hold, or a reward that is not
+        A parameter is of a wrong type or value. By ``view``: the buffer has no such fields. The
+        message names the parameter. By ``sample``: a schedule gives a ratio outside 0 to 1, or a
+        function gives a wrong shape, a value that the field cannot hold, or a reward that is not
         finite.
 
     Notes
     -----
     Steps are stored once, with their original goal and reward: relabelling costs no memory, and
-    each batch gets other goals. Of relabelled rows only the fields named above change.
+    each batch gets other goals. In relabelled rows only the fields named above change.
 
     With ``NStep`` the rewards of all n steps are computed for the new goal and summed. Where
     ``terminated_func`` says that a step terminates the episode, the n-step return ends there.
     Next values and ``discount`` then come from that step. With ``Sequences`` all rows of a sequence
-    get the same goal, which ``"future"`` takes from the first row of the sequence on; with
-    ``across_episodes`` each episode in it has its own.
+    share a goal, and ``"future"`` draws it from the first row of the sequence on. With
+    ``across_episodes`` each episode of a sequence has its own goal.
 
-    Of an unfinished episode the steps so far count; of one whose first steps were overwritten, the
-    remaining ones. If nothing tells the buffer where episodes end, all steps of an environment are
-    one episode.
+    An unfinished episode counts with its steps so far. An episode whose first steps were
+    overwritten counts with the remaining steps. If the buffer knows no episode ends, all steps of
+    an environment are one episode.
 
-    With ``fields`` only these fields are read, and of relabelled rows what the functions ask for:
-    ``reward_func`` is called if the reward is among them, ``terminated_func`` if a field that it
-    changes is. If a function raises, ``out`` may have been written to.
+    With ``fields`` only these fields are read, and in relabelled rows the fields that the functions
+    read. ``reward_func`` is called if ``fields`` has the reward, ``terminated_func`` if ``fields``
+    has a field that it changes. If a function raises, ``out`` may have been written to.
 
     Cost: the batch, and about 10 ns for each row added since the last batch; the first batch looks
-    at all rows. With ``NStep`` the functions get n rows for each relabelled one. Where
-    nearly all rows of an episode are absent (``add_where``), about ``2 * sqrt(m)`` of its m rows
-    are looked at for each new goal. Memory: 4 bytes a row, and 32 bytes or a few times that for
-    each episode. Random numbers come from the buffer's generator.
+    at all rows. With ``NStep`` the functions get n rows for each relabelled one. If nearly all of
+    the m rows of an episode are absent (``add_where``), each new goal looks at about
+    ``2 * sqrt(m)`` of them. Memory: 4 bytes a row, and for each episode 32 bytes or a few times
+    that. Random numbers come from the buffer's generator.
 
     Source: Andrychowicz et al. (2017), "Hindsight Experience Replay", sections 3 and 4.5. There k
     new goals are stored for each step, so that a drawn row is relabelled with probability
@@ -245,7 +245,7 @@ class Goals(Layer):
 
 
 class RelabelPlan:
-    """Plan of the changes in batches of some columns."""
+    """Plan of the relabelling in batches with given columns."""
 
     def __init__(self, goals: Goals, plan: Plan) -> None:
         layer, nstep = goals.layer, plan.nstep
@@ -271,7 +271,7 @@ class RelabelPlan:
 
 
 class Relabelling(Revision):
-    """New goals for rows of one batch, chosen while rows are read and written at the end."""
+    """New goals for rows of one batch: chosen while rows are read, written at the end."""
 
     def __init__(self, plan: RelabelPlan, ratio: float) -> None:
         self.plan = plan
@@ -326,7 +326,7 @@ class Relabelling(Revision):
     def write(self, batch: Batch) -> bool:
         """Write new goals, rewards and end flags into the batch.
 
-        False if a function reads a field of rows that were overwritten before it could be read.
+        Return false if rows were overwritten before a function read one of their fields.
         """
         if len(self.places) and (self.plan.fields or self.plan.calls_functions):
             try:
@@ -348,7 +348,7 @@ class Relabelling(Revision):
         return by_row(column) if self.drawn.shape else column
 
     def _put(self, batch: Batch, name: str, values: Array, at: Slots | None = None) -> None:
-        """Write values of the relabelled rows, or of some by number, into the batch."""
+        """Write values of the relabelled rows, or of the rows numbered ``at``, into the batch."""
         places = self.places if at is None else self.places[at]
         if name in self.plan.single:
             rows = self.drawn.shape[0]
@@ -407,9 +407,9 @@ class Relabelling(Revision):
             self._put(batch, "discount", factor.reshape(-1, *nstep.discount_shape))
 
     def _cut(self, batch: Batch, ends: Array, first: Slots) -> Slots:
-        """Shorten n-step returns that the new goal terminates; return the steps of each.
+        """Shorten n-step returns that the new goal terminates; return their numbers of steps.
 
-        ``ends`` has a value for each row of all windows; ``first`` are places of first rows.
+        ``ends`` has a value for each row of all windows, ``first`` the place of each first row.
         """
         over = np.zeros(self.within.shape, np.bool_)
         over[self.within] = ends.reshape(len(ends), -1)[:, 0] != 0
@@ -462,7 +462,7 @@ class RelabelledRows(Mapping[str, Array]):
         self.are_gone = False  # whether rows were overwritten before a field was read
 
     def stored(self, name: str) -> Array:
-        """Copy of a field's values in these rows; of a goal, the new values."""
+        """Copy of a field's values in these rows; for a goal field, the new values."""
         if name in self.goals:
             return self.goals[name].copy()
         if name in self.batch:
@@ -506,7 +506,7 @@ def read_strategy(strategy: object) -> str:
 
 
 def read_field(option: str, name: object, fields: dict[str, Field]) -> Field:
-    """The field of a name that was given as ``option``."""
+    """The field with the name given as ``option``."""
     if not isinstance(name, str) or name not in fields:
         raise ValueError(f"{option}: expected one of the fields {list(fields)}, got {name!r}")
     return fields[name]
@@ -605,7 +605,7 @@ def column_of(source: str, values: object, n: int, field: Field) -> Array:
 
 
 def finite_column(source: str, values: object, n: int, field: Field) -> Array:
-    """``column_of`` that raises unless every number is finite."""
+    """``column_of``; raises ``ValueError`` unless every number is finite."""
     array = column_of(source, values, n, field)
     finite = np.isfinite(array)
     if not finite.all():

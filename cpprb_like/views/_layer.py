@@ -61,7 +61,7 @@ class Items:
 
 @dataclass
 class Plan:
-    """Which columns are read for the batches of a view."""
+    """The columns that are read for the batches of a view."""
 
     ring: Ring
     columns: tuple[Column, ...]
@@ -72,9 +72,9 @@ class Plan:
 
 @dataclass
 class Drawn:
-    """The rows of a batch that was read, for layers that revise it.
+    """The rows of a batch that was read, for layers that revise the batch.
 
-    The rows are those of all items, one after another, without padding.
+    Rows of all items follow one another, without padding.
     """
 
     slots: Slots  # slots of the rows
@@ -102,27 +102,27 @@ class Revision:
 
 
 class Layer:
-    """Base class of what a view does with drawn rows: ``buffer.view(*layers)``.
+    """Base class of layers, which compute columns of a view: ``buffer.view(*layers)``.
 
-    A layer holds options only. It belongs to no buffer, and several views may share it. Its hooks
-    say which rows it needs, and which columns it makes of them. Each has a default, so a layer
-    defines those that it needs: ``around``, ``reads``, ``columns`` and ``fill`` for columns that
-    are computed from the rows around a row.
+    A layer holds options only. It belongs to no buffer, and several views may share it. The hooks
+    declare the rows that the layer needs and the columns that it computes. Each hook has a default.
+    A layer whose columns are computed from the rows around a row defines ``around``, ``reads``,
+    ``columns`` and ``fill``.
 
-    A layer is saved and copied with its view by its attributes, and shown with those that have the
+    The attributes of a layer are saved and copied with its view. ``repr`` shows attributes with the
     name of a parameter of ``__init__``.
 
     Notes
     -----
-    A view calls the hooks in the order in which they stand here. ``fields`` is a dict of the
+    A view calls the hooks in the order of their definitions here. ``fields`` is a dict of the
     buffer's fields, ``ColumnSpec(dtype, shape)`` by name.
 
-    With ``Sequences`` each row of a sequence is read as a single one is: ``fill`` is called with
-    the rows of all sequences at once, and the view puts the values in their places. With ``NStep``
-    and ``FrameStacks`` a layer still reads rows as they are stored. A field that one layer
-    ``changes`` and another ``reads`` or ``changes`` is an error when the view is made.
+    With ``Sequences`` each row of a sequence is read like a single row: ``fill`` is called with the
+    rows of all sequences at once, and the view puts the values in their places. With ``NStep`` and
+    ``FrameStacks`` a layer still reads rows as they are stored. A view cannot be made if one layer
+    ``changes`` a field that another layer ``reads`` or ``changes``.
 
-    ``cpprb_like.testing.check_layer`` tests that a layer keeps to all this.
+    ``cpprb_like.testing.check_layer`` tests that a layer follows these rules.
 
     Examples
     --------
@@ -148,18 +148,18 @@ class Layer:
     """
 
     def open(self, rows: Any) -> Layer:  # noqa: ARG002 (for subclasses)
-        """The layer over the rows of a buffer: what the view calls the other hooks of.
+        """The layer for the rows of a buffer: the view calls the other hooks of this layer.
 
         Parameters
         ----------
         rows : ReplayBuffer or Learner
-            What holds the rows: ``rows.ring`` and ``rows.schema``. The ring of a learner is that of
-            all shards; slots are numbers of rows then.
+            Owner of the rows, with ``rows.ring`` and ``rows.schema``. A learner has one ring for
+            all shards, whose slots are numbers of rows.
 
         Returns
         -------
         Layer
-            By default the layer itself. Another one may hold what it derives from the rows.
+            By default the layer itself. Another layer may hold values derived from the rows.
         """
         return self
 
@@ -168,84 +168,84 @@ class Layer:
         schema: Schema,  # noqa: ARG002 (for subclasses)
         default: NStepReturns | None,  # noqa: ARG002
     ) -> Steps | None:
-        """The n-step returns that rows are read as; None, the default, if the layer has none.
+        """The n-step returns of the rows; None, the default, if the layer sets none.
 
-        ``default`` is the buffer's own ``Nstep``. At most one layer of a view says it.
+        ``default`` is the buffer's own ``Nstep``. At most one layer of a view sets n-step returns.
         """
         return None
 
     def items(self) -> Items | None:
-        """The rows of an item; None, the default: one row. At most one layer has others."""
+        """The rows of an item; None, the default: one row. At most one layer sets them."""
         return None
 
     def around(self, fields: Fields) -> tuple[int, int]:  # noqa: ARG002 (for subclasses)
-        """How many rows of the episode it needs before and behind each row; by default none.
+        """Numbers of rows of the episode that it needs before and behind each row; by default none.
 
-        A row can be drawn if they are there, or if the episode begins or has ended before that.
+        A row can be drawn if these rows are there, or if the episode begins or has ended earlier.
         """
         return 0, 0
 
     def condition(self, fields: Fields) -> Condition | None:  # noqa: ARG002 (for subclasses)
-        """Which rows can be drawn; None, the default: all that the other layers leave.
+        """Condition for drawing a row; None, the default: all rows that other layers allow.
 
         Returns
         -------
         (names, holds) or None
-            ``holds(values)`` gives a bool for each of n rows, shape ``(n,)``, from the values of
-            the fields of these names, as they were added.
+            ``holds(values)`` gives a bool for each of n rows, shape ``(n,)``. ``values`` are the
+            values of the fields ``names`` in these rows, as they were added.
         """
         return None
 
     def reads(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
-        """Names of the fields that it reads; by default none.
+        """Names of the fields that the layer reads; by default none.
 
-        Of a field that it also replaces, ``windows.values`` has the values as they are without it.
+        If it also replaces such a field, ``windows.values`` has the values without the layer.
         """
         return ()
 
     def changes(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
-        """Names of the fields that its revision changes; by default none."""
+        """Names of the fields that the layer's revision changes; by default none."""
         return ()
 
     def columns(
         self,
         fields: Fields,  # noqa: ARG002 (for subclasses)
     ) -> Mapping[str, tuple[DTypeLike, tuple[int, ...]]]:
-        """The columns that it makes: dtype and shape of a row, by name; by default none.
+        """Columns that the layer computes: dtype and shape of a row, by name; by default none.
 
-        The name of a field replaces that field. Any other is a further column of each batch.
+        A column with the name of a field replaces that field. Others are added to each batch.
         """
         return {}
 
     def fill(self, windows: Windows, wanted: Fields) -> Mapping[str, Array]:  # noqa: ARG002
-        """Compute its columns.
+        """Compute the columns of the layer.
 
-        It may be called again for the same batch, and from several threads. It changes neither the
-        layer nor the arrays of ``windows``.
+        The method may be called again for the same batch, and from several threads. It changes
+        neither the layer nor the arrays of ``windows``.
 
         Parameters
         ----------
         windows : Windows
-            The n rows, and those around each, as many as ``around`` says.
+            The n rows, and as many rows around each as ``around`` declares.
         wanted : dict of ColumnSpec
-            Which of its columns are read: all but replaced fields that ``fields=`` leaves out.
+            The columns to compute: all but replaced fields that ``fields=`` leaves out.
 
         Returns
         -------
         dict of ndarray
-            A fresh array for each of ``wanted``, shape ``(n, *shape)``. Its dtype is cast to that
-            of the column if that is of the same kind and holds the values.
+            A fresh array for each of ``wanted``, shape ``(n, *shape)``. Arrays are cast to the
+            dtype of the column, if it is of the same kind and holds the values.
         """
         return {}
 
     def revises(self, plan: Plan) -> Callable[[int], Revision] | None:  # noqa: ARG002
-        """Function that makes the revision of a batch of these columns; None, the default: none.
+        """Function that makes the revision of a batch with the columns of ``plan``.
 
         Returns
         -------
         callable or None
-            ``revision(draws)`` is called before each batch is drawn, with the number of batches so
-            far.
+            ``revision(draws)`` is called before each draw, with the number of batches drawn so far.
+            None, the default: no revision.
         """
         return None
 

@@ -21,33 +21,33 @@ class NStep(Layer):
     """n-step returns, and next values n steps later to bootstrap from.
 
     The n-step return of the row at time t is ``sum(gamma ** k * rew[t + k] for k in range(m))``.
-    The number m of steps is n, or fewer where the episode ends before. Next values and end flags
-    are those of row ``t + m - 1``. So the bootstrap target is
+    The number m of steps is n, or fewer where the episode ends earlier. Next values and end flags
+    come from row ``t + m - 1``. So the bootstrap target is
     ``rew + discount * value(next_obs)``.
 
-    Options that are not given default to those of the buffer's ``Nstep``, if it has one.
+    Omitted options default to the options of the buffer's ``Nstep``, if it has one.
 
     Parameters
     ----------
     size : int or (int, int)
-        Number n of steps, at least 1. Or a range (least, greatest): then n is drawn uniformly from
-        it for each row.
+        Number n of steps, at least 1. Or a range (least, greatest), from which n is drawn uniformly
+        for each row.
     gamma : float, optional
-        Discount factor, 0 to 1; 0.99.
+        Discount factor, 0 to 1. Default 0.99.
     rew : str or iterable of str, optional
-        Reward fields, which are summed: floats. By default ``rew``, ``reward`` or ``rewards``.
+        Reward fields of floats, which are summed. By default ``rew``, ``reward`` or ``rewards``.
     next : str or iterable of str, optional
-        Fields read from the last step. By default each ``next_x`` beside ``x``. End flags always
-        are.
+        Fields read from the last step. By default each ``next_x`` beside ``x``. End flags are
+        always read from the last step.
     discount : bool, optional
-        Add the column ``discount``, the factor of the bootstrap, float32: ``gamma ** m``, or 0
-        where the episode was terminated at the last step. By default there is none.
+        Add the float32 column ``discount``, the factor of the bootstrap: ``gamma ** m``, or 0 where
+        the episode was terminated at the last step. Default False.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value; or, by ``view``, the buffer has no such fields. The
-        message names it.
+        A parameter is of a wrong type or value. By ``view``: the buffer has no such fields. The
+        message names the parameter.
 
     Notes
     -----

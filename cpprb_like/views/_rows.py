@@ -48,8 +48,8 @@ def read_fields(ring: Ring | Rings, slots: Slots, names: Collection[str]) -> Bat
 class RowReader:
     """Reads batches of transitions by slot, of one step or of n steps.
 
-    The caller checks ``Ring.holds`` afterwards. ``around`` are the numbers of rows before and
-    behind each row in its window; None: no windows are returned.
+    The caller checks ``Ring.holds`` afterwards. ``around`` has the numbers of rows before and
+    behind each row in its window. If it is None, no windows are returned.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class RowReader:
         return batch
 
     def walk_of(self) -> Callable[..., Walked] | None:
-        """Function that reads batches with their windows, if the reader has ``around``.
+        """Function that reads batches with their windows; None without n-step and ``around``.
 
-        Its arguments are those of ``take``, its result is that of ``Walker.take``.
+        It has the arguments of ``take`` and the result of ``Walker.take``.
         """
         if self._walker is None or not self._odd:
             return None if self._walker is None else self._walker.take

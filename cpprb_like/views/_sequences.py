@@ -45,45 +45,45 @@ class Sequences(Layer):
     """Sequences of consecutive rows, for recurrent agents and world models.
 
     Each field of a batch has the shape ``(batch_size, T, *shape)`` with ``T = burn_in + length``;
-    fields of ``first_only`` have ``(batch_size, *shape)``. One more column of bool, shape
-    ``(batch_size, T)``, is
+    fields of ``first_only`` have ``(batch_size, *shape)``. Each batch has one more bool column of
+    shape ``(batch_size, T)``:
 
     - ``mask``, by default: false for padding. Values after the end of the episode are padded by 0
       (``None`` for Python objects).
     - ``is_first``, with ``across_episodes``: true where an episode begins. It is false for the
       first row of a sequence if the row before was overwritten.
 
-    ``sample(..., indexes=True)`` adds ``row_indexes``, shape ``(batch_size, T)``, int64: handles of
-    the rows for ``update``, for example to write back new recurrent states; -1 for padding.
+    ``sample(..., indexes=True)`` adds ``row_indexes``, shape ``(batch_size, T)``, int64. They are
+    handles of the rows for ``update``, for example of new recurrent states; -1 for padding.
 
     Parameters
     ----------
     length : int
-        Rows to learn from, at least 1.
+        Number of rows to learn from, at least 1.
     burn_in : int
-        Burn-in: rows before them that only warm up the recurrent state, at least 0. They do not
-        count in ``length``; the rows to learn from are ``batch[name][:, burn_in:]``.
+        Number of rows before these that only warm up the recurrent state, at least 0. ``length``
+        does not count burn-in rows; the rows to learn from are ``batch[name][:, burn_in:]``.
     across_episodes : bool
-        Let sequences continue across episode ends. By default each lies in one episode.
+        Let sequences continue across episode ends. By default each sequence lies in one episode.
     stride : int
         Distance between starts, at least 1: every ``stride``-th row of an environment is a start,
         and the first row of each episode.
     first_only : str or iterable of str
-        Fields read for the first row only, such as the recurrent state; also ``discount``, where
-        ``NStep`` gives it.
+        Fields read only for the first row, such as the recurrent state. With ``NStep``, the column
+        ``discount`` can be named too.
 
     Raises
     ------
     TypeError, ValueError
-        A parameter is of a wrong type or value; or, by ``view``, ``T`` rows of each environment do
-        not fit into the buffer, or a field has the name of a further column.
+        A parameter is of a wrong type or value. By ``view``: the buffer cannot hold ``T`` rows of
+        each environment, or a field has the name of a further column.
 
     Notes
     -----
-    Starts: a sequence can start at a row if T rows of its episode follow from there on, or if the
-    episode has ended and at least ``burn_in + 1`` rows do. So the newest rows of an unfinished
-    episode are no starts yet. With ``across_episodes`` all T rows must be there, of whatever
-    episodes. With ``NStep`` the n - 1 rows after the T rows must be there as well, likewise.
+    Starts: a row is a start if its episode has T rows from this row on, or has ended with at least
+    ``burn_in + 1`` rows from this row on. So the newest rows of an unfinished episode are no starts
+    yet. With ``across_episodes`` all T rows must be stored, and may belong to any episodes. With
+    ``NStep`` the n - 1 rows after the T rows must be there as well, by the same rule.
 
     Probability: uniform over starts. With priorities, proportional to the weight of the first row:
     ``P(i) = weight(i) / (sum of the weights of all starts)``. The importance-sampling ``weights``
@@ -91,12 +91,12 @@ class Sequences(Layer):
     priority.
 
     Cost: proportional to ``batch_size * T``. Rows are drawn and rejected until they are starts,
-    about ``stride`` tries for each sequence. Where starts are rarer than about one row in
+    about ``stride`` tries for each sequence. If starts are rarer than about one row in
     ``32 * stride``, they are stored in a set, a quarter of a byte a row. Then the first batch, and
     the next one after a deletion, looks at all rows, and at up to ``burn_in`` rows behind each.
-    Later ones look at the rows from the oldest one on that waits for others. With priorities a try
-    takes 0.1 us; where the tries exceed 64 for each sequence and an eighth of the rows, all starts
-    are looked at.
+    Later batches look at rows from the oldest row on that waits for later rows. With priorities a
+    try takes 0.1 us. If the tries exceed 64 for each sequence and an eighth of the rows, the batch
+    looks at all starts.
 
     Source: Kapturowski et al. (2019), "Recurrent Experience Replay in Distributed Reinforcement
     Learning" (R2D2), section 2.3 and section 3 on stored states and burn-in. Sequences across
@@ -182,10 +182,10 @@ class SequenceReader:
         arrays: Batch | None,
         located: bool,
     ) -> Taken | None:
-        """The stored values of the rows of the items that start at these slots.
+        """Stored values of the rows in the items that start at these slots.
 
         ``single`` names the columns that are read for the first row only. ``arrays`` is the
-        caller's ``out``. With ``located`` the result has slots. None if rows were overwritten.
+        caller's ``out``. With ``located`` the result has slots. Returns None for overwritten rows.
         """
         parts = self._split(slots)
         found = take_sequences(parts, len(slots), single, columns, arrays, located)
@@ -245,10 +245,10 @@ def sequence_priorities(
     Parameters
     ----------
     td_errors : array_like of numbers, shape (n, steps)
-        TD errors of the rows that were learned from, of either sign.
+        TD errors of the rows to learn from, of either sign.
     mask : array_like of bool, shape (n, steps), optional
-        False for padding, which is ignored: ``batch["mask"][:, burn_in:]``. At least one row of
-        each sequence is none.
+        False for padding, which is ignored: ``batch["mask"][:, burn_in:]``. Each sequence has at
+        least one row that is not padding.
     eta : float
         Mixing factor: 0 is the mean, 1 the maximum.
 
@@ -260,9 +260,9 @@ def sequence_priorities(
     Raises
     ------
     TypeError
-        They are no numbers or bools.
+        ``td_errors`` has no numbers, or ``mask`` no bools.
     ValueError
-        A shape is another one, a sequence has no row, an error of a row is infinite or NaN, or
+        A shape is wrong, a sequence has only padding, the TD error of a row is infinite or NaN, or
         ``eta`` is not from 0 to 1.
 
     Notes

@@ -22,28 +22,28 @@ class Windows:
     """The rows around each of n rows of a batch, in its episode.
 
     A window has at most ``before`` rows before the row itself, and at most ``after`` rows behind
-    it. It ends where the episode does, at the oldest row of the buffer and at the newest.
+    it. It ends at the ends of the episode, and at the oldest and newest row of the buffer.
 
     Attributes
     ----------
     slots : ndarray of intp, shape (n,)
         Slots of the rows themselves.
     before, after : int
-        Rows on each side, at most.
+        Maximum number of rows on each side.
     rows : ndarray of intp, shape (n, before + 1 + after)
-        Slots of the rows, oldest first; column ``before`` is ``slots``. Outside of the window its
-        first and its last row are repeated.
+        Slots of the rows, oldest first; column ``before`` is ``slots``. Places outside of the
+        window repeat its first or last row.
     counts : ndarray of intp, shape (n, 2)
-        Rows of each window before the row itself, and behind it.
+        Number of rows of each window before the row itself, and behind it.
     steps : ndarray of intp, shape (n,)
-        Rows of each n-step return; 1 without ``NStep``.
+        Number of rows of each n-step return; 1 without ``NStep``.
     last_fields : frozenset of str
         Fields of the batch that are read from the last row of the n-step return.
     values : dict of ndarray
         Columns of the batch that were read already, by name.
     out : dict of ndarray
-        Arrays of the caller for columns of the batch, by name. A layer may write to those of its
-        own columns and return them.
+        Arrays of the caller for columns of the batch, by name. A layer may write its own columns to
+        these arrays and return them.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Windows:
 
     @property
     def there(self) -> NDArray[np.bool_]:
-        """Which places of ``rows`` are rows of the window, and no repetition."""
+        """Whether each place of ``rows`` is a row of the window and not a repetition."""
         places = np.arange(-self.before, self.after + 1)
         there: NDArray[np.bool_] = places <= self.counts[:, 1:]
         there &= places >= -self.counts[:, :1]
@@ -103,7 +103,7 @@ class Windows:
     def read(self, name: str) -> Array:
         """A field of all rows, as it is stored: shape ``(n, before + 1 + after, *shape)``.
 
-        Outside of the windows it is zero, or None for Python objects.
+        Values outside of the windows are zero, or None for Python objects.
         """
         for column in self._ring.columns:
             if column.name == name:
@@ -116,11 +116,11 @@ class Windows:
         Parameters
         ----------
         depth : int
-            How many, at most ``before + 1``.
+            Number of rows, at most ``before + 1``.
         last : bool
-            Whether they are those up to the last row of the n-step return.
+            Whether the last row of the n-step return is the newest one, in place of the row itself.
         repeat : bool
-            Whether the first row of the window is repeated before it; otherwise slots there are -1.
+            Whether slots before the window repeat its first row; otherwise they are -1.
 
         Returns
         -------
