@@ -57,8 +57,9 @@ class ClusterActor(Closing):
     Raises
     ------
     TimeoutError
-        Any method raises this if the host does not answer within ``timeout`` seconds. The next
-        call sends the steps that were given.
+        Any method raises this if the host does not answer within ``timeout`` seconds. The steps of
+        earlier calls are kept, and a later call sends them. The steps of an ``add`` that raises
+        are not kept: call it again with them.
 
     Notes
     -----
@@ -118,8 +119,9 @@ class ClusterActor(Closing):
         """Add one or several time steps of all environments: see ``ReplayBuffer.add``.
 
         ``priorities`` are the first priorities: see ``Actor``. Raises ``TypeError`` or
-        ``ValueError`` if a field is missing, unknown, or of another shape or kind. Then nothing was
-        added.
+        ``ValueError`` if a field is missing, unknown, or of another shape or kind. Raises
+        ``RateLimitTimeoutError`` if the limiter does not allow the steps in time. After any error
+        nothing of the call was added.
         """
         if priorities is not None or not self._is_step(fields):
             self._add(fields, priorities, None)
@@ -127,11 +129,19 @@ class ClusterActor(Closing):
         with self._lock:
             if self._steps and len(self._steps[0]) != len(self._fields):
                 self._flush()  # those have priorities
+            is_whole = self._is_whole_with(1, self._nbytes_of_step)
+            if is_whole:
+                self._wait_for_room(1)
             self._stage.add(**fields)
             self._count += 1
             self._nbytes += self._nbytes_of_step
-            if self._count >= self._steps_of_block or self._nbytes >= NBYTES:
-                self._flush()
+            if is_whole:
+                self._send()
+
+    def _is_whole_with(self, steps: int, nbytes: int) -> bool:
+        """Whether the steps that were not sent make a block together with further steps."""
+        count = self._count + steps
+        return count >= self._steps_of_block or self._nbytes + nbytes >= NBYTES
 
     def _is_step(self, given: Mapping[str, Any]) -> bool:
         """Whether these are the fields of one time step, by the shape of one of them."""
@@ -170,15 +180,21 @@ class ClusterActor(Closing):
         rows = next(iter(counts.values()))
         if len(set(counts.values())) > 1 or rows % self.n_envs:
             raise ValueError(f"add: expected as many values of each field, got {counts}")
+        steps, nbytes = rows // self.n_envs, sum(values.nbytes for values in columns.values())
         with self._lock:
             self._unstage()
             if self._steps and columns.keys() != self._steps[0].keys():
                 self._flush()
+            is_whole = self._is_whole_with(steps, nbytes)
+            if is_whole and self._limiter is not None:
+                self._flush()  # a limiter may allow these steps alone, and not both together
+            if is_whole:
+                self._wait_for_room(steps)
             self._steps.append(columns)
-            self._count += rows // self.n_envs
-            self._nbytes += sum(values.nbytes for values in columns.values())
-            if self._count >= self._steps_of_block or self._nbytes >= NBYTES:
-                self._flush()
+            self._count += steps
+            self._nbytes += nbytes
+            if is_whole:
+                self._send()
 
     def on_episode_end(self, env: int | None = None) -> None:
         """End open episodes as truncated: see ``ReplayBuffer.on_episode_end``."""
@@ -193,34 +209,42 @@ class ClusterActor(Closing):
                 self._confirm()
 
     def _flush(self) -> None:
+        """Send all steps and ends of episodes."""
         self._unstage()
-        if not self._steps:
-            self._steps = [self._no_rows()] if self._ends else []
-        if self._steps:
-            names = self._steps[0]
-            columns = {name: np.concatenate([one[name] for one in self._steps]) for name in names}
-            self._wait_for_credit()
-            block = pack(self._next, self.n_envs, columns, tuple(self._ends), self._options.schema)
-            self._steps, self._ends, self._count, self._nbytes = [], [], 0, 0
-            self._sent.append((block, self._host.begin("add", self._writer, self._place, block)))
-            self._next += block.rows
-            self._sent_rows += block.rows
-        while len(self._sent) > AHEAD:
-            self._confirm()
+        if self._steps or self._ends:
+            self._wait_for_room(0)
+            self._send()
 
-    def _wait_for_credit(self) -> None:
-        """Wait until the limiter allows the steps that were given."""
-        if self._limiter is None or not self._count:
-            return
+    def _send(self) -> None:
+        """Send all steps and ends of episodes as a block, without a wait."""
+        self._unstage()
+        steps = self._steps or [self._no_rows()]
+        columns = {name: np.concatenate([one[name] for one in steps]) for name in steps[0]}
+        block = pack(self._next, self.n_envs, columns, tuple(self._ends), self._options.schema)
+        self._steps, self._ends, self._count, self._nbytes = [], [], 0, 0
+        self._sent.append((block, self._host.begin("add", self._writer, self._place, block)))
+        self._next += block.rows
+        self._sent_rows += block.rows
+
+    def _wait_for_room(self, steps: int) -> None:
+        """Wait until a block of all steps and so many further steps may be sent."""
+        while len(self._sent) >= AHEAD:
+            self._confirm()
+        rows = (self._count + steps) * self.n_envs
+        if self._limiter is not None and rows:
+            self._wait_for_credit(self._limiter, rows)
+
+    def _wait_for_credit(self, limiter: RateLimiter, rows: int) -> None:
+        """Wait until the limiter allows so many rows."""
         while self._sent:  # credit is that of rows which are not written yet
             self._confirm()
-        rows, began = self._count * self.n_envs, time.monotonic()
-        check_possible(self._limiter, rows)
+        began = time.monotonic()
+        check_possible(limiter, rows)
         while not self._has_credit(rows):
             waited = time.monotonic() - began
-            if self._limiter.timeout is not None and waited > self._limiter.timeout:
+            if limiter.timeout is not None and waited > limiter.timeout:
                 raise RateLimitTimeoutError(
-                    f"add of {rows}: waited {waited:.1f} s for learners; {self._limiter}"
+                    f"add of {rows}: waited {waited:.1f} s for learners; {limiter}"
                 )
             time.sleep(PAUSE)
         self._waited_for_samples += time.monotonic() - began

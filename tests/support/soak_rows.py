@@ -184,8 +184,7 @@ def _play(replay: ClusterReplay, number: int, rate: float, folder: Path, journal
                     waiting = sum(block.rows for block, _ in actor._sent)
                     done = begun - actor._count - waiting
             except RateLimitTimeoutError:  # no learner came: the rows of this call were not added
-                if not remote:
-                    begun -= n
+                begun -= n
                 continue
             if not remote:
                 done = begun
