@@ -87,6 +87,10 @@ class StartsTogether:
         found = [self.ring.name(number, starts.slots()) for number, starts in self._parts()]
         return np.concatenate([np.empty(0, np.intp), *found])
 
+    def weigh(self, rows: WeightsTogether) -> float:
+        """The sum of the masses of all starts: see ``Starts.weigh``."""
+        return sum(self.of(number).weigh(one) * scale for number, one, scale in rows.parts())
+
     def draw(self, n: int, rng: Rng) -> RowNumbers:
         """Draw n starts with equal probability: see ``Starts.draw``."""
         drawn = draw_starts(self._parts(), self.ring.bits, n, rng)
@@ -155,7 +159,7 @@ class WeightsTogether:
     def _sync(self) -> None:
         sync_together(list(self.members.values()), *self._floor)
 
-    def _parts(self, *, rank: bool = False) -> list[tuple[int, RowWeights, float]]:
+    def parts(self, *, rank: bool = False) -> list[tuple[int, RowWeights, float]]:
         """The rings with a positive total: number, weights, and mass of a row of weight 1.
 
         With ``rank`` the rows are ranked again first where that is due.
@@ -180,12 +184,12 @@ class WeightsTogether:
     @property
     def total(self) -> float:
         """The sum of all masses."""
-        return sum(one.total * scale for _, one, scale in self._parts())
+        return sum(one.total * scale for _, one, scale in self.parts())
 
     @property
     def least(self) -> float:
         """The smallest positive mass of a row; infinity without one."""
-        return min((one.least * scale for _, one, scale in self._parts()), default=math.inf)
+        return min((one.least * scale for _, one, scale in self.parts()), default=math.inf)
 
     def draw(
         self,
@@ -198,7 +202,7 @@ class WeightsTogether:
     ) -> tuple[RowNumbers, NDArray[np.int64], Floats, float, float]:
         """As ``RowWeights.draw``, with numbers of rows in place of slots."""
         if replace:
-            parts = self._parts(rank=self.by_rows)
+            parts = self.parts(rank=self.by_rows)
             rows, masses, least, total = draw_together(parts, self.ring.bits, n, rng, stratified)
         else:
             rows, masses = self._draw_distinct(n, rng, without)
@@ -216,12 +220,12 @@ class WeightsTogether:
         passed = {} if without is None else {own[0]: own[2] for own in self.ring.split(without)}
         wanted = n + sum(map(len, passed.values()))
         found = self.count(wanted) - wanted + n
-        if found < n or not self._parts():
+        if found < n or not self.parts():
             raise NotEnoughDataError(
                 f"cannot draw {n} distinct rows: {found} have a weight above zero"
             )
         drawn, masses, times = [np.empty(0, np.intp)], [np.empty(0)], [np.empty(0)]
-        for number, one, scale in self._parts(rank=self.by_rows and wanted > 0):
+        for number, one, scale in self.parts(rank=self.by_rows and wanted > 0):
             own = passed.get(number)
             skipped = 0 if own is None else len(own)
             count = one.count(skipped + n) - skipped
@@ -236,18 +240,18 @@ class WeightsTogether:
 
     def check_draw(self, n: int, replace: bool) -> None:
         """Raise ``NotEnoughDataError`` where ``draw`` would, without a draw."""
-        if replace and not self._parts():
+        if replace and not self.parts():
             raise NotEnoughDataError("cannot draw: there are no rows, or all weights are zero")
         if not replace and self.count(n) < n:
             raise NotEnoughDataError(f"cannot draw {n} distinct rows: there are {self.count(n)}")
 
     def count(self, n: int) -> int:
         """The number of rows with a positive weight, at most n."""
-        return min(n, sum(one.count(n) for _, one, _ in self._parts()))
+        return min(n, sum(one.count(n) for _, one, _ in self.parts()))
 
     def get(self, rows: RowNumbers) -> Floats:
         """The masses of rows."""
-        parts = {number: (one, scale) for number, one, scale in self._parts()}
+        parts = {number: (one, scale) for number, one, scale in self.parts()}
         found = np.zeros(len(rows))
         for number, places, slots in self.ring.split(rows):
             if number in parts:

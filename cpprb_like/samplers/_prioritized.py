@@ -444,7 +444,7 @@ class ByPriority(PrioritySampler):
             "indexes": rows.indexes(slots, self.check_for_update),
         }
         if self.probabilities:
-            total = 1.0 if self.as_masses else self.rows.get(starts.slots()).sum()
+            total = 1.0 if self.as_masses else starts.weigh(rows)
             extra["probabilities"] = weights / total
         self.draws += 1
         return slots, extra
@@ -573,8 +573,10 @@ class Prioritized(ByPriority):
 
     Cost: n times the logarithm of the capacity for a draw or an update of n rows, amortised. If
     many rows had the least priority and the last of these got a greater one, the next draw reads
-    all rows, a millisecond for a million. New rows cost nothing until the next draw. Memory: 10
-    bytes a row. Each float64 sum is recomputed from its parts, so rounding errors do not grow.
+    all rows, a millisecond for a million. ``probabilities`` in a view take up to 1 ns more for each
+    stored row; beside ``Among``, the condition of all rows. New rows cost nothing until the next
+    draw. Memory: 10 bytes a row. Each float64 sum is recomputed from its parts, so rounding errors
+    do not grow.
 
     Source: Schaul, Quan, Antonoglou and Silver (2016), "Prioritized Experience Replay", sections
     3.3 and 3.4.

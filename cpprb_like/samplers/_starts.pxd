@@ -16,6 +16,7 @@ cdef class Starts(DerivedState):
     # Made when starts are rare:
     cdef SlotSet starts              # the set of all starts; empty until then
     cdef int64_t waits               # no older row waits for more rows
+    cdef int64_t hidden              # entries of the ring's log of hidden rows that were applied
 
     cdef int c_prepare(self) except -1
     cdef bint c_is_first(self, int64_t row) noexcept nogil
@@ -28,6 +29,7 @@ cdef class Starts(DerivedState):
     cdef const uint8_t* c_flags_before(self, intp_t slot) noexcept nogil
     cdef int c_follow(self) except -1
     cdef bint c_is_over(self) noexcept
+    cdef bint c_follow_hidden(self) noexcept
     cdef int c_look(self, intp_t slot) noexcept
     cdef void c_discard(self, intp_t slot) noexcept
     cdef bint c_check(self, intp_t slot) noexcept

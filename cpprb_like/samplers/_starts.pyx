@@ -18,14 +18,15 @@ from libc.stdlib cimport calloc, free
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport FETCHED_FLAGS, c_prefetch
 from cpprb_like._core cimport (
-    ABSENT, CLEARS, EDITS, END, LEFT_OUT, WRITTEN, Cursor, Ring, Walk, c_forward, c_is_current,
+    ABSENT, CLEARS, END, LEFT_OUT, WRITTEN, Cursor, Ring, Walk, c_forward, c_is_current,
     c_mark_current, c_previous, c_walk_of,
 )
 from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._rows.rings cimport Share, c_name_rows
 from cpprb_like._rows.slot_set cimport SlotSet, c_has
-from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
+from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t, uint64_t
+from cpprb_like._segment_tree cimport SumTree
 
 import numpy as np
 
@@ -38,6 +39,7 @@ cdef enum:
     TRIES = 32               # most tries for each start, times the stride
     SPARE_TRIES = 256
     ROUNDS = 4               # draws with replacement, before the rest is drawn from a list
+    LARGE_PART = 16          # part of the ring from which on distinct draws come from the list
     PICKS = 32               # absent rows drawn of an episode, before its rows are counted
 
 cdef enum:  # strategies of ``choose_rows``
@@ -206,7 +208,7 @@ cdef class Starts:
     def count(self):
         """Number of slots at which a sequence can start.
 
-        Cost: some 20 ns for each row; a later call reads only rows that were added since.
+        Cost: some 20 ns for each row; a later call reads only rows that were added or deleted since.
         """
         self.c_follow()
         return self.starts.count
@@ -215,6 +217,16 @@ cdef class Starts:
         """All slots at which a sequence can start, ascending. Cost: that of ``count``, and a copy."""
         self.c_follow()
         return self.starts.c_list(self.starts.count, False)
+
+    def weigh(self, rows not None):
+        """The sum of the weights of all slots at which a sequence can start; ``rows`` are ``RowWeights``.
+
+        Cost: that of ``count``, and up to 1 ns for each slot: of 64 starts in a row one node of the tree
+        is read.
+        """
+        self.c_follow()
+        rows.sync()
+        return c_sum_of(self.starts, rows.tree)
 
     def draw(self, intp_t n, rng):
         """Draw n slots at which a sequence can start, each with the same probability: intp.
@@ -242,7 +254,8 @@ cdef class Starts:
     cdef int c_follow(self) except -1:
         """Update the set of all starts.
 
-        The first call reads all rows, later calls read the rows from the oldest waiting one on.
+        The first call reads all rows. Later calls read the rows from the oldest waiting one on, and
+        rows near those that were hidden.
         """
         cdef Ring ring = self.ring
         cdef int64_t row, waits, first
@@ -253,8 +266,10 @@ cdef class Starts:
             self.c_prepare()  # last: other threads may add rows during the allocation
             self.starts.c_forget(memory)
             self.waits = self.oldest = 0
+            self.hidden = ring.n_hidden
         elif c_is_current(self):
             return 0
+        cdef bint any_hidden = self.c_follow_hidden()
         first, waits = ring.c_first(), ring.state[WRITTEN]
         for row in range(max(self.oldest, waits - ring.capacity), first):
             self.c_discard(<intp_t> (row % ring.capacity))  # the ring leaves these rows out
@@ -262,18 +277,46 @@ cdef class Starts:
             if self.c_look(<intp_t> (row % ring.capacity)) == WAITS:
                 waits = min(waits, row)
         self.waits = waits
-        if self.oldest != first and (self.before or self.stride > 1):
+        if (any_hidden or self.oldest != first) and (self.before or self.stride > 1):
             self.c_check_oldest()
         c_mark_current(self)
         return 0
 
     cdef bint c_is_over(self) noexcept:
-        """Whether all rows must be read: by the first call, and after a deletion or a clear."""
+        """Whether all rows must be read: by the first call, after a clear, and after many deletions."""
         return (
             self.starts.memory is None or self.clears != self.ring.state[CLEARS]
             or self.ring.c_first() < self.oldest
-            or self.ring.c_absent() and self.edits != self.ring.state[EDITS]
+            or self.ring.n_hidden - self.hidden > self.ring.hidden.shape[0]  # the log lacks entries
         )
+
+    cdef bint c_follow_hidden(self) noexcept:
+        """Look at the rows that were hidden since the last call; returns whether there are any.
+
+        A sequence ``across`` episodes skips hidden rows, so the rows before these are looked at too.
+        """
+        cdef Ring ring = self.ring
+        cdef int64_t row, last, step, oldest = ring.state[WRITTEN] - ring.c_stored()
+        cdef const int64_t* entry
+        cdef intp_t _
+        if self.hidden == ring.n_hidden:
+            return False
+        while self.hidden < ring.n_hidden:
+            entry = &ring.hidden[self.hidden & (ring.hidden.shape[0] - 1), 0]
+            self.hidden += 1
+            row, last, step = entry[0], min(entry[1], ring.state[WRITTEN] - 1), entry[2]
+            row += max(oldest - row + step - 1, 0) // step * step
+            for _ in range(self.rows - 1 if self.across and row <= last else 0):
+                row = c_previous(ring, row)
+                if row < ring.c_first():
+                    break
+                if self.c_look(<intp_t> (row % ring.capacity)) == WAITS:
+                    self.waits = min(self.waits, row)
+            row = entry[0] + max(oldest - entry[0] + step - 1, 0) // step * step
+            while row <= last:
+                self.c_look(<intp_t> (row % ring.capacity))
+                row += step
+        return True
 
     cdef int c_look(self, intp_t slot) noexcept:
         """Add the row in a slot to the set, or remove it; returns its state."""
@@ -476,25 +519,54 @@ cdef intp_t c_choose(
     return found
 
 
+cdef float64_t c_sum_of(SlotSet slots, SumTree tree) noexcept:
+    """The sum of the leaves of a set of slots: of 64 or 8 neighbours from the node above them."""
+    cdef const float64_t* leaves = tree.c_level(0)
+    cdef const float64_t* eights = tree.c_level(1)
+    cdef const float64_t* nodes = tree.c_level(2)
+    cdef uint64_t bits
+    cdef intp_t word, byte, k
+    cdef float64_t part, total = 0.0
+    for word in range(slots.words if slots.count else 0):
+        bits = slots.bits[word]
+        if bits == ~<uint64_t> 0:
+            total += nodes[word]
+        elif bits:
+            for byte in range(word << 3, (word + 1) << 3):
+                if bits & 0xFF == 0xFF:
+                    total += eights[byte]
+                elif bits & 0xFF:
+                    part = 0.0  # no branch for each leaf: starts of irregular episodes took 3 ns each
+                    for k in range(8):
+                        part += leaves[(byte << 3) + k] * <float64_t> (bits >> k & 1)
+                    total += part
+                bits >>= 8
+    return total
+
+
 def distinct_of(starts, intp_t n, rng):
     """Draw n distinct slots of ``starts``, each with the same probability.
 
     ``starts`` is a ``Starts``, or an object with its other methods. Raises ``NotEnoughDataError`` for
     fewer slots.
     """
+    cdef intp_t _
     drawn = np.empty(0, np.intp)
     if n > len(starts.ring):
         starts.refuse(n)
-    for _ in range(ROUNDS):
+    # Draws of a large part of the ring come from the list at once: sorting repeated slots takes longer.
+    for _ in range(ROUNDS if n < len(starts.ring) // LARGE_PART else 0):
         if len(drawn) == n:
             return drawn
         # A repeated slot is dropped, so each of the others is equally likely.
         drawn = np.concatenate([drawn, starts.draw(n - len(drawn), rng)])
         drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
-    others = np.setdiff1d(starts.slots(), drawn)
+    others = starts.slots()
+    if len(drawn):
+        others = np.setdiff1d(others, drawn)
     if len(drawn) + len(others) < n:
         starts.refuse(n)
-    return np.concatenate([drawn, rng.permutation(others)[: n - len(drawn)]])
+    return np.concatenate([drawn, rng.choice(others, n - len(drawn), replace=False)])
 
 
 # ---------------------------------------------------------------------- rows of the same episode

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Slots
+from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.samplers._starts import Starts, distinct_of
 from cpprb_like.samplers._uniform_draws import draw_uniform
 
@@ -110,6 +111,10 @@ class Where:
     def count(self) -> int:
         """Number of these rows. Cost: proportional to all rows."""
         return sum(map(len, self._chunks()))
+
+    def weigh(self, rows: RowWeights) -> float:
+        """The sum of the weights of these rows. Cost: proportional to all rows."""
+        return float(rows.get(self.slots()).sum())
 
     def has(self, n: int) -> bool:
         """Whether there are at least n of these rows. Cost: up to twice the rows that it takes."""

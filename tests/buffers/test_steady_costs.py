@@ -202,6 +202,55 @@ def test_sequences_where_hardly_an_episode_is_long_enough(
     assert ratio(lambda: read(usual, False), lambda: read(case, True), turns=20) < 6
 
 
+@pytest.mark.parametrize("change", ["update", "delete", "end"])
+def test_rare_sequences_beside_edits_of_other_rows(change: str) -> None:
+    """Where a row was deleted, each edit of any row made the next draw look at all rows."""
+    rb = ReplayBuffer(ROWS, FIELDS, n_envs=2, seed=0)
+    x = np.arange(ROWS).reshape(-1, 2)
+    done = np.where(x < 20_000, x // 2 % 5 == 4, x // 2 % 100 == 99)
+    rb.add(x=x, rew=x, done=done)
+    rb.episodes.delete(len(rb.episodes) // 2)
+    view = rb.view(Sequences(1, burn_in=99))  # one start in a hundred rows, none among the first
+    view.sample(16)
+    index = rb.sample(1, indexes=True)["indexes"]
+
+    def edit_and_read() -> None:
+        if change == "update":
+            rb.update(index, x=[1])
+        elif change == "delete":
+            rb.episodes.delete(0)
+        else:
+            rb.add(x=[0, 0], rew=[0, 0], done=[False, False])
+            rb.on_episode_end(0)
+        view.sample(16)
+
+    assert ratio(lambda: view.sample(16), edit_and_read, turns=20) < 6
+
+
+def test_probabilities_among_the_starts_of_a_view() -> None:
+    """Each draw listed all starts, and read the weight of each, for the sum of their weights."""
+    views = []
+    for asked in (False, True):
+        rb = filled(length=100, sampler=Prioritized(probabilities=asked))
+        views.append((rb, rb.view(Sequences(4))))
+
+    def step(rb: Any, view: Any) -> None:
+        batch = view.sample(32)
+        rb.update_priorities(batch["indexes"], np.ones(32))
+
+    assert ratio(lambda: step(*views[0]), lambda: step(*views[1])) < 4
+
+
+def test_half_of_the_sequences_of_a_buffer_at_once() -> None:
+    """Repeated draws were sorted out in four rounds: 25 times as long as the draw from a list."""
+    view = filled(length=100).view(Sequences(2))
+    recent = filled(length=100, sampler=Recency(1.0)).view(Sequences(2))
+    n = ROWS // 2
+    assert ratio(
+        lambda: recent.sample(n, replace=False), lambda: view.sample(n, replace=False), 3, 1
+    ) < 4  # fmt: skip
+
+
 def test_whether_an_episode_begins_behind_a_pause() -> None:
     """The rows of the pause were walked over one by one, for each sequence that begins there."""
     both = []

@@ -19,6 +19,7 @@ from threads import run_together
 from views import sample_sequences, update_sequence_priorities
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Uniform
 from cpprb_like.samplers._starts import Starts, choose
 from cpprb_like.views import FrameStacks, NStep, Sequences
@@ -193,6 +194,62 @@ def test_starts_that_are_kept_have_the_rows_before_them(
         if history.rng.random() < share:
             told = starts.tell(np.arange(rb.ring.stored))
             assert starts.slots().tolist() == np.flatnonzero(told == 1).tolist()
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_starts_that_are_kept_follow_many_deletions_and_updates(across: bool) -> None:
+    """The log of hidden rows has 64 entries; where it lacks some, all rows are looked at."""
+    for deletions in (1, 63, 64, 65, 150):
+        rb = episodes_of([3] * 200)
+        starts = Starts(rb._episodes, rows=3, least=3, across=across, stride=1)
+        assert starts.count == (598 if across else 200)
+        for _ in range(deletions):
+            rb.episodes.delete(len(rb.episodes) // 2)
+            rb.update([0], x=[7])
+        assert starts.count == (598 - 3 * deletions if across else 200 - deletions)
+        told = starts.tell(np.arange(rb.ring.stored))
+        assert starts.slots().tolist() == np.flatnonzero(told == 1).tolist()
+
+
+def test_starts_of_a_learner_follow_rows_that_it_leaves_out() -> None:
+    """Rows behind those that are left out lose the rows before them, and are no starts any more."""
+    with SharedReplay(400, NUMBERS, writers=1) as replay:
+        actor, learner = replay.actor(), replay.learner(seed=0)
+        actor.add(x=np.arange(300), done=np.arange(300) % 30 == 29)
+        learner.sample(1)
+        reader = learner._shards.reader(0)
+        kept = [
+            reader._starts(rows=2, least=1, across=across, stride=stride, before=before)
+            for across, stride, before in ((False, 1, 3), (True, 1, 0), (False, 7, 0))
+        ]
+        for row in (0, 1, 5, 31, 90):
+            reader.follower.leave_out(row)
+            for starts in kept:
+                told = starts.tell(np.arange(reader.ring.stored))
+                assert starts.slots().tolist() == np.flatnonzero(told == 1).tolist(), row
+
+
+@given(CASES, st.sampled_from([0.0, 0.2]), st.floats(0.05, 1.0))
+def test_the_weight_of_all_starts_is_the_sum_of_theirs(
+    case: dict[str, Any], p_absent: float, share: float
+) -> None:
+    """Whatever was added, updated, ended and deleted; where it reads nodes of the tree too."""
+    capacity = 8 * max(case["capacity"], case["n_envs"])
+    rb = ReplayBuffer(
+        capacity, FIELDS, n_envs=case["n_envs"], next_of="obs", sampler=Prioritized(), seed=0
+    )
+    history = History(rb, np.random.default_rng(case["seed"]), case["p_end"], p_absent)
+    starts = Starts(rb._episodes, rows=2, least=1, across=case["across"], stride=1)
+    for _ in range(capacity // case["n_envs"]):
+        history.add(1)
+    for _ in range(30):
+        history.play(2)
+        if len(rb):
+            indexes = rb.sample(5)["indexes"]
+            rb.update_priorities(indexes, history.rng.random(5))
+        if history.rng.random() < share:
+            weights = rb.sampler.row_weights(starts.slots())
+            assert starts.weigh(rb.sampler.rows) == pytest.approx(weights.sum())
 
 
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized])
