@@ -1,6 +1,6 @@
-"""Words that people type into the search, by the page that answers them.
+"""Words that people type into the search, by the page, or the section of a page, that answers them.
 
-They are index entries of that page, which the search shows first. tests/site asks for each.
+They are index entries of that place, which the search shows first. tests/site asks for them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ WORDS = {
     "datasets": ("offline data", "Minari", "D4RL", "LeRobot", "RLDS", "export"),
     "file-format": ("file format", "manifest"),
     "file-maps": ("memory map", "mmap", "larger than memory"),
-    "guide": ("clear", "seed", "add", "errors of add", "autoreset modes", "dtype", "thread safety"),
+    "faq#does-it-work-with-mpi": ("MPI", "mpi4py"),
+    "guide": ("seed", "add", "errors of add", "autoreset modes", "dtype", "thread safety"),
+    "guide#emptying-a-buffer": ("clear", "empty a buffer", "on-policy", "PPO", "rollout buffer"),
     "hindsight": ("HER", "hindsight", "goals", "reward function of HER"),
     "learners": ("GPU", "CUDA", "PyTorch tensors", "JAX", "prefetch", "pinned memory"),
     "libraries": ("other libraries",),
@@ -31,15 +33,17 @@ WORDS = {
     ),
     "report": ("agent does not learn", "check my data", "NaN"),
     "rllib": ("RLlib",),
-    "samplers": (
+    "samplers#prioritized-experience-replay": (
         "PER",
+        "prioritized replay",
+        "prioritized experience replay",
         "priority weights",
         "beta",
         "alpha",
         "importance sampling",
-        "indexes",
         "update_priorities",
     ),
+    "samplers#what-indexes-are": ("indexes",),
     "sequences": ("episodes", "sequences", "R2D2", "recurrent", "burn-in", "LSTM"),
     "stable-baselines3": ("Stable-Baselines3", "SB3"),
     "stats": ("W&B", "Weights & Biases", "TensorBoard", "MLflow", "Prometheus", "logging"),

@@ -60,7 +60,8 @@ MODULES = {
     ),
 }
 NAMES = tuple(name for names in MODULES.values() for name in names)
-# Classes whose pages also describe what they inherit, as most readers look there.
+# Classes that also describe what they inherit, as most readers look there. Each method and
+# attribute has a page of its own: all of them on one page would be too long to read.
 WHOLE = ("cpprb_like.ReplayBuffer",)
 HEAD = """\
 Reference
@@ -92,6 +93,8 @@ def reference(modules: Iterable[ModuleType]) -> Reference:
             if is_class(thing):
                 full = names.entries[f"{module.__name__}.{name}"]
                 pages[f"{full}.rst"] = "\n".join(class_page(full, thing, names))
+                if full in WHOLE:
+                    pages |= dict(member_pages(full, thing, names))
     of_classes = {
         f"{path}.{member}": f"{home}.{member}"
         for cls, full in names.classes.items()
@@ -217,7 +220,7 @@ def module_page(module: ModuleType, names: Names) -> Iterator[str]:
 
 
 def class_page(full: str, cls: type, names: Names) -> Iterator[str]:
-    """A class, the table of its methods and attributes, and each of them."""
+    """A class, the table of its methods and attributes, and each of them or a link to its page."""
     yield from title(re.sub(r"^cpprb_like\.(compat\.|integrations\.)?", "", full), "=")
     found = members(cls, names)
     yield from (f".. autoclass:: {full}", "   :no-members:", "")
@@ -226,9 +229,19 @@ def class_page(full: str, cls: type, names: Names) -> Iterator[str]:
         listed = (f"{home}.{name}" for name, (home, _) in found.items())
         yield from (f"   {line}" for line in summary(listed))
         yield ""
+    if full in WHOLE:
+        yield from (".. toctree::", "   :hidden:", "", *(f"   {full}.{name}" for name in found), "")
+        return
     for name, (home, kind) in found.items():
         if home == full:
             yield from (f"   {line}" for line in directive(kind, f"{full}.{name}"))
+
+
+def member_pages(full: str, cls: type, names: Names) -> Iterator[tuple[str, str]]:
+    """A page for each method and attribute of a class."""
+    for name, (_, kind) in members(cls, names).items():
+        heading = title(f"{cls.__name__}.{name}", "=")
+        yield f"{full}.{name}.rst", "\n".join((*heading, *directive(kind, f"{full}.{name}")))
 
 
 def members(cls: type, names: Names) -> dict[str, tuple[str, str]]:

@@ -152,15 +152,21 @@ class Site:
 
 
 class SearchWords(SphinxTransform):  # type: ignore[misc]
-    """Index entries at the head of a page: the words by which people look for it."""
+    """Index entries at the head of a page or a section: the words by which people look for it."""
 
     default_priority = 400
 
     def apply(self, **options: Any) -> None:  # noqa: ARG002
         """Add them to the page that is read."""
-        words = WORDS.get(self.env.docname, ())
-        section = next(self.document.findall(nodes.section), None)
-        if section is not None and words:
+        sections = list(self.document.findall(nodes.section))
+        for place, words in WORDS.items():
+            page, _, heading = place.partition("#")
+            if page != self.env.docname:
+                continue
+            section = next((one for one in sections if not heading or heading in one["ids"]), None)
+            if section is None:
+                log.warning("search words for a section that is not there: %s", place)
+                continue
             entries = [("single", word, section["ids"][0], "main", None) for word in words]
             section.insert(1, addnodes.index(entries=entries))
 

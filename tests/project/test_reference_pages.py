@@ -70,11 +70,13 @@ def test_inherited_methods_lead_to_the_class_that_describes_them() -> None:
     assert ".. automethod:: cpprb_like.Mixture.sample\n" not in page
 
 
-def test_the_page_of_the_buffer_describes_all_methods() -> None:
-    """Readers look there first."""
+def test_the_page_of_the_buffer_leads_to_all_methods() -> None:
+    """Readers look there first: also for those that it inherits."""
     page = REFERENCE.pages["cpprb_like.ReplayBuffer.rst"]
     for name in ("add", "sample", "save", "update_priorities"):
-        assert f".. automethod:: cpprb_like.ReplayBuffer.{name}\n" in page
+        method = f"cpprb_like.ReplayBuffer.{name}"
+        assert f"   ~{method}\n" in page
+        assert f".. automethod:: {method}\n" in REFERENCE.pages[f"{method}.rst"]
 
 
 def test_pages_that_are_gone_are_removed(tmp_path: Path) -> None:

@@ -34,17 +34,30 @@ SEARCHES = {
     "RLlib": ("rllib", "cluster"),
     "beta": ("samplers",),
     "cpprb": ("migrating-from-cpprb",),
+    "prioritized replay": ("samplers",),
+    "prioritized experience replay": ("samplers",),
+    "MPI": ("faq",),
+    "on-policy": ("guide",),
+    "PPO": ("guide",),
+}
+# What the place says that the first result leads to.
+FIRST_ANSWERS = {
+    "clear": r"\.clear\(\)",
+    "on-policy": r"PPO[\s\S]*epoch\(",
+    "MPI": r"mpi4py",
+    "prioritized replay": r"Prioritized\(alpha",
+    "indexes": r"handle",
 }
 # Where is ...? The links to click on, from the start page, and what the place then says.
 QUESTIONS = {
     "what the indexes of a batch are": (
-        ("Which rows to draw", "What indexes are"), "handle|name"),
+        ("Prioritized replay and other samplers", "What indexes are"), "handle|name"),
     "PER's beta": (("prioritized experience replay",), "beta"),
     "the file format of checkpoints": (("File format of checkpoints",), "manifest"),
     "the memory of frame stacks": (
         ("Next observations, stacks, n-step", "Memory"), "bytes|kB"),
     "autoreset modes": (("Guide", "Vector environments"), "(?i)autoreset|same.step"),
-    "the errors of add": (("ReplayBuffer", "add()"), "(?i)raises"),
+    "the errors of add": (("ReplayBuffer", "add"), "(?i)raises"),
     "limits of rates": (("several processes", "How often: limits"), "(?i)ratio"),
     "batches on a GPU": (("batches for a learner", "Tensors"), "(?i)cuda"),
     "how to save and go on": (("checkpoints",), r"\bload\b"),
@@ -99,6 +112,29 @@ def test_search_finds_what_people_type(browser: Any, url: str, words: str) -> No
     """A page that answers is among the first results."""
     first = results(browser, url, words)[:FIRST]
     assert {*first} & {*SEARCHES[words]}, first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", FIRST_ANSWERS)
+def test_the_first_result_answers(browser: Any, url: str, words: str) -> None:
+    """It leads to the section that says how."""
+    results(browser, url, words)
+    browser.find_element("css selector", "#search-results ul.search li > a").click()
+    assert re.search(FIRST_ANSWERS[words], text_here(browser)), browser.current_url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["index", "performance"])
+def test_tables_are_seen_whole(browser: Any, url: str, page: str) -> None:
+    """In a window of 1,400 pixels no column is cut."""
+    browser.get(f"{url}{page}.html")
+    script = """
+        return [...document.querySelectorAll("article table")]
+            .map(table => [table.scrollWidth, table.clientWidth]);
+    """
+    tables = browser.execute_script(script)
+    assert tables
+    assert [table for table in tables if table[0] > table[1]] == []
 
 
 @pytest.mark.slow

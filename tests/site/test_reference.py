@@ -49,3 +49,13 @@ def test_entries_are_on_pages(inventory: dict[str, str], site: Path) -> None:
 def test_methods_are_in_the_inventory(inventory: dict[str, str], name: str) -> None:
     """Also those of a base, and by the path of a room."""
     assert f"cpprb_like.{name}" in inventory
+
+
+def test_members_of_the_buffer_have_pages_of_their_own(inventory: dict[str, str]) -> None:
+    """The page of ``ReplayBuffer`` lists them, and is short enough to be read."""
+    buffer = "cpprb_like.ReplayBuffer"
+    found = {name: uri for name, uri in inventory.items() if name.startswith(f"{buffer}.")}
+    assert len(found) > 20
+    assert {name: uri.partition("#")[0] for name, uri in found.items()} == {
+        name: f"reference/{name}.html" for name in found
+    }
