@@ -121,8 +121,8 @@ class Exchanged:
     def from_dataset(
         cls,
         path: str | os.PathLike[str],
-        *,
         format: str | None = None,  # noqa: A002 (the word that users know)
+        *,
         split: str | None = None,
         capacity: float | None = None,
         env_dict: Mapping[str, FieldSpec] | None = None,

@@ -51,7 +51,8 @@ class RowsToReport:
         """Some fields of some rows, each as it was added."""
         from cpprb_like.views._rows import read_fields  # noqa: PLC0415 (on demand)
 
-        return read_fields(self.buffer.ring, self.slots[rows], names)
+        # A slice with a step is not contiguous, which reading stacks requires.
+        return read_fields(self.buffer.ring, np.ascontiguousarray(self.slots[rows]), names)
 
     def not_drawn(self, view: Any = None) -> dict[str, int]:
         """Counts of rows that are never drawn, by reason. A row counts for its first reason."""

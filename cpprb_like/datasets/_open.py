@@ -139,8 +139,8 @@ def _reading(
 
 def describe(
     path: str | os.PathLike[str],
-    *,
     format: str | None = None,  # noqa: A002 (the word that users know)
+    *,
     split: str | None = None,
 ) -> Description:
     """What a data set holds, without its rows.

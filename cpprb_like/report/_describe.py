@@ -18,7 +18,7 @@ from cpprb_like._arguments.checks import as_path
 from cpprb_like.buffers._rows_to_report import RowsToReport
 from cpprb_like.report import text
 from cpprb_like.report._charts import Picture, frames_of
-from cpprb_like.report._facts import Facts, nbytes_read, read_facts
+from cpprb_like.report._facts import Facts, histogram, nbytes_read, read_facts
 from cpprb_like.report._findings import Finding, findings
 from cpprb_like.report._page import page
 
@@ -250,7 +250,7 @@ def _series(facts: Facts) -> dict[str, Any]:
         if (bars := one.histogram() if one.is_number else None) is not None:
             found["histograms"][name] = _bars(bars)
     if facts.weights is not None and (facts.weights > 0).any():
-        found["weights"] = _bars(np.histogram(np.log10(facts.weights[facts.weights > 0]), 40))
+        found["weights"] = _bars(histogram(np.log10(facts.weights[facts.weights > 0])))
     return found
 
 

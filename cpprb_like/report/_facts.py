@@ -28,6 +28,7 @@ MOST_ROWS = 1 << 16
 SAMPLED = 1 << 20  # elements of a field that are read for quantiles and histograms
 IMAGE_SIDE = 16
 MOST_CHANNELS = 16
+LARGE = float(np.finfo(np.float64).max) / 4
 NEXT = "next_"
 OBSERVATIONS = ("obs", "observation", "observations", "state", "image", "frame")
 ACTIONS = ("act", "action", "actions")
@@ -92,7 +93,9 @@ class FieldFacts:
             return found | dict.fromkeys(("min", "max", "mean", "std"))
         least, greatest = float(self.least.min()), float(self.greatest.max())
         found |= {"min": least, "max": greatest}
-        return found | {"mean": float(values.mean()), "std": float(values.std())}
+        with np.errstate(all="ignore"):
+            moments = {"mean": float(values.mean()), "std": float(values.std())}
+        return found | {key: one if math.isfinite(one) else None for key, one in moments.items()}
 
     def histogram(self, most: int = 40) -> tuple[Array, Array] | None:
         """Counts and edges: a bar for each of a few whole numbers, or equal bins."""
@@ -102,7 +105,7 @@ class FieldFacts:
         if self.dtype.kind in "biu" and np.ptp(values) < most:
             low, high = int(values.min()), int(values.max())
             return np.histogram(values, np.arange(low, high + 2) - 0.5)
-        return np.histogram(values, most)
+        return histogram(values, most)
 
 
 @dataclass
@@ -205,6 +208,23 @@ def nbytes_read(rows: Rows) -> int:
     """Bytes that ``read_facts`` reads."""
     fields = rows.buffer.schema.fields
     return sum(min(BUDGET, len(rows) * one.nbytes) for one in fields if not one.dtype.hasobject)
+
+
+def histogram(values: NDArray[np.float64], most: int = 40) -> tuple[Array, Array]:
+    """Counts and edges of up to ``most`` equal bins.
+
+    There are fewer bins where few float64 lie between the least and the greatest value.
+    """
+    if np.abs(values).max() > LARGE:  # the difference of two values may be infinite
+        counts, edges = histogram(values / 4, most)
+        with np.errstate(over="ignore"):
+            return counts, np.nan_to_num(edges * 4)
+    low, high = float(values.min()), float(values.max())
+    step = 2.0 * float(np.spacing(max(abs(low), abs(high))))
+    if low == high:
+        low, high = low - max(0.5, step), high + max(0.5, step)
+    bins = min(most, max(1, int(min((high - low) / step, most))))
+    return np.histogram(values, bins, (low, high))
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:

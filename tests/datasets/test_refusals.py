@@ -105,6 +105,21 @@ def test_a_format_is_known_or_told(tmp_path: Path) -> None:
 
 
 @every_format
+def test_the_format_is_the_second_argument_everywhere(format: str, tmp_path: Path) -> None:  # noqa: A002
+    """``from_dataset`` and ``describe`` take it by position, as ``export`` does."""
+    rb, path = filled(16), place(tmp_path, format)
+    rb.export(path, format)
+    assert describe(path, format).format == format
+    other = "dreamerv3" if format == "rlds" else "rlds"
+    read = ReplayBuffer.from_dataset(path, format)
+    np.testing.assert_array_equal(read.get_all_transitions()["act"], np.arange(16))
+    with pytest.raises((ValueError, FileNotFoundError)):
+        ReplayBuffer.from_dataset(path, other)
+    with pytest.raises(ValueError, match="format: expected one of"):
+        ReplayBuffer.from_dataset(path, "csv")
+
+
+@every_format
 def test_a_data_set_has_one_environment(format: str, tmp_path: Path) -> None:  # noqa: A002
     """No format says of which environment an episode is, so others than 1 are refused."""
     filled().export(place(tmp_path, format), format)

@@ -42,3 +42,18 @@ def test_nothing_is_found_in_games(game: str, stacked: bool) -> None:
     found = rb.describe()
     assert found.findings == []
     assert "Frames of" in found._repr_html_()
+
+
+def test_nothing_is_found_in_several_games_at_once() -> None:
+    """Stacks of a vector environment that are stored once are described as those of one are."""
+
+    def make() -> Any:
+        env = gymnasium.wrappers.GrayscaleObservation(gymnasium.make("ALE/Pong-v5"))
+        env = gymnasium.wrappers.ResizeObservation(env, (84, 84))
+        return gymnasium.wrappers.FrameStackObservation(env, 4)
+
+    found = record(
+        gymnasium.vector.SyncVectorEnv([make] * 2), stack_compress={"obs": 0}, next_of="obs"
+    ).describe()
+    assert found.findings == []
+    assert "Frames of" in found._repr_html_()

@@ -105,6 +105,7 @@ def test_numbers_are_those_of_the_rows(tmp_path: Path) -> None:
         {"Nstep": {"size": 3, "rew": "rew", "gamma": 1.0}},
         {"stack_compress": "obs"},
         {"n_envs": 3, "next_of": "obs", "Nstep": {"size": 2, "rew": "rew", "gamma": 0.9}},
+        {"n_envs": 2, "next_of": "obs", "stack_compress": "obs"},
     ],
     ids=str,
 )
@@ -337,6 +338,41 @@ def test_fields_of_all_dtypes_are_told(tmp_path: Path) -> None:
     assert numbers == {f"x{k}" for k, kind in enumerate(kinds) if kind in ("f2", "u8", "i1", "?")}
     page_of(found, tmp_path)
     json.dumps(found.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("f8", [1.0, np.nextafter(1.0, 2.0)]),
+        ("f8", [1e20, np.nextafter(1e20, np.inf)]),
+        ("f8", [0.0, 5e-324]),
+        ("f8", [1e20, 1e20]),
+        ("f8", [np.finfo("f8").max, -np.finfo("f8").max]),
+        ("f8", [np.finfo("f8").max] * 2),
+        ("i8", [2**60, 2**60 + 1000]),
+        ("u8", [2**64 - 1, 2**64 - 2]),
+    ],
+    ids=str,
+)
+def test_values_with_few_floats_between_them_have_a_histogram(
+    dtype: str, values: Any, tmp_path: Path
+) -> None:
+    """Values that differ in their last bits get fewer bins; NumPy refused 40 ("Too many bins")."""
+    rb = ReplayBuffer(100, {"x": {"shape": (), "dtype": dtype}})
+    rb.add(x=np.tile(np.array(values, dtype), 50))
+    found = rb.describe()
+    page_of(found, tmp_path)
+    bars = found.to_dict()["buffers"][0]["series"]["histograms"]["x"]
+    assert sum(bars["counts"]) == 100
+    assert bars["edges"] == sorted(bars["edges"])
+    assert np.isfinite(bars["edges"]).all()
+
+
+def test_priorities_that_differ_in_their_last_bits_have_a_histogram() -> None:
+    """The weights of rows are counted in bins in the same way."""
+    rb = PrioritizedReplayBuffer(100, {"x": {}}, alpha=1.0, eps=0.0)
+    rb.add(x=np.zeros(100), priorities=np.tile([0.3, np.nextafter(0.3, 1.0)], 50))
+    assert sum(rb.describe().to_dict()["buffers"][0]["series"]["weights"]["counts"]) == 100
 
 
 def test_only_nan_and_a_field_without_bytes(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def others() -> None:
     MPReplayBuffer(10, fields, n_envs=2, Nstep=three, explorers=2, seed=0)
     MPPrioritizedReplayBuffer(10, fields, alpha=0.7, next_of="obs", backend="SharedMemory")
     found = PrioritizedReplayBuffer.from_dataset("data", alpha=0.7, next_of="obs", seed=0)
+    found = PrioritizedReplayBuffer.from_dataset("data", "rlds", split="train")
     assert_type(found, PrioritizedReplayBuffer)
 
 
