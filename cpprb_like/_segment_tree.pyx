@@ -126,6 +126,23 @@ cdef class SumTree:
         """The sum of all weights."""
         return self.c_total()
 
+    def copy(self):
+        """A tree with the same nodes in memory of its own, and its ``MinTree``.
+
+        Returns both; the second is None if there is none.
+        """
+        cdef SumTree tree
+        cdef MinTree minima = None
+        nodes = np.empty(self.shape.size)
+        tree = SumTree(nodes, self.capacity)
+        if self.minima is not None:
+            minima = MinTree(np.empty(self.minima.nodes.shape[0]), tree)
+        # No Python code runs from here on, so all nodes are of one moment.
+        tree.nodes[:] = self.nodes
+        if minima is not None:
+            minima.nodes[:] = self.minima.nodes
+        return tree, minima
+
     cdef float64_t* c_level(self, intp_t level) noexcept nogil:
         return &self.nodes[0] + self.shape.offset[level]
 

@@ -782,10 +782,13 @@ def _number(name: str, value: Any) -> float:
 def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
     """Raise ``AssertionError`` unless only ``slots``, which hold a step, have weights.
 
-    A fresh tree must have the same sums and find the same slots.
+    A fresh tree must have the same sums and find the same slots. Other threads may set priorities
+    during the checks, so the state is copied first.
     """
-    total, least = rows.total, rows.least  # these update the weights
-    weights = rows.tree.get(np.arange(capacity, dtype=np.intp))
+    rows.sync()
+    tree, bounds = rows.tree.copy()
+    total, least = tree.total, bounds.min
+    weights = tree.get(np.arange(capacity, dtype=np.intp))
     holds_step = np.zeros(capacity, np.bool_)
     holds_step[slots] = True
     sound = (weights >= 0.0) & (weights < np.inf) & (holds_step | (weights == 0.0))
@@ -798,7 +801,7 @@ def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
     is_known = set(awaited) <= set(waiting) and max(waiting, default=0) <= rows.ring.written
     expect(is_known, ids, awaited, waiting)
     if rows.ranks is not None:
-        _check_ranks(rows.ranks, weights)
+        _check_ranks(rows, rows.ranks, weights)
     fresh = SumTree(allocate_floats(tree_size(capacity)), capacity)
     minima = MinTree(allocate_floats(min_tree_size(capacity)), fresh)
     fresh.set_range(0, weights)
@@ -806,24 +809,32 @@ def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
     expect(least == minima.min, "least weight", minima.min, least)
     if total > 0.0:
         targets = np.minimum(np.cumsum(weights) - weights / 2, np.nextafter(total, 0.0))
-        expected, found = fresh.find(targets), rows.tree.find(targets)
+        expected, found = fresh.find(targets), tree.find(targets)
         wrong = np.flatnonzero(expected != found)
         if wrong.size:
             k = int(wrong[0])
             expect(False, f"slot with {targets[k]} before it", int(expected[k]), int(found[k]))
 
 
-def _check_ranks(ranks: Ranks, weights: Floats) -> None:
-    """Raise unless slots with a weight have a priority, and groups count their slots."""
-    priorities = ranks.priorities
+def _check_ranks(rows: RowWeights, ranks: Ranks, weights: Floats) -> None:
+    """Raise unless slots with a weight have a priority, and groups count their slots.
+
+    Nothing is checked if other threads set priorities during each try to read the groups.
+    """
+    for _ in range(TRIES):
+        given, priorities, bottoms = rows.given, ranks.priorities, ranks.group_bottoms
+        counts, n_ranked = ranks.group_counts, len(ranks)
+        if rows.given == given:
+            break
+    else:
+        return
     ranked = ~np.isnan(priorities)
     wrong = np.flatnonzero(ranked != (weights > 0.0))
     if wrong.size:
         slot = int(wrong[0])
         right = "a number" if weights[slot] > 0.0 else "NaN: it weighs nothing"
         expect(False, f"priority of slot {slot}", right, priorities[slot])
-    bottoms = ranks.group_bottoms
     groups = np.searchsorted(-bottoms, -priorities[ranked])
-    expected, found = np.bincount(groups, minlength=len(bottoms)), ranks.group_counts
-    expect(np.array_equal(expected, found), "slots of each group of ranks", expected, found)
-    expect(len(ranks) == found.sum(), "slots with a rank", found.sum(), len(ranks))
+    expected = np.bincount(groups, minlength=len(bottoms))
+    expect(np.array_equal(expected, counts), "slots of each group of ranks", expected, counts)
+    expect(n_ranked == counts.sum(), "slots with a rank", counts.sum(), n_ranked)

@@ -231,6 +231,23 @@ def test_sums_are_those_of_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rb.check()
 
 
+def test_priorities_may_change_during_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, sums and least weight are compared as of one moment: other threads set priorities.
+
+    ``update_priorities`` takes no lock, so a sum was compared with the leaves of another moment.
+    """
+    rb = weighty()
+
+    def allocate(n: int) -> Array:
+        rb.update_priorities([0, 2, 4], np.random.default_rng(n).uniform(0.01, 100.0, 3))
+        return allocate_floats(n)
+
+    monkeypatch.setattr(_prioritized, "allocate_floats", allocate)
+    for _ in range(3):
+        rb.check()
+    assert rb.stats()["updates"] == 18
+
+
 def test_ranks_that_do_not_fit_the_weights_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that weighs something has a priority, is counted in its group, and others are not."""
     memory: dict[str, Any] = {}
