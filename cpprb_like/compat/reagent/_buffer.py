@@ -11,7 +11,7 @@ import json
 import operator
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
@@ -24,6 +24,7 @@ from cpprb_like._arguments.arrays import Slots
 from cpprb_like._arguments.checks import as_int, as_path
 from cpprb_like.checkpoint import Savable
 from cpprb_like.compat.reagent._elements import (
+    RESERVED,
     DenseMetadata,
     ElementMetadata,
     InferredElement,
@@ -31,14 +32,16 @@ from cpprb_like.compat.reagent._elements import (
     NamesError,
     ReplayElement,
     check_elements,
+    column,
     describe,
     described,
     infer_step,
     need,
+    read_signature,
 )
 from cpprb_like.compat.reagent._files import Contents, read_files
-from cpprb_like.compat.reagent._rows import Rows, transition_names
-from cpprb_like.compat.reagent._settings import Settings, declare_spaces, declared
+from cpprb_like.compat.reagent._rows import Columns, Rows, transition_kinds, transition_names
+from cpprb_like.compat.reagent._settings import Declared, Settings, declare_spaces, declared
 from cpprb_like.errors import NotEnoughDataError
 
 __all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]
@@ -74,8 +77,12 @@ class ReplayBuffer(Savable):
     gamma : float
         Discount factor of the rewards.
     observation_shape, extra_storage_types, ...
-        Declarations of fields, as until July 2020, with the order and the defaults of that time.
-        ``max_sample_attempts`` is not used, and ``terminal_dtype`` is an argument too.
+        Declarations of fields, as until July 2020. Arguments by position have ReAgent's order:
+        ``observation_shape, stack_size, replay_capacity, batch_size, return_everything_as_stack,
+        return_as_timeline_format, update_horizon, gamma, max_sample_attempts, extra_storage_types,
+        observation_dtype, action_shape, action_dtype, reward_shape, reward_dtype``. Defaults are
+        ReAgent's too. ``max_sample_attempts`` is not used, and ``terminal_dtype`` is an argument
+        too.
 
     Raises
     ------
@@ -96,6 +103,11 @@ class ReplayBuffer(Savable):
     Draws come from a generator of the buffer. PyTorch's global generator seeds it when the fields
     become known. So ``torch.manual_seed`` before that time repeats the draws.
 
+    A subclass may override methods as in ReAgent. ``get_add_args_signature`` determines the
+    arguments of ``add``, which pass by name to ``_add``; ``ReplayBuffer._add`` stores them, and
+    takes the stored fields only. ``get_transition_elements`` determines the columns of a batch.
+    Where fields are declared, ``get_storage_signature`` determines the stored fields.
+
     Source: the replay memory of Dopamine (Castro et al., 2018), with ReAgent's changes.
 
     Examples
@@ -113,14 +125,17 @@ class ReplayBuffer(Savable):
     ([[3], [3], [3], [2], [1]], [[False], [False], [True], [True], [True]])
     """
 
+    _rows: Rows | None
     _BY_WEIGHT: ClassVar[bool] = False  # whether steps have priorities
+    _OPTIONAL: ClassVar[frozenset[str]] = RESERVED  # arguments that ``add`` does not require
     _inferred: ClassVar[Callable[..., Settings]] = Settings
+    _declared: ClassVar[Callable[..., Declared]] = staticmethod(declared)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         need("torch")
         elements = None
         if "observation_shape" in options or (args and not hasattr(args[0], "__index__")):
-            settings, elements = declared(*args, **options)
+            settings, elements = self._declared(*args, **options)
         else:
             settings = self._inferred(*args, **options)
         if settings.return_as_timeline_format and settings.update_horizon == 1:
@@ -128,12 +143,18 @@ class ReplayBuffer(Savable):
                 "return_as_timeline_format: with update_horizon=1 all lists have one item",
                 stacklevel=2,
             )
-        self._open(settings, elements)
+        self._open(settings, None)
+        if elements is not None:
+            self._declarations = elements
+            self._rows = self._new_rows(read_signature(self.get_storage_signature()))
 
     def _open(self, settings: Settings, elements: dict[str, ElementMetadata] | None) -> None:
         """Set the attributes of an empty buffer. ``elements`` are the fields if they are known."""
         self._settings = settings
         self._earlier = 0  # rows that ReAgent had overwritten before it saved the files read here
+        self._arguments: list[str] = []  # names of the arguments of ``add``, once fields are known
+        self._columns: Columns | None = None  # of a batch, once one was read
+        self._declarations = elements or {}  # that the constructor got; subclasses may add some
         self._rows = None if elements is None else self._new_rows(elements)
 
     @classmethod
@@ -201,19 +222,33 @@ class ReplayBuffer(Savable):
             observation, but no end. This error is a ``ValueError`` and an ``AssertionError``. Any
             error leaves the buffer unchanged.
         """
-        self._write(self._by_name(args, fields), None)
+        self._add(**self._by_name(args, fields))
 
-    def _by_name(self, args: Sequence[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of ``add`` by name, those by position included."""
-        if not args:
-            return dict(fields)
-        names = self._add_names()
-        if not self._settings.is_declared:
+    def _by_name(self, args: Sequence[Any], fields: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of ``add`` by name, those by position included.
+
+        Raises ``NamesError`` if they are not those of ``get_add_args_signature``.
+        """
+        if args and not self._settings.is_declared:
             raise TypeError(f"add: expected keywords only, got {len(args)} positional arguments")
-        taken: dict[str, Any] = dict(zip(names, args, strict=False))
-        if len(args) > len(names) or taken.keys() & fields.keys():
+        if self._rows is None:  # the first step fixes the fields
+            return fields
+        if not self._arguments:
+            self._arguments = [element.name for element in self.get_add_args_signature()]
+        names = self._arguments
+        by_name = {**dict(zip(names, args, strict=False)), **fields} if args else fields
+        is_complete = len(by_name) == len(args) + len(fields)
+        if not is_complete or by_name.keys() - self._OPTIONAL != set(names) - self._OPTIONAL:
             raise NamesError(f"Add expects {names}, got {len(args)} values and {list(fields)}")
-        return {**taken, **fields}
+        return by_name
+
+    def _add(self, /, **fields: Any) -> None:
+        """Add a step of stored fields. ``add`` calls this method with its arguments by name.
+
+        A subclass whose ``get_add_args_signature`` has arguments that are not stored overrides it,
+        as in ReAgent.
+        """
+        self._write(fields, None)
 
     def _write(self, fields: dict[str, Any], priority: float | None) -> None:
         """Add a step to the rows. ``priority`` is None in a uniform buffer."""
@@ -223,7 +258,7 @@ class ReplayBuffer(Savable):
         rows = self._new_rows(infer_step(fields)) if self._rows is None else self._rows
         kinds = rows.elements
         if fields.keys() != kinds.keys():
-            raise NamesError(f"Add expects {self._add_names()}, got {list(fields)}")
+            raise NamesError(f"Add expects {list(kinds)}, got {list(fields)}")
         step = {name: kind.read(name, fields[name]) for name, kind in kinds.items()}
         is_terminal = bool(step["terminal"])
         is_end = is_terminal or bool(truncated)
@@ -233,9 +268,6 @@ class ReplayBuffer(Savable):
             final = kinds["observation"].read("final_observation", final)
         rows.add(step, is_terminal, is_end, final, priority)
         self._rows = rows
-
-    def _add_names(self) -> list[str]:
-        return [element.name for element in self.get_add_args_signature()]
 
     def initialize_buffer(self, /, **fields: Any) -> None:
         """Fix the fields by an example, as the first call of ``add`` does.
@@ -314,14 +346,19 @@ class ReplayBuffer(Savable):
     def get_storage_signature(self) -> list[Element]:
         """The stored fields: their names and kinds, or their declarations.
 
-        The list is empty before the fields are known.
+        The list is empty before the fields are known. Where fields are declared, an override in a
+        subclass determines the stored fields.
         """
-        if self._rows is None:
-            return []
-        return [self._element(name, kind) for name, kind in self._rows.elements.items()]
+        return [self._element(name, kind) for name, kind in self._known_elements().items()]
+
+    def _known_elements(self) -> dict[str, ElementMetadata]:
+        """The fields that the constructor declares, or those of the first step."""
+        if self._settings.is_declared or self._rows is None:
+            return self._declarations
+        return self._rows.elements
 
     def get_add_args_signature(self) -> list[Element]:
-        """The fields that ``add`` takes."""
+        """The arguments of ``add``, in their order. A subclass may return others: see the class."""
         return self.get_storage_signature()
 
     def _element(self, name: str, kind: ElementMetadata) -> Element:
@@ -329,10 +366,35 @@ class ReplayBuffer(Savable):
             return ReplayElement(name, kind.shape, kind.dtype)
         return InferredElement(name, kind)
 
-    def get_transition_elements(self) -> list[str]:
-        """The names of a batch's elements; before the fields are known, the fixed names alone."""
-        elements = {} if self._rows is None else self._rows.elements
-        return list(transition_names(elements, self._BY_WEIGHT, self._settings.is_declared))
+    def get_transition_elements(self, batch_size: SupportsIndex | None = None) -> list[Any]:
+        """The columns of a batch.
+
+        An override in a subclass determines the columns, and their order. A column that the buffer
+        does not have is for the subclass to fill: ``None``, or zeros where fields are declared.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            Number of transitions in the signature, by default the number of the constructor.
+
+        Returns
+        -------
+        list of str, or of ReplayElement
+            Names; before the fields are known, the fixed names alone. Where fields are declared,
+            the signature of ReAgent: name, ``(batch_size, *shape)``, dtype. A state has its frames
+            as a last axis there. Batches differ from it as they do in ReAgent: fields are stacked
+            with ``stack_size`` above 1, and without stacks a number has shape ``(batch_size, 1)``.
+            ``terminal`` is bool, and ``indices`` and ``step`` are int64.
+        """
+        elements, is_declared = self._known_elements(), self._settings.is_declared
+        names = transition_names(elements, self._BY_WEIGHT, is_declared)
+        n = as_int("batch_size", self._batch_size if batch_size is None else batch_size, 0)
+        if not is_declared:
+            return list(names)
+        return [
+            ReplayElement(name, (n, *shape), dtype)
+            for name, (shape, dtype) in transition_kinds(elements, names, self._stack_size).items()
+        ]
 
     # Private names of ReAgent that programs read.
 
@@ -388,7 +450,7 @@ class ReplayBuffer(Savable):
         The result has the form of ``sample_transition_batch``. Raises ``NotEnoughDataError``, a
         ``RuntimeError``, if nothing was ever added.
         """
-        return self._consistently(lambda rows: np.flatnonzero(rows.flags), Rows.transitions)
+        return self._consistently(lambda rows: np.flatnonzero(rows.flags), self._read_transitions)
 
     def sample_transition_batch(
         self, batch_size: SupportsIndex | None = None, indices: Any = None
@@ -427,7 +489,7 @@ class ReplayBuffer(Savable):
         """
         if indices is None:
             n = as_int("batch_size", self._batch_size if batch_size is None else batch_size, 0)
-            return self._consistently(lambda rows: rows.draw(n), Rows.transitions)
+            return self._consistently(lambda rows: rows.draw(n), self._read_transitions)
         slots = self._slots(indices)
         if slots.ndim != 1:
             raise InputError(f"indices: expected one dimension, got shape {slots.shape}")
@@ -440,9 +502,23 @@ class ReplayBuffer(Savable):
                 raise IndexError(f"indices: expected valid ones, got {wrong[0]}")
             return slots
 
-        return self._consistently(choose, Rows.transitions)
+        return self._consistently(choose, self._read_transitions)
 
     sample_transition_batch_tensor = sample_transition_batch
+
+    def _read_transitions(self, rows: Rows, slots: Slots) -> tuple[Slots, Any]:
+        """The oldest slot read for each transition, and the batch of the transitions."""
+        if self._columns is None:
+            self._columns = Columns.of(map(_name, self.get_transition_elements()), rows)
+        columns = self._columns
+        oldest, values = rows.transitions(slots, columns.sources)
+        if columns.missing:
+            values |= dict.fromkeys(columns.missing)
+            if self._settings.is_declared:
+                for name, shape, dtype in self.get_transition_elements(len(slots)):
+                    if name in columns.missing:
+                        values[name] = column(np.zeros(shape, dtype))
+        return oldest, columns.batch_type(*map(values.get, columns.sources))
 
     def _consistently(
         self,
@@ -479,7 +555,8 @@ class ReplayBuffer(Savable):
         if not directory.is_dir():
             raise FileNotFoundError(f"checkpoint_dir: there is no directory {directory}")
         folder = _folder(directory, iteration_number)
-        checkpoint.save(self, folder, encode=lambda lists: json.dumps(lists).encode())
+        encode = lambda lists: json.dumps(lists).encode()  # noqa: E731 (short)
+        checkpoint.save(self, folder, encode=encode, classes=[type(self)])
         if isinstance(iteration_number, (int, np.integer)):
             old = _folder(directory, iteration_number - CHECKPOINT_DURATION)
             shutil.rmtree(old, ignore_errors=True)
@@ -509,7 +586,7 @@ class ReplayBuffer(Savable):
         folder = _folder(directory, suffix)
         other: ReplayBuffer
         if folder.is_dir():
-            other = checkpoint.load(folder, decode=json.loads)
+            other = checkpoint.load(folder, decode=json.loads, classes=[type(self)])
             if _picture(self) != _picture(other):
                 raise InputError(
                     f"{folder}: written by a buffer with {_picture(other)}, not {_picture(self)}"
@@ -525,7 +602,8 @@ class ReplayBuffer(Savable):
             its, ours = other._rows.elements, self._rows.elements
             if its != ours:
                 raise InputError(f"{folder}: written by a buffer of the fields {its}, not {ours}")
-        self.__dict__.update({**vars(other), "_settings": self._settings})
+        kept = {name: vars(self)[name] for name in ("_settings", "_declarations")}
+        self.__dict__.update({**vars(other), **kept})
 
     def _fill(self, found: Contents) -> None:
         """Add the rows of ReAgent's files to an empty buffer."""
@@ -539,6 +617,7 @@ class ReplayBuffer(Savable):
         return {
             "settings": vars(self._settings),
             "elements": None if rows is None else describe(rows.elements),
+            "declared": describe(self._declarations),
             "earlier": self._earlier,
             "rows": None if rows is None else rows.rows,
         }
@@ -547,7 +626,9 @@ class ReplayBuffer(Savable):
         self._open(Settings(**state["settings"]), None)
         self._earlier = as_int("earlier", state["earlier"], 0)
         if state["rows"] is not None:
-            self._rows = Rows(state["rows"], described(state["elements"]), self._settings)
+            elements = described(state["elements"])
+            self._rows = Rows(state["rows"], elements, self._settings)
+            self._declarations = described(state["declared"]) if "declared" in state else elements
 
     def __copy__(self) -> ReplayBuffer:
         """A deep copy: two buffers cannot share their rows."""
@@ -559,6 +640,11 @@ class ReplayBuffer(Savable):
             f"replay_capacity={self._replay_capacity}, update_horizon={self._update_horizon}, "
             f"size={self.size}, add_count={self.add_count})"
         )
+
+
+def _name(element: Any) -> str:
+    """The name of an element of ``get_transition_elements``."""
+    return element if isinstance(element, str) else str(element[0])
 
 
 def _folder(directory: Path, iteration: object) -> Path:

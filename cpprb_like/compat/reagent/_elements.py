@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._arguments.arrays import Array
+from cpprb_like._arguments.checks import as_int
 from cpprb_like.typing import FieldSpec
 
 REQUIRED_KEYS = ["observation", "action", "reward", "terminal"]
-RESERVED_KEYS = ("truncated", "final_observation")  # parameters of ``add``
+RESERVED = frozenset({"truncated", "final_observation"})  # further parameters of ``add``
 PACKAGES = {"torch": "PyTorch", "pandas": "pandas"}
 NUMBERS = "biufc"  # kinds of dtypes
 
@@ -227,12 +228,27 @@ def infer_step(fields: Mapping[str, Any]) -> dict[str, ElementMetadata]:
     return {name: _infer(name, fields[name]) for name in names}
 
 
+def read_signature(
+    signature: Iterable[tuple[str, tuple[int, ...], DTypeLike]],
+) -> dict[str, ElementMetadata]:
+    """The fields of a signature of ``ReplayElement``s. Raises ``InputError`` for bad ones."""
+    elements: dict[str, ElementMetadata] = {}
+    for name, shape, dtype in signature:
+        if name in elements:
+            raise InputError(f"extra_storage_types: the field {name} is declared twice")
+        if not isinstance(shape, tuple):
+            raise InputError(f"{name}: expected a tuple as its shape, got {shape!r}")
+        lengths = tuple(as_int(f"{name}: shape", length) for length in shape)
+        elements[name] = DenseMetadata(lengths, np.dtype(dtype).newbyteorder("="))
+    return elements
+
+
 def check_elements(elements: Mapping[str, ElementMetadata], stack_size: int) -> None:
     """Raise ``InputError`` if a buffer with stacks of this size cannot have these fields."""
     if not elements.keys() >= set(REQUIRED_KEYS):
         raise NamesError(f"Add expects {REQUIRED_KEYS} at least, got {list(elements)}")
     for name, kind in elements.items():
-        if name in RESERVED_KEYS:
+        if name in RESERVED:
             raise InputError(f"{name}: it is a parameter of add, and no name for a field")
         if not isinstance(kind, DenseMetadata):
             if name in REQUIRED_KEYS:

@@ -13,10 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like.compat.reagent._buffer import Element, ReplayBuffer
-from cpprb_like.compat.reagent._elements import ElementMetadata, InputError
+from cpprb_like.compat.reagent._elements import RESERVED, ElementMetadata, InputError
 from cpprb_like.compat.reagent._files import Contents
 from cpprb_like.compat.reagent._rows import PRIORITY, PRIORITY_KIND, Rows
-from cpprb_like.compat.reagent._settings import Settings, prioritized
+from cpprb_like.compat.reagent._settings import (
+    Declared,
+    Settings,
+    declared_prioritized,
+    prioritized,
+)
 from cpprb_like.compat.reagent._sum_tree import SumTree
 from cpprb_like.samplers import PrioritySampler
 
@@ -58,6 +63,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         As for ``ReplayBuffer``. The first three are required. ``max_sample_attempts`` is not used,
         because slots that are not valid are never drawn. ``return_everything_as_stack`` and
         ``return_as_timeline_format`` are keywords.
+    observation_shape, extra_storage_types, ...
+        Declarations of fields, as until July 2020. Arguments by position have the order of
+        ReAgent's class: ``observation_shape``, then those above, then ``extra_storage_types,
+        observation_dtype, terminal_dtype, action_shape, action_dtype, reward_shape,
+        reward_dtype``.
 
     Attributes
     ----------
@@ -86,7 +96,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     _BY_WEIGHT = True
+    _OPTIONAL = RESERVED | {PRIORITY}
     _inferred: ClassVar[Callable[..., Settings]] = staticmethod(prioritized)
+    _declared: ClassVar[Callable[..., Declared]] = staticmethod(declared_prioritized)
 
     @property
     def sum_tree(self) -> SumTree:
@@ -107,12 +119,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         least 1.0. Where fields are declared, ``priority`` may be the last positional argument. Bad
         priorities raise ``TypeError`` or ``ValueError``, and leave the buffer unchanged.
         """
-        given = self._by_name(args, fields if priority is None else {**fields, PRIORITY: priority})
-        priority = given.pop(PRIORITY, None)
+        super().add(*args, **(fields if priority is None else {**fields, PRIORITY: priority}))
+
+    def _add(self, /, priority: float | None = None, **fields: Any) -> None:
         if priority is None:
             priority = self.sum_tree.max_recorded_priority
         (value,) = _read_priorities(priority, 1)
-        self._write(given, value)
+        self._write(fields, value)
 
     def get_add_args_signature(self) -> list[Element]:
         """The fields that ``add`` takes, ``priority`` last."""

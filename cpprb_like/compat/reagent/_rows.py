@@ -7,11 +7,11 @@ are ReAgent's slots. Not here: arguments of calls, and tensors of single fields 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._arguments.arrays import Array, Slots
@@ -35,6 +35,8 @@ STEP = "$step"  # 1 in a step; 0 in a row of zeros and in a final observation
 OVERRIDE = "$said"  # set by ``set_index_valid_status``: 1 valid, -1 invalid, 0 never set
 TERMINAL = "$terminal"  # 1 in the last row of a terminated episode
 TRUNCATED = "$truncated"  # 1 in the last row of a truncated episode
+# Columns of a batch that are ``state`` and ``next_state`` under the name of the stored field.
+ALIASES = {"observation": "state", "next_observation": "next_state"}
 # Tables: the flags that ``Ring.windows`` returns for the last row of a window, to a bool.
 IS_END, IS_TERMINAL = (np.arange(16) & bit != 0 for bit in (1, 2))
 
@@ -66,7 +68,7 @@ class Rows:
         if rows.has_priorities and not settings.is_declared:
             self._outputs[PRIORITY] = PRIORITY_KIND
         names = transition_names(elements, rows.has_priorities, settings.is_declared)
-        self._batch_type = _batch_type(names)
+        self.batch_type = _batch_type(names)
 
     @classmethod
     def empty(
@@ -256,8 +258,11 @@ class Rows:
         slots = np.arange(self.ring.capacity, dtype=np.intp)
         return self.read(name, np.where(slots < self.ring.stored, slots, -1)[:, np.newaxis])[:, 0]
 
-    def transitions(self, slots: Slots) -> tuple[Slots, Any]:
-        """The oldest slot read for each transition, and the batch of the transitions."""
+    def transitions(self, slots: Slots, names: Collection[str]) -> tuple[Slots, dict[str, Any]]:
+        """The oldest slot read for each transition, and the columns of these names.
+
+        Further columns are there if they come with those of the names.
+        """
         window, counts, flags = self.ring.windows(slots, self.padding, self.horizon, repeat=False)
         ahead, is_end = counts[:, 1], IS_END[flags]
         # Indexes into the flat windows: the oldest frame of each transition, and the frames of a
@@ -278,9 +283,9 @@ class Rows:
         picked[picked[:, -1] < 0] = -1  # states after the end of an episode are zeros
         batch: dict[str, Any] = {}
         for name, kind in self._outputs.items():
-            if name == "terminal":
-                continue
             out = "state" if name == "observation" else name
+            if (name == "terminal" or out not in names) and f"next_{out}" not in names:
+                continue
             values = self.read(name, picked)
             now, later = values[: len(slots)], values[len(slots) :]
             batch[out] = kind.output(now)
@@ -301,8 +306,7 @@ class Rows:
         batch["step"] = column(steps)
         if self.rows.has_priorities:
             self._add_probabilities(batch, slots)
-        oldest = window.take(firsts + (self.padding - counts[:, 0]))
-        return oldest, self._batch_type(**batch)
+        return window.take(firsts + (self.padding - counts[:, 0])), batch
 
     def _add_probabilities(self, batch: dict[str, Any], slots: Slots) -> None:
         """Add the columns ``sampling_probabilities`` (priorities) and ``probabilities``."""
@@ -314,6 +318,48 @@ class Rows:
             total = weights.total - weights.get(others).sum()
             probabilities = priorities / (total if total > 0 else 1.0)
             batch["probabilities"] = column(probabilities.astype(np.float32))
+
+
+class Columns(NamedTuple):
+    """The columns of a batch."""
+
+    batch_type: Any
+    sources: tuple[str, ...]  # name of each column among the columns of ``Rows.transitions``
+    missing: frozenset[str]  # names that ``Rows.transitions`` does not have
+
+    @classmethod
+    def of(cls, names: Iterable[str], rows: Rows) -> Columns:
+        """The columns of these names. Raises ``InputError`` for next values that are not stored."""
+        names = tuple(names)
+        sources = tuple(ALIASES.get(name, name) for name in names)
+        missing = frozenset(sources) - {*rows.batch_type._fields, "next_terminal"}
+        unknown = [name for name in names if name in missing and name.startswith("next_")]
+        if unknown:
+            raise InputError(f"{unknown[0]}: expected a stored field, {list(rows.elements)}")
+        is_usual = names == rows.batch_type._fields
+        return cls(rows.batch_type if is_usual else _batch_type(names), sources, missing)
+
+
+def transition_kinds(
+    elements: Mapping[str, ElementMetadata], names: Iterable[str], stack_size: int
+) -> dict[str, tuple[tuple[int, ...], DTypeLike]]:
+    """The shape of one row and the dtype of each column, in ReAgent's signature.
+
+    ``elements`` are declared fields.
+    """
+    kinds: dict[str, tuple[tuple[int, ...], DTypeLike]] = {
+        name: (kind.shape, kind.dtype)
+        for name, kind in elements.items()
+        if isinstance(kind, DenseMetadata)
+    }
+    shape, dtype = kinds["observation"]
+    kinds |= {
+        "state": ((*shape, stack_size), dtype),
+        "indices": ((), np.int32),
+        "step": ((), np.int32),
+        "sampling_probabilities": ((), np.float32),
+    }
+    return {name: kinds[name if name in kinds else name.removeprefix("next_")] for name in names}
 
 
 def transition_names(

@@ -9,6 +9,7 @@ import math
 import numbers
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,15 @@ from numpy.typing import DTypeLike
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like.compat.reagent._elements import (
-    DenseMetadata,
     ElementMetadata,
     InputError,
     ReplayElement,
+    read_signature,
 )
 
 LEAST = {"stack_size": 1, "replay_capacity": 1, "batch_size": 0, "update_horizon": 1}
+FLAGS = ("return_everything_as_stack", "return_as_timeline_format")
+BY_NAME = "pass update_horizon and gamma by name"
 
 
 @dataclass
@@ -45,13 +48,20 @@ class Settings:
         if not isinstance(gamma, numbers.Real) or not math.isfinite(gamma):
             raise InputError(f"gamma: expected a finite number, got {gamma!r}")
         self.gamma = float(gamma)
-        self.return_everything_as_stack = bool(self.return_everything_as_stack)
-        self.return_as_timeline_format = bool(self.return_as_timeline_format)
+        for name in FLAGS:
+            flag = getattr(self, name)
+            # A number is another argument: ReAgent's flags were not there before May 2020.
+            if not isinstance(flag, (bool, np.bool_, NoneType)):
+                raise InputError(f"{name}: expected a bool, got {flag!r}; {BY_NAME}")
+            setattr(self, name, bool(flag))
         if self.replay_capacity < self.update_horizon + self.stack_size:
             raise InputError(
                 "There is not enough capacity to cover update_horizon and stack_size: expected at "
                 f"least {self.update_horizon} + {self.stack_size}, got {self.replay_capacity}"
             )
+
+
+Declared = tuple[Settings, dict[str, ElementMetadata]]  # parameters and declared fields
 
 
 def prioritized(
@@ -85,8 +95,8 @@ def declared(
     reward_shape: tuple[int, ...] = (),
     reward_dtype: DTypeLike = np.float32,
     terminal_dtype: DTypeLike = np.uint8,
-) -> tuple[Settings, dict[str, ElementMetadata]]:
-    """Parameters of both classes until July 2020, and the declared fields."""
+) -> Declared:
+    """Parameters of ``ReplayBuffer`` until July 2020, in its order, and the declared fields."""
     settings = Settings(
         stack_size,
         replay_capacity,
@@ -97,21 +107,51 @@ def declared(
         gamma,
         is_declared=True,
     )
-    elements: dict[str, ElementMetadata] = {}
-    for name, shape, dtype in [
+    signature = [
         ("observation", observation_shape, observation_dtype),
         ("action", action_shape, action_dtype),
         ("reward", reward_shape, reward_dtype),
         ("terminal", (), terminal_dtype),
         *(extra_storage_types or ()),
-    ]:
-        if name in elements:
-            raise InputError(f"extra_storage_types: the field {name} is declared twice")
-        if not isinstance(shape, tuple):
-            raise InputError(f"{name}: expected a tuple as its shape, got {shape!r}")
-        lengths = tuple(as_int(f"{name}: shape", length) for length in shape)
-        elements[name] = DenseMetadata(lengths, np.dtype(dtype).newbyteorder("="))
-    return settings, elements
+    ]
+    return settings, read_signature(signature)
+
+
+def declared_prioritized(
+    observation_shape: tuple[int, ...],
+    stack_size: int,
+    replay_capacity: int,
+    batch_size: int,
+    update_horizon: int = 1,
+    gamma: float = 0.99,
+    max_sample_attempts: int = 1000,
+    extra_storage_types: Iterable[tuple[str, tuple[int, ...], DTypeLike]] | None = None,
+    observation_dtype: DTypeLike = np.uint8,
+    terminal_dtype: DTypeLike = np.uint8,
+    action_shape: tuple[int, ...] = (),
+    action_dtype: DTypeLike = np.int32,
+    reward_shape: tuple[int, ...] = (),
+    reward_dtype: DTypeLike = np.float32,
+    **flags: bool | None,
+) -> Declared:
+    """As ``declared``, in the order of ``PrioritizedReplayBuffer``."""
+    return declared(
+        observation_shape,
+        stack_size,
+        replay_capacity,
+        batch_size,
+        update_horizon=update_horizon,
+        gamma=gamma,
+        max_sample_attempts=max_sample_attempts,
+        extra_storage_types=extra_storage_types,
+        observation_dtype=observation_dtype,
+        terminal_dtype=terminal_dtype,
+        action_shape=action_shape,
+        action_dtype=action_dtype,
+        reward_shape=reward_shape,
+        reward_dtype=reward_dtype,
+        **flags,
+    )
 
 
 # ---------------------------------------------------------------------- fields of an environment
