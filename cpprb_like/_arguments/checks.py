@@ -45,15 +45,19 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-def as_path(name: str, value: str | os.PathLike[str]) -> Path:
-    """A path of this machine; ``TypeError`` for anything else, ``ValueError`` for a URL."""
+def as_path(name: str, value: str | os.PathLike[str], suffix: str = "") -> Path:
+    """An absolute path of this machine, which names the same file after ``os.chdir``.
+
+    ``suffix`` is appended to its last name.
+    ``TypeError`` for anything else, ``ValueError`` for a URL.
+    """
     try:
         text = os.fsdecode(value)
     except TypeError:
         raise TypeError(f"{name}: expected a path, got {value!r}") from None
     if URL.match(text):  # or a folder of this name would be made
         raise ValueError(f"{name}: expected a path of this machine, got the URL {text!r}")
-    return Path(text)
+    return Path(f"{Path(text)}{suffix}").absolute()
 
 
 def as_ints(name: str, values: NDArray[Any]) -> NDArray[np.int64]:

@@ -42,6 +42,7 @@ from cpprb_like._core import (
 from cpprb_like._fields.layout import Layout
 from cpprb_like._files.arenas import allocate
 from cpprb_like._files.flushes import Flushed, pack, unpack
+from cpprb_like._files.opening import open_regular, read_bytes
 from cpprb_like._files.recovery import Aside, end_before, hide, recover
 from cpprb_like._machine.file_systems import (
     REFUSED,
@@ -160,7 +161,7 @@ class Files:
         if names:
             raise ValueError(f"mmap_prefix: fields {names} hold Python objects, which no file can")
         self.layout = layout
-        self.path = Path(f"{as_path('mmap_prefix', prefix)}.dat")
+        self.path = as_path("mmap_prefix", prefix, ".dat")
         self.mode = mode
         self.frozen = READ_ONLY if mode == "r" else None
         self._places = _Places.of(layout)
@@ -317,7 +318,7 @@ class Files:
             self._log_nbytes = INCARNATION_NBYTES
             self._first_nbytes = len(record)
         else:
-            with self._side_path(LOG, self._log_number).open("r+b") as file:
+            with open_regular(self._side_path(LOG, self._log_number), os.O_RDWR) as file:
                 file.seek(self._log_nbytes)
                 file.write(record)
                 file.truncate()
@@ -331,7 +332,7 @@ class Files:
     def _read_log(self) -> bool:
         """Read the log of flushes; false without a log of this buffer."""
         for number, path in self._all_sides()[LOG]:
-            log = path.read_bytes()
+            log = read_bytes(path)
             if log.startswith(self._incarnation):
                 self._log_number = number
                 break
@@ -545,7 +546,13 @@ class Files:
         """
         damaged = None
         for number, path in self._all_sides()[queue.name]:
-            memory = self._map_side(path)
+            try:
+                memory = self._map_side(path)
+            except FileNotFoundError:
+                if not path.exists():  # it was replaced by a larger file
+                    raise
+                damaged = path
+                continue
             head = memory[:SIDE_NBYTES].tobytes()
             if len(head) < SIDE_NBYTES or not head.startswith(SIDE_MAGIC):
                 damaged = path
@@ -648,16 +655,17 @@ class Files:
 
     def _map_side(self, path: Path) -> Bytes:
         if self._is_copy:
-            return np.fromfile(path, np.uint8)
+            with open_regular(path) as file:
+                return np.fromfile(file, np.uint8)
         access = mmap.ACCESS_COPY if self.mode == "r" else mmap.ACCESS_WRITE
-        with path.open("rb" if self.mode == "r" else "r+b") as file:
+        with open_regular(path, os.O_RDONLY if self.mode == "r" else os.O_RDWR) as file:
             nbytes = os.fstat(file.fileno()).st_size
             return _array(mmap.mmap(file.fileno(), nbytes, access=access)) if nbytes else NO_BYTES
 
     # ------------------------------------------------------------------ opening
 
     def _open(self) -> Bytes:
-        with self.path.open("r+b") as file:
+        with open_regular(self.path, os.O_RDWR) as file:
             self._lock(file, self.path)
             self._check(file)
             return _array(mmap.mmap(file.fileno(), self._places.nbytes))
@@ -671,7 +679,7 @@ class Files:
 
         Changes of private pages do not reach the file.
         """
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             try:
                 _lock(file, self.path, shared=True)
             except OSError as error:  # a writer has the lock, or the file system has no locks
@@ -906,8 +914,10 @@ def _open_locked(path: Path) -> BinaryIO | None:
     Raises ``BlockingIOError`` if the file is in use.
     """
     try:
-        file = path.open("r+b")
+        file = open_regular(path, os.O_RDWR)
     except FileNotFoundError:
+        if path.exists():  # a folder, for example
+            raise
         return None
     try:
         _lock(file, path)

@@ -8,6 +8,7 @@ import numpy as np
 
 from cpprb_like._core import N_STATE_WORDS, WORD_CLEARS, WORD_EPISODES, WORD_WRITTEN
 from cpprb_like._fields.layout import IDENTITY, IDENTITY_NBYTES
+from cpprb_like._files.opening import open_regular
 
 __all__ = ["counts_of"]
 
@@ -18,7 +19,7 @@ def counts_of(file: Path) -> dict[str, float]:
     Another process may write meanwhile: each count is of one moment. Raises ``OSError``, and
     ``ValueError`` for a file that does not begin as the rows of a buffer do.
     """
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         data = opened.read(IDENTITY_NBYTES + 8 * N_STATE_WORDS)
     if not data.startswith(IDENTITY) or len(data) < IDENTITY_NBYTES + 8 * N_STATE_WORDS:
         raise ValueError(f"{file}: expected the rows of a buffer, as mmap_prefix= makes them")

@@ -11,14 +11,14 @@ import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.checks import as_int, as_path
+from cpprb_like._files.opening import open_regular
 from cpprb_like._rows.draw_log import HEAD, DrawLog, state_of
 from cpprb_like._rows.row_handles import find_rows
 from cpprb_like.buffers._reading import Reading
@@ -38,7 +38,7 @@ class DrawLogFile:
     def __init__(self, buffer: Any, path: str | os.PathLike[str]) -> None:
         if buffer._draw_log is not None:
             raise RuntimeError("log_draws: the draws of this buffer are logged already")
-        self.path = Path(path)
+        self.path = as_path("path", path)
         kind = type(buffer.rng.bit_generator).__name__
         about = {"format": FORMAT, "bit_generator": kind, "sampler": repr(buffer.sampler)[:500]}
         self._buffer = buffer
@@ -158,7 +158,9 @@ class LoggedDraws:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._data = np.fromfile(path, np.uint8)
+        self.path = as_path("path", path)
+        with open_regular(self.path) as file:
+            self._data = np.fromfile(file, np.uint8)
         first = bytes(self._data[:10_000]).partition(b"\n")[0]
         try:
             about = json.loads(first)

@@ -11,19 +11,19 @@ import contextlib
 import ctypes
 import errno
 import os
-import stat
 import sys
 import warnings
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from cpprb_like._arguments.checks import as_path
+from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.file_systems import REFUSED, rename, sync, sync_folder, try_lock, unlock
 from cpprb_like._machine.forks import tell
 
-__all__ = ["Disk", "OpenFiles", "Output", "open_regular"]
+__all__ = ["Disk", "OpenFiles", "Output"]
 
 LOCK = "lock"
 FEW_OPEN = 128  # open files where the limit of the process is unknown
@@ -254,32 +254,3 @@ class _Lock(contextlib.AbstractContextManager[None]):
 
     def _close(self) -> None:
         self._file.close()
-
-
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a regular file; ``FileNotFoundError`` for a FIFO, a device or a folder.
-
-    An untrusted folder may have such files, or links to them, under any name. Opening a FIFO may
-    block for ever, and ``/dev/zero`` has no end.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        _expect_regular(path, path.stat())  # before opening, which may have an effect
-    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-
-    def opener(name: str, _: int) -> int:
-        """The descriptor of the file object, which closes it."""
-        descriptor = os.open(name, flags, 0o666)
-        try:
-            _expect_regular(path, os.fstat(descriptor))
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    mode = "rb" if flags & os.O_ACCMODE == os.O_RDONLY else "r+b"
-    return cast(BinaryIO, open(path, mode, opener=opener))
-
-
-def _expect_regular(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise FileNotFoundError(errno.ENOENT, "it is no regular file", str(path))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like import ReplayBuffer, checkpoint
+from cpprb_like._files.opening import open_regular
 from cpprb_like.checkpoint import describe_field, describe_transitions, reward_of, spread
 from cpprb_like.cli._convert import CHECKPOINT, CPPRB, kind_of, read
 from cpprb_like.datasets import describe as describe_dataset
@@ -70,7 +71,7 @@ def _kind_of(path: Path, state: int | None) -> str:
     if kind == CPPRB and path.is_dir():
         return CHECKPOINT  # the error says that there is none
     if kind == CPPRB and path.is_file():
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(len(FILE_MAP))
         if start == FILE_MAP:
             raise ValueError(

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from cpprb_like._files.opening import open_regular
 from cpprb_like.datasets._files import is_native, need, reading
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._model import Array, Field, Header, Place, Rows
@@ -143,7 +144,8 @@ class ParquetFiles:
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
         self._number = -1
-        self._file: Any = None
+        self._opened: BinaryIO | None = None
+        self._file: Any = None  # reader of the open file
         self._key: tuple[Any, ...] = ()  # number and columns of the group in memory
 
     def open(self, number: int) -> Any:
@@ -152,7 +154,8 @@ class ParquetFiles:
             self.close()
             with reading(self.paths[number]):
                 module = need("pyarrow.parquet", "parquet")
-                self._file = module.ParquetFile(self.paths[number], pre_buffer=False)
+                self._opened = open_regular(self.paths[number])
+                self._file = module.ParquetFile(self._opened, pre_buffer=False)
                 meta = self._file.metadata
             counts = [meta.row_group(k).num_rows for k in range(meta.num_row_groups)]
             self._groups = np.cumsum([0, *counts], dtype=np.int64)
@@ -198,7 +201,9 @@ class ParquetFiles:
         self._key, self._table = (), None
         if self._file is not None:
             self._file.close()
-        self._file, self._number = None, -1
+        if self._opened is not None:
+            self._opened.close()
+        self._file, self._opened, self._number = None, None, -1
 
 
 def struct(

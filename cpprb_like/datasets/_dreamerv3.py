@@ -23,8 +23,8 @@ from uuid import uuid4
 
 import numpy as np
 
+from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.byte_order import native
-from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._npz import Archive
 from cpprb_like.datasets._files import reading
 from cpprb_like.datasets._format import BOTH, Format, Reader, Steps, Writer
@@ -194,7 +194,7 @@ class _Span(NamedTuple):
 @contextmanager
 def _opened(path: Path) -> Iterator[Archive]:
     """Yield the arrays of a file. A damaged file raises ``ValueError`` that names the file."""
-    with Disk(path.parent).open(path.name) as file, reading(path):
+    with open_regular(path) as file, reading(path):
         yield Archive(file)
 
 

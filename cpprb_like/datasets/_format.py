@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cpprb_like._files.opening import open_regular
 from cpprb_like.datasets._files import is_plain
 from cpprb_like.datasets._model import (
     FLAG,
@@ -175,7 +176,7 @@ class Format:
         """Whether the files at a path are of this format: by default a file, by ``magic``."""
         if not path.is_file():
             return False
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return path.suffix in self.suffixes or file.read(len(self.magic)) == self.magic
 
     def find(self, name: str) -> Path | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cpprb_like._files.opening import expect_regular
 from cpprb_like._machine.byte_order import native
 from cpprb_like.datasets._files import need, reading
 from cpprb_like.datasets._model import Array, Field, Place
@@ -22,6 +23,8 @@ def opened(path: Path, format: str, mode: str) -> Any:  # noqa: A002 (the argume
     """Open an HDF5 file."""
     h5py = need("h5py", format)
     with reading(path):
+        if mode == "r":
+            expect_regular(path)
         return h5py.File(path, mode)
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpprb_like.checkpoint._disk import Disk
+from cpprb_like._files.opening import open_regular, read_bytes
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import converted, is_native, need, reading
 from cpprb_like.datasets._format import CUT, FINAL, Format, Reader, Steps, Writer
@@ -414,7 +414,7 @@ class LerobotReader(Reader):
 
     def read_fields(self) -> HeaderBuilder:
         path = self.path / INFO
-        info = load_json(path.read_bytes(), str(path))
+        info = load_json(read_bytes(path), str(path))
         if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
             raise ValueError(f"{path}: expected an object with features")
         version = info.get("codebase_version")
@@ -527,7 +527,7 @@ def _frames(
 ) -> Generator[Array, None, None]:
     """Yield the frame of a video at each of ascending times. ``times`` may grow between frames."""
     av = need("av", NAME)
-    with Disk(path.parent).open(path.name) as file, reading(path):
+    with open_regular(path) as file, reading(path):
         try:
             with av.open(file, format="mp4") as container:  # a format without links to files
                 stream, frame = container.streams.video[0], None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like._files.opening import open_regular, read_bytes
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need, reading
 from cpprb_like.datasets._images import decoded
@@ -98,10 +100,12 @@ class ArrowStorage:
         if len(paths) != 1:
             raise ValueError(f"{folder}: expected one file of {self._kind}, got {len(paths)}")
         with reading(paths[0]):
-            if self._kind == "parquet":
-                table = need("pyarrow.parquet", NAME).ParquetFile(paths[0]).read()
-            else:
-                table = pa.ipc.open_file(pa.memory_map(str(paths[0]))).read_all()
+            with open_regular(paths[0]) as opened:
+                if self._kind == "parquet":
+                    table = need("pyarrow.parquet", NAME).ParquetFile(opened).read()
+                else:
+                    pages = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+                    table = pa.ipc.open_file(pa.py_buffer(pages)).read_all()
             table.validate(full=True)
         columns = {
             (column.name, *rest): ArrowColumn(table, (column.name, *rest))
@@ -110,7 +114,7 @@ class ArrowStorage:
             for rest in _arrow.parts(column)
         }
         file = folder / METADATA
-        entries = load_json(file.read_bytes(), str(file)) if file.is_file() else {}
+        entries = load_json(read_bytes(file), str(file)) if file.is_file() else {}
         return StoredEpisode(table.num_rows - 1, columns, OF_RESET.intersection(entries))
 
     def close(self) -> None:

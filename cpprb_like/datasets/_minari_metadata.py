@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like._arguments.checks import warn
+from cpprb_like._files.opening import read_bytes
 from cpprb_like.datasets._files import need
 from cpprb_like.datasets._model import Field, Header, Place, load_json, nest
 
@@ -58,7 +59,7 @@ def load(path: Path) -> tuple[Path, dict[str, Any]] | None:
     for folder in (path, path / "data"):
         file = folder / METADATA
         if file.is_file():
-            found = load_json(file.read_bytes(), str(file))
+            found = load_json(read_bytes(file), str(file))
             is_known = isinstance(found, dict) and storage_of(found) in STORAGES
             return (folder, found) if is_known else None
     return None
@@ -71,7 +72,7 @@ def storage_of(found: Mapping[str, Any]) -> str:
 
 def _root() -> Path:
     """The folder of Minari's local data sets."""
-    return Path(os.environ.get(ROOT) or Path("~/.minari/datasets").expanduser())
+    return Path(os.environ.get(ROOT) or Path("~/.minari/datasets").expanduser()).absolute()
 
 
 def find(name: str) -> Path | None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpprb_like._files.opening import read_bytes
 from cpprb_like.datasets import _tfrecord
 from cpprb_like.datasets._files import converted, is_native, need
 from cpprb_like.datasets._format import BOTH, Format, Reader, Steps, Writer
@@ -168,7 +169,7 @@ class RldsReader(Reader):
     def read_fields(self) -> HeaderBuilder:
         """The features of a step that have numbers of a known shape."""
         path = self.path / FEATURES
-        found = load_json(path.read_bytes(), str(path))
+        found = load_json(read_bytes(path), str(path))
         steps = found["featuresDict"]["features"]["steps"]["sequence"]["feature"]
         self._leaves: dict[Place, _Leaf] = {}
         for place, node in _walk(steps):

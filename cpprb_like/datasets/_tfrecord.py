@@ -17,8 +17,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.crc32 import crc32c
-from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array
 
 MASK = 0xA282EAD8
@@ -57,7 +57,7 @@ def records(path: Path) -> Iterator[Record]:
     """Positions of the records of a file; ``ValueError`` if a length is wrong."""
     size = path.stat().st_size
     at = 0
-    with Disk(path.parent).open(path.name) as file:
+    with open_regular(path) as file:
         while at < size:
             file.seek(at)
             head = file.read(LENGTH.size)
@@ -75,7 +75,7 @@ def records(path: Path) -> Iterator[Record]:
 
 def read_record(record: Record) -> bytes:
     """The bytes of a record; ``ValueError`` if they are damaged."""
-    with Disk(record.path.parent).open(record.path.name) as file:
+    with open_regular(record.path) as file:
         file.seek(record.start, os.SEEK_SET)
         data = file.read(record.length)
         checksum = file.read(CHECKSUM.size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import json
 import os
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpprb_like._files.file_maps import Room, reserve
+from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.file_systems import rename, replacing, try_lock, unlock
 from cpprb_like._machine.forks import INNERMOST, tell, watch
 from cpprb_like._machine.waiting import LOOK_PATIENCE, wait_until
@@ -189,7 +191,7 @@ def is_locked(path: Path) -> bool:
 def said_by(path: Path) -> dict[str, Any]:
     """The record of the last owner of a lock; empty without one."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_bytes(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -228,10 +230,17 @@ def memory_folder() -> Path:
 def _base() -> Path:
     chosen = os.environ.get(ELSEWHERE)
     if chosen:
-        if not Path(chosen).is_dir():
-            raise FileNotFoundError(errno.ENOENT, f"{ELSEWHERE} names no folder", chosen)
-        return Path(chosen)
+        folder = _absolute(chosen)
+        if not folder.is_dir():
+            raise FileNotFoundError(errno.ENOENT, f"{ELSEWHERE} names no folder", str(folder))
+        return folder
     return MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
+
+
+@functools.cache
+def _absolute(folder: str) -> Path:
+    """The path of a folder at the first use in this process, the same after ``os.chdir``."""
+    return Path(folder).absolute()
 
 
 def room_for(nbytes: int, folder: Path, what: str, more: str = "", then: str = "") -> Room:
@@ -358,7 +367,7 @@ class Folder:
 
     def description(self) -> dict[str, Any]:
         """The description of the replay, as published."""
-        found: dict[str, Any] = json.loads((self.path / DESCRIPTION).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(read_bytes(self.path / DESCRIPTION))
         return found
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._fields.json_codec import from_json, to_json
+from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.aligned import empty
 from cpprb_like._machine.file_systems import replacing
 from cpprb_like._machine.waiting import PATIENCE, wait_until
@@ -324,7 +325,7 @@ class Parameters:
     def _open(self) -> NDArray[np.uint8] | None:
         """The memory of the versions; None before the first version."""
         if self._slots is None and (self._folder / LAYOUT).exists():
-            layout = json.loads((self._folder / LAYOUT).read_text(encoding="utf-8"))
+            layout = json.loads(read_bytes(self._folder / LAYOUT))
             self._places = from_json(dict[str, Place], layout)
             self._slots = mapped(self._folder / VALUES, np.uint8).reshape(SLOTS, -1)
         return self._slots

@@ -24,6 +24,7 @@ from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
+from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like._rows.draw_counts import stats_of
@@ -459,7 +460,7 @@ class SharedReplay(Closing, Reported):
         saved = Saved(folder, state, classes, replace)
         is_ours = saved.identity == self._folder.description()[IDENTITY]
         origin = self._folder.path / ORIGIN
-        if not is_ours and not (origin.exists() and origin.read_text() == saved.origin):
+        if not is_ours and not (origin.exists() and read_bytes(origin).decode() == saved.origin):
             raise ValueError(
                 f"{folder} was not saved from this replay, nor is this loaded from that state"
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from cpprb_like._fields import json_codec
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._files import file_maps
+from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
@@ -101,7 +103,7 @@ class CopiedFiles(ShardFiles):
         return oldest
 
     def _read(self) -> Bytes:
-        with self.path.open("r+b") as file:
+        with open_regular(self.path, os.O_RDWR) as file:
             self._check(file)
             self._added = self._map_time()
             self._live = FollowedFiles(self.layout, self.path.with_suffix(""), "r+")

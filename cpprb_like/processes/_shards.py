@@ -8,6 +8,7 @@ same time. Not here: the choice of a shard (``_replay``), and batches from sever
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._files import file_maps
 from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
+from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._machine.generators import generator
 from cpprb_like._machine.waiting import PATIENCE, wait_until
@@ -167,7 +169,7 @@ class FollowedFiles(ShardFiles):
     """The files of a shard, mapped for reading while another process writes."""
 
     def _open(self) -> NDArray[np.uint8]:
-        with self.path.open("r+b") as file:
+        with open_regular(self.path, os.O_RDWR) as file:
             self._check(file)
         return mapped(self.path, np.uint8, self._places.nbytes)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpprb_like._files.opening import open_regular
 from cpprb_like._rows.draw_counts import WORDS
 from cpprb_like.limiters._counters import shape_for
 
@@ -28,7 +30,7 @@ GIVEN, LATE = range(2)  # columns of ``learners``: priorities, and late ones
 
 def mapped(path: Path, dtype: DTypeLike, nbytes: int = 0) -> NDArray[Any]:
     """The memory of a file, shared with other processes; with ``nbytes`` only its first bytes."""
-    with path.open("r+b") as file:
+    with open_regular(path, os.O_RDWR) as file:
         return np.frombuffer(mmap.mmap(file.fileno(), nbytes), dtype)
 
 

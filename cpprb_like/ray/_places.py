@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.file_systems import replacing
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, SharedReplay
@@ -199,7 +200,7 @@ def _write(path: Path, values: object) -> None:
 def _json(path: Path) -> Any:
     """The content of a file; None without the file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path))
     except FileNotFoundError:
         return None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like._files.opening import open_regular, read_bytes
 from cpprb_like._machine.file_systems import replacing
 from cpprb_like.checkpoint import states
 from cpprb_like.checkpoint._manifest import name_of
@@ -54,7 +55,7 @@ def save_host(replay: SharedReplay, folder: str | Path, learners: Mapping[str, L
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What ``save`` wrote last."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads(read_bytes(folder / MANIFEST))
         is_sound = (
             manifest["format"] == FORMAT
             and manifest["states"] in STATES
@@ -85,7 +86,7 @@ def write_parameters(folder: Path, values: Any) -> None:
 
 def read_parameters(folder: Path) -> Any:
     """What ``write_parameters`` saved."""
-    with np.load(folder / PARAMETERS, allow_pickle=False) as saved:
+    with open_regular(folder / PARAMETERS) as file, np.load(file, allow_pickle=False) as saved:
         arrays = dict(saved)
     return arrays.get(ALONE, arrays) if set(arrays) == {ALONE} else arrays
 

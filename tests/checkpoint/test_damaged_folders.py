@@ -216,7 +216,7 @@ FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
     ((*RECORDS, "stop"), 10**15, "expected a number"),
     ((*RECORDS, "first"), "x", r"records\.first: expected a number from 0 to \d+, got 'x'"),
     ((*RING, "segments", 0), {}, r"segments\[0\]: expected an object with \['number', 'parts', "),
-    ((*RING, "segments"), {}, r"^memory.*state-000002.json: rings\[0\]\.segments: expected a list"),
+    ((*RING, "segments"), {}, r"memory.*state-000002.json: rings\[0\]\.segments: expected a list"),
     ((*RING, "episode_lens"), [1, 2], "expected one for each environment"),
     (("synchronised",), 1, "synchronised: expected a bool, got 1"),
     ((*RING, "segments"), [], "rows are lost: they are in no file"),

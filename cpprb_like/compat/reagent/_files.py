@@ -18,6 +18,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Array
+from cpprb_like._files.opening import open_regular
 from cpprb_like.checkpoint._restricted_pickle import PickledObject, plain
 from cpprb_like.checkpoint._restricted_pickle import load as load_pickle
 from cpprb_like.compat.reagent._elements import (
@@ -66,7 +67,7 @@ def read_files(
     def read(name: str, reader: Callable[[Any], Found]) -> Found:
         path = folder / f"{name}{end}"
         try:
-            with gzip.open(path) as file:
+            with open_regular(path) as opened, gzip.open(opened) as file:
                 found = reader(file)
                 if file.read(1):
                     raise InputError("there are more bytes than expected")
