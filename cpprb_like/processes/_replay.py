@@ -121,7 +121,7 @@ class SharedReplay(Closing, Reported):
     Parameters
     ----------
     capacity : int
-        Steps stored in all. The shard of each writer holds its newest ``capacity // writers``.
+        Steps stored in all. The shard of each writer holds an equal part, rounded up.
     env_dict, default_dtype, n_envs, **options
         As for ``ReplayBuffer``, for each writer. Options are ``terminated``, ``truncated``,
         ``next_of``, ``stack_compress`` and ``Nstep``. Fields of Python objects are refused.
@@ -722,8 +722,5 @@ class SharedReplay(Closing, Reported):
 
 
 def _rows_of_each(capacity: float, writers: int) -> int:
-    """The capacity of each writer."""
-    size = read_size(capacity) // writers
-    if size < 1:
-        raise ValueError(f"capacity: expected a row for each writer, got {capacity}")
-    return size
+    """The capacity of each writer, so that all of them hold at least ``capacity`` steps."""
+    return -(-read_size(capacity) // writers)

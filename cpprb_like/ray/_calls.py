@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import ray
-from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError
+from ray.exceptions import ActorDiedError, GetTimeoutError, ObjectLostError, RayActorError
 
 from cpprb_like._machine.waiting import PAUSE
 
@@ -17,6 +18,9 @@ __all__ = ["GONE", "Host", "Unknown", "answer_of", "answers", "call"]
 
 # The process of an actor has ended, or an answer was lost with its node before it came to this one.
 GONE = RayActorError, ObjectLostError
+# Seconds of such errors after which an actor is not started again: meanwhile Ray raises another
+# error, or keeps the call.
+ENDED = 1.0
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -68,7 +72,8 @@ class Host:
     def call(self, method: str, *arguments: Any, timeout: float) -> Any:
         """The answer to a call, which is repeated while the host restarts.
 
-        Raises ``TimeoutError`` after ``timeout`` seconds, and the errors of the call.
+        Raises ``TimeoutError`` after ``timeout`` seconds, ``RuntimeError`` when the host has ended
+        with its cluster, and the errors of the call.
         """
         return call(self.actor, method, *arguments, timeout=timeout, name=str(self))
 
@@ -78,12 +83,18 @@ class Host:
 
 def call(actor: Any, method: str, *arguments: Any, timeout: float, name: str = "ledger") -> Any:
     """The answer of an actor that Ray starts again: see ``Host.call``."""
-    until = time.monotonic() + timeout
+    until, died_at = time.monotonic() + timeout, math.inf
     while True:
         left = until - time.monotonic()
         try:
             return answer_of(getattr(actor, method).remote(*arguments), max(0.0, left))
         except (GetTimeoutError, *GONE) as error:
+            now = time.monotonic()
+            died_at = min(died_at, now) if isinstance(error, ActorDiedError) else math.inf
+            if now > died_at + ENDED:
+                raise RuntimeError(
+                    f"{name}: {method} has no answer, as the cluster was closed: {_short(error)}"
+                ) from error
             if left <= 0:
                 raise TimeoutError(
                     f"{name}: no answer to {method} in {timeout:g} s: {_short(error)}"

@@ -28,7 +28,7 @@ from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.generators import Seed
-from cpprb_like._machine.waiting import PAUSE, wait_until
+from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, wait_until
 from cpprb_like.buffers._reported import Ranges, Reported
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
@@ -42,6 +42,7 @@ from cpprb_like.ray._learner import ClusterLearner
 from cpprb_like.ray._ledger import Counts, Ledger
 from cpprb_like.ray._parameters import ClusterParameters
 from cpprb_like.ray._places import HostReplay
+from cpprb_like.ray._presence import Presence
 from cpprb_like.ray._saving import (
     MANIFEST,
     STATES,
@@ -65,6 +66,7 @@ __all__ = ["ClusterReplay"]
 
 START = 120.0  # seconds in which the hosts have to come
 LEFT = 1.0  # seconds in which the processes of killed hosts end
+ASKED = 10.0  # seconds in which a host names its members
 READ = 600.0  # seconds in which a host reads its rows for a report
 CLOSE = 30.0  # seconds in which they free their memory, before they are killed
 LOOK = 0.01  # seconds between two questions for credit
@@ -83,8 +85,7 @@ class ClusterReplay(Closing, Reported):
     Parameters
     ----------
     capacity : int
-        Steps stored in all. Each host holds ``capacity // hosts`` steps, in equal parts for its
-        writers.
+        Steps stored in all. Each writer of each host has an equal part, rounded up.
     env_dict, default_dtype, n_envs, **options
         As for ``SharedReplay``.
     writers : int
@@ -153,15 +154,16 @@ class ClusterReplay(Closing, Reported):
         **options: Unpack[RowKeywords],
     ) -> None:
         nodes = _nodes(hosts)
-        size = read_size(capacity) // len(nodes)
+        shards = as_int("writers", writers, 1) * len(nodes)
+        size = -(-read_size(capacity) // shards)  # of a shard
         keywords: dict[str, Any] = {"default_dtype": default_dtype, "n_envs": n_envs, **options}
-        self._options = RowOptions.read(size // as_int("writers", writers, 1), env_dict, **keywords)
+        self._options = RowOptions.read(size, env_dict, **keywords)
         if limiter is not None:
-            limiter._check_capacity(self._options.size * writers * len(nodes))
+            limiter._check_capacity(size * shards)
         plan = HostPlan(
             *_names(name),
             0,
-            size,
+            size * writers,
             writers,
             dict(env_dict),
             keywords,
@@ -182,12 +184,30 @@ class ClusterReplay(Closing, Reported):
         """Start the ledger and the hosts, and wait until all of them run."""
         self.name, self._plan, self._limiter = plan.cluster, plan, plan.limiter
         self._replays: dict[str, HostReplay] = {}  # of hosts of this node, by identity
+        self._placed: list[Any] = []
+        self.hosts: list[Host] = []
+        self._is_closed = False
         restarts: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
         node = str(ray.get_runtime_context().get_node_id())
         here = NodeAffinitySchedulingStrategy(node, soft=True)
         named = {"name": plan.ledger, "namespace": NAMESPACE}
         ledger = ray.remote(Ledger).options(**restarts, **named, **LITTLE, scheduling_strategy=here)
         self._ledger = ledger.remote(plan.limiter, counts or Counts())
+        self._presence = Presence(self._ledger)
+        try:
+            self._start(plan, nodes, {**restarts, **resources}, begin)
+        except BaseException:  # Ray would keep what it reserved until this process ends
+            self._end(LEFT)
+            raise
+
+    def _start(
+        self,
+        plan: HostPlan,
+        nodes: list[str],
+        options: dict[str, Any],
+        begin: Mapping[str, tuple[str, int]] | None,
+    ) -> None:
+        """Start the hosts, with these options of Ray, and wait until all of them run."""
         plans = []
         for number in range(len(nodes)):
             own = f"host-{number}"
@@ -202,22 +222,15 @@ class ClusterReplay(Closing, Reported):
         kind = ray.remote(concurrency_groups={"adds": 1, "draws": 1})(ShardHost)
         # In a placement group of its own a host whose process dies comes back where its memory is,
         # also when it had moved there as its first node died.
-        self._placed = [
-            placement_group([_bundle(resources)], "STRICT_PACK", _soft_target_node_id=node)
-            for node in nodes
-        ]
-        self.hosts = [
-            Host(
-                plan.number,
-                kind.options(
-                    **restarts,
-                    **resources,
-                    max_concurrency=4,
-                    scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
-                ).remote(plan),
-            )
-            for plan, group in zip(plans, self._placed, strict=True)
-        ]
+        for plan, node in zip(plans, nodes, strict=True):
+            group = placement_group([_bundle(options)], "STRICT_PACK", _soft_target_node_id=node)
+            self._placed.append(group)
+            actor = kind.options(
+                **options,
+                max_concurrency=4,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
+            ).remote(plan)
+            self.hosts.append(Host(plan.number, actor))
         until, found = time.monotonic() + START, 0
         for host in self.hosts:
             left = max(0.0, until - time.monotonic())
@@ -235,29 +248,43 @@ class ClusterReplay(Closing, Reported):
     def actor(self, *, host: int | None = None, timeout: float = 60.0) -> Actor | ClusterActor:
         """The end that adds: on a node with a host, an ``Actor`` of the host's shared replay.
 
-        On other nodes a ``ClusterActor`` sends blocks of steps to the host that has written least.
-        ``host`` chooses the host by its number. Raises ``BlockingIOError`` if all writers are
-        taken, and ``TimeoutError`` if no host answers.
+        On other nodes a ``ClusterActor`` sends blocks of steps to the host that has written least,
+        or to the next one if all writers of that host are taken. So it is on a node whose own host
+        has no free writer. ``host`` chooses the host by its number. Hosts that are silent are left
+        out. Raises ``BlockingIOError`` if all writers are taken, and ``TimeoutError`` if no host
+        answers.
         """
+        self._check_open()
+        hosts = self.hosts
         if host is not None:
-            host = as_int("host", host, 0, len(self.hosts) - 1)
+            hosts = [hosts[as_int("host", host, 0, len(hosts) - 1)]]
         until = time.monotonic() + timeout
         while True:
-            abouts = self._abouts(max(0.0, until - time.monotonic()))
-            if host is not None:
-                abouts = {number: one for number, one in abouts.items() if number == host}
+            abouts = self._abouts(max(0.0, until - time.monotonic()), hosts)
             if abouts or time.monotonic() > until:
                 break
             time.sleep(PAUSE)  # their processes are started again
-        own = [about for about in abouts.values() if about.node == self._node()]
-        for number, about in enumerate(own, 1):
-            is_last = number == len(own)
-            with contextlib.suppress(FileNotFoundError, *([] if is_last else [BlockingIOError])):
-                return self._opened(about).actor()
         if not abouts:
-            raise TimeoutError(f"no host answered within {timeout:g} s")
-        least = min(abouts.values(), key=lambda about: sum(about.written))
-        return ClusterActor(self.hosts[least.number], self._options, timeout, self._limiter)
+            names = ", ".join(map(str, hosts))
+            raise TimeoutError(f"actor: none of {names} answered within {timeout:g} s")
+        taken: BlockingIOError | None = None
+        own = [about for about in abouts.values() if about.node == self._node()]
+        for about in own:
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    return self._opened(about).actor()
+                except BlockingIOError as error:
+                    taken = error
+        for about in sorted(abouts.values(), key=lambda about: sum(about.written)):
+            if about not in own or taken is None:
+                try:
+                    return ClusterActor(
+                        self.hosts[about.number], self._options, timeout, self._limiter
+                    )
+                except BlockingIOError as error:
+                    taken = error
+        assert taken is not None
+        raise taken
 
     def learner(
         self,
@@ -287,6 +314,7 @@ class ClusterReplay(Closing, Reported):
         timeout : float
             Seconds that a call waits for hosts, and for the limiter.
         """
+        self._check_open()
         return ClusterLearner(
             self, sampler, seed, ahead=ahead, batches=batches, nbytes=nbytes, timeout=timeout
         )
@@ -310,31 +338,26 @@ class ClusterReplay(Closing, Reported):
             self._replays[about.identity] = replay
         return replay
 
-    def _about(self, host: Host, timeout: float) -> About | None:
-        """The location of a host; None if it does not answer."""
-        try:
-            found: About = ray.get(host.begin("about"), timeout=timeout)
-        except (GetTimeoutError, *GONE):
-            return None
-        return found
+    def _abouts(self, timeout: float, hosts: Sequence[Host] | None = None) -> dict[int, About]:
+        """The locations of the hosts that answer, by their numbers."""
+        return self._answers("about", timeout=timeout, hosts=hosts)
 
-    def _abouts(self, timeout: float) -> dict[int, About]:
-        """The locations of the hosts that answer."""
-        asked = {host.number: host.begin("about") for host in self.hosts}
-        ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout)
-        found = {}
-        for number, reference in asked.items():
-            with contextlib.suppress(GetTimeoutError, *GONE):
-                found[number] = ray.get(reference, timeout=0.001)
-        return found
+    def _answers(
+        self, method: str, *arguments: Any, timeout: float, hosts: Sequence[Host] | None = None
+    ) -> dict[int, Any]:
+        """The answers of the hosts that are neither silent nor gone, by their numbers."""
+        asked = {host.number: host.begin(method, *arguments) for host in hosts or self.hosts}
+        return self._presence.answers(asked, timeout)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError(f"the cluster {self.name!r} was closed")
 
     def members(self) -> list[tuple[int, Member]]:
-        """The actors and learners of each host, by the number of the host."""
-        found = []
-        for host in self.hosts:
-            with contextlib.suppress(TimeoutError):
-                found += [(host.number, one) for one in host.call("members", timeout=10.0)]
-        return found
+        """The actors and learners of each host that answers, by the number of the host."""
+        self._check_open()
+        found = self._answers("members", timeout=ASKED)
+        return [(number, one) for number in sorted(found) for one in found[number]]
 
     def stats(self) -> dict[str, float]:
         """The counts of all hosts together.
@@ -353,7 +376,8 @@ class ClusterReplay(Closing, Reported):
             - ``waits_for_samples`` and ``seconds_waiting_for_samples``: the same for ``add``. All
               four include only completed waits.
         """
-        found: dict[str, float] = call(self._ledger, "stats", timeout=60.0)
+        self._check_open()
+        found: dict[str, float] = call(self._ledger, "stats", timeout=HOST_PATIENCE)
         return found
 
     def describe(
@@ -372,6 +396,7 @@ class ClusterReplay(Closing, Reported):
         """
         from cpprb_like.report._describe import joined  # noqa: PLC0415 (on demand)
 
+        self._check_open()
         if draws is not None:
             raise TypeError("draws: handles belong to a learner, and hosts cannot read them")
         asked = {host: host.begin("describe", reward, ranges) for host in self.hosts}
@@ -390,7 +415,8 @@ class ClusterReplay(Closing, Reported):
 
     def losses(self) -> list[Loss]:
         """The losses of rows by deaths of nodes, oldest first."""
-        found: list[Loss] = call(self._ledger, "losses", timeout=60.0)
+        self._check_open()
+        found: list[Loss] = call(self._ledger, "losses", timeout=HOST_PATIENCE)
         return found
 
     @property
@@ -449,6 +475,7 @@ class ClusterReplay(Closing, Reported):
         timeout : float
             Seconds that hosts may take. After a ``TimeoutError`` the folder has the old state.
         """
+        self._check_open()
         base = Path(folder).resolve()
         base.mkdir(parents=True, exist_ok=True)
         given: dict[str, Any] = dict(learners or {})
@@ -538,7 +565,11 @@ class ClusterReplay(Closing, Reported):
         begin = {name: (str(base / manifest["states"] / name), states[name]) for name in states}
         self._begin(plan, nodes, given, begin, Counts(**manifest["counts"]))
         if manifest["has_parameters"]:
-            self.parameters.publish(read_parameters(base / manifest["states"]))
+            try:
+                self.parameters.publish(read_parameters(base / manifest["states"]))
+            except BaseException:
+                self.close()
+                raise
         return self
 
     def restore_learner(
@@ -579,20 +610,28 @@ class ClusterReplay(Closing, Reported):
     def close(self) -> None:
         """End the hosts, and free their memory when no process of their nodes has it open.
 
-        Actors and learners of this process keep the rows that they have mapped.
+        Actors and learners of this process keep the rows that they have mapped. Other methods raise
+        ``RuntimeError`` from now on, in processes of other nodes after a second.
         """
+        if self._is_closed:
+            return
+        self._is_closed = True
         for replay in self._replays.values():
             replay.close()
-        asked = [host.begin("close") for host in self.hosts]
-        ray.wait(asked, num_returns=len(asked), timeout=CLOSE)
+        self._end(CLOSE)
+        # Memory of this node that a host did not free, as its process had just been started again.
+        folders = [replay.folder for replay in self._replays.values()]
+        wait_until(lambda: _are_removed(folders), LEFT)
+
+    def _end(self, seconds: float) -> None:
+        """End the hosts, after so many seconds in which they free their memory."""
+        with contextlib.suppress(RayTaskError):
+            self._answers("close", timeout=seconds)
         for host in self.hosts:
             ray.kill(host.actor)
         ray.kill(self._ledger)
         for group in self._placed:
             remove_placement_group(group)
-        # Memory of this node that a host did not free, as its process had just been started again.
-        folders = [replay.folder for replay in self._replays.values()]
-        wait_until(lambda: _are_removed(folders), LEFT)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_replays": {}}

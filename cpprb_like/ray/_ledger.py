@@ -36,6 +36,8 @@ class Shards:
         How often, and how many seconds in all, calls of ``add`` to its memory waited.
     credit : list of int
         Rows that may be written to each shard in all.
+    heard : float
+        Time of the last report, by ``time.monotonic`` of the ledger's process.
     """
 
     about: About
@@ -43,6 +45,7 @@ class Shards:
     rows: int = 0
     waits: tuple[int, float] = (0, 0.0)
     credit: list[int] = field(default_factory=list)
+    heard: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -189,6 +192,7 @@ class Ledger:
             known = self._hosts[about.number]
         if known.about.identity == about.identity:
             known.about, known.rows, known.waits = about, rows, waits
+            known.heard = time.monotonic()
         if self._limiter is not None:
             self._grant(known, wanted)
         return known.credit, Copy(self._name, time.time(), self._counts, self._hosts)
@@ -197,6 +201,7 @@ class Ledger:
         """Continue from the counts of a previous ledger."""
         self._before, self._copied = copy.counts, copy.moment
         for number, known in copy.hosts.items():
+            known.heard = time.monotonic()  # of another process until now
             found = self._hosts.setdefault(number, known)
             if found.about.is_before(known.about) or known.about.moment > found.about.moment:
                 known, found = found, known
@@ -243,6 +248,11 @@ class Ledger:
     def hosts(self) -> dict[int, About]:
         """The locations of the hosts, by their numbers."""
         return {number: one.about for number, one in self._hosts.items()}
+
+    def heard(self) -> dict[int, tuple[About, float]]:
+        """The last report of each host, and its age in seconds."""
+        now = time.monotonic()
+        return {number: (one.about, now - one.heard) for number, one in self._hosts.items()}
 
     def counts(self) -> dict[str, int]:
         """The counts that a save of the cluster includes."""

@@ -225,8 +225,7 @@ def test_a_node_that_is_gone_goes_on_from_its_checkpoint(tmp_path: Path, where: 
             actor.add(**steps(0, 100))
         until((tmp_path / "host-0").exists)
         time.sleep(1.0)
-        about = replay._about(replay.hosts[0], 20.0)
-        assert about is not None
+        about = replay.hosts[0].call("about", timeout=20.0)
         with replay.actor() as actor:
             actor.add(**steps(100, 50))
             flush(actor)
