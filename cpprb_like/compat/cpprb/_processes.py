@@ -129,7 +129,7 @@ class MPReplayBuffer:
             each = self.capacity
         else:
             writers = as_int("explorers", explorers, 1)
-            each = max(1, self.capacity // writers)
+            each = -(-self.capacity // writers)
             self.capacity = each * writers
         self._replay = SharedReplay(
             each * writers,
