@@ -8,6 +8,8 @@
 # make example-scores    run the examples with three seeds, and write their scores into docs/examples.md (an hour or two)
 # make learning-curves    train with Stable-Baselines3's buffer and with ours, and draw both (an hour)
 # make test-datasets    run the tests of data sets that need the libraries whose formats they are
+# make test-ray    run the tests that need Ray, there too
+# make constraints    write the exact versions of all that these commands install anew, with the newest
 # make dev     the development set-up: everything below without another install
 # make map     print every module of the package, with what it is
 # make lint typecheck debug bench bench-processes bench-cluster cliffs bench-report guard wheel clean: see CONTRIBUTING.md
@@ -18,7 +20,6 @@ PYTHON ?= python3
 VENV ?= .venv
 TF_VENV ?= .venv-tf-agents
 TORCH_VENV ?= .venv-torch
-TORCH ?= torch
 DATASETS_VENV ?= .venv-datasets
 PACKAGE ?= .
 ARGS ?=
@@ -44,7 +45,12 @@ define environment
 @$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
 endef
 
-.PHONY: demo check test coverage test-tf-agents test-torch test-integrations example-scores learning-curves test-datasets dev lint format typecheck debug asan bench bench-processes bench-cluster cliffs bench-report guard wheel map docs pages clean
+# $(call libraries,FILE OF constraints/,ENVIRONMENT)
+define libraries
+$(PYTHON) tools/library_environment.py --venv "$(2)" --package "$(PACKAGE)" $(1)
+endef
+
+.PHONY: demo check test coverage test-tf-agents test-torch test-integrations example-scores learning-curves test-datasets test-ray constraints dev lint format typecheck debug asan bench bench-processes bench-cluster cliffs bench-report guard wheel map docs pages clean
 
 demo:
 	$(call environment,demo)
@@ -66,38 +72,22 @@ test-tf-agents:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] not in ((3, 10), (3, 11)))" 2>/dev/null || { \
 		echo "TF-Agents needs CPython 3.10 or 3.11: name one as in 'make PYTHON=python3.11 test-tf-agents'." >&2; \
 		exit 1; }
-	$(PYTHON) -m venv "$(TF_VENV)"
-	$(TF_BIN)/python -m pip uninstall --quiet --yes cpprb_like  # pip would take a wheel of the same version for the same
-	$(TF_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) \
-		"tf-agents==0.19.*" "tensorflow==2.15.*" "numpy==1.26.*" "pytest>=9.0" "hypothesis>=6.100"
+	$(call libraries,tf-agents,$(TF_VENV))
 	CPPRB_LIKE_REQUIRE=tf_agents $(TF_BIN)/pytest tests/tf_agents $(ARGS)
 
 # Tensors in and out, those of JAX too, and the front of ReAgent. JAX warns of forks: so workers are forked in a run of their own,
-# and of the documentation there is only what needs these packages. TORCH="torch==2.13.0", for instance, takes another build than the newest.
+# and of the documentation there is only what needs these packages.
 test-torch:
-	$(PYTHON) -m venv "$(TORCH_VENV)"
-	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
-	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) \
-		jax ml_dtypes pandas tensordict dm-env "gymnasium>=1.1" "tqdm>=4.66" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
+	$(call libraries,tensors,$(TORCH_VENV))
 	CPPRB_LIKE_REQUIRE=torch,jax,ml_dtypes,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest \
 		tests/compat/test_reagent*.py tests/fields/test_narrow_dtypes.py tests/buffers/test_out.py tests/buffers/test_tensors.py tests/buffers/test_learners.py \
 		tests/samplers/test_prioritized_misuse.py $(ARGS)
 	CPPRB_LIKE_REQUIRE=torch,tqdm $(TORCH_BIN)/pytest tests/integrations/test_torch_datasets.py tests/project/test_waiting.py $(ARGS)
 	CPPRB_LIKE_REQUIRE=torch,jax,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest -m packages tests/project/test_docs.py
 
-# Training libraries on the real thing, in the environment of test-torch, as PyTorch is large. CleanRL asks for another Python; its scripts do not.
-LIBRARIES = "stable-baselines3==2.9.2" "gymnasium==1.4.0" "ale-py==0.12.1" "opencv-python-headless==5.0.0.93" \
-	"torchrl==0.14.1" "tianshou==2.0.1" jax
-# What single tests compare with. cpprb has no wheels for CPython 3.13 and newer, where it has to be compiled.
-PEERS = "cpprb==11.0.0" "envpool==1.2.5" "highway-env==1.12.1"
+# Training libraries on the real thing, in the environment of test-torch, as PyTorch is large.
 test-integrations:
-	$(PYTHON) -m venv "$(TORCH_VENV)"
-	$(TORCH_BIN)/python -m pip uninstall --quiet --yes cpprb_like
-	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGE) $(LIBRARIES) $(PEERS) \
-		h5py "matplotlib>=3.8" "tqdm>=4.66" "pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python "cleanrl==1.2.0"
+	$(call libraries,libraries,$(TORCH_VENV))
 	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,tianshou,jax,cleanrl,h5py,matplotlib,tqdm $(TORCH_BIN)/pytest \
 		tests/libraries tests/integrations/test_libraries_missing.py \
 		tests/project/test_docs.py -k "libraries or stable-baselines3 or stable_baselines3 or torchrl or tianshou" $(ARGS)
@@ -105,7 +95,6 @@ test-integrations:
 		tests/integrations/test_cpprb_env_dict.py::test_same_as_cpprb tests/compat/test_training.py::test_the_loop_is_that_of_cpprb \
 		tests/checkpoint/test_cpprb_files.py::test_cpprb_reads_and_writes_the_same_files tests/integrations/test_gymnasium.py::test_envpool \
 		tests/views/test_hindsight.py::test_recorded_goal_environment_of_another_package
-	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check prometheus_client tensorboard wandb mlflow-skinny
 	CPPRB_LIKE_REQUIRE=torch,prometheus_client,tensorboard,wandb,mlflow $(TORCH_BIN)/pytest tests/libraries/test_exporters.py $(ARGS)
 
 # In the environment of test-integrations.
@@ -113,32 +102,29 @@ example-scores:
 	$(TORCH_BIN)/python benchmarks/example_scores.py $(ARGS)
 
 learning-curves:
-	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check matplotlib
 	$(TORCH_BIN)/python benchmarks/learning_curves.py $(ARGS)
 
-# The formats of data sets, with the libraries that they are of as judges. Of LeRobot its data sets alone, without the robots, whose packages
-# are many; those that it was made for take no arrays of one number for a number, so NumPy is not the newest. Of D4RL and DreamerV3 what reads
-# and writes data, which needs neither simulators nor networks. Ray comes last, in runs of its own: RLlib takes an older Gymnasium, Ray changes what
-# pyarrow knows, and a process that starts Ray's twice ends with a warning.
+# The formats of data sets, with the libraries that they are of as judges.
 test-datasets:
-	$(PYTHON) -m venv "$(DATASETS_VENV)"
-	$(DATASETS_BIN)/python -m pip uninstall --quiet --yes cpprb_like
-	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools<81" \
-		"$(PACKAGE)" "minari[hdf5,arrow,create]>=0.5.4" "gymnasium==1.4.0" pillow \
-		"tensorflow-cpu==2.*" "tensorflow-datasets>=4.9" \
-		"pytest>=9.0" "pytest-randomly>=3.16" "hypothesis>=6.100"
-	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" torchvision \
-		"datasets>=4,<5" "huggingface-hub<0.36" "accelerate>=1.10" "av>=15,<16" "numpy<2.4"
-	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "gym==0.26.2"
-	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "lerobot==0.4.4" "d4rl==1.1" "dreamerv3==1.5.0"
+	$(call libraries,datasets,$(DATASETS_VENV))
 	CPPRB_LIKE_REQUIRE=minari,tensorflow,tensorflow_datasets,gymnasium,h5py,pyarrow,lerobot,av,torch,torchvision,PIL,d4rl,embodied,gym HF_HUB_OFFLINE=1 $(DATASETS_BIN)/pytest \
 		tests/datasets/test_minari.py tests/datasets/test_rlds.py tests/datasets/test_lerobot.py \
 		tests/datasets/test_d4rl.py tests/datasets/test_dreamerv3.py $(ARGS)
-	$(DATASETS_BIN)/python -m pip install --quiet --disable-pip-version-check "ray[rllib]==2.60.0" "numpy<2.4" "matplotlib>=3.8" "tqdm>=4.66"
+
+# Ray, in the environment of test-datasets and in runs of its own: Ray changes what pyarrow knows, and a process that starts Ray's twice ends
+# with a warning.
+test-ray:
+	$(call libraries,ray,$(DATASETS_VENV))
 	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium,pyarrow $(DATASETS_BIN)/pytest tests/datasets/test_ray.py $(ARGS)
 	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium $(DATASETS_BIN)/pytest tests/rllib $(ARGS)
 	CPPRB_LIKE_REQUIRE=ray,gymnasium,matplotlib,tqdm $(DATASETS_BIN)/pytest tests/cluster $(ARGS)
 	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 $(DATASETS_BIN)/pytest tests/project/test_docs.py -k "integrations.rllib or cluster"
+
+# Each command installs the exact versions in constraints/. This writes them anew, with the newest: of all files, or of those named in ARGS.
+# ARGS=--keep adds what is new in pyproject.toml and constraints/*.in, and moves nothing on. CPPRB_LIKE_PACKAGES=newest makes the
+# commands install the newest of everything, CPPRB_LIKE_PACKAGES=checked fail where a package has another version than the files.
+constraints:
+	$(PYTHON) tools/renew_constraints.py $(ARGS)
 
 dev:
 	$(call environment,dev)
@@ -246,6 +232,7 @@ clean:
 	rm -rf .bench
 	test ! -f "$(TF_VENV)/pyvenv.cfg" || rm -rf "$(TF_VENV)"
 	test ! -f "$(TORCH_VENV)/pyvenv.cfg" || rm -rf "$(TORCH_VENV)"
-	rm -rf .venv-coverage
+	test ! -f "$(DATASETS_VENV)/pyvenv.cfg" || rm -rf "$(DATASETS_VENV)"
+	rm -rf .venv-constraints .venv-coverage
 	find cpprb_like tests tools benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 	find cpprb_like \( -name '*.so' -o -name '*.pyd' \) -delete

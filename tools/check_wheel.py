@@ -20,8 +20,9 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+from environment import PIP_INSTALL, ROOT, create_environment
+from fixed_versions import FOLDER, check_if_asked, options
+
 ALLOWED = re.compile(r"cpprb_like/([\w/]+\.pyi?|py\.typed|(\w+/)*\w+\.[\w.-]+\.(so|pyd))")
 # The same as for cibuildwheel, see pyproject.toml.
 TEST_SOURCES = (
@@ -35,6 +36,7 @@ NOT_FOR_WHEELS = (
     "tests/project/test_reference_pages.py",
     "tests/project/test_combinations_page.py",
     "tests/project/test_architecture.py",
+    "tests/project/test_constraints.py",
     "tests/project/test_packaging.py",
     "tests/project/test_release.py",
     "tests/project/test_page_words.py",
@@ -100,28 +102,28 @@ def refuse(package: Path, found: Sequence[str]) -> None:
         sys.exit(f"{package.name}: {'; '.join(found)}")
 
 
-def check(
-    package: Path, python: str, requirements: Sequence[str], arguments: Sequence[str]
-) -> None:
-    """Raise or exit if the package does not work with this interpreter and these requirements."""
+def check(package: Path, python: str, constraints: str, arguments: Sequence[str]) -> None:
+    """Raise or exit if the package does not work with this interpreter and these versions."""
+    further = FOLDER / f"{constraints}.in"
+    requirements = ["--requirement", str(further)] if further.exists() else []
     with tempfile.TemporaryDirectory(prefix="cpprb_like-") as name:
         place = Path(name).resolve()
-        run([python, "-m", "venv", place / "venv"], place)
-        scripts = place / "venv" / ("Scripts" if os.name == "nt" else "bin")
-        own_python = scripts / "python"
-        wheel = package
+        own_python = create_environment(place / "venv", constraints, python)
+        scripts = own_python.parent
+        wheel, fixed = package, options(constraints)
         if package.suffix != ".whl":
             with tarfile.open(package) as sdist:
                 refuse(package, sdist_complaints(sdist.getnames()))
-            run([own_python, "-m", "pip", "wheel", "--quiet", "--no-deps", package], place)
+            run([own_python, "-m", "pip", "wheel", "--quiet", *fixed, "--no-deps", package], place)
             (wheel,) = place.glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             refuse(wheel, complaints(archive.namelist(), ROOT))
 
         environ = without_compiler(scripts)
-        run([own_python, *PIP_INSTALL, wheel, *requirements], place, environ)
+        run([own_python, *PIP_INSTALL, *fixed, wheel, *requirements], place, environ)
         run([own_python, "-c", USE], place, environ)
-        run([own_python, *PIP_INSTALL, f"{wheel}[test]", *requirements], place, environ)
+        run([own_python, *PIP_INSTALL, *fixed, f"{wheel}[test]", *requirements], place, environ)
+        check_if_asked(own_python, constraints)
         for item in TEST_SOURCES:
             copy = shutil.copytree if (ROOT / item).is_dir() else shutil.copy
             copy(ROOT / item, place / item)
@@ -134,10 +136,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Try a built wheel or sdist as a user gets it.")
     parser.add_argument("package", type=Path, help="the wheel or sdist")
     parser.add_argument("--python", default=sys.executable, help="the interpreter to use")
-    parser.add_argument("--with", action="append", default=[], dest="requirements", metavar="REQ")
-    options, arguments = parser.parse_known_args()
+    parser.add_argument("--constraints", default="tree", help="a file of that folder, by name")
+    chosen, arguments = parser.parse_known_args()
     try:
-        check(options.package.resolve(), options.python, options.requirements, arguments)
+        check(chosen.package.resolve(), chosen.python, chosen.constraints, arguments)
     except subprocess.CalledProcessError as error:
         sys.exit(f"This failed, for the reason above: {shlex.join(error.cmd)}")
 

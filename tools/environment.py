@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from fixed_versions import FOLDER, check_if_asked, mode, runtime_options
+
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
@@ -32,6 +34,11 @@ PACKAGES = {  # what each package manager calls a C compiler, Python's headers, 
     "pacman": ("base-devel", "python", "python"),
     "zypper": ("gcc", "python3-devel", "python3-venv"),
 }
+
+
+def interpreter(folder: Path) -> Path:
+    """The interpreter of a virtual environment."""
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 class NotReadyError(Exception):
@@ -77,19 +84,22 @@ def check_headers(folder: str) -> None:
         )
 
 
-def check_machine() -> None:
+def check_build() -> None:
     """This machine can build the package. On Windows setuptools itself finds the compiler."""
-    check_venv()
     if sys.platform != "win32":
         check_compiler(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         check_headers(sysconfig.get_path("include"))
 
 
-def origin() -> str:
-    """What an environment is made from: the interpreter and the package's metadata."""
+def origin(wheel: Path | None) -> str:
+    """What an environment is made from: the interpreter, the package's metadata, the versions."""
     metadata = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\n[tool.")[0]
     package = (ROOT / "cpprb_like" / "__init__.py").read_text(encoding="utf-8")
     versions = re.findall(r"^__version__.*", package, re.MULTILINE)
+    if mode() != "newest":
+        versions.append((FOLDER / "tree.txt").read_text(encoding="utf-8"))
+    if wheel is not None:
+        versions.append(hashlib.sha256(wheel.read_bytes()).hexdigest())
     words = repr([sys.version, sys.executable, metadata, versions])
     return hashlib.sha256(words.encode()).hexdigest()
 
@@ -103,12 +113,32 @@ def build_requirements() -> list[str]:
     return requirements
 
 
-class Environment:
-    """A virtual environment that knows what it was made from."""
+def create_environment(folder: Path, name: str, python: str = sys.executable) -> Path:
+    """Make it anew, with nothing in it but pip, for the packages of ``constraints/NAME.txt``."""
+    if folder.exists() and not (folder / "pyvenv.cfg").exists():
+        raise NotReadyError(f"{folder} is something else: name another folder as VENV.")
+    subprocess.run([python, "-m", "venv", "--clear", str(folder)], check=True)
+    own_python = interpreter(folder)
+    fix_pip(own_python, name)
+    # Pythons before 3.12 put one in, of their own time.
+    remove = ("-m", "pip", "uninstall", "--quiet", "--quiet", "--yes", "setuptools")
+    subprocess.run([str(own_python), *remove], check=True)
+    return own_python
 
-    def __init__(self, folder: Path) -> None:
+
+def fix_pip(python: Path, name: str) -> None:
+    """Bring pip to its fixed version."""
+    upgrade = (*PIP_INSTALL, *runtime_options(name), "--upgrade", "pip")
+    subprocess.run([str(python), *upgrade], check=True)
+
+
+class Environment:
+    """A virtual environment that knows what it was made from: this tree, or a wheel of it."""
+
+    def __init__(self, folder: Path, wheel: Path | None = None) -> None:
         self.folder = folder
-        self.python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        self.wheel = wheel
+        self.python = interpreter(folder)
         self.record = folder / "cpprb_like.json"
 
     def run(self, *arguments: str) -> None:
@@ -120,28 +150,31 @@ class Environment:
         if not self.record.exists():
             return set()
         record = json.loads(self.record.read_text(encoding="utf-8"))
-        return set(record["extras"]) if record["origin"] == origin() else set()
+        return set(record["extras"]) if record["origin"] == origin(self.wheel) else set()
 
     def create(self) -> None:
         """Make it anew, with nothing in it but what the build needs."""
-        if self.folder.exists() and not (self.folder / "pyvenv.cfg").exists():
-            raise NotReadyError(f"{self.folder} is something else: name another folder as VENV.")
         say(f"creating {self.folder} with Python {VERSION}")
-        create = [sys.executable, "-m", "venv", "--clear", str(self.folder)]
-        subprocess.run(create, check=True)
-        self.run(*PIP_INSTALL, *build_requirements())
+        create_environment(self.folder, "tree")
+        if self.wheel is None:
+            self.run(*PIP_INSTALL, *runtime_options("tree"), *build_requirements())
 
     def install(self, extras: set[str]) -> None:
-        """Install the package in place, with these extras."""
+        """Install the package with these extras: in place, or the wheel."""
         names = ",".join(sorted(extras))
         say(f"installing cpprb_like[{names}]")
-        self.run(*PIP_INSTALL, "--no-build-isolation", "--editable", f".[{names}]")
-        record = {"origin": origin(), "extras": sorted(extras)}
+        if self.wheel is None:
+            package = ["--no-build-isolation", "--editable", f".[{names}]"]
+        else:
+            package = [f"{self.wheel}[{names}]"]
+        self.run(*PIP_INSTALL, *runtime_options("tree"), *package)
+        record = {"origin": origin(self.wheel), "extras": sorted(extras)}
         self.record.write_text(json.dumps(record), encoding="utf-8")
 
     def build(self) -> None:
-        """Build the modules; does nothing if they are up to date."""
-        self.run("setup.py", "--quiet", "build_ext", "--inplace")
+        """Build the modules; does nothing if they are up to date, or come with the wheel."""
+        if self.wheel is None:
+            self.run("setup.py", "--quiet", "build_ext", "--inplace")
 
 
 def say(what: str) -> None:
@@ -154,16 +187,23 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description="Set up a virtual environment with the package.")
     parser.add_argument("extras", nargs="+", help="extras of pyproject.toml")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="its folder")
-    options = parser.parse_args(arguments)
-    environment = Environment(options.venv.resolve())
+    parser.add_argument("--wheel", type=Path, help="install this, and compile nothing")
+    chosen = parser.parse_args(arguments)
     try:
-        check_machine()
+        wheel = None if chosen.wheel is None else chosen.wheel.resolve()
+        if wheel is not None and not wheel.is_file():
+            raise NotReadyError(f"There is no wheel {wheel}: 'make wheel' makes one in dist/.")
+        environment = Environment(chosen.venv.resolve(), wheel)
+        check_venv()
+        if wheel is None:
+            check_build()
         installed = environment.installed_extras()
         if not installed:
             environment.create()
-        if not installed.issuperset(options.extras):
-            environment.install(installed.union(options.extras))
+        if not installed.issuperset(chosen.extras):
+            environment.install(installed.union(chosen.extras))
         environment.build()
+        check_if_asked(environment.python, "tree")
     except NotReadyError as error:
         sys.exit(str(error))
     except subprocess.CalledProcessError as error:

@@ -50,8 +50,9 @@ def test_what_is_required_and_missing_fails(
     (tmp_path / "test_it.py").write_text(program, encoding="utf-8")
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text("utf-8"), "utf-8")
     (tmp_path / "envpool.py").write_text("raise ModuleNotFoundError('envpool')\n", encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")  # not the project's
     path = os.pathsep.join([str(tmp_path), str(TESTS / "support")])
-    options = ["-q", "-rs", "--rootdir", str(tmp_path), "-c", os.devnull, "-p", "no:cacheprovider"]
+    options = ["-q", "-rs", "-c", str(tmp_path / "pytest.ini"), "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, tmp_path],
         env={**os.environ, VARIABLE: value, "PYTHONPATH": path},

@@ -14,7 +14,7 @@ from optional import need
 
 # Before Ray is imported: as on systems where it has no clusters, it uses the loopback alone.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-ray = need("ray", "make test-datasets")
+ray = need("ray", "make test-ray")
 
 
 @contextmanager
