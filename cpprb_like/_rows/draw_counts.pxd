@@ -12,8 +12,6 @@ cdef enum:
 
 cdef class Undrawn:
     cdef readonly Ring ring
-    cdef ndarray marks               # a bit for each slot, set when its row is drawn; None: expected share
-    cdef intp_t n_words              # words of ``marks``
     cdef int64_t seen                # rows written at the last ``c_sync``
     cdef int64_t clears
     cdef double survival             # probability that a row of the first block was never drawn
@@ -21,7 +19,6 @@ cdef class Undrawn:
     cdef intp_t block                # rows of a block
 
     cdef void c_sync(self) noexcept
-    cdef void c_unmark(self, int64_t first, int64_t stop) noexcept
     cdef void c_thin(self, double left) noexcept
     cdef double c_share(self) noexcept
 
@@ -29,14 +26,12 @@ cdef class Undrawn:
 cdef class DrawCounts:
     cdef readonly ndarray memory     # int64 words, which other processes may read
     cdef int64_t* words
-    cdef bint is_uniform
+    cdef bint is_uniform             # whether all draws so far were uniform over all rows
     cdef readonly list undrawn       # ``Undrawn`` of each ring, or None
-    cdef intp_t[::1] marks           # the addresses of their marks
 
     cdef void c_count(self, int64_t age, intp_t n) noexcept
-    cdef void c_expect(self, bint is_uniform)
-    cdef int c_note(self, Ring ring, ndarray slots) except -1
+    cdef void c_forget(self)
+    cdef int c_note(self, Ring ring, ndarray slots, bint of_all) except -1
     cdef int64_t c_share(self) noexcept
     cdef Undrawn c_undrawn(self, intp_t number, Ring ring)
-    cdef void c_mark(self, const intp_t* rows, intp_t n, intp_t mask, int bits) noexcept
     cdef dict c_stats(self)

@@ -45,7 +45,9 @@ cdef class BufferBase:
     cdef list rooms                  # reused memory for casts, by field: array of bytes or None
 
     cdef int c_wait_for_turn(self) except -1
-    cdef int c_count_draw(self, Ring ring, ndarray slots, object sampler) except -1
+    cdef int c_count_draw(
+        self, Ring ring, ndarray slots, object sampler, bint of_all
+    ) except -1
     cdef int c_check_ring(self, Ring ring) except -1
     cdef intp_t c_find(self, PyObject* name) noexcept
     cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2

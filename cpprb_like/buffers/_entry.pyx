@@ -684,7 +684,7 @@ cdef class BufferBase:
             return None
         for name, values in extra.items():
             batch[name] = c_aligned(values)
-        self.c_count_draw(ring, slots, sampler)
+        self.c_count_draw(ring, slots, sampler, True)
         if log is not None:
             weights = extra.get("weights")
             log.c_append(
@@ -696,15 +696,16 @@ cdef class BufferBase:
         """Log the draws from now on, or no longer with None."""
         self._draw_log = log
 
-    def _note_draw(self, cnp.ndarray slots not None):
-        """Count a draw of the rows in these slots, for ``stats``."""
-        self.c_count_draw(self.c_ring, slots, self.sampler)
+    def _note_draw(self, cnp.ndarray slots not None, bint of_all):
+        """Count a draw of the rows in these slots, for ``stats``; ``of_all``: among all rows."""
+        self.c_count_draw(self.c_ring, slots, self.sampler, of_all)
 
-    cdef int c_count_draw(self, Ring ring, cnp.ndarray slots, sampler) except -1:
+    cdef int c_count_draw(self, Ring ring, cnp.ndarray slots, sampler, bint of_all) except -1:
         if type(sampler) is not self.counted:  # ``sampler`` was set since
             self.counted = type(sampler)
-            self.draw_counts.c_expect(is_uniform_of(sampler))
-        return self.draw_counts.c_note(ring, slots)
+            if not is_uniform_of(sampler):
+                self.draw_counts.c_forget()
+        return self.draw_counts.c_note(ring, slots, of_all)
 
     def _stats(self):
         """``Source.stats`` of the rows and of the draws from them."""

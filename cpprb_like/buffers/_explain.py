@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import FLAG_ABSENT
-from cpprb_like._rows.row_handles import find_rows, handles
+from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers._reading import Opened
 
 __all__ = ["Explanation", "explain"]
@@ -45,23 +45,32 @@ def _attempt(now: Opened, number: int, index: object) -> tuple[NDArray[np.intp],
     ring = now.ring
     if -min(ring.written, ring.capacity) <= number < 0:  # by age
         number += ring.handle_base + ring.span + ring.written
-    indexes = np.array([number])
-    if 0 <= number < ring.public_stored:
-        slots = ring.slots_of(indexes.astype(np.intp))
-    elif number >= ring.span:
-        slots, _ = find_rows(ring, indexes)
-    else:
+    is_handle = number >= ring.span
+    row = number - ring.span - ring.handle_base
+    if not is_handle and 0 <= number < ring.public_stored:
+        slots = ring.slots_of(np.array([number], np.intp))
+        if slots[0] < 0:
+            return slots[:0], _gone(number, "its slot was given to a row that is not complete yet")
+        row = int(ring.row_ids(slots)[0])
+    elif not is_handle or row >= ring.written:
         raise IndexError(
             f"index: expected a slot from 0 to {ring.public_stored - 1}, or an index of a batch, "
             f"got {index!r}"
         )
-    if not len(slots) or slots[0] < 0:
-        reason = "the row is gone: a later row was written over it, or the buffer was cleared"
-        return slots[:0], Explanation(index=number, can_be_drawn=False, reasons=[reason])
-    return slots, _explain(now, slots)
+    if row < ring.written - ring.stored:
+        why = "a later row was written over it" if row >= 0 else "the buffer was cleared"
+        return np.empty(0, np.intp), _gone(number, why)
+    slots = np.array([row % ring.capacity], np.intp)
+    # Only rows that hold a step get a handle. By its age also a row without a step is found.
+    return slots, _explain(now, slots, held_step=is_handle and number == index)
 
 
-def _explain(now: Opened, slots: NDArray[np.intp]) -> Explanation:
+def _gone(number: int, why: str) -> Explanation:
+    """Explanation of a row that is no longer there."""
+    return Explanation(index=number, can_be_drawn=False, reasons=[f"the row is gone: {why}"])
+
+
+def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explanation:
     ring, sampler = now.ring, now.sampler
     row = int(ring.row_ids(slots)[0])
     is_absent = bool(ring.flags_at(slots)[0] & FLAG_ABSENT)
@@ -74,9 +83,13 @@ def _explain(now: Opened, slots: NDArray[np.intp]) -> Explanation:
     )
     reasons = []
     if is_absent:
-        reasons.append("it is absent: its environment had no step then, or it was deleted")
+        reasons.append(
+            "it was deleted, with its episode"
+            if held_step
+            else "it is absent: its environment had no step then, or it was deleted"
+        )
     else:
-        far = min(FAR, ring.capacity // ring.n_envs - 1)
+        far = min(FAR, (ring.capacity - 1) // ring.n_envs)  # rows of a stream beside this one
         around, counts, ends = ring.windows(slots, far, far)
         before, after = counts[0].tolist()
         ids = ring.row_ids(around[0, far - before : far + after + 1])
@@ -84,20 +97,21 @@ def _explain(now: Opened, slots: NDArray[np.intp]) -> Explanation:
         found["step_of_episode"] = before
         found["end"] = _end(int(ends[0]), int(after))
         found["reads"] = _reads(now, ids, before)
-        reasons += _why_not(now, slots, after, ended=bool(ends[0] & ENDED))
+        reasons += _why_not(now, slots, before, after, ended=bool(ends[0] & ENDED))
     weights, priorities = sampler.row_weights(slots), sampler.row_priorities(slots)
     if priorities is not None:
         found["priority"] = float(priorities[0])
     if weights is not None:
-        every = sampler.row_weights(ring.present_slots())
+        among = ring.present_slots() if now.starts is None else now.starts.slots()
+        every = sampler.row_weights(among)
         total = 0.0 if every is None else float(every.sum())
         found["weight"] = float(weights[0])
-        found["probability"] = float(weights[0]) / total if total and not is_absent else 0.0
+        found["probability"] = 0.0 if reasons or not total else float(weights[0]) / total
         if weights[0] == 0 and not reasons:
             reasons.append("its priority is 0")
     elif sampler._is_uniform and len(ring) and not is_absent:
-        among = len(ring) if now.starts is None else now.starts.count
-        found["probability"] = 0.0 if reasons or not among else 1 / among
+        count = len(ring) if now.starts is None else now.starts.count
+        found["probability"] = 0.0 if reasons or not count else 1 / count
     found["can_be_drawn"] = not reasons
     found["reasons"] = reasons or ["all rows that are read of it are there"]
     return found
@@ -124,8 +138,10 @@ def _reads(now: Opened, ids: NDArray[np.int64], place: int) -> list[str]:
     found = [f"its own values: row {ids[place]}"]
     for name, source in now.buffer.schema.next_of:
         following = ids[place] + ring.n_envs
-        where = f"{source} of row {following}, or a value stored beside the rows where it differs"
-        found.append(f"{name}: {where}")
+        beside = "a value stored beside the rows"
+        if following < ring.written:
+            beside = f"{source} of row {following}, or {beside} where it differs"
+        found.append(f"{name}: {beside}")
     if now.nstep is not None and now.most > 1:
         window = ids[place : place + now.most]
         found.append(f"{now.most}-step returns: {_rows(window)}")
@@ -142,28 +158,34 @@ def _reads(now: Opened, ids: NDArray[np.int64], place: int) -> list[str]:
     return found
 
 
-def _why_not(now: Opened, slots: NDArray[np.intp], after: int, *, ended: bool) -> list[str]:
-    """The reasons why a present row cannot be drawn."""
-    ring = now.ring
+def _why_not(
+    now: Opened, slots: NDArray[np.intp], before: int, after: int, *, ended: bool
+) -> list[str]:
+    """The reasons why a present row cannot be drawn.
+
+    ``before`` and ``after`` are the numbers of rows of its episode before it and behind it.
+    """
+    ring, row = now.ring, int(now.ring.row_ids(slots)[0])
+    if row < ring.first:
+        return [f"it is left out: the buffer draws from its newest {ring.size} rows"]
     if ring.absent_at(slots)[0]:
-        if ring.lookahead and not ended and after < ring.lookahead:
-            n = ring.lookahead
-            return [f"its {n + 1}-step window is incomplete: {after} of {n} rows follow so far"]
-        return ["it is left out: one of the oldest rows, beyond the capacity"]
-    if now.starts is None or now.starts.tell(slots)[0] == 1:
+        n = ring.lookahead
+        return [f"its {n + 1}-step window is incomplete: {after} of {n} rows follow so far"]
+    around: Any = now.starts
+    if around is None or around.tell(slots)[0] == 1:
         return []
-    items, reasons = now.items, []
-    wanted = max(now.most - 1, now.after) + (0 if items is None else items.rows - 1)
-    if not ended and after < wanted:
-        reasons.append(f"the view needs {wanted} rows behind it; {after} follow so far")
-    elif items is not None and after + 1 < items.least:
-        reasons.append(
-            f"sequences have at least {items.least} rows; {after + 1} are left from here"
-        )
-    elif items is not None and items.stride > 1:
-        reasons.append(f"sequences start at each {items.stride}th row of an episode")
     if now.conditions:
-        reasons.append("a condition of the view may be false for it")
-    if now.before:
-        reasons.append(f"of the {now.before} rows before it some may have been written over")
-    return reasons or ["the view does not start there"]
+        around = around.starts  # without the conditions
+        if around is None or around.tell(slots)[0] == 1:
+            return ["a condition of the view is false for it"]
+    items = now.items
+    wanted = max(now.most - 1, now.after) + (0 if items is None else items.rows - 1)
+    if items is not None and before and row // ring.n_envs % items.stride:
+        return [f"sequences start at each {items.stride}th row of an environment"]
+    if items is not None and items.across:
+        return [f"the view needs {wanted} rows of its environment behind it"]
+    if not ended and after < wanted:
+        return [f"the view needs {wanted} rows behind it; {after} follow so far"]
+    if items is not None and after + 1 < items.least:
+        return [f"sequences have at least {items.least} rows; {after + 1} are left from here"]
+    return [f"the view needs {now.before} rows before it; {before} are left of its episode"]

@@ -484,8 +484,9 @@ class Source(Checkpointed, Reported):
               rows that were added since, over the last 1,024 to 2,048 draws. One row of each batch
               counts, the first row of a sequence. Quantiles are interpolated within an eighth to a
               quarter. Missing before the first draw.
-            - ``never_drawn``: share of the rows that were never drawn. For uniform draws it is the
-              expected share, for others the share among up to 4,096 rows. Missing before a draw.
+            - ``never_drawn``: expected share of the rows that were never drawn. Only while all
+              draws so far were uniform over all rows: without priorities, and without views that
+              leave rows out. Missing before a draw.
             - ``updates``: priorities that ``update_priorities`` set. ``late_updates``: priorities
               whose rows were gone. Only with priorities.
             - With a limiter ``inserts``, ``waits_for_inserts``, ``waits_for_samples``,

@@ -150,7 +150,7 @@ class View(Source):
             if not one.revisions or one.write(batch):
                 self.draws += 1
                 if n is not None:
-                    self.buffer._note_draw(one.slots)
+                    self.buffer._note_draw(one.slots, plan.now.starts is None)
                 if one.log is not None:
                     self._log_draw(one, batch.get("weights"))
                 return batch

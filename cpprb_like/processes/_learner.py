@@ -170,7 +170,7 @@ class Learner(Closing, ModelledSource):
         shards = self._shards
         batch: Batch
         rows, batch = self._at_gate(n, consistently, self.ring, shards, wanted)
-        self._note_draw(rows)
+        self._note_draw(rows, True)
         if out is None or arrays is None:
             return batch
         given = {column.name for column in columns}
@@ -191,8 +191,8 @@ class Learner(Closing, ModelledSource):
             raise shards.explained(error) from None
         return batch
 
-    def _note_draw(self, rows: RowNumbers) -> None:
-        self._draw_counts.note_of(self.ring, rows)
+    def _note_draw(self, rows: RowNumbers, of_all: bool) -> None:
+        self._draw_counts.note_of(self.ring, rows, of_all)
 
     def _stats(self) -> dict[str, float]:
         with self._shards.lock:

@@ -653,9 +653,9 @@ class SharedReplay(Closing, Reported):
         """Counts and measures of all shards and learners: see ``Source.stats``.
 
         ``draws``, ages, ``updates`` and ``late_updates`` cover all learners together.
-        ``never_drawn`` is the mean over learners, from the last 1,024 draws of each. ``adds``
-        counts rows since the last ``clear`` of each writer, rows of ``load`` included. Any attached
-        process may call this method.
+        ``never_drawn`` is the mean over the learners that know it. ``adds`` counts rows since the
+        last ``clear`` of each writer, rows of ``load`` included. Any attached process may call this
+        method.
 
         Notes
         -----

@@ -37,6 +37,7 @@ def test_a_row_of_a_plain_buffer() -> None:
     assert (found["episode"], found["step_of_episode"]) == ("rows 20 to 29", 8)
     assert found["end"] == "terminated 1 rows later"
     assert found["reads"][1].startswith("next_obs: obs of row 29, or")
+    assert rb.explain(-1)["reads"][1] == "next_obs: a value stored beside the rows", "no row 30"
     assert found["probability"] == 1 / 25
     assert found["can_be_drawn"]
     assert "row" in str(found)
@@ -49,7 +50,14 @@ def test_a_row_that_is_gone() -> None:
     rb.clear()
     found = rb.explain(index)
     assert not found["can_be_drawn"]
-    assert "gone" in found["reasons"][0]
+    assert found["reasons"] == ["the row is gone: the buffer was cleared"]
+    for t in range(30):
+        rb.add(obs=[t, t], rew=t, done=False)
+    index = rb.explain(0)["index"]
+    for t in range(100):
+        rb.add(obs=[t, t], rew=t, done=False)
+    assert rb.explain(index)["reasons"] == ["the row is gone: a later row was written over it"]
+    rb.clear()
     for wrong in (0, -1, -99, 99):
         with pytest.raises(IndexError, match="expected a slot"):
             rb.explain(wrong)
@@ -67,6 +75,39 @@ def test_absent_and_deleted_rows() -> None:
     rb.episodes.delete(0)
     assert "deleted" in rb.explain(0)["reasons"][0]
     assert not rb.explain(0)["can_be_drawn"]
+
+
+def test_a_deleted_row_by_its_index() -> None:
+    """It was said to be written over."""
+    rb = buffer()
+    batch = rb.sample(200, indexes=True)
+    index = int(batch["indexes"][batch["rew"] == 13][0])
+    assert rb.explain(index)["row"] == 13
+    rb.episodes.delete(1)
+    found = rb.explain(index)
+    assert (found["row"], found["can_be_drawn"]) == (13, False)
+    assert found["reasons"] == ["it was deleted, with its episode"]
+
+
+def test_a_row_that_a_buffer_with_nstep_leaves_out() -> None:
+    """Its slot is there for windows only: no window is incomplete."""
+    rb = buffer(size=20, n=50, Nstep={"size": 3, "rew": "rew", "gamma": 0.9})
+    first = rb.ring.first
+    assert first > rb.ring.written - rb.ring.stored
+    found = rb.explain(rb.ring.handle_base + rb.ring.span + first - 1)
+    assert found["row"] == first - 1
+    assert found["reasons"] == ["it is left out: the buffer draws from its newest 20 rows"]
+
+
+def test_rows_of_environments_that_do_not_divide_the_capacity() -> None:
+    """The longest episode has a row more than the others: all of its rows are told."""
+    rb = ReplayBuffer(10, FIELDS, n_envs=4, terminated="done", seed=0)
+    for t in range(7):
+        rb.add(obs=np.full((4, 2), t), rew=np.full(4, t), done=np.zeros(4))
+    for age in (1, 2):
+        found = rb.explain(-age)  # of environments 3 and 2, which have three rows in the ring
+        assert found["episode"] == f"rows {20 - age} to {28 - age}"
+        assert found["step_of_episode"] == 2
 
 
 def test_incomplete_windows() -> None:
@@ -118,6 +159,42 @@ def test_priorities() -> None:
     assert found["priority"] == pytest.approx(3)
     assert found["probability"] == pytest.approx(3 / 8)
     assert rb.explain(2)["reasons"] == ["its priority is 0"]
+
+
+@pytest.mark.parametrize("layers", [[Sequences(4)], [NStep(3, gamma=0.9)], [Among("done")]])
+def test_priorities_among_the_rows_of_a_view(layers: list[Any]) -> None:
+    """The probability was that of the buffer, as if the view could draw all rows."""
+    sampler = Prioritized(alpha=1.0, eps=0.0, probabilities=True)
+    rb = buffer(25, n=38, sampler=sampler)
+    rb.update_priorities(np.arange(25), 1.0 + np.arange(25))
+    view = rb.view(*layers)
+    batch = view.sample(20)
+    for index, probability in zip(batch["indexes"], batch["probabilities"], strict=True):
+        assert view.explain(int(index))["probability"] == pytest.approx(probability)
+    every = [view.explain(slot) for slot in range(25)]
+    assert sum(found["probability"] for found in every) == pytest.approx(1)
+    for found in every:
+        assert found["can_be_drawn"] == (found["probability"] > 0)
+
+
+def test_the_reason_is_the_one_that_holds() -> None:
+    """Of a condition, of the rows before a row, and of places that are no start."""
+    rb = buffer(25, n=38)  # row 13 is the oldest, and row 20 begins an episode
+    oldest = rb.ring.written - 25
+    base = rb.ring.handle_base + rb.ring.span
+    cases: list[tuple[list[Any], int, str]] = [
+        ([Among("done")], 22, "a condition of the view is false for it"),
+        ([Among("done"), Sequences(3)], 36, "the view needs 2 rows behind it; 1 follow so far"),
+        ([FrameStacks({"obs": 3})], oldest + 1, "needs 2 rows before it; 1 are left"),
+        ([Sequences(3, stride=4), FrameStacks({"obs": 3})], 21, "start at each 4th row"),
+        ([Sequences(3, across_episodes=True)], 36, "needs 2 rows of its environment behind it"),
+        ([Sequences(1, burn_in=4)], 28, "sequences have at least 5 rows; 2 are left from here"),
+    ]
+    for layers, row, reason in cases:
+        found = rb.view(*layers).explain(base + row)
+        assert found["row"] == row
+        assert len(found["reasons"]) == 1
+        assert reason in found["reasons"][0], layers
 
 
 def test_goals_of_other_rows() -> None:
