@@ -53,6 +53,7 @@ __all__ = [
 ID, TIME = "episode", "t"
 ENDS = "terminated", "truncated"
 ID_NBYTES = 16
+MOST_ENVIRONMENTS = 256  # taken for such by their ended episodes, as of a data set
 RUNNER = "_cpprb_like_lanes"  # attribute of an env runner
 
 
@@ -252,8 +253,7 @@ class _ClusterSteps(_Front):
         if self.replay is None:
             writers = self._writers
             if writers is None:
-                n_open = len({chunk.id_ for chunk in chunks if not chunk.is_done})
-                writers = math.ceil(max(1, n_open) / _count(self._options.get("hosts")))
+                writers = math.ceil(_environments(chunks) / _count(self._options.get("hosts")))
             fields: dict[str, FieldSpec] = {
                 **form.fields,
                 TIME: {"shape": (), "dtype": np.int64},
@@ -267,6 +267,11 @@ class _ClusterSteps(_Front):
         self.capacity = self.replay.capacity
         self._form, self._lanes = form, _Lanes(self.replay, form, at_node=False)
         return self._lanes
+
+    def expect(self, environments: int) -> None:
+        """Make as many writers as there are environments, unless the user has given a number."""
+        if self._writers is None:
+            self._writers = math.ceil(environments / _count(self._options.get("hosts")))
 
     # ------------------------------------------------------------------ draws
 
@@ -362,6 +367,20 @@ class _ClusterSteps(_Front):
         self._views = {}
 
 
+def _environments(chunks: list[Any]) -> int:
+    """The number of environments whose steps these chunks are, or more.
+
+    An environment whose episode ended with its last step has no open episode. All environments
+    make as many steps, at least as many as the longest chunk has, but for those of their resets. So
+    there are at most twice as many environments as this length goes into all steps.
+    """
+    n_open = len({chunk.id_ for chunk in chunks if not chunk.is_done})
+    n_episodes = len({chunk.id_ for chunk in chunks})
+    lengths = [len(chunk) for chunk in chunks]
+    most = min(n_episodes, 2 * sum(lengths) // max(1, *lengths), MOST_ENVIRONMENTS)
+    return max(1, n_open, most)
+
+
 def _count(hosts: Any) -> int:
     """The number of hosts of a cluster with this argument."""
     if hosts is None:
@@ -383,9 +402,10 @@ class ClusterEpisodeReplayBuffer(_ClusterSteps):
     batch_size_B : int
         Number of items that ``sample`` draws by default.
     writers : int, optional
-        Number of episodes open at the same time on each host. By default the number of episodes in
-        the first ``add``, divided by the number of hosts. With fewer writers than environments
-        episodes are cut, and their n-step returns too.
+        Number of episodes open at the same time on each host. By default the number of environments
+        divided by the number of hosts. With ``AddAtRunners`` this number is that of the config.
+        Otherwise it is the greatest one that the lengths of the first episodes allow. With fewer
+        writers than environments episodes are cut, and their n-step returns too.
     cluster : dict or ClusterReplay, optional
         Further arguments of ``ClusterReplay``, such as ``hosts``, ``checkpoints`` and
         ``resources``. Or a cluster that ``ClusterReplay.load`` made from a saved buffer.
@@ -567,6 +587,13 @@ class AddAtRunners(RLlibCallback):  # type: ignore[misc]
     iteration of training on, remote env runners pass on only the names and lengths of episodes. An
     env runner without a free writer passes on its steps as before.
     """
+
+    def on_algorithm_init(self, *, algorithm: Any, **others: Any) -> None:  # noqa: ARG002 (RLlib's)
+        """Give the buffer the number of environments."""
+        buffer, config = algorithm.local_replay_buffer, algorithm.config
+        if isinstance(buffer, _ClusterSteps):
+            runners = max(1, config.num_env_runners)
+            buffer.expect(runners * config.num_envs_per_env_runner)
 
     def on_train_result(self, *, algorithm: Any, **others: Any) -> None:  # noqa: ARG002 (RLlib's)
         """Pass the cluster to new env runners."""

@@ -29,7 +29,7 @@ SLOW = {"own-sampler.md", "CONTRIBUTING.md", "cpprb_like.testing"}  # a second o
 NEEDED = {
     "From ReAgent": ("torch",),
     "migrating-from-tf-agents.md": ("dm_env",),
-    "cluster.md": ("ray", "torch", "gymnasium"),
+    "cluster.md": ("ray",),
     "command-line.md": ("click", "h5py"),
     "datasets.md": ("h5py", "pyarrow", "gymnasium"),
     "cpprb_like.cli._commands": ("click",),
@@ -46,6 +46,7 @@ NEEDED = {
     "cpprb_like.ray": ("ray",),
     "first-agent.md": ("torch", "gymnasium", "matplotlib"),
     "learners.md": ("torch", "jax"),
+    "rllib.md": ("ray", "torch", "gymnasium"),
     "stable-baselines3.md": ("torch", "stable_baselines3"),
     "torchrl.md": ("torch", "tensordict"),
 }

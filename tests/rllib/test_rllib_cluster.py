@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,32 @@ def test_without_writers_each_open_episode_has_one(made: Any) -> None:
     assert {item.get_extra_model_outputs("n_step")[0] for item in items} == {3}
 
 
+def test_an_episode_that_ends_with_the_first_chunks_has_a_writer_for_the_next(made: Any) -> None:
+    """Its environment has no open episode then, and goes on all the same."""
+    buffer = made(ClusterEpisodeReplayBuffer, 1000, hosts=1, writers=None)
+    runner = Runner("vector", n_envs=3)
+    chunks = runner(9, end=0.0)
+    chunks[0].is_terminated = True
+    runner.going[0] = runner.begin()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        buffer.add(chunks)
+        for _ in range(5):
+            buffer.add(runner(6, end=0.0))
+    items = buffer.sample(400, n_step=3, sample_episodes=True)
+    steps = np.array([item.get_extra_model_outputs("n_step")[0] for item in items])
+    assert (steps < 3).mean() < 0.1  # those before the end
+
+
+def test_a_data_set_of_whole_episodes_makes_no_thousand_writers(made: Any) -> None:
+    """Ended episodes are not all of environments of their own."""
+    buffer = made(ClusterEpisodeReplayBuffer, 1000, hosts=1, writers=None)
+    runner = Runner("vector", n_envs=1)
+    chunks = [chunk for _ in range(40) for chunk in runner(4, end=0.0)]
+    buffer.add(chunks)
+    assert buffer.replay._plan.writers == 1
+
+
 def test_more_episodes_than_writers_are_cut_with_a_warning(made: Any) -> None:
     """Each step is there, and returns stop where an episode was cut."""
     buffer = made(ClusterEpisodeReplayBuffer, 1000, hosts=1, writers=1)
@@ -298,6 +325,8 @@ def test_env_runners_add_their_episodes_themselves() -> None:
         algo.train()
         buffer = algo.local_replay_buffer
         assert not buffer._lanes._lanes  # the env runners have the writers now
+        environments = 2 * config.num_envs_per_env_runner
+        assert 2 * buffer.replay._plan.writers == environments + environments % 2
         for _ in range(3):
             algo.train()
         assert not buffer._lanes._lanes
