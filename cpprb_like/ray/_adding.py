@@ -28,7 +28,7 @@ from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._blocks import Block, pack
 from cpprb_like.ray._calls import GONE, Host, Unknown, answer_of
-from cpprb_like.ray._credit import check_possible
+from cpprb_like.ray._credit import CREDIT_LEASE, check_possible
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.typing import FieldSpec
 
@@ -101,8 +101,9 @@ class ClusterActor(Closing):
 
     def _open(self) -> None:
         """Take a shard of the host, after it was started or started again."""
-        given = self._host.call("open_writer", self._writer, None, 0, timeout=self._timeout)
+        given = self._host.call("open_writer", self._writer, None, 0, None, timeout=self._timeout)
         self.number, self._place, self._next = given.shard, given.place, given.rows
+        self._identity = given.identity  # of the memory of the host
 
     def _make_stage(self) -> ReplayBuffer:
         """A buffer of plain fields, whose compiled ``add`` checks and copies single steps."""
@@ -244,10 +245,17 @@ class ClusterActor(Closing):
             waited = time.monotonic() - began
             if limiter.timeout is not None and waited > limiter.timeout:
                 raise RateLimitTimeoutError(
-                    f"add of {rows}: waited {waited:.1f} s for learners; {limiter}"
+                    f"add of {rows}: waited {waited:.1f} s for learners; {self._why(limiter)}"
                 )
             time.sleep(PAUSE)
         self._waited_for_samples += time.monotonic() - began
+
+    def _why(self, limiter: RateLimiter) -> str:
+        """The reason why the limiter does not allow steps, as far as the host knows it."""
+        try:
+            return str(self._host.call("why", timeout=2 * CREDIT_LEASE))
+        except TimeoutError:
+            return f"{limiter}; {self._host} cannot ask the ledger for the reason"
 
     def _has_credit(self, rows: int) -> bool:
         """Whether the limiter allows so many rows now."""
@@ -294,9 +302,11 @@ class ClusterActor(Closing):
     def _resend(self, until: float) -> None:
         """Take a shard again; send the blocks without an answer, from the first row it lacks."""
         left = max(0.0, until - time.monotonic())
-        given = self._host.call("open_writer", self._writer, self.number, self._place, timeout=left)
-        self.number, self._place = given.shard, given.place
-        oldest = self._sent[0][0].first if self._sent else self._next
+        wrote = self._wrote()
+        oldest = wrote[-1]
+        place = self.number, self._place, wrote
+        given = self._host.call("open_writer", self._writer, *place, timeout=left)
+        self.number, self._place, self._identity = given.shard, given.place, given.identity
         self.lost += max(0, oldest - given.done)
         shift = given.rows - max(given.done, oldest)
         again: deque[tuple[Block, Any]] = deque()
@@ -305,6 +315,11 @@ class ClusterActor(Closing):
             again.append((moved, self._host.begin("add", self._writer, self._place, moved)))
         self._sent, self._next = again, self._next + shift
         self._has_failed = False
+
+    def _wrote(self) -> tuple[str, int, int]:
+        """The memory of the host, the shard, and the rows that it had for sure."""
+        oldest = self._sent[0][0].first if self._sent else self._next
+        return self._identity, self.number, oldest
 
     # ------------------------------------------------------------------ the end
 
@@ -329,7 +344,7 @@ class ClusterActor(Closing):
         try:
             self.flush()
         finally:
-            self._host.call("close_writer", self._writer, timeout=self._timeout)
+            self._host.call("close_writer", self._writer, self._wrote(), timeout=self._timeout)
 
     def __repr__(self) -> str:
         return f"ClusterActor(number={self.number}, host={self._host.number})"

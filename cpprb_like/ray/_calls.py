@@ -93,7 +93,7 @@ def call(actor: Any, method: str, *arguments: Any, timeout: float, name: str = "
             died_at = min(died_at, now) if isinstance(error, ActorDiedError) else math.inf
             if now > died_at + ENDED:
                 raise RuntimeError(
-                    f"{name}: {method} has no answer, as the cluster was closed: {_short(error)}"
+                    f"{name}: the cluster was closed, or its process cannot start: {_short(error)}"
                 ) from error
             if left <= 0:
                 raise TimeoutError(

@@ -186,6 +186,7 @@ class ClusterReplay(Closing, Reported):
         self._replays: dict[str, HostReplay] = {}  # of hosts of this node, by identity
         self._placed: list[Any] = []
         self.hosts: list[Host] = []
+        self._parameters: ClusterParameters | None = None  # of this process
         self._is_closed = False
         restarts: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
         node = str(ray.get_runtime_context().get_node_id())
@@ -310,7 +311,8 @@ class ClusterReplay(Closing, Reported):
         batches : int
             Greatest number of batches in one call.
         nbytes : float
-            Greatest size in bytes of all batches on their way. A call has at least one batch.
+            Greatest size in bytes of all batches on their way. It is less beside object stores that
+            are nearly full. A call has at least one batch.
         timeout : float
             Seconds that a call waits for hosts, and for the limiter.
         """
@@ -322,7 +324,9 @@ class ClusterReplay(Closing, Reported):
     @property
     def parameters(self) -> ClusterParameters:
         """Weights on their way from a learner to the actors, as ``SharedReplay.parameters``."""
-        return ClusterParameters(self)
+        if self._parameters is None:
+            self._parameters = ClusterParameters(self)
+        return self._parameters
 
     # ------------------------------------------------------------------ who is there
 
@@ -634,7 +638,7 @@ class ClusterReplay(Closing, Reported):
             remove_placement_group(group)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_replays": {}}
+        return {**self.__dict__, "_replays": {}, "_parameters": None}
 
     def __repr__(self) -> str:
         return (

@@ -24,7 +24,9 @@ from cpprb_like.processes._limits import LimitedActor
 
 __all__ = [
     "CREDIT",
+    "CREDIT_LEASE",
     "GIVEN",
+    "HEARD",
     "NANOSECONDS",
     "WAITS",
     "WANTED",
@@ -35,10 +37,11 @@ __all__ = [
     "note_wait",
 ]
 
+CREDIT_LEASE = 5.0  # seconds after which the credit of a silent writer or host is taken back
 CREDIT = "credit"  # file in the folder of the replay
 # Words of a shard: rows that may be written to it in all, rows that a call waits for, calls that
-# have waited, and how long.
-WORDS = GIVEN, WANTED, WAITS, NANOSECONDS = range(4)
+# have waited, how long, and when the host brought counts of the ledger, by ``time.time_ns``.
+WORDS = GIVEN, WANTED, WAITS, NANOSECONDS, HEARD = range(5)
 Found = TypeVar("Found")
 
 
@@ -83,13 +86,18 @@ class Credit:
                 lambda: self._left() >= n,
                 self._limiter.timeout,
                 lambda: RateLimitTimeoutError(
-                    f"add of {n}: waited {time.monotonic() - began:.1f} s for learners, or for the "
-                    f"host, which brings their counts; {self._limiter}"
+                    f"add of {n}: waited {time.monotonic() - began:.1f} s for learners; the host "
+                    f"brought their counts {self._age():.1f} s ago; {self._limiter}"
                 ),
             )
         finally:
             self._words[WANTED] = 0
             note_wait(self._words, time.monotonic() - began)
+
+    def _age(self) -> float:
+        """Seconds since the host brought the counts of the ledger; infinity before."""
+        heard = int(self._words[HEARD])
+        return time.time() - heard / 1e9 if heard else math.inf
 
     def _left(self) -> int:
         return int(self._words[GIVEN]) - int(self._held().ring.written)

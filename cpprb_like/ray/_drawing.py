@@ -27,9 +27,9 @@ from cpprb_like.samplers._prioritized import ByPriority
 from cpprb_like.views import FrameStacks
 from cpprb_like.views._layer import Layer
 
-__all__ = ["Drawer", "Mass", "Reply", "identity_of", "stacked_pairs"]
+__all__ = ["UPDATES_KNOWN", "Drawer", "Mass", "Reply", "identity_of", "stacked_pairs"]
 
-UPDATES_KNOWN = 64  # answers to calls of ``update`` that are stored: more than are on their way
+UPDATES_KNOWN = 1024  # answers to calls of ``update`` that are stored: more than are on their way
 SHARE_OF_TIME = 20  # the masses of starts are computed again after so many times what that took
 
 

@@ -30,7 +30,15 @@ from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Member, SharedReplay
 from cpprb_like.ray._blocks import Block, unpack
 from cpprb_like.ray._calls import Unknown, answers, call
-from cpprb_like.ray._credit import GIVEN, NANOSECONDS, WAITS, WANTED, note_wait
+from cpprb_like.ray._credit import (
+    CREDIT_LEASE,
+    GIVEN,
+    HEARD,
+    NANOSECONDS,
+    WAITS,
+    WANTED,
+    note_wait,
+)
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, identity_of
 from cpprb_like.ray._parameters import VERSION, split
 from cpprb_like.ray._places import HostReplay, Incarnation, Opened, WriterPlace
@@ -38,9 +46,12 @@ from cpprb_like.ray._saving import save_host
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
-__all__ = ["NAMESPACE", "About", "HostPlan", "Loss", "ShardHost"]
+__all__ = ["NAMESPACE", "NOBODY", "SILENT_WRITER", "About", "HostPlan", "Loss", "ShardHost"]
 
 NAMESPACE = "cpprb_like"  # in Ray, of the names of ledgers
+# In place of the rows that the call of a shard waits for: no actor has the shard, or a writer of
+# another node that has made no call for ``CREDIT_LEASE``.
+NOBODY, SILENT_WRITER = -1, -2
 BEAT = 0.05  # seconds between two reports to the ledger
 LEASE = 30.0  # seconds after which the place of a silent writer or learner may be given to another
 
@@ -142,13 +153,15 @@ class Loss:
         Number of the host.
     rows : int
         Rows that the host had written by its last report, without the rows of the checkpoint with
-        which it restarts.
+        which it restarts. Later rows of writers on other nodes are counted, as soon as these
+        writers come back to the host.
     seconds : float
         Seconds from that checkpoint to the last report. Without a checkpoint, seconds from the
         start of the host.
     moment : float
-        Time of the last report, by ``time.time`` of the node. Rows written after the last report
-        are lost too. A host that is not overloaded reports every 50 ms.
+        Time of the last report, by ``time.time`` of the node. Rows that processes of the node
+        wrote after the last report are lost too. A host that is not overloaded reports every
+        50 ms.
     """
 
     host: int
@@ -208,6 +221,7 @@ class ShardHost:
         self._writers: dict[str, Place] = {}
         self._drawers: dict[str, Drawer] = {}
         self._used: dict[str, float] = {}
+        self._wrote: list[tuple[str, int, int]] = []  # of lost memories, for the ledger
         self._saved_at = 0.0
         self._replay = self._open()
         self._identity = identity_of(self._replay)
@@ -221,10 +235,9 @@ class ShardHost:
             self._credit[:, GIVEN] = np.maximum(self._credit[:, GIVEN], self.about().written)
         with contextlib.suppress(TimeoutError):  # then ``report`` tells the ledger
             call(ledger, "started", self.about(), timeout=LEASE)
-        with contextlib.suppress(RayError, TimeoutError):  # the publisher has ended
-            version, held = call(ledger, "parameters", timeout=LEASE)
-            if held:
-                self.publish(version, ray.get(held[0], timeout=10.0))
+        self._version = 0  # of the parameters that were looked for
+        self._publishing = threading.Lock()
+        self._take_parameters()
         self._closing = threading.Event()
         self._threads = [threading.Thread(target=self._report, daemon=True)]
         if plan.folder is not None:
@@ -295,34 +308,62 @@ class ShardHost:
     def _report(self) -> None:
         """Report the written rows to the ledger at short intervals, and take its credit."""
         copy = None  # of its state, for the next ledger
+        version = 0  # of the parameters, a report ago: a call with them may be on its way
         while not self._closing.wait(BEAT):
             with contextlib.suppress(RayError, FileNotFoundError):  # the ledger is started again
                 about, wanted, waits = self.about(), [], (0, 0.0)
                 if self._credit is not None:
-                    alive = {
-                        one.number for one in self.members() if one.kind == "actor" and one.alive
-                    }
-                    wanted = [
-                        int(self._credit[number, WANTED]) if number in alive else -1
-                        for number in range(self._plan.writers)
-                    ]
+                    wanted = self._wanted(self._credit)
                     calls, nanoseconds = self._credit.sum(axis=0)[[WAITS, NANOSECONDS]].tolist()
                     waits = calls, nanoseconds / 1e9
                 rows = sum(min(n, self._replay._options.size) for n in about.written)
                 given = about, rows, wanted, waits, copy
                 credit, copy = ray.get(self._ledger.report.remote(*given), timeout=10.0)
+                if self._wrote:
+                    wrote = list(self._wrote)
+                    ray.get(self._ledger.wrote.remote(wrote), timeout=10.0)
+                    del self._wrote[: len(wrote)]
+                if version > self._version:
+                    self._take_parameters()
+                version = copy.counts.version
                 if self._credit is not None:
                     self._credit[:, GIVEN] = credit
+                    self._credit[:, HEARD] = time.time_ns()
+
+    def _wanted(self, credit: NDArray[np.int64]) -> list[int]:
+        """Rows that the call of each shard waits for; ``NOBODY`` and ``SILENT_WRITER`` without.
+
+        This process has the lock of the shards of other nodes, whether their writers live or not.
+        A writer that waits calls every 10 ms, so one without a call has ended, or needs no credit.
+        It gets new credit with its next call.
+        """
+        alive = {one.number for one in self.members() if one.kind == "actor" and one.alive}
+        wanted = [
+            int(credit[number, WANTED]) if number in alive else NOBODY
+            for number in range(self._plan.writers)
+        ]
+        for place in list(self._writers.values()):
+            if time.monotonic() - place.used > CREDIT_LEASE:
+                wanted[place.actor.number] = SILENT_WRITER
+        return wanted
+
+    def why(self) -> str:
+        """The reason why calls wait for the limiter, as the ledger knows it."""
+        return str(call(self._ledger, "why", timeout=CREDIT_LEASE))
 
     # ------------------------------------------------------------------ adds of other nodes
 
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
-    def open_writer(self, writer: str, shard: int | None, known: int) -> Opened:
+    def open_writer(
+        self, writer: str, shard: int | None, known: int, wrote: tuple[str, int, int] | None
+    ) -> Opened:
         """A place for a writer of another node, which may have had a place in this shard before.
 
-        ``known`` is the number of the former place, 0 without one. If the answer is lost, or the
-        process of the host ends, a repeated call returns the same place.
+        ``known`` is the number of the former place, 0 without one. ``wrote`` has the memory of that
+        place, the shard, and the rows that it had for sure. If the answer is lost, or the process
+        of the host ends, a repeated call returns the same place.
         """
+        self._note_wrote(wrote)
         place = self._writers.get(writer)
         if place is None:
             actor = self._free_actor(shard)
@@ -332,7 +373,12 @@ class ShardHost:
         place.used = time.monotonic()
         rows = int(place.actor.ring.written)
         done = replace(place.about, rows=rows).rows_of(known)
-        return Opened(place.actor.number, place.about.number, rows, done)
+        return Opened(place.actor.number, place.about.number, rows, done, self._identity)
+
+    def _note_wrote(self, wrote: tuple[str, int, int] | None) -> None:
+        """Note rows of a lost memory, for the ledger, which may not have heard of all of them."""
+        if wrote is not None and wrote[0] != self._identity and wrote not in self._wrote:
+            self._wrote.append(wrote)
 
     def _hold(self, actor: Actor, about: WriterPlace) -> Place:
         """Give a place to a writer, and record the place for the next process of the host."""
@@ -407,8 +453,9 @@ class ShardHost:
         return there
 
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
-    def close_writer(self, writer: str) -> None:
-        """Free the shard of a writer that has ended."""
+    def close_writer(self, writer: str, wrote: tuple[str, int, int] | None = None) -> None:
+        """Free the shard of a writer that has ended; ``wrote`` is as for ``open_writer``."""
+        self._note_wrote(wrote)
         place = self._writers.pop(writer, None)
         if place is not None:
             self._replay.note_writer(place.actor.number, None)
@@ -511,9 +558,20 @@ class ShardHost:
 
     # ------------------------------------------------------------------ parameters
 
+    def _take_parameters(self) -> None:
+        """Publish the newest parameters here, if this host does not have them yet."""
+        with contextlib.suppress(RayError, TimeoutError):  # the publisher has ended
+            version, held = call(self._ledger, "parameters", timeout=LEASE)
+            self._version = version
+            if held and self.parameters(version - 1) is None:
+                self.publish(version, ray.get(held[0], timeout=10.0))
+
     def publish(self, version: int, values: Mapping[str, Any]) -> None:
         """Publish these as the newest parameters of the node, unless it has newer ones."""
-        if self.parameters(version - 1) is None:
+        with self._publishing:
+            self._version = max(self._version, version)
+            if self.parameters(version - 1) is not None:
+                return
             self._replay.parameters.publish({**values, VERSION: np.int64(version)})
 
     def parameters(self, after: int) -> tuple[int, Any] | None:

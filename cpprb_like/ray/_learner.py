@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import ray
 from numpy.typing import ArrayLike, NDArray
+from ray._private.state import available_resources_per_node
 from ray.exceptions import GetTimeoutError
 
 from cpprb_like._arguments.checks import as_int
@@ -34,8 +35,8 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._blocks import Pair, join
-from cpprb_like.ray._calls import GONE, Host, Unknown, answer_of
-from cpprb_like.ray._drawing import Drawer, Mass, Reply, stacked_pairs
+from cpprb_like.ray._calls import GONE, Host, Unknown
+from cpprb_like.ray._drawing import UPDATES_KNOWN, Drawer, Mass, Reply, stacked_pairs
 from cpprb_like.ray._hosts import About
 from cpprb_like.ray._saving import SavedLearner, state_of
 from cpprb_like.samplers._base import Sampler
@@ -55,6 +56,8 @@ UPDATES_AHEAD = 8  # calls of ``update`` without an answer, of each host
 MODEL_ROWS = 2**16  # of the buffer without rows that knows the columns of batches
 DOWN = 0.2  # seconds before a host that did not answer is asked again
 TELL = 0.5  # seconds between two messages of how much was drawn
+STORE = 0.5  # seconds between two looks at what the object stores have left
+INLINE = 100e3  # bytes of an answer that Ray carries without its object store
 OPEN = 10.0  # seconds in which a host opens a learner: it follows a million rows in 50 ms
 
 
@@ -147,8 +150,8 @@ class ClusterLearner(Closing, ModelledSource):
     -----
     The learner reads a host on its own node through shared memory. It asks other hosts for several
     batches in one call, ``ahead`` calls before the batches are needed. Batches on their way take at
-    most ``nbytes`` bytes. While the learner returns the batches of one call, Ray brings the next
-    batches to this node.
+    most ``nbytes`` bytes, and half of what the fullest object store has left. While the learner
+    returns the batches of one call, Ray brings the next batches to this node.
 
     A batch requested ahead lacks rows and priorities that came after the request. The draw uses the
     masses of the hosts' previous answers. ``stats()["age_of_batch"]`` is the time since the request
@@ -159,7 +162,9 @@ class ClusterLearner(Closing, ModelledSource):
     learner knows of any host. Draws are with replacement.
 
     A host that does not answer is left out until it answers again. Batches then have rows of the
-    other hosts. ``TimeoutError`` names the hosts for which the call waited.
+    other hosts. A host counts as silent two seconds after its last report, so one call of
+    ``sample`` waits that long. Priorities of its rows are sent when it answers again.
+    ``TimeoutError`` names the hosts for which the call waited.
 
     Cost of a batch: one copy of its rows from the answers to new, aligned arrays.
 
@@ -198,14 +203,22 @@ class ClusterLearner(Closing, ModelledSource):
         self._views: dict[str, tuple[Layer, ...]] = {}
         self._pairs = {"": stacked_pairs(self._model, ())}
         self._parts: dict[int, Part] = {}  # the newest of each host
+        self._questions: dict[int, tuple[float, Any]] = {}  # to hosts without a part, and when
         self._known: list[Part] = []
         self._late_of_gone = 0
         self._waited_for_inserts = 0.0
         self._drawn, self._told_at = 0, 0.0  # items that the ledger does not know yet
         self._age_of_masses = self._age_of_batch = math.nan
         self._groups: dict[tuple[Any, ...], deque[Group]] = {}
+        self._ahead_now = self._ahead  # as far as the object stores have room
+        self._store_at, self._store_left = -math.inf, math.inf
         self._look_for_hosts()
-        if saved is not None and len(self._parts) < len(cluster.hosts):
+        until = time.monotonic() + self._timeout
+        while saved is not None and len(self._parts) < len(cluster.hosts):
+            if time.monotonic() < until:
+                time.sleep(PAUSE)
+                self._look_for_missing()
+                continue
             found = sorted(self._parts)
             raise TimeoutError(f"restore_learner: of {len(cluster.hosts)} hosts {found} answered")
         self._saved = None
@@ -213,11 +226,25 @@ class ClusterLearner(Closing, ModelledSource):
     # ------------------------------------------------------------------ hosts
 
     def _look_for_hosts(self) -> None:
-        """Find the present hosts, and their new incarnations."""
+        """Find the present hosts, and their new incarnations; silent hosts are left out."""
         for number, about in self._cluster._abouts(self._timeout).items():
             known = self._parts.get(number)
             if known is None or known.identity != about.identity:
                 self._open_part(number, about)
+
+    def _look_for_missing(self) -> None:
+        """Ask the hosts without a part whether they answer now, without a wait."""
+        for host in self._cluster.hosts:
+            if host.number in self._parts:
+                continue
+            asked_at, question = self._questions.get(host.number, (-math.inf, None))
+            now = time.monotonic()
+            if question is None and now > asked_at + DOWN:
+                self._questions[host.number] = now, host.begin("about")
+            elif question is not None and ray.wait([question], timeout=0)[0]:
+                self._questions[host.number] = now, None
+                with contextlib.suppress(*GONE, TimeoutError):
+                    self._open_part(host.number, ray.get(question))
 
     def _open_part(self, number: int, about: About) -> None:
         host, drawer = self._cluster.hosts[number], None
@@ -257,7 +284,11 @@ class ClusterLearner(Closing, ModelledSource):
     ) -> None:
         """Open the learner, or more of its views, at a host; ``TimeoutError`` if it went away."""
         known = self.name, self.sampler, seed, views, updates, saved
-        host.call("open_learner", *known, timeout=min(self._timeout, OPEN))
+        asked = host.begin("open_learner", *known)
+        try:
+            self._cluster._presence.answer(host, asked, min(self._timeout, OPEN))
+        except (GetTimeoutError, *GONE) as error:
+            raise TimeoutError(f"open_learner: {host} gave no answer") from error
 
     def _try_again(self, part: Part) -> None:
         """Test without a wait whether a silent host answers now, and with which incarnation."""
@@ -285,6 +316,8 @@ class ClusterLearner(Closing, ModelledSource):
     def _usable(self, view: str) -> list[Part]:
         """The hosts that answer, each with its mass."""
         found = []
+        if len(self._parts) < len(self._cluster.hosts):
+            self._look_for_missing()
         for part in list(self._parts.values()):
             if part.down_until:
                 self._try_again(part)
@@ -310,11 +343,16 @@ class ClusterLearner(Closing, ModelledSource):
         return found
 
     def _answer(self, part: Part, reference: Any, until: float | None = None) -> Any:
-        """The answer to a call; ``PartDownError`` if the host gives none."""
+        """The answer to a call; ``PartDownError`` if the host gives none.
+
+        A host has half of the time-out, so that the others can replace its rows in the rest.
+        """
         began = time.monotonic()
         left = self._timeout if until is None else max(0.0, until - began)
         try:
-            return answer_of(reference, left)
+            return self._cluster._presence.answer(
+                part.host, reference, min(left, self._timeout / 2)
+            )
         except (GetTimeoutError, *GONE, Unknown) as error:
             raise self._is_down(part) from error
         finally:
@@ -385,7 +423,7 @@ class ClusterLearner(Closing, ModelledSource):
                 groups.append(self._ask(view, n, asked, specs, until))
             group = groups[0]
             self._collect(group, view, asked, until)
-            while len(groups) <= self._ahead and self._is_far(group):
+            while len(groups) <= self._ahead_now and self._is_far(group):
                 groups.append(self._ask(view, n, asked, specs, until))
             if group.next == 0 and len(groups) > 1:
                 self._pull(groups[1])
@@ -419,11 +457,12 @@ class ClusterLearner(Closing, ModelledSource):
         until: float,
     ) -> Group:
         """Ask the hosts for the next batches."""
-        most = 1
+        most, self._ahead_now = 1, self._ahead
         if self._ahead and any(part.drawer is None for part in self._parts.values()):
             row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs.values())
-            room = self._nbytes / (self._ahead + 1) / max(n * row, 1)
-            most = max(1, min(self._batches, int(room)))
+            room = self._room() / max(n * row, 1)  # batches on their way
+            most = max(1, min(self._batches, int(room / (self._ahead + 1))))
+            self._ahead_now = max(0, min(self._ahead, int(room / most) - 1))
         began = time.monotonic()
         count = self._cluster._take(n, most, until, self._timeout)
         self._waited_for_inserts += time.monotonic() - began
@@ -435,6 +474,22 @@ class ClusterLearner(Closing, ModelledSource):
             raise
         self._age_of_masses = time.time() - min(part.masses[view].moment for part in group.parts)
         return group
+
+    def _room(self) -> float:
+        """Bytes of batches that may be on their way: see ``nbytes``, and the object stores.
+
+        Answers that are not read yet stay in the stores of both nodes. A store that is full writes
+        to the disk, so they take half of what the fullest store has left. Ray carries small answers
+        without the store.
+        """
+        now = time.monotonic()
+        if now > self._store_at + STORE:
+            self._store_at = now
+            left = [
+                one.get("object_store_memory") for one in available_resources_per_node().values()
+            ]
+            self._store_left = min((one for one in left if one is not None), default=0.0)
+        return min(self._nbytes, max(self._store_left / 2, INLINE))
 
     def _request(
         self,
@@ -476,7 +531,9 @@ class ClusterLearner(Closing, ModelledSource):
             if len(usable) == len(self._cluster.hosts) or time.monotonic() > until:
                 down = sorted({*range(len(self._cluster.hosts))} - {p.host.number for p in usable})
                 waits = f"; hosts {down} do not answer" if down else ""
+                self._cluster._check_open()
                 raise NotEnoughDataError(f"cannot sample: no host has a row to draw{waits}")
+            self._cluster._check_open()
             for part in self._parts.values():
                 part.waited += PAUSE if part.down_until else 0.0
             time.sleep(PAUSE)
@@ -642,9 +699,15 @@ class ClusterLearner(Closing, ModelledSource):
         if part.drawer is not None:
             self._count(part, arguments, part.drawer.update(*arguments))
             return
-        part.waiting.append(self._sent(part, arguments))
-        while len(part.waiting) > UPDATES_AHEAD:
+        if part.down_until:  # all of them are sent when the host answers again
+            part.waiting.append((None, arguments))
+            self._try_again(part)
+        else:
+            part.waiting.append(self._sent(part, arguments))
+        while len(part.waiting) > UPDATES_AHEAD and not part.down_until:
             self._confirm(part)
+        if len(part.waiting) > UPDATES_KNOWN:
+            self._settle(part, UPDATES_KNOWN)
 
     def _sent(self, part: Part, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         """Send an update: the object reference of the call, and its arguments."""
@@ -656,15 +719,18 @@ class ClusterLearner(Closing, ModelledSource):
         part.late += late
 
     def _confirm(self, part: Part) -> None:
-        """Wait until the oldest update has taken effect, or its rows are gone."""
+        """Wait until the oldest update has taken effect, or the host is down."""
+        reference, arguments = part.waiting[0]
+        with contextlib.suppress(PartDownError):
+            self._count(part, arguments, self._answer(part, reference))
+            part.waiting.popleft()
+
+    def _settle(self, part: Part, most: int) -> None:
+        """Wait until at most so many updates have no answer, or until their rows are gone."""
         until = time.monotonic() + self._timeout
-        while part.waiting:
+        while len(part.waiting) > most:
             if not part.down_until:
-                reference, arguments = part.waiting[0]
-                with contextlib.suppress(PartDownError):
-                    self._count(part, arguments, self._answer(part, reference, until))
-                    part.waiting.popleft()
-                    return
+                self._confirm(part)
             elif time.monotonic() > until:
                 self._give_up(part)
             else:
@@ -690,8 +756,7 @@ class ClusterLearner(Closing, ModelledSource):
         """Wait until all updates have taken effect."""
         with self._lock:
             for part in list(self._parts.values()):
-                while part.waiting:
-                    self._confirm(part)
+                self._settle(part, 0)
 
     # ------------------------------------------------------------------ state
 

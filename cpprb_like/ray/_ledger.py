@@ -11,11 +11,13 @@ import math
 import os
 import time
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cpprb_like.limiters import RateLimiter
-from cpprb_like.ray._hosts import About, Loss
+from cpprb_like.ray._credit import CREDIT_LEASE
+from cpprb_like.ray._hosts import SILENT_WRITER, About, Loss
 
 __all__ = ["Copy", "Counts", "Ledger"]
 
@@ -38,6 +40,8 @@ class Shards:
         Rows that may be written to each shard in all.
     heard : float
         Time of the last report, by ``time.monotonic`` of the ledger's process.
+    silent : list of int
+        Shards of writers of other nodes that make no calls.
     """
 
     about: About
@@ -46,6 +50,45 @@ class Shards:
     waits: tuple[int, float] = (0, 0.0)
     credit: list[int] = field(default_factory=list)
     heard: float = field(default_factory=time.monotonic)
+    silent: list[int] = field(default_factory=list)
+
+    @property
+    def promised(self) -> int:
+        """Rows that were written or may be written by credit; of a silent host the former only.
+
+        Actors of a silent host may still use their credit, which then is too much. Without this
+        all others would wait for a host that does not come back.
+        """
+        is_silent = time.monotonic() - self.heard > CREDIT_LEASE
+        written = self.about.written
+        return sum(written if is_silent else map(max, written, self.credit))
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A memory of a host that was lost.
+
+    Attributes
+    ----------
+    loss : Loss
+        The loss by the last report of the memory.
+    waits : (int, float)
+        Number and total time of waits of ``add`` to this memory for the limiter.
+    written : tuple of int
+        Rows of each shard by the last report.
+    begun : int
+        Rows of the checkpoint with which the next memory began.
+    """
+
+    loss: Loss
+    waits: tuple[int, float]
+    written: tuple[int, ...]
+    begun: int
+
+    def with_rows(self, wrote: Mapping[int, int]) -> Loss:
+        """The loss, with the rows of shards that their writers know of."""
+        rows = sum(max(n, wrote.get(shard, 0)) for shard, n in enumerate(self.written))
+        return replace(self.loss, rows=max(0, rows - self.begun))
 
 
 @dataclass
@@ -62,9 +105,10 @@ class Counts:
         Version of the newest parameters.
     gone_before : int
         Rows that were lost before the save with which the cluster began.
-    lost : dict of (Loss, (int, float))
-        The losses, oldest first, by the identity of the memory. Each has the number and total time
-        of waits of ``add`` to this memory for the limiter.
+    lost : dict of Lost
+        The lost memories by their identity, oldest first.
+    wrote : dict of dict of int
+        For lost memories, the rows of shards that writers of other nodes had written for sure.
     """
 
     samples: int = 0
@@ -72,16 +116,26 @@ class Counts:
     seconds: float = 0.0
     version: int = 0
     gone_before: int = 0
-    lost: dict[str, tuple[Loss, tuple[int, float]]] = field(default_factory=dict)
+    lost: dict[str, Lost] = field(default_factory=dict)
+    wrote: dict[str, dict[int, int]] = field(default_factory=dict)
 
     @property
     def gone(self) -> int:
         """Rows that were lost, which were inserted all the same."""
-        return self.gone_before + sum(loss.rows for loss, _ in self.lost.values())
+        return self.gone_before + sum(loss.rows for loss in self.losses())
+
+    def losses(self) -> list[Loss]:
+        """The losses, oldest first."""
+        return [one.with_rows(self.wrote.get(name, {})) for name, one in self.lost.items()]
+
+    def note_wrote(self, identity: str, shard: int, rows: int) -> None:
+        """Note rows of a shard that its writer had written for sure."""
+        shards = self.wrote.setdefault(identity, {})
+        shards[shard] = max(rows, shards.get(shard, 0))
 
     def __add__(self, other: Counts) -> Counts:
         """The counts of one ledger after another."""
-        return Counts(
+        both = Counts(
             self.samples + other.samples,
             self.waits + other.waits,
             self.seconds + other.seconds,
@@ -89,6 +143,11 @@ class Counts:
             self.gone_before + other.gone_before,
             {**self.lost, **other.lost},
         )
+        for one in self, other:
+            for identity, shards in one.wrote.items():
+                for shard, rows in shards.items():
+                    both.note_wrote(identity, shard, rows)
+        return both
 
 
 @dataclass(frozen=True)
@@ -161,14 +220,22 @@ class Ledger:
         """
         before, now = known.about, found.about
         noted = self._counts.lost.get(before.identity)
-        is_noted = noted is not None and noted[0].moment >= before.moment
+        is_noted = noted is not None and noted.loss.moment >= before.moment
         if before.identity == now.identity or now.is_before(before) or is_noted:
             return
         after = now.after(before.identity)
         rows = max(0, sum(before.written) - after.begun)
         seconds = max(0.0, before.moment - (after.saved_at or known.since))
         loss = Loss(now.number, rows, seconds, before.moment)
-        self._own.lost[before.identity] = loss, known.waits
+        self._own.lost[before.identity] = Lost(loss, known.waits, before.written, after.begun)
+
+    def wrote(self, written: list[tuple[str, int, int]]) -> None:
+        """Note what writers know of lost memories: identity, shard, and rows of the shard.
+
+        These rows may have been written after the last report of the memory.
+        """
+        for identity, shard, rows in written:
+            self._own.note_wrote(identity, shard, rows)
 
     def report(
         self,
@@ -180,7 +247,8 @@ class Ledger:
     ) -> tuple[list[int], Copy]:
         """Take the report of a host; returns the credit of its shards, and a copy to keep.
 
-        ``wanted`` has for each shard the number of rows of a waiting call; -1 without an actor.
+        ``wanted`` has for each shard the number of rows of a waiting call, or ``NOBODY``, or
+        ``SILENT_WRITER``: the credit of these is taken back.
         ``waits`` are the number of completed waits and their seconds. ``copy`` is the copy that the
         host keeps.
         """
@@ -212,10 +280,11 @@ class Ledger:
     def _grant(self, known: Shards, wanted: list[int]) -> None:
         """Share the remaining inserts among the actors that have used most of their credit."""
         written = known.about.written
+        known.silent = [number for number, n in enumerate(wanted) if n == SILENT_WRITER]
         for number, n in enumerate(wanted):
             if n < 0:
                 known.credit[number] = written[number]
-        given = sum(sum(one.credit) for one in self._hosts.values())
+        given = sum(one.promised for one in self._hosts.values())
         free = self._most_inserts() - self._counts.gone - given
         actors = len(self._hosts) * max(1, sum(n >= 0 for n in wanted))
         for number, n in enumerate(wanted):
@@ -260,7 +329,7 @@ class Ledger:
 
     def losses(self) -> list[Loss]:
         """The losses so far."""
-        return [loss for loss, _ in self._counts.lost.values()]
+        return self._counts.losses()
 
     # ------------------------------------------------------------------ draws
 
@@ -294,7 +363,7 @@ class Ledger:
         """See ``ClusterReplay.stats``."""
         counts, now = self._counts, time.time()
         waits = [one.waits for one in self._hosts.values()]
-        waits += [of_gone for _, of_gone in counts.lost.values()]
+        waits += [one.waits for one in counts.lost.values()]
         return {
             "inserts": self.inserts,
             "samples": counts.samples,
@@ -313,6 +382,7 @@ class Ledger:
         now, samples = time.time(), self._counts.samples
         hosts = ", ".join(
             f"host {number} wrote {sum(one.about.written)}, {now - one.about.moment:.1f} s ago"
+            + (f", and writers of its shards {one.silent} are silent" if one.silent else "")
             for number, one in sorted(self._hosts.items())
         )
         return (

@@ -93,12 +93,15 @@ class Opened:
         Rows that were ever written to the shard.
     done : int
         Rows of the shard that the writer had before, up to the writer's last one.
+    identity : str
+        Identity of the memory of the host: see ``identity_of``.
     """
 
     shard: int
     place: int
     rows: int
     done: int
+    identity: str
 
 
 class HostReplay(SharedReplay):

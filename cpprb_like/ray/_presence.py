@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import GetTimeoutError
 
 from cpprb_like.ray._calls import GONE, Host, answer_of
-from cpprb_like.ray._hosts import About
+
+if TYPE_CHECKING:
+    from cpprb_like.ray._hosts import About
 
 __all__ = ["SILENT", "Presence"]
 

@@ -81,3 +81,18 @@ def test_a_late_report_of_a_memory_that_is_gone_is_no_loss_of_the_next_one() -> 
     report(ledger, about(0, 11, 100.1, A))
     assert ledger.losses() == [Loss(0, 4, 10.0, 100.0)]
     assert (ledger.inserts, ledger.hosts()[0].identity) == (11, "b")
+
+
+def test_rows_that_their_writers_know_of_are_lost_besides_those_of_the_last_report() -> None:
+    """They were written while the host was not heard of; the next ledger knows them, too."""
+    first = Ledger(None, Counts())
+    report(first, about(0, 10, 100.0, A))
+    first.wrote([("a", 0, 17), ("a", 0, 15)])
+    copy = report(first, about(0, 6, 104.0, A, B))
+    assert first.losses() == [Loss(0, 11, 10.0, 100.0)]
+    second = Ledger(None, Counts())
+    report(second, about(0, 9, 105.0, A, B), copy)
+    assert second.losses() == [Loss(0, 11, 10.0, 100.0)]
+    assert second.inserts == 20
+    second.wrote([("a", 0, 19)])
+    assert second.losses() == [Loss(0, 13, 10.0, 100.0)]

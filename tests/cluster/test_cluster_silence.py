@@ -1,0 +1,219 @@
+"""Hosts that are stopped, as by a partition, and writers that fall silent: others go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_cases import ELSEWHERE, FIELDS, cluster, fill, filled, pid_of, steps, until
+from local_ray import ray
+
+import cpprb_like.ray._learner as learning
+from cpprb_like.errors import RateLimitTimeoutError
+from cpprb_like.limiters import SampleToInsertRatio
+from cpprb_like.ray import ClusterActor, ClusterReplay
+from cpprb_like.ray._calls import Host
+from cpprb_like.ray._parameters import INTERVAL
+from cpprb_like.samplers import Prioritized
+
+LONG = 20.0  # seconds of a call that waits for a stopped host; a time-out is longer
+
+
+@pytest.fixture
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that does nothing until the end of the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def add_each(actor: Any, n: int) -> None:
+    """Add steps one by one."""
+    for k in range(n):
+        actor.add(**{name: values[0] for name, values in steps(k, 1).items()})
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_a_stopped_host_costs_its_rows_only() -> None:
+    """Draws, new actors and learners, and parameters waited for it until their time-outs."""
+    with filled([40, 40, 40], writers=4) as replay:
+        sampler = Prioritized(alpha=1.0, eps=0.0)
+        with replay.learner(sampler, seed=0, batches=4) as learner:
+            version = replay.parameters.publish({"w": np.zeros(4)})
+            learner.update_priorities(learner.sample(32)["indexes"], np.ones(32))
+            own = pid_of(replay.hosts[2])
+            with stopped(own):
+                calls: dict[str, Callable[[], Any]] = {
+                    "actor(host=0)": lambda: replay.actor(host=0).close(),
+                    "actor()": lambda: replay.actor().close(),
+                    "sample": lambda: [learner.sample(32) for _ in range(40)],
+                    "publish": lambda: replay.parameters.publish({"w": np.ones(4)}),
+                    "latest": lambda: replay.parameters.wait(after=version),
+                    "members": replay.members,
+                    "learner()": lambda: replay.learner(seed=1).close(),
+                }
+                waits = {}
+                for name, call in calls.items():
+                    began = time.monotonic()
+                    call()
+                    waits[name] = time.monotonic() - began
+                assert max(waits.values()) < LONG, waits
+                assert learner.sample(200)["id"].max() < 80
+                began = time.monotonic()
+                for number in range(3 * learning.UPDATES_AHEAD):
+                    batch = learner.sample(8)
+                    learner.update_priorities(batch["indexes"], np.full(8, 1.0 + number))
+                assert time.monotonic() - began < LONG
+            until(lambda: learner.sample(200)["id"].max() >= 80, 60.0)
+            learner.flush()
+            assert learner.stats()["late_updates"] == 0
+            assert replay.losses() == []
+
+            def has_newest() -> bool:
+                found = replay.hosts[2].call("parameters", version, timeout=20.0)
+                return found is not None and bool(found[1]["w"].all())
+
+            until(has_newest)
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_updates_for_a_stopped_host_take_effect_when_it_goes_on() -> None:
+    """Each of them once, in their order; the learner does not wait for them."""
+    with filled([30, 30], writers=2) as replay:
+        sampler = Prioritized(alpha=1.0, eps=0.0)
+        with replay.learner(sampler, seed=0, ahead=0) as learner:
+            batch = learner.sample(300)
+            handles = dict(zip(batch["id"].tolist(), batch["indexes"].tolist(), strict=True))
+            assert len(handles) == 60
+            with stopped(pid_of(replay.hosts[1])):
+                learner.sample(8)
+                began = time.monotonic()
+                for number in range(40):
+                    learner.update_priorities([handles[30 + number % 30]], [2.0 + number])
+                assert time.monotonic() - began < LONG
+            learner.flush()
+            assert learner.stats()["late_updates"] == 0
+            ask: Any = replay.hosts[1].begin("draw", learner.name, "", 800, {"indexes": True}, 1.0)
+            reply = ray.get(ask)
+            found = dict(zip(reply.columns["id"].tolist(), reply.masses.tolist(), strict=True))
+            for number in range(10, 40):
+                assert found.get(30 + number % 30, 2.0 + number) == 2.0 + number
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_a_learner_that_began_beside_a_stopped_host_draws_from_it_later() -> None:
+    """It looks for hosts that were not there."""
+    with filled([30, 30]) as replay:
+        with stopped(pid_of(replay.hosts[1])):
+            learner = replay.learner(seed=0, ahead=0)
+            assert learner.sample(200)["id"].max() < 30
+        until(lambda: learner.sample(200)["id"].max() >= 30, 60.0)
+        learner.close()
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_silent_writers_of_other_nodes_give_their_credit_back() -> None:
+    """A host holds their shards, so that they seemed to live, with all the credit there was."""
+    limiter = SampleToInsertRatio(1.0, 20, 8.0, timeout=40.0)
+    with cluster(1, writers=16, limiter=limiter) as replay:
+        dead = []
+        for _ in range(8):
+            actor = replay.actor()
+            assert isinstance(actor, ClusterActor)
+            dead.append(actor)
+            host, writer = actor._host, actor._writer
+            for _ in range(50):
+                if host.call("has_credit", writer, 4, timeout=20.0):
+                    break
+                time.sleep(0.02)
+        with replay.actor() as alive, replay.learner(seed=0, ahead=0) as learner:
+            row = {name: values[0] for name, values in steps(7, 1).items()}
+            for number in range(24):
+                alive.add(**row)
+                if number >= 20:
+                    learner.sample(1)
+        for actor in dead:
+            actor.close()
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_a_time_out_names_the_writers_that_fell_silent() -> None:
+    """On both sides, with the numbers of their shards."""
+    limiter = SampleToInsertRatio(1.0, 20, 8.0, timeout=7.0)
+    with cluster(1, writers=3, limiter=limiter) as replay:
+        silent = replay.actor()
+        with pytest.raises(RateLimitTimeoutError, match=rf"shards \[{silent.number}\] are silent"):
+            replay.learner(seed=0, ahead=0).sample(4)
+        with (
+            pytest.raises(RateLimitTimeoutError, match=rf"shards \[{silent.number}\] are silent"),
+            replay.actor() as alive,
+        ):
+            add_each(alive, 200)
+        silent.close()
+
+
+def test_an_actor_of_a_node_with_a_host_says_when_the_host_brought_counts() -> None:
+    """Its wait may be for the host, and not for learners."""
+    limiter = SampleToInsertRatio(1.0, 20, 8.0, timeout=3.0)
+    with cluster(1, limiter=limiter) as replay, replay.actor() as actor:
+        with stopped(pid_of(replay.hosts[0])), pytest.raises(RateLimitTimeoutError) as caught:
+            add_each(actor, 200)
+        age = str(caught.value).split("their counts ")[1].split(" s ago")[0]
+        assert float(age) > 2.0
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_parameters_at_each_step_cost_no_call_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process on a node without a host asks one host at an interval, and waits for none."""
+    calls: list[str] = []
+    begin = Host.begin
+
+    def counted(self: Host, method: str, *arguments: Any) -> Any:
+        calls.append(method)
+        return begin(self, method, *arguments)
+
+    with cluster(3) as replay:
+        version = replay.parameters.publish({"w": np.zeros(4)})
+        replay.parameters.wait()
+        monkeypatch.setattr(Host, "begin", counted)
+        began = time.monotonic()
+        for _ in range(20_000):
+            assert replay.parameters.latest(after=version) is None
+        assert set(calls) <= {"parameters"}
+        assert len(calls) <= (time.monotonic() - began) / INTERVAL + 1
+
+
+def test_batches_on_their_way_fit_into_what_the_object_store_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store that is full writes to the disk, and asking ahead was slower than not to do it."""
+    monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+    store = {"object_store_memory": 100e6}
+    fields: dict[str, Any] = {**FIELDS, "image": {"shape": 100_000, "dtype": np.uint8}}
+    monkeypatch.setattr(learning, "available_resources_per_node", lambda: {"a": store})
+    monkeypatch.setattr(learning, "STORE", 0.0)
+    with cluster(1, 64, env_dict=fields) as replay:
+        fill(replay, 0, {**steps(0, 20), "image": np.zeros((20, 100_000), np.uint8)})
+        with replay.learner(seed=0, ahead=2, batches=16) as learner:
+            for left, calls, most in ((100e6, 3, 16), (1.2e6, 3, 2), (0.25e6, 1, 1), (0.0, 1, 1)):
+                store["object_store_memory"] = left
+                for _ in range(60):  # past what was asked for before
+                    learner.sample(1)
+                (groups,) = learner._groups.values()
+                assert len(groups) <= calls
+                assert all(len(group.owners) <= most for group in groups)
+                if calls > 1:
+                    assert len(groups) > 1
