@@ -71,6 +71,7 @@ INCARNATION_NBYTES = 16
 MARK_NBYTES = 8  # digest of the content of the file of a sampler
 NO_MARK = bytes(MARK_NBYTES)
 SAMPLER, LOG = "sampler", "flushed"  # names of side files, as ``Aside.name``
+SIDE_NAME = rf"(\d+-\d+|{SAMPLER}|{LOG})\.(\d+)"  # name and generation
 FIRST_NBYTES = 1 << 16  # bytes of a new file of a chained field
 FIRST_ROOM = 1024  # most values in such a file
 UNFINISHED, COMPLETE, REPLACED = range(3)  # states of a side file
@@ -246,15 +247,15 @@ class Files:
             except OSError:
                 self._unpublished += unpublished
                 raise
-            self._sync_names()
+            self._sync(self.path.parent)
             if self._old is not None:
                 self._old.close()
             self._staged, self._old = "", None
         self._forget_sides()
 
-    def _sync_names(self) -> None:
-        """Synchronise the names of the files with the disk."""
-        sync(self.path.parent)
+    def _sync(self, path: Path) -> None:
+        """Synchronise a file, or the names in a folder, with the disk."""
+        sync(path)
 
     @property
     def _rows_path(self) -> Path:
@@ -471,11 +472,9 @@ class Files:
                 )
         there = side is not None
         if side is None:
-            side = self._create_side(file, sum(sizes.values()), mark)
-            side.keys[:] = 0
-            side.complete[:] = COMPLETE
+            side = self._create_side(file, sum(sizes.values()), mark, COMPLETE)
             if not self.frozen:
-                self._sync_names()
+                self._sync(self.path.parent)
         self._sides[SAMPLER] = side
         stops = np.cumsum(list(sizes.values()))[:-1]
         return dict(zip(sizes, np.split(side.keys.view(np.float64), stops), strict=True)), there
@@ -492,8 +491,7 @@ class Files:
 
         Cost: proportional to the files of the folder.
         """
-        stem = re.escape(self.path.name.removesuffix(".dat"))
-        name = re.compile(rf"{stem}\.(\d+-\d+|{SAMPLER}|{LOG})\.(\d+)\.dat", re.ASCII)
+        name = re.compile(rf"{re.escape(self.path.name)}\.{SIDE_NAME}", re.ASCII)
         names = [SAMPLER, LOG, *(queue.name for queue in self._queues())]
         found: dict[str, list[tuple[int, Path]]] = {name: [] for name in names}
         with os.scandir(self.path.parent) as entries:
@@ -508,26 +506,32 @@ class Files:
         return 1 + max((number for number, _ in self._all_sides()[name]), default=0)
 
     def _side_path(self, name: str, generation: int | str) -> Path:
-        return self.path.with_name(f"{self.path.name.removesuffix('.dat')}.{name}.{generation}.dat")
+        """Path of a side file; no rows file has such a name, as those end in .dat."""
+        return self.path.with_name(f"{self.path.name}.{name}.{generation}")
 
-    def _create_side(self, queue: Aside, room: int, mark: bytes = NO_MARK) -> _Side:
+    def _create_side(
+        self, queue: Aside, room: int, mark: bytes = NO_MARK, state: int = UNFINISHED
+    ) -> _Side:
         """A new generation of a side file, with room for ``room`` values and no value.
 
-        The file gets its name when its header is complete, so no process finds it without one.
+        The file gets its name when its bytes are on the disk, so no process finds it without them,
+        and no crash leaves it so.
         """
         number = self._next_number(queue.name)
         path = self._side_path(queue.name, number)
         nbytes, incarnation = _side_nbytes(queue, room), self._incarnation
-        words = np.array([UNFINISHED, room, queue.nbytes], np.int64).tobytes()
+        words = np.array([state, room, queue.nbytes], np.int64).tobytes()
         head = SIDE_MAGIC + mark
         head = head.ljust(SIDE_NBYTES - len(incarnation + words), b"\0") + incarnation + words
         if self.frozen:
             memory = allocate(nbytes)
             memory[:SIDE_NBYTES] = np.frombuffer(head, np.uint8)
         else:
-            with replacing(path, is_new=True) as unfinished, unfinished.open("xb") as file:
-                reserve(file, nbytes)
-                file.write(head)
+            with replacing(path, is_new=True) as unfinished:
+                with unfinished.open("xb") as file:
+                    reserve(file, nbytes)
+                    file.write(head)
+                self._sync(unfinished)
             self._unpublished += [path] if self._staged else []
             try:
                 memory = self._map_side(path)
@@ -535,7 +539,8 @@ class Files:
                 path.unlink(missing_ok=True)
                 raise
         side = _Side(memory, queue.nbytes, number)
-        side.keys[:] = -1
+        if state == UNFINISHED:
+            side.keys[:] = -1
         return side
 
     def _open_side(self, queue: Aside, mark: bytes = NO_MARK, what: str = "") -> _Side:
@@ -589,9 +594,8 @@ class Files:
 
         The caller holds the lock that excludes other writers.
         """
-        stem = re.escape(self.path.name.removesuffix(".dat"))
-        beside = rf"({SAMPLER}|{LOG}|\d+-\d+)\.\d+\."
-        left = re.compile(rf"{stem}\.({beside})?dat(\.[0-9a-f]{{16}}\.new)+")
+        name = re.escape(self.path.name)
+        left = re.compile(rf"{name}(\.{SIDE_NAME})?(\.[0-9a-f]{{16}}\.new)+", re.ASCII)
         for path in self.path.parent.iterdir():
             if left.fullmatch(path.name):
                 with contextlib.suppress(OSError):  # removed when the buffer is opened again

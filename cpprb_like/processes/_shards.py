@@ -76,7 +76,7 @@ class ShardFiles(file_maps.Files):
         super().__init__(layout, prefix, mode)
         self.one_process = OneProcess(FORKED)
 
-    def _sync_names(self) -> None:
+    def _sync(self, path: Path) -> None:
         """Do nothing, as shared memory has no disk."""
 
     def _tell_torn(self, torn: NDArray[np.int64]) -> None:

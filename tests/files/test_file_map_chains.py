@@ -114,7 +114,7 @@ def test_growing_files_and_threads(tmp_path: Path, rng: np.random.Generator) -> 
     for thread in threads:
         thread.join()
     assert not failed
-    assert max(int(path.name.split(".")[2]) for path in tmp_path.glob("a.*-*.dat")) > 1
+    assert max(int(path.name.split(".")[3]) for path in tmp_path.glob("a.dat.*-*")) > 1
     buffers.clear()
     again = ReplayBuffer(20000, fields, mmap_mode="r+", **options)
     batch = again.get_all_transitions()
@@ -132,7 +132,7 @@ def test_files_of_chained_fields_that_were_damaged(
     rb = ReplayBuffer(50, FIELDS, **files)
     rb.add(**rows(rng, 40, 0.5, [np.zeros(200, int), np.zeros((50, 4), int)]))
     del rb
-    for path in tmp_path.glob("a.*-*.dat"):
+    for path in tmp_path.glob("a.dat.*-*"):
         raw = path.read_bytes()
         if damage == "gone":
             path.unlink()

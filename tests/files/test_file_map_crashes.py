@@ -7,6 +7,7 @@ and others are not; and the machine has been started anew.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 import warnings
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from crashing_folder import CrashingFolder
 from file_map_cases import Case, step, twin_rows
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
@@ -146,7 +148,7 @@ def test_a_log_that_is_gone(tmp_path: Path, restart: Any) -> None:
     rb = case.open(tmp_path, "x")
     add(rb, case, 0, 20)
     del rb
-    (tmp_path / "plain.flushed.1.dat").unlink()
+    (tmp_path / "plain.dat.flushed.1").unlink()
     restart()
     with pytest.warns(RuntimeWarning, match="all rows are left out"):
         again = case.open(tmp_path, "r+")
@@ -163,7 +165,7 @@ def test_the_log_of_flushes_costs_what_changed(
     rb = case.open(tmp_path, "x")
 
     def log_nbytes() -> int:
-        (path,) = tmp_path.glob(f"{case.name}.flushed.*.dat")
+        (path,) = tmp_path.glob(f"{case.name}.dat.flushed.*")
         return path.stat().st_size
 
     add(rb, case, 0, 50)
@@ -183,7 +185,7 @@ def test_the_log_of_flushes_costs_what_changed(
     assert np.count_nonzero(np.diff(sizes) < 0) > 1  # the log was rewritten
     folder = tmp_path / "copy"
     folder.mkdir()
-    for found in tmp_path.glob(f"{case.name}*.dat"):
+    for found in tmp_path.glob(f"{case.name}.dat*"):
         shutil.copy(found, folder)
     restart()
     again = case.open(folder, "r+")
@@ -217,7 +219,7 @@ def test_a_flush_costs_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rb.add(x=x[0], next_x=-x[0] - 1)
     rb.flush()
     assert len(summed) < 10
-    log = (tmp_path / "a.flushed.1.dat").read_bytes()
+    log = (tmp_path / "a.dat.flushed.1").read_bytes()
     *_, (_, arrays, _) = flushes.unpack(log[16:])
     assert len(arrays["keys 0-0"]) == len(arrays["values 0-0"]) == 1
 
@@ -240,7 +242,7 @@ def test_a_disk_that_is_full(tmp_path: Path, restart: Any, monkeypatch: pytest.M
     rb.flush()
     folder = tmp_path / "copy"
     folder.mkdir()
-    for path in tmp_path.glob("plain*.dat"):
+    for path in tmp_path.glob("plain.dat*"):
         shutil.copy(path, folder)
     restart()
     assert sorted(case.open(folder, "r+").get_all_transitions()["t"].tolist()) == list(range(20))
@@ -331,13 +333,13 @@ def test_flush_puts_new_names_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     done: list[Path] = []
     monkeypatch.setattr(file_maps, "sync", done.append)
     rb = PrioritizedReplayBuffer(100, fields, next_of="x", mmap_prefix=tmp_path / "a")
-    assert any(path.name.startswith("a.sampler.1.dat") for path in done)
+    assert any(path.name.startswith("a.dat.sampler.1") for path in done)
     assert done[-1] == tmp_path
     done.clear()
     x = np.arange(4)
     rb.add(x=x, next_x=-x - 1)
     rb.flush()
-    assert tmp_path / "a.sampler.1.dat" in done
+    assert tmp_path / "a.dat.sampler.1" in done
     assert tmp_path not in done
 
 
@@ -367,3 +369,39 @@ def test_a_row_whose_priority_was_taken_away_is_drawn_again(tmp_path: Path, rest
 def test_flushing_a_buffer_in_memory() -> None:
     """There is nothing to do."""
     ReplayBuffer(5, {"x": {}}).flush()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files in use have no other links")
+@pytest.mark.filterwarnings("ignore:.*sampler.* is missing:RuntimeWarning")
+def test_a_file_of_priorities_that_was_just_made(
+    tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name reached the disk before its bytes: the buffer could not be opened after a crash."""
+    fields: dict[str, Any] = {"x": {"dtype": "i8"}}
+    live, beside = tmp_path / "live", tmp_path / "beside"
+    for folder in (live, beside):
+        folder.mkdir()
+    rb: ReplayBuffer = PrioritizedReplayBuffer(100, fields, mmap_prefix=live / "a")
+    rb.add(x=range(10))
+    rb.flush()
+    del rb
+    (live / "a.dat.sampler.1").unlink()
+    images: list[Path] = []
+
+    def take_images() -> None:
+        for _ in range(10):
+            images.append(tmp_path / f"image {len(images)}")
+            images[-1].mkdir()
+            crashing.crash(images[-1], random.Random(len(images)), 4096)
+
+    with monkeypatch.context() as patch:
+        crashing = CrashingFolder(live, beside, patch, take_images)
+        rb = PrioritizedReplayBuffer(100, fields, mmap_prefix=live / "a", mmap_mode="r+")
+        take_images()
+    del rb
+    assert len(images) > 40
+    restart()
+    for image in images:
+        again = PrioritizedReplayBuffer(100, fields, mmap_prefix=image / "a", mmap_mode="r+")
+        assert again.get_all_transitions()["x"].tolist() == [[x] for x in range(10)]
+        assert again.sample(10)["indexes"].shape == (10,)

@@ -71,7 +71,7 @@ def look(folder: Path) -> None:
     assert numbers(rb) in allowed
     add(rb, 6, 30)
     assert numbers(rb)[-30:] == list(range(6, 36))
-    assert len(list(folder.glob("a.?-0.*"))) == 2
+    assert len(list(folder.glob("a.dat.?-0.*"))) == 2
     assert not list(folder.glob("*.new"))
 
 
@@ -163,11 +163,11 @@ def test_a_larger_file_that_has_no_header(tmp_path: Path, left: bytes) -> None:
     rb = opened(tmp_path, "x")
     add(rb, 0, 10)
     del rb
-    (tmp_path / "a.0-0.99.dat").write_bytes(left)
+    (tmp_path / "a.dat.0-0.99").write_bytes(left)
     assert numbers(opened(tmp_path, "r")) == list(range(10))
     rb = opened(tmp_path, "r+")
     assert numbers(rb) == list(range(10))
-    assert not (tmp_path / "a.0-0.99.dat").exists()
+    assert not (tmp_path / "a.dat.0-0.99").exists()
 
 
 def test_a_file_that_was_damaged_beside_one_that_it_replaced(tmp_path: Path) -> None:
@@ -176,10 +176,10 @@ def test_a_file_that_was_damaged_beside_one_that_it_replaced(tmp_path: Path) -> 
     live.mkdir()
     rb = opened(live, "x")
     add(rb, 0, 4)
-    (older,) = live.glob("a.0-0.*.dat")
+    (older,) = live.glob("a.dat.0-0.*")
     os.link(older, tmp_path / "older")
     add(rb, 4, 2)
-    (newer,) = live.glob("a.0-0.*.dat")
+    (newer,) = live.glob("a.dat.0-0.*")
     assert newer != older
     shutil.copytree(live, copy)
     shutil.copy(tmp_path / "older", copy / older.name)
@@ -194,8 +194,9 @@ def test_files_that_were_not_finished_are_removed(tmp_path: Path) -> None:
     rb = opened(tmp_path, "x")
     add(rb, 0, 4)
     token = "0123456789abcdef"
-    own = [f"a.{kind}dat.{token}.new" for kind in ("", "flushed.3.", "sampler.1.", "0-0.7.")]
-    others = [f"a.b.dat.{token}.new", f"ab.dat.{token}.new", "a.dat.new"]
+    own = [f"a.dat.{kind}{token}.new" for kind in ("", "flushed.3.", "sampler.1.", "0-0.7.")]
+    others = [f"a.{kind}.dat.{token}.new" for kind in ("b", "sampler.1", "dat.0-0.7")]
+    others += [f"ab.dat.{token}.new", "a.dat.new"]
     for name in own + others:
         (tmp_path / name).write_bytes(b"")
     assert numbers(opened(tmp_path, "r")) == list(range(4))

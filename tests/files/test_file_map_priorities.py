@@ -95,9 +95,9 @@ def test_priorities_are_found_again(
 def test_a_file_of_other_parameters(tmp_path: Path) -> None:
     """Weights of another exponent are refused: they had been drawn by as if they were right."""
     make("proportional", tmp_path, "x").add(x=[1, 2], done=[0, 0], priorities=[1, 2])
-    with pytest.raises(ValueError, match=r"a\.sampler\.\d\.dat.*alpha"):
+    with pytest.raises(ValueError, match=r"a\.dat\.sampler\.\d.*alpha"):
         make("linear", tmp_path, "r+")
-    with pytest.raises(ValueError, match=r"a\.sampler\.\d\.dat.*RankBased"):
+    with pytest.raises(ValueError, match=r"a\.dat\.sampler\.\d.*RankBased"):
         make("ranks", tmp_path, "r+")
     assert weights(make("proportional", tmp_path, "r+"))[1] == 2.0
 
@@ -134,7 +134,7 @@ def test_a_sampler_file_that_was_damaged_or_lost(tmp_path: Path) -> None:
     rb = make("proportional", tmp_path, "x")
     rb.add(x=[1, 2], done=[0, 0], priorities=[1, 5])
     del rb
-    path = tmp_path / "a.sampler.1.dat"
+    path = tmp_path / "a.dat.sampler.1"
     raw = path.read_bytes()
     for value in (np.nan, -1.0, np.inf):
         path.write_bytes(raw[:64] + np.array([value]).tobytes() + raw[72:])
@@ -145,10 +145,10 @@ def test_a_sampler_file_that_was_damaged_or_lost(tmp_path: Path) -> None:
         make("proportional", tmp_path, "r+")
     path.unlink()
     with pytest.warns(
-        RuntimeWarning, match=r"a\.sampler\.\*\.dat is missing.*priority of new ones"
+        RuntimeWarning, match=r"a\.dat\.sampler\.\* is missing.*priority of new ones"
     ):
         assert weights(make("proportional", tmp_path, "r")) == ([1.0, 1.0], 1.0)
-    with pytest.warns(RuntimeWarning, match=r"a\.sampler\.\*\.dat is missing"):
+    with pytest.warns(RuntimeWarning, match=r"a\.dat\.sampler\.\* is missing"):
         assert weights(make("proportional", tmp_path, "r+")) == ([1.0, 1.0], 1.0)
     make("proportional", tmp_path, "r+")  # the file is there again
 
@@ -209,9 +209,9 @@ def test_a_process_that_is_killed_while_it_opens_a_file(tmp_path: Path) -> None:
     rb.get_max_priority()
     rb.add(x=[0, 0])
     del rb
-    raw = (tmp_path / "a.sampler.1.dat").read_bytes()
+    raw = (tmp_path / "a.dat.sampler.1").read_bytes()
     for seconds in (0.0002, 0.0005, 0.001, 0.002):
-        (tmp_path / "a.sampler.1.dat").write_bytes(raw)
+        (tmp_path / "a.dat.sampler.1").write_bytes(raw)
         command = [sys.executable, "-c", KILLED_WHILE_OPENING, str(tmp_path), str(seconds)]
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])
@@ -255,7 +255,7 @@ def test_check_finds_rows_that_are_never_drawn(tmp_path: Path, name: str) -> Non
         rb = cleared(name, folder)
         rb.add(x=[0, 1], done=[False, False])
         rb.check()
-        notes = np.memmap(folder / "a.sampler.1.dat", np.int64, "r+")[-6:-3]
+        notes = np.memmap(folder / "a.dat.sampler.1", np.int64, "r+")[-6:-3]
         notes[notes >= 0] = row
         with pytest.raises(AssertionError, match="weights wait"):
             rb.check()

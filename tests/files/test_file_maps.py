@@ -255,7 +255,7 @@ def test_two_processes_that_create_one_file(tmp_path: Path, mode: str) -> None:
         assert said.count("made") == 1, said
         rows, log = sorted(path.name for path in tmp_path.iterdir())
         assert rows == "a.dat"
-        assert log.startswith("a.flushed.")
+        assert log.startswith("a.dat.flushed.")
         (tmp_path / "a.dat").unlink()
 
 
@@ -278,7 +278,7 @@ def test_what_is_no_file_of_a_buffer(tmp_path: Path, mode: Any) -> None:
     path.unlink()
     ReplayBuffer(7, FIELDS, mmap_prefix=tmp_path / "a")
     raw = path.read_bytes()
-    path.write_bytes(raw.replace(b"version 5", b"version 9"))
+    path.write_bytes(raw.replace(b"version 6", b"version 9"))
     refused(ValueError, "version 9")
     path.write_bytes(raw[:-1])
     refused(ValueError, "cut off")

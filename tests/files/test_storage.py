@@ -122,7 +122,7 @@ def test_one_file_is_open_in_one_buffer_only(prefix: str, mode: Any) -> None:
         with pytest.raises(BlockingIOError, match="another buffer has this file open"):
             ReplayBuffer(7, fields, mmap_prefix=prefix, mmap_mode=mode)
         assert "another buffer has this file open" in open_elsewhere()
-        assert [path.name for path in files(prefix)] == ["replay.dat", "replay.flushed.1.dat"]
+        assert [path.name for path in files(prefix)] == ["replay.dat", "replay.dat.flushed.1"]
         rb.add(x=9)
     assert rb.sample(20)["x"].max() <= 9
     del rb

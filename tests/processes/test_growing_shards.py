@@ -210,7 +210,7 @@ def test_files_that_are_gone_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> No
             patch.setattr(file_maps.Files, "_open_side", missing)
             assert drawn(replay.learner(seed=0)) == list(range(8))
         monkeypatch.setattr(_shards, "PATIENCE", 0.0)
-        for path in (replay.folder / "shard-0").glob("rows.0-0.*.dat"):
+        for path in (replay.folder / "shard-0").glob("rows.dat.0-0.*"):
             path.unlink()
         with pytest.raises(FileNotFoundError, match="a part of the rows is missing"):
             drawn(replay.learner(seed=0))
