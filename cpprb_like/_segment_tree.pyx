@@ -129,18 +129,15 @@ cdef class SumTree:
     def copy(self):
         """A tree with the same nodes in memory of its own, and its ``MinTree``.
 
-        Returns both; the second is None if there is none.
+        Raises ``ValueError`` if this tree has no ``MinTree``.
         """
-        cdef SumTree tree
-        cdef MinTree minima = None
-        nodes = np.empty(self.shape.size)
-        tree = SumTree(nodes, self.capacity)
-        if self.minima is not None:
-            minima = MinTree(np.empty(self.minima.nodes.shape[0]), tree)
+        if self.minima is None:
+            raise ValueError("tree: it has no MinTree")
+        cdef SumTree tree = SumTree(np.empty(self.shape.size), self.capacity)
+        cdef MinTree minima = MinTree(np.empty(self.minima.nodes.shape[0]), tree)
         # No Python code runs from here on, so all nodes are of one moment.
         tree.nodes[:] = self.nodes
-        if minima is not None:
-            minima.nodes[:] = self.minima.nodes
+        minima.nodes[:] = self.minima.nodes
         return tree, minima
 
     cdef float64_t* c_level(self, intp_t level) noexcept nogil:

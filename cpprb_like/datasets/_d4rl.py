@@ -3,7 +3,8 @@
 D4RL's names are ``observations``, ``actions``, ``rewards``, ``terminals``, ``timeouts`` and
 ``next_observations``. A field ``info.x`` is the data set ``infos/x``. Any other field is a data set
 of its own name, as D4RL's ``sequence_dataset`` requires a value of each data set for each row. If a
-file lacks ``next_observations``, they are taken from the rows after, within an episode.
+file lacks ``next_observations``, they are taken from the rows after, within an episode. If a file
+lacks ``timeouts``, ``next_observations`` tell where a time limit ended an episode.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ import numpy as np
 from cpprb_like._arguments.checks import warn
 from cpprb_like.datasets import _hdf5
 from cpprb_like.datasets._format import CUT, OPEN, Format, Reader, Steps, Writer
-from cpprb_like.datasets._model import EpisodeRecord, Field, Header, HeaderBuilder, Place, Rows
+from cpprb_like.datasets._from_buffer import rows_in_chunk
+from cpprb_like.datasets._model import (
+    Array,
+    EpisodeRecord,
+    Field,
+    Header,
+    HeaderBuilder,
+    Place,
+    Rows,
+    follow,
+)
 
 NAME = "d4rl"
 ABOUT = "metadata"
@@ -103,20 +114,57 @@ class D4rlReader(Reader):
         return builder
 
     def read_episodes(self) -> Iterator[tuple[EpisodeRecord, int]]:
-        """Episodes, which end where the end flags are set. Rows after the last end are open."""
+        """Episodes, which end where the end flags are set. Rows after the last end are open.
+
+        Without ``timeouts`` an episode also ends, truncated, where the next observation is not the
+        observation of the row after.
+        """
         ends, start = self.header.ends, 0
+        ended = np.zeros(self._n, np.bool_)
+        if ends.names:
+            flags = {name: self._data[name][: self._n] for name in ends.names}
+            ended = np.logical_or(*ends.flags(flags, self._n))
         if ends.truncated is None:
+            ended |= self._truncated(ended)
+        for last in np.flatnonzero(ended).tolist():
+            yield EpisodeRecord(last + 1 - start), start
+            start = last + 1
+        yield EpisodeRecord(self._n - start, is_open=True), start
+
+    def _truncated(self, ended: Array) -> Array:
+        """The rows at which a time limit ended an episode, by observations and next observations.
+
+        Rows that ``ended`` marks are left out. Warns of these rows, or that none can be found.
+        """
+        header, cut = self.header, np.zeros(self._n, np.bool_)
+        pairs = [(name, f"next_{name}") for name in header.observations]
+        pairs = [
+            pair
+            for pair in pairs
+            if pair[1] in self._data and header[pair[0]].shape == header[pair[1]].shape
+        ]
+        for name, following in pairs:
+            values, nexts = self._data[name], self._data[following]
+            most = rows_in_chunk(header[name].nbytes + header[following].nbytes)
+            for start in range(0, self._n - 1, most):
+                stop = min(start + most, self._n - 1)
+                before = _hdf5.read(nexts, start, stop, header[following])
+                after = _hdf5.read(values, start + 1, stop + 1, header[name])
+                cut[start:stop] |= ~follow(before, after)
+        cut &= ~ended
+        if not pairs:
             warn(
                 f"{self.path}: without a data set timeouts nothing tells where a time limit ended "
                 "an episode: it and the one after it are read as one",
                 UserWarning,
             )
-        n = self._n if ends.names else 0
-        terminated, truncated = ends.flags({name: self._data[name][:n] for name in ends.names}, n)
-        for last in np.flatnonzero(terminated | truncated).tolist():
-            yield EpisodeRecord(last + 1 - start), start
-            start = last + 1
-        yield EpisodeRecord(self._n - start, is_open=True), start
+        elif cut.any():
+            warn(
+                f"{self.path}: without a data set timeouts {np.count_nonzero(cut)} episodes are "
+                "truncated where next_observations are not the observations of the row after",
+                UserWarning,
+            )
+        return cut
 
     def read(self, number: int, most: int) -> Iterator[Rows]:
         first = self.spans[number]

@@ -39,6 +39,7 @@ from cpprb_like.datasets._model import (
     HeaderBuilder,
     Place,
     Rows,
+    begins_of,
     between_steps,
     key_of,
 )
@@ -243,15 +244,14 @@ class DreamerReader(Reader):
 
     def _find_episodes(self) -> Iterator[tuple[EpisodeRecord, _Span]]:
         for number, stream in enumerate(self._streams):
-            flags: list[list[Array]] = [[], []]
+            flags: list[list[Array]] = [[], [], []]
             for chunk in stream:
                 with _opened(chunk.path) as archive:
-                    for found, key in zip(flags, FLAGS, strict=False):
+                    for found, key in zip(flags, FLAGS, strict=True):
                         found.append(_array(archive, key, chunk.length).reshape(chunk.length) != 0)
-            is_first, is_last = (np.concatenate(found) for found in flags)
-            begins = is_first.copy()
-            begins[1:] |= is_last[:-1]  # also without is_first
-            begins[:1] = True
+            is_first, is_last, is_terminal = (np.concatenate(found) for found in flags)
+            is_last |= is_terminal
+            begins = begins_of(is_first, is_last)
             starts = np.flatnonzero(begins).tolist()
             for start, stop in zip(starts, [*starts[1:], len(is_first)], strict=True):
                 # A single step has an observation and makes no row.

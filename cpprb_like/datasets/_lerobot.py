@@ -476,6 +476,7 @@ class LerobotReader(Reader):
         def values_of(batch: Any) -> Rows:
             return {name: _arrow.flat(batch.column(name), name)[0] for name in columns}
 
+        ended = self._ended(total)
         with contextlib.closing(files):
             for rows in files.read(0, int(files.starts[-1]), columns, 1 << 12, values_of):
                 found = (rows[name].tolist() for name in columns)
@@ -485,7 +486,30 @@ class LerobotReader(Reader):
                             f"{folder}: episode {number}: expected rows of 0 to {total}, got "
                             f"{start} to {stop}"
                         )
-                    yield EpisodeRecord(stop - start), (number, start, places)
+                    # The row after an end flag belongs to another episode.
+                    inner = np.flatnonzero(ended[start : max(start, stop - 1)])
+                    begins = [start, *(inner + start + 1).tolist()]
+                    for first, last in zip(begins, [*begins[1:], stop], strict=True):
+                        yield EpisodeRecord(last - first), (number, first, places)
+
+    def _ended(self, n: int) -> Array:
+        """Which of all rows have an end flag."""
+        ends = self.header.ends
+        features = {name: self._features[name] for name in ends.names}
+
+        def values_of(batch: Any) -> Rows:
+            return {
+                name: one.from_arrow(batch.column(one.column)) for name, one in features.items()
+            }
+
+        if not features:
+            return np.zeros(n, np.bool_)
+        columns = [one.column for one in features.values()]
+        found = [
+            np.logical_or(*ends.flags(rows, len(next(iter(rows.values())))))
+            for rows in self._files.read(0, n, columns, 1 << 16, values_of)
+        ]
+        return np.concatenate([np.zeros(0, np.bool_), *found])
 
     def read(self, number: int, most: int, skip: int = 0) -> Iterator[Rows]:
         """The rows of an episode, without the first ``skip`` rows and derived fields."""

@@ -142,13 +142,16 @@ class MinariReader(Reader):
             one = self._storage.episode(number)
             if one.length > 0:
                 first = first or one
-                is_open = not any(_is_set(one, path, one.length - 1) for path in ENDS)
+                terminated, truncated = (_check_end(one, number, path) for path in ENDS)
+                is_open = not (terminated or truncated)
                 self._found.append((EpisodeRecord(one.length, is_open=is_open), number))
                 paths.update(one.columns.keys())
                 of_reset.update(one.of_reset)
                 infos = (path for path in one.columns.keys() - reset_infos if path[0] == INFOS)
                 reset_infos.update(
-                    path for path in infos if one.columns[path].extra and _is_set(one, path, 0)
+                    path
+                    for path in infos
+                    if one.columns[path].extra and _are_set(one, path, 0, 1).any()
                 )
         builder = HeaderBuilder(ROLES, self.left_out, derives_next=True)
         if first is None:
@@ -209,14 +212,31 @@ class MinariReader(Reader):
         self._storage.close()
 
 
-def _is_set(one: StoredEpisode, path: Place, row: int) -> bool:
-    """Whether a row has a number other than 0 and NaN; false if there is no such column."""
+def _check_end(one: StoredEpisode, number: int, path: Place) -> bool:
+    """Whether the last step has an end flag; ``ValueError`` if a step before it has one.
+
+    The observation after such a step may be the first one of another episode.
+    """
+    ended = _are_set(one, path, 0, one.length)
+    inner = np.flatnonzero(ended[:-1])
+    if len(inner):
+        raise ValueError(
+            f"episode_{number}/{'/'.join(path)}: expected an end at its last step, "
+            f"{one.length - 1}, only; got one at step {inner[0]} too. The files have several "
+            "episodes as one, and lack the final observations of all but the last: split them there"
+        )
+    return bool(ended[-1])
+
+
+def _are_set(one: StoredEpisode, path: Place, start: int, stop: int) -> Array:
+    """Whether each row has a number other than 0 and NaN; false if there is no such column."""
     column = one.columns.get(path)
     field = None if column is None else column.field("", None)
     if column is None or not isinstance(field, Field):
-        return False
-    values = column.read(row, row + 1, field)
-    return bool(((values != 0) & (values == values)).any())
+        return np.zeros(stop - start, np.bool_)
+    values = column.read(start, stop, field).reshape(stop - start, -1)
+    found: Array = ((values != 0) & (values == values)).any(axis=1)
+    return found
 
 
 class Minari(Format):

@@ -307,6 +307,35 @@ def _with_next(
     return made
 
 
+def follow(nexts: Array, values: Array) -> Array:
+    """For each pair of rows: whether all next values are the values of the row after.
+
+    NaN are compared by their bytes. Floats of two sizes are compared in the smaller one.
+    """
+    kinds = {nexts.dtype.kind, values.dtype.kind}
+    dtype = min(nexts.dtype, values.dtype, key=lambda one: one.itemsize)
+    if kinds != {"f"}:
+        dtype = np.result_type(nexts, values)
+    with np.errstate(over="ignore"):
+        one, other = (
+            np.ascontiguousarray(found, dtype).reshape(len(found), -1) for found in (nexts, values)
+        )
+    is_same = one == other
+    if dtype.kind == "f":
+        words = f"u{dtype.itemsize}"
+        is_same |= one.view(words) == other.view(words)
+    same: Array = is_same.all(axis=1)
+    return same
+
+
+def begins_of(is_first: Array, is_last: Array) -> Array:
+    """The steps of a stream that begin an episode: those after a last step too."""
+    begins: Array = is_first.copy()
+    begins[1:] |= is_last[:-1]
+    begins[:1] = True
+    return begins
+
+
 def between_steps(steps: Rows, chained: Mapping[str, str], late: Container[str] = ()) -> Rows:
     """The rows of an episode from its steps, of which there is one more.
 

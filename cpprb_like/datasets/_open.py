@@ -165,8 +165,9 @@ def describe(
 
     Notes
     -----
-    Cost: that of the metadata, and of the end flags where these alone tell the episodes. Of what
-    RLlib recorded the observations are read too, as they tell where an episode goes on.
+    Cost: that of the metadata and of the end flags. Observations are read too where they tell how
+    episodes end: in recordings of RLlib, and in D4RL's files with ``next_observations`` and without
+    ``timeouts``.
 
     Examples
     --------

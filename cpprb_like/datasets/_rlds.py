@@ -33,6 +33,7 @@ from cpprb_like.datasets._model import (
     HeaderBuilder,
     Place,
     Rows,
+    begins_of,
     between_steps,
     load_json,
     nest,
@@ -161,6 +162,14 @@ class _Leaf(NamedTuple):
     encoding: str
 
 
+class _Span(NamedTuple):
+    """Position of an episode: its record, the first step in it, and the steps of the record."""
+
+    record: _tfrecord.Record
+    start: int
+    steps: int
+
+
 class RldsReader(Reader):
     """Reads a folder of TensorFlow Datasets: all of it, or one split."""
 
@@ -185,15 +194,30 @@ class RldsReader(Reader):
         builder.add(paths, lambda path, name: replace(self._leaves[path].field, name=name))
         return builder
 
-    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, _tfrecord.Record]]:
+    def read_episodes(self) -> Iterator[tuple[EpisodeRecord, _Span]]:
+        """Episodes. A record with a first or last step in its middle has several."""
         marks: list[Place] = [("is_last",)]
-        marks += [path for path in [("is_first",)] if path in self._leaves]
+        marks += [path for path in [("is_first",), ("is_terminal",)] if path in self._leaves]
         for file in _files(self.path, self.split):
             for record in _tfrecord.records(file):
-                is_last, *is_first = self._steps(record, marks).values()
-                is_cut = bool(is_first and not is_first[0][:1].any())
-                is_open = bool(len(is_last)) and not is_last[-1]
-                yield EpisodeRecord(len(is_last) - 1, is_cut=is_cut, is_open=is_open), record
+                steps = self._steps(record, marks)
+                flags = {
+                    path[0]: values.reshape(len(values)) != 0 for path, values in steps.items()
+                }
+                n = len(flags["is_last"])
+                is_last = flags["is_last"] | flags.get("is_terminal", np.False_)
+                is_first = flags.get("is_first", np.zeros(n, np.bool_))
+                is_cut = "is_first" in flags and not is_first[:1].any()
+                starts = np.flatnonzero(begins_of(is_first, is_last)).tolist()
+                for start, stop in zip(starts, [*starts[1:], n], strict=True):
+                    yield (
+                        EpisodeRecord(
+                            stop - start - 1,
+                            is_cut=is_cut and start == 0,
+                            is_open=not is_last[stop - 1],
+                        ),
+                        _Span(record, start, n),
+                    )
 
     def _steps(self, record: _tfrecord.Record, places: list[Place]) -> dict[Place, Array]:
         """Values of the features at these places, for all steps of an episode."""
@@ -227,10 +251,13 @@ class RldsReader(Reader):
 
     def read(self, number: int, most: int) -> Iterator[Rows]:
         header, n = self.header, self.header.episodes[number].length
+        span = self.spans[number]
         flags: list[Place] = [("is_last",), ("is_terminal",)]
-        found = self._steps(self.spans[number], [*self.places.values(), *flags])
-        if {len(values) for values in found.values()} != {n + 1}:
-            raise ValueError(f"{self.path}: episode {number}: expected {n + 1} steps")
+        found = self._steps(span.record, [*self.places.values(), *flags])
+        if {len(values) for values in found.values()} != {span.steps}:
+            raise ValueError(f"{self.path}: episode {number}: expected {span.steps} steps")
+        steps_of_span = slice(span.start, span.start + n + 1)
+        found = {place: values[steps_of_span] for place, values in found.items()}
         is_last, is_terminal = (found[place].reshape(n + 1) != 0 for place in flags)
         steps = {name: found[place] for name, place in self.places.items()}
         steps |= {"terminated": is_terminal, "truncated": is_last & ~is_terminal}

@@ -5,7 +5,8 @@ and ``truncateds``. Parts of an observation or action are the fields of a struct
 a column of its name, which RLlib takes for an output of the model. A folder of such files, as RLlib
 records them, is read too. The column ``t`` counts the steps of an episode. RLlib's own recorder
 omits ``t``, and each of its files has rows of several episodes in turns. Then the next observation
-of a row is compared with observations to find the row that follows.
+of a row is compared with observations to find the row that follows. So it is where there are no
+names of episodes either.
 """
 
 from __future__ import annotations
@@ -208,9 +209,15 @@ class RllibReader(Reader):
             wrong = is_same & (now != was + 1) & ~is_new
             begins |= is_new
         else:
+            has_names = keys != [()]
             apart = np.flatnonzero(~begins & (is_other | (after != before + 1)))
             if self._is_linked():
-                begins[apart] = ~self._are_linked(before[apart], after[apart])
+                # Without names of episodes nothing but next observations tells where one is cut.
+                asked = apart if has_names else np.flatnonzero(~begins & ~is_other)
+                begins[asked] = ~self._are_linked(before[asked], after[asked])
+            if not has_names:
+                begins |= is_other
+            elif self._is_linked():
                 unique = np.array([UNIQUE.fullmatch(str(key[0])) is not None for key in keys])
                 wrong = is_same & ended[before] & unique[of_key[after]]
                 what = (
@@ -228,17 +235,14 @@ class RllibReader(Reader):
         return begins
 
     def _is_linked(self) -> bool:
-        """Whether the files have names of episodes, and a next observation of each observation."""
-        nexts = [name for name, path in self.places.items() if path[0] == "new_obs"]
-        names = [f"next_{name}" for name in self.header.observations]
-        has_names = EPISODE in self._files.open(0).schema_arrow.names
-        return has_names and sorted(nexts) == sorted(names) != []
+        """Whether the files have a next observation of each observation, of the same dtype."""
+        return bool(self.header.nexts) and not self.header.chained
 
     def _are_linked(self, before: Array, after: Array) -> Array:
         """For each pair of rows: whether ``before`` ends with the observation of ``after``."""
-        names = list(self.header.observations)
-        nexts = self._digests(before, [f"next_{name}" for name in names])
-        here = self._digests(after, names)
+        names = self.header.nexts
+        nexts = self._digests(before, list(names.values()))
+        here = self._digests(after, list(names))
         return np.array([one == other for one, other in zip(nexts, here, strict=True)], np.bool_)
 
     def _digests(self, rows: Array, names: list[str]) -> list[bytes]:

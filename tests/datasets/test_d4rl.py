@@ -11,7 +11,7 @@ import pytest
 from optional import need
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.datasets import describe
+from cpprb_like.datasets import _d4rl, describe
 from cpprb_like.errors import DataLossWarning
 from cpprb_like.views import FrameStacks, Hindsight, NStep, Sequences
 
@@ -187,6 +187,71 @@ def test_without_time_outs_an_episode_ends_at_terminals_only(tmp_path: Path) -> 
 
     assert [warning.filename for warning in warned] == [__file__]
     assert [(one.length, one.is_open) for one in found.episodes] == [(4, False), (8, True)]
+
+
+def seamed(path: Path, **changed: Any) -> Path:
+    """A file without ``timeouts``: steps 0 to 9 and, after a time limit, 500 to 509."""
+    steps = np.r_[np.arange(10.0), np.arange(500.0, 510.0)]
+    data = {
+        "observations": np.stack([steps, -steps], 1),
+        "next_observations": np.stack([steps + 1, -steps - 1], 1),
+        "actions": np.zeros((20, 1)),
+        "rewards": np.where(steps < 500, 0.0, 100.0),
+        "terminals": np.arange(20) == 19,
+        **changed,
+    }
+    with h5py.File(path, "w") as file:
+        for name, values in data.items():
+            file[name] = values
+    return path
+
+
+@pytest.mark.parametrize("kind", ["plain", "NaN", "single precision", "parts", "in pieces"])
+def test_without_time_outs_next_observations_show_where_episodes_end(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two episodes were read as one, and n-step returns summed over the seam.
+
+    The next observation of step 9 is not the observation of the row after. NaN is equal to itself.
+    """
+    changed: dict[str, Any] = {}
+    path = seamed(tmp_path / "x.hdf5")
+    if kind == "NaN":
+        with h5py.File(path, "a") as file:
+            file["observations"][:, 1] = file["next_observations"][:, 1] = np.nan
+    elif kind == "single precision":
+        with h5py.File(path, "a") as file:
+            changed["observations"] = file["observations"][...] * 0.1
+            changed["next_observations"] = (file["next_observations"][...] * 0.1).astype("f4")
+        path = seamed(tmp_path / "y.hdf5", **changed)
+    elif kind == "parts":
+        with h5py.File(path, "a") as file:
+            for name in ("observations", "next_observations"):
+                values = file[name][...]
+                del file[name]
+                file[f"{name}/a"], file[f"{name}/b"] = values * 0, values[:, 0]
+    elif kind == "in pieces":
+        monkeypatch.setattr(_d4rl, "rows_in_chunk", lambda _: 3)
+
+    with pytest.warns(UserWarning, match="timeouts 1 episodes are truncated where") as warned:
+        rb = ReplayBuffer.from_dataset(path, seed=0)
+
+    assert [warning.filename for warning in warned] == [__file__]
+    assert [(one.length, one.terminated, one.truncated) for one in rb.episodes.list()] == [
+        (10, False, True),
+        (10, True, False),
+    ]
+    rewards = rb.view(NStep(3, gamma=0.5)).sample(300)["rew"]
+    assert set(rewards.tolist()) <= {0.0, 100.0, 150.0, 175.0}
+
+
+def test_no_episode_ends_where_next_observations_follow(tmp_path: Path) -> None:
+    """Without a seam nothing is cut, and nothing is told; with ``timeouts`` they alone count."""
+    steps = np.arange(20.0)
+    one = seamed(tmp_path / "x.hdf5", observations=steps, next_observations=steps + 1)
+    assert [one.length for one in describe(one).episodes] == [20]
+    two = seamed(tmp_path / "y.hdf5", timeouts=np.arange(20) == 4)
+    assert [one.length for one in describe(two).episodes] == [5, 15]
 
 
 def test_what_is_no_column_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -434,11 +435,12 @@ def test_steps_behind_those_that_count_take_no_memory(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- episodes without an end
 
 
-def write_minari_arrow(path: Path, n: int) -> None:
+def write_minari_arrow(path: Path, n: int, **more: Any) -> None:
     """Episodes of two steps as Parquet, none of which has ended."""
     pa, parquet = need("pyarrow"), need("pyarrow.parquet")
     columns: Any = {name: [0.0, 1.0, 2.0] for name in ("observations", "actions", "rewards")}
     columns |= {name: [False] * 3 for name in ("terminations", "truncations")}
+    columns |= more
     for k in range(n):
         (path / "data" / str(k)).mkdir(parents=True)
         parquet.write_table(pa.table(columns), path / "data" / str(k) / "part-0.parquet")
@@ -481,6 +483,61 @@ def test_that_an_end_is_made_is_told(format: str, tmp_path: Path) -> None:  # no
     assert len(describe(path).left_out) == 1
     with pytest.raises(ValueError, match="2 episodes before the newest"):
         ReplayBuffer.from_dataset(path, strict=True)
+
+
+# ---------------------------------------------------------------------- flags inside
+
+
+@pytest.mark.parametrize("name", ["terminations", "truncations"])
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+def test_end_flags_inside_an_episode_of_minari_are_refused(
+    storage: str, name: str, tmp_path: Path
+) -> None:
+    """The row at the flag got the first observation of another episode as its next one."""
+    path, flags = tmp_path / "x", {name: np.array([True, False, False])}
+    if storage == "hdf5":
+        write_minari(path, n=2, **flags)
+    else:
+        write_minari_arrow(path, 2, **flags)
+    for read in (describe, ReplayBuffer.from_dataset):
+        with pytest.raises(ValueError, match=rf"x: episode_0/{name}: .*, only; .* step 0 too"):
+            read(path)
+
+
+def test_flags_inside_a_record_of_rlds_part_episodes(tmp_path: Path) -> None:
+    """A row went from the final observation of one episode to the first one of the next.
+
+    A last, a terminal or a first step in the middle of a record parts it.
+    """
+    last = np.array([0, 0, 1, 0, 0, 0, 1], bool)
+    first, none = np.roll(last, 1), np.zeros(7, bool)
+    more: Any = {name: np.arange(7, dtype="f4") for name in ("observation", "reward")}
+    for name, flags in {
+        "both": (first, last, none),
+        "last": (first & (np.arange(7) == 0), last, none),
+        "terminal": (first & (np.arange(7) == 0), none, last),
+        "first": (first, np.arange(7) == 6, none),
+    }.items():
+        marks = dict(zip(("is_first", "is_last", "is_terminal"), flags, strict=True))
+        write_rlds(tmp_path / name, actions=np.zeros(7), **more, **marks)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if name != "first" else "ignore")
+            rb = ReplayBuffer.from_dataset(tmp_path / name)
+        rows = rb.get_all_transitions()
+        assert rows["obs"].tolist() == [0, 1, 3, 4, 5]
+        assert rows["next_obs"].tolist() == [1, 2, 4, 5, 6]
+        assert rows["rew"].tolist() == [0, 1, 3, 4, 5]
+        ends = [(one.length, one.terminated) for one in rb.episodes.list()]
+        assert ends == [(2, name == "terminal"), (3, name == "terminal")]
+
+
+def test_a_terminal_step_of_dreamerv3_is_a_last_one(tmp_path: Path) -> None:
+    """A row went on from it to the first observation of the next episode."""
+    terminal, none = [0, 0, 1, 0, 0, 1], [0] * 6
+    chunk(tmp_path, is_first=[1, 0, 0, 0, 0, 0], is_last=none, is_terminal=terminal)
+    rows = ReplayBuffer.from_dataset(tmp_path).get_all_transitions()
+    assert rows["obs.vec"].ravel().tolist() == [0, 1, 3, 4]
+    assert rows["next_obs.vec"].ravel().tolist() == [1, 2, 4, 5]
 
 
 # ---------------------------------------------------------------------- several environments

@@ -305,6 +305,32 @@ def foreign(root: Path, **changed: Any) -> Path:
     return root
 
 
+@pytest.mark.parametrize("name", ["next.done", "next.truncated"])
+def test_an_end_flag_inside_an_episode_parts_it(name: str, tmp_path: Path) -> None:
+    """The row at the flag got the observation of another episode as its next one."""
+    flag = {"dtype": "bool", "shape": [1], "names": None}
+    number = {"dtype": "float32", "shape": [1], "names": None}
+    changed: Any = {
+        "columns": {
+            "observation.state": [0.0, 1.0, 10.0, 11.0],
+            "episode_index": [0] * 4,
+            name: [False, True, False, False],
+        },
+        "features": {"observation.state": number, name: flag},
+        "episodes": {
+            "episode_index": [0],
+            "dataset_from_index": [0],
+            "dataset_to_index": [4],
+        },
+    }
+    with pytest.warns(DataLossWarning, match="steps are left out"):
+        rb = ReplayBuffer.from_dataset(foreign(tmp_path, **changed))
+    rows = rb.get_all_transitions()
+    found = zip(rows["obs.state"].tolist(), rows["next_obs.state"].tolist(), strict=True)
+    # A terminated step has no next observation. That of a truncated step is unknown.
+    assert list(found) == [(0, 1), *([(1, 1)] if name == "next.done" else []), (10, 11)]
+
+
 def test_channels_are_last_whatever_the_info_says(tmp_path: Path) -> None:
     """As they are in the files; an observation that is not alone keeps its name."""
     with pytest.warns(DataLossWarning, match="2 of 4 steps are left out"):

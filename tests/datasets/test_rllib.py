@@ -212,6 +212,16 @@ def test_steps_without_names_of_episodes_begin_at_0(tmp_path: Path) -> None:
     assert [one.length for one in describe(tmp_path / "x.parquet").episodes] == [3, 2]
 
 
+def test_without_names_of_episodes_next_observations_show_where_they_end(tmp_path: Path) -> None:
+    """Two episodes were read as one where neither names, nor steps, nor flags tell them apart."""
+    steps = np.r_[np.arange(4.0), np.arange(10.0, 13.0)]
+    table = {"obs": steps, "new_obs": steps + 1, "actions": steps, "rewards": steps}
+    parquet.write_table(pa.table(table), tmp_path / "x.parquet")
+    with pytest.warns(DataLossWarning, match="1 episodes before the newest have no end"):
+        rb = ReplayBuffer.from_dataset(tmp_path / "x.parquet")
+    assert [one.length for one in rb.episodes.list()] == [4, 3]
+
+
 def test_two_columns_of_one_name_are_told(tmp_path: Path) -> None:
     """RLlib's own has the field; and no other has that of a next observation."""
     more = {"terminated": [True, False], "next_obs": [5.0, 6.0], "rewards": [1.0, 2.0]}
