@@ -36,6 +36,12 @@ def as_int(name: str, value: object, least: float = -math.inf, most: float = mat
     return number
 
 
+def as_whole(name: str, value: object, least: float = -math.inf) -> int:
+    """As ``as_int``; a float of integral value, such as ``1e6``, counts as its integer."""
+    is_whole = isinstance(value, (float, np.floating)) and float(value).is_integer()
+    return as_int(name, int(value) if is_whole else value, least)  # type: ignore[call-overload]
+
+
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn the caller of the package."""
     level, frame = 1, sys._getframe()

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from cpprb_like._arguments.checks import as_discount, as_int
+from cpprb_like._arguments.checks import as_discount, as_int, as_whole
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._fields.schema import Field, Schema, Stack, read_names
 
@@ -143,9 +141,7 @@ def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
         raise ValueError(
             f"Nstep: expected size and some of {list(NSTEP_KEYS[1:])}, got {options!r}"
         )
-    given = options["size"]
-    is_whole = isinstance(given, (float, np.floating)) and float(given).is_integer()
-    size = as_int("Nstep['size']", int(given) if is_whole else given, 1)
+    size = as_whole("Nstep['size']", options["size"], 1)
     if size > MAX_STEPS:
         raise ValueError(f"Nstep['size']: expected 1 to {MAX_STEPS} steps, got {size}")
     given = options.get("rew")

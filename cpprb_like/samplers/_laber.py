@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._arguments.arrays import Array
-from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.checks import as_whole
 from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._machine.aligned import aligned, empty
 from cpprb_like._machine.byte_order import native
@@ -36,8 +36,8 @@ class _LaBER(ABC):
         weights_dtype: DTypeLike = np.float32,
         seed: Seed = None,
     ) -> None:
-        self.batch_size = as_int("batch_size", batch_size, 1)
-        self.m = as_int("m", m, 1)
+        self.batch_size = as_whole("batch_size", batch_size, 1)
+        self.m = as_whole("m", m, 1)
         if callable(eps):
             raise TypeError(f"eps: expected a number, got {eps!r}")
         self.eps = value_at(eps, 0, "eps", 0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.checks import as_int, as_whole
 from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
@@ -62,7 +62,7 @@ class Reverse(Sampler):
     """
 
     def __init__(self, stride: int = 300) -> None:
-        self.stride = as_int("stride", stride, 1)
+        self.stride = as_whole("stride", stride, 1)
         # Row id where the next draw starts, and ``ring.clears`` of that time.
         self._start = (-1, 0)
 

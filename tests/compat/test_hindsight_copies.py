@@ -261,15 +261,16 @@ def test_drawing_by_priority() -> None:
 
 
 def test_drawing_without_priorities() -> None:
-    """A buffer without priorities refuses beta and what else belongs to them."""
+    """Without priorities, what belongs to them raises the errors that cpprb raises."""
     rb = make(prioritized=False)
     play(rb, 0, 4)
     assert set(rb.sample(32)) == {*FIELDS, "rew", "goal"}
     with refused(rb, TypeError, "beta"):
         rb.sample(32, beta=0.4)
-    for name in ("update_priorities", "get_max_priority"):
-        assert not hasattr(rb, name)
-        assert hasattr(make(prioritized=True), name)
+    with refused(rb, ValueError, "update_priorities: expected a buffer with prioritized=True"):
+        rb.update_priorities([0], [1.0])
+    with refused(rb, ValueError, "get_max_priority: expected a buffer with prioritized=True"):
+        rb.get_max_priority()
 
 
 def test_sizes_clear_and_repr() -> None:

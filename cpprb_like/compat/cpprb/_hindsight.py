@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cpprb_like._arguments.arrays import Array
-from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.checks import as_whole
 from cpprb_like._fields.schema import read_env_dict
 from cpprb_like.buffers import Batch, ReplayBuffer, create_buffer
-from cpprb_like.buffers._source import if_prioritized
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.schedules import Schedule
 from cpprb_like.typing import FieldSpec, PrioritizedOptions
@@ -138,8 +137,8 @@ class HindsightReplayBuffer(Checkpointed):
             raise ValueError("Nstep: expected with strategy='final' only, for goals differ by step")
         check_callable("reward_func", reward_func)
         check_callable("goal_func", goal_func, optional=True)
-        self.max_episode_len = as_int("max_episode_len", max_episode_len, 1)
-        self.additional_goals = as_int("additional_goals", additional_goals, 0)
+        self.max_episode_len = as_whole("max_episode_len", max_episode_len, 1)
+        self.additional_goals = as_whole("additional_goals", additional_goals, 0)
         if state not in env_dict:
             raise ValueError(f"state: expected one of {list(env_dict)}, got {state!r}")
         goal: FieldSpec = {**env_dict[state]}
@@ -273,15 +272,26 @@ class HindsightReplayBuffer(Checkpointed):
         """Whether rows are drawn by priority: ``prioritized`` of the constructor."""
         return self._rows.has_priorities
 
-    @if_prioritized
     def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """See ``ReplayBuffer.update_priorities``; only with ``prioritized=True``."""
+        """See ``ReplayBuffer.update_priorities``.
+
+        Raises ``ValueError`` if the buffer has no priorities.
+        """
+        self._expect_priorities("update_priorities")
         self._rows.update_priorities(indexes, priorities)
 
-    @if_prioritized
     def get_max_priority(self) -> float:
-        """See ``ReplayBuffer.get_max_priority``; only with ``prioritized=True``."""
+        """See ``ReplayBuffer.get_max_priority``.
+
+        Raises ``ValueError`` if the buffer has no priorities.
+        """
+        self._expect_priorities("get_max_priority")
         return self._rows.get_max_priority()
+
+    def _expect_priorities(self, name: str) -> None:
+        """Raise ``ValueError``, as cpprb does, if the buffer has no priorities."""
+        if not self.has_priorities:
+            raise ValueError(f"{name}: expected a buffer with prioritized=True, got {self!r}")
 
     def get_all_transitions(
         self, shuffle: bool = False, *, fields: str | Iterable[str] | None = None

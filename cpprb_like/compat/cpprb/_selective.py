@@ -11,7 +11,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.checks import as_int, as_whole
 from cpprb_like._machine.generators import Seed
 from cpprb_like.buffers import Batch, ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
@@ -75,10 +75,10 @@ class SelectiveReplayBuffer(Checkpointed):
         obs_shape: int | Iterable[SupportsIndex] | None = None,
         seed: Seed = None,
     ) -> None:
-        capacity = as_int("episode_len", episode_len, 1) * as_int("Nepisodes", Nepisodes, 1)
-        shape: SupportsIndex | Iterable[SupportsIndex] = as_int("obs_dim", obs_dim, 0)
-        self._act_dim = as_int("act_dim", act_dim, 0)
-        self._rew_dim = as_int("rew_dim", rew_dim, 0)
+        capacity = as_whole("episode_len", episode_len, 1) * as_whole("Nepisodes", Nepisodes, 1)
+        shape: SupportsIndex | Iterable[SupportsIndex] = as_whole("obs_dim", obs_dim, 0)
+        self._act_dim = as_whole("act_dim", act_dim, 0)
+        self._rew_dim = as_whole("rew_dim", rew_dim, 0)
         if obs_shape is not None:
             shape = tuple(obs_shape) if isinstance(obs_shape, Iterable) else obs_shape
         self._fields: dict[str, FieldSpec] = {

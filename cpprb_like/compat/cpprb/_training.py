@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.checks import as_whole
 from cpprb_like._fields.schema import Schema
 from cpprb_like.buffers import Batch, ReplayBuffer
 
@@ -179,10 +179,10 @@ def train(
     >>> rb.get_all_transitions()["obs"].tolist()
     [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
     """
-    max_steps = as_int("max_steps", max_steps, 0)
-    most_episodes = None if max_episodes is None else as_int("max_episodes", max_episodes, 1)
-    batch_size = as_int("batch_size", batch_size, 1)
-    n_warmups = as_int("n_warmups", n_warmups, 0)
+    max_steps = as_whole("max_steps", max_steps, 0)
+    most_episodes = None if max_episodes is None else as_whole("max_episodes", max_episodes, 1)
+    batch_size = as_whole("batch_size", batch_size, 1)
+    n_warmups = as_whole("n_warmups", n_warmups, 0)
     if getattr(env, "buffer", None) is buffer:
         raise ValueError(
             "env: expected the environment itself; this one records into the buffer, so that each "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like._arguments.arrays import Array
-from cpprb_like._arguments.checks import as_discount, as_int
+from cpprb_like._arguments.checks import as_discount, as_whole
 from cpprb_like.compat.keras_gym._env import EpisodeDoneError, ForEnv, InsufficientCacheError
 
 Transitions = tuple[Array, Array, Array, Array, Array, Array]
@@ -85,7 +85,7 @@ class NStepCache(_Cache):
 
     def __init__(self, env: Any, n: int, gamma: float) -> None:
         super().__init__(env, gamma)
-        self.n = as_int("n", n, 1)
+        self.n = as_whole("n", n, 1)
 
     def pop(self) -> Transitions:
         """Remove the oldest transition and return its S, A, Rn, In, S_next, A_next.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._arguments.arrays import Array, Slots
-from cpprb_like._arguments.checks import as_discount, as_int
+from cpprb_like._arguments.checks import as_discount, as_int, as_whole
 from cpprb_like._arguments.foreign_arrays import read_argument
 from cpprb_like.compat.keras_gym._caches import Transitions
 from cpprb_like.compat.keras_gym._env import ForEnv, InsufficientCacheError, NumpyArrayCheckError
@@ -106,11 +106,9 @@ class ExperienceReplayBuffer(ForEnv):
         random_seed: int | None = None,
     ) -> None:
         super().__init__(env)
-        size: Any = capacity
-        is_whole = isinstance(size, float) and size.is_integer()  # such as 1e6
-        self.capacity = as_int("capacity", int(size) if is_whole else size, 1)
-        self.batch_size = as_int("batch_size", batch_size, 1)
-        self.bootstrap_n = as_int("bootstrap_n", bootstrap_n, 1)
+        self.capacity = as_whole("capacity", capacity, 1)
+        self.batch_size = as_whole("batch_size", batch_size, 1)
+        self.bootstrap_n = as_whole("bootstrap_n", bootstrap_n, 1)
         self.gamma = as_discount("gamma", gamma)
         self.num_frames = _num_frames(env)
         self.random_seed = random_seed
@@ -264,7 +262,7 @@ class ExperienceReplayBuffer(ForEnv):
             There are fewer than ``batch_size`` steps, or no transition starts at any of them. This
             error is a ``ValueError`` and a ``RuntimeError``.
         """
-        batch_size, steps = as_int("batch_size", self.batch_size, 1), self._steps  # it may be set
+        batch_size, steps = as_whole("batch_size", self.batch_size, 1), self._steps  # it may be set
         if steps is None:
             raise InsufficientCacheError(
                 f"cannot sample {batch_size} transitions: the buffer holds 0"
