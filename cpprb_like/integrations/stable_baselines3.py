@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,11 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 import cpprb_like.buffers as buffers
 from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
+from cpprb_like._machine.machine_memory import require
 from cpprb_like.integrations._env_uniform import EnvUniform
 from cpprb_like.integrations._libraries import Resets, missing, refuse_bad
 from cpprb_like.samplers import Prioritized, PrioritySampler, Sampler, Uniform
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views import Hindsight
+from cpprb_like.views._stacking import read_stacks
 
 try:
     import torch
@@ -52,6 +55,11 @@ __all__ = [
 
 Nested = Any  # an array, or a dict of arrays where observations are dicts
 INFOS = "infos"
+END, TERMINATED = 1, 2  # flags of a row
+READ_ONLY = (
+    "a read-only copy of the stored steps; change these by buffer.update(slots, field=values) "
+    "of the attribute buffer, or copy the array"
+)
 UNPRIORITIZED = ("stable_baselines3", "sb3_contrib", "sbx")  # no train() of these uses priorities
 
 
@@ -81,6 +89,55 @@ class _Part(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     is_number: bool  # Stable-Baselines3 omits the last axis of a Discrete observation
+
+
+class _Stored:
+    """An attribute of ``ReplayBuffer`` that copies what is stored, as a read-only array."""
+
+    def __init__(self, field: str | None) -> None:
+        self._field = field
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, held: ReplayBuffer | None, owner: type) -> Any:
+        if held is None:
+            return self
+        if self._field is None:
+            values = held._read_ends(self._name == "timeouts")
+        elif self._field.endswith("obs"):
+            values = held._observations(self._field)
+        else:
+            values = held._read(self._field)
+            values = values[..., 0] if self._field == "rew" else values
+        if isinstance(values, dict):
+            return {key: self._read_only(value, held) for key, value in values.items()}
+        return self._read_only(values, held)
+
+    def _read_only(self, values: Array, held: ReplayBuffer) -> _StoredArray:
+        array = values.view(_StoredArray)
+        array.flags.writeable = False
+        array.held, array.name = held if self._name == "dones" else None, self._name
+        return array
+
+    def __set__(self, held: ReplayBuffer, values: object) -> None:
+        raise AttributeError(f"{self._name}: {READ_ONLY}")
+
+
+class _StoredArray(np.ndarray[Any, np.dtype[Any]]):
+    """A copy of stored values. An assignment to it says that they are not changed by it."""
+
+    held: ReplayBuffer | None = None  # of ``dones`` alone: Stable-Baselines3 marks its last step
+    name = "array"
+
+    def __array_finalize__(self, base: Any) -> None:
+        self.name = getattr(base, "name", "array")
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        if self.flags.writeable:
+            super().__setitem__(place, value)
+        elif self.held is None or not self.held._mark_done(place, value):
+            raise ValueError(f"{self.name}: {READ_ONLY}")
 
 
 class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
@@ -118,8 +175,8 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         episode ends. Above 1, batches have ``discounts``: ``gamma ** steps``, or 0 where the
         episode was terminated. A row can be drawn when all steps of its return are stored.
     gamma : float, optional
-        Discount factor of the n-step returns, required if ``n_steps`` is above 1. It must equal
-        ``gamma`` of the algorithm.
+        Discount factor of the n-step returns, by default ``gamma`` of the algorithm that makes the
+        buffer. It must equal that. Without an algorithm it is required if ``n_steps`` is above 1.
     stack_compress : bool
         Treat every observation with three axes as a frame stack, and every such part of a Dict
         observation too. Only the newest frame of each step is stored. The option implies
@@ -136,6 +193,15 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         and ``truncated``. Dict observations have the fields ``obs.<key>`` and ``next_obs.<key>``.
     source : cpprb_like.buffers.Source
         Source of the batches: the buffer, or a view of it.
+    observations, next_observations, actions : ndarray
+        Copies of all stored steps in the order of Stable-Baselines3, read-only, with shape
+        ``(buffer_size, n_envs, ...)``: a step of the place ``pos`` is written next, and places that
+        were never written are zeros. Dict observations are dicts of arrays. Each access copies the
+        whole array, so read it once. ``buffer.update`` changes stored values.
+    rewards, dones, timeouts : ndarray
+        Likewise, with shape ``(buffer_size, n_envs)`` and dtype float32. Rewards are those of
+        single steps. ``dones`` marks each last step of an episode, ``timeouts`` those that were not
+        terminal.
 
     Raises
     ------
@@ -187,15 +253,21 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
     ) -> None:
         # TheirReplayBuffer.__init__ would allocate arrays. Its other attributes are set here.
         self.observation_space, self.action_space = observation_space, action_space
-        self.obs_shape = get_obs_shape(observation_space)
-        self.action_dim = get_action_dim(action_space)
+        self.obs_shape = _obs_shape(observation_space)
+        self.action_dim = _action_dim(action_space)
         self.n_envs = as_int("n_envs", n_envs, 1)
         self.buffer_size = max(as_int("buffer_size", buffer_size, 1) // self.n_envs, 1)
         self.device = get_device(device)
         self.handle_timeout_termination = bool(handle_timeout_termination)
         self.n_steps = as_int("n_steps", n_steps, 1)
         if gamma is None and self.n_steps > 1:
-            raise TypeError(f"gamma: expected that of the algorithm, as n_steps is {n_steps}")
+            model = _calling_algorithm()
+            if model is None:
+                raise TypeError(
+                    f"gamma: expected a number, as n_steps is {n_steps} and no algorithm of "
+                    "Stable-Baselines3 makes the buffer"
+                )
+            gamma = model.gamma
         self._has_gamma, self.gamma = gamma is not None, 1.0 if gamma is None else gamma
         self._parts = _read_space(observation_space, self.obs_shape)
         if not isinstance(stack_compress, bool):
@@ -264,10 +336,77 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         """Whether the capacity has been reached."""
         return self.buffer.ring.written // self.n_envs >= self.buffer_size
 
-    @property
-    def dones(self) -> _LastStep:
-        """Only for Stable-Baselines3, which marks the last step before each ``learn`` as done."""
-        return _LastStep(self.buffer)
+    observations = _Stored("obs")
+    next_observations = _Stored("next_obs")
+    actions = _Stored("act")
+    rewards = _Stored("rew")
+    dones = _Stored(None)
+    timeouts = _Stored(None)
+
+    def _observations(self, field: str) -> Nested:
+        """All stored values of ``obs`` or ``next_obs``."""
+        prefix = field.removesuffix("obs")
+        parts = {part.key: self._read(prefix + part.field) for part in self._parts}
+        return parts.get(None, parts)
+
+    def _read(self, field: str) -> Array:
+        """All stored values of a field, with shape ``(buffer_size, n_envs, ...)``."""
+        ring = self.buffer.ring
+        (column,) = (column for column in ring.columns if column.name == field)
+        require(self.buffer_size * self.n_envs * column.nbytes, f"a copy of {field}")
+
+        def attempt() -> tuple[Array, Array]:
+            slots = self._slots()
+            return slots[slots >= 0], read_stacks(ring, column, slots, 0)
+
+        return self.buffer.consistently(attempt)
+
+    def _read_ends(self, timeouts: bool) -> Array:
+        """1.0 for each last step of an episode, or for those that were not terminal."""
+
+        def attempt() -> tuple[Array, Array]:
+            slots = self._slots()
+            stored = slots[slots >= 0]
+            flags = self.buffer.ring.windows(stored, 0, 0)[2]
+            ends = np.zeros(slots.shape, np.float32)
+            ends[slots >= 0] = flags & (END | TERMINATED) == END if timeouts else flags & END
+            return stored, ends
+
+        return self.buffer.consistently(attempt)
+
+    def _slots(self) -> Array:
+        """The slots of the steps in the order of Stable-Baselines3; -1 where there is none."""
+        n, envs, ring = self.buffer_size, self.n_envs, self.buffer.ring
+        written = ring.written // envs
+        age = (written - 1 - np.arange(n)) % n
+        step = written - 1 - age  # the newest of each place
+        slots = (step[:, np.newaxis] * envs + np.arange(envs)) % ring.capacity
+        return np.where(step[:, np.newaxis] < 0, -1, slots)
+
+    def _mark_done(self, place: Any, is_done: Any) -> bool:
+        """Whether ``dones[place] = is_done`` marks the newest steps as their episodes' last.
+
+        Stable-Baselines3 does so before each ``learn``. Then the open episodes end.
+        """
+        newest = (self.pos - 1) % self.buffer_size
+        is_newest = np.ndim(place) == 0 and place in (newest, newest - self.buffer_size)
+        if is_newest and np.all(is_done) and self.size():
+            self.buffer.on_episode_end()
+            return True
+        return False
+
+    def __repr__(self) -> str:
+        options = [f"buffer_size={self.buffer_size}", f"n_envs={self.n_envs}"]
+        options.append(f"stored={self.size()}")
+        if self.n_steps > 1:
+            options.append(f"n_steps={self.n_steps}, gamma={self.gamma}")
+        options += [f"sampler={self.buffer.sampler}", *self._further()]
+        table = repr(self.buffer).partition("\n")[2]
+        return f"{type(self).__name__}({', '.join(options)})\n{table}"
+
+    def _further(self) -> list[str]:
+        """More options for ``repr``."""
+        return []
 
     def size(self) -> int:
         """Time steps in the buffer."""
@@ -460,6 +599,8 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
     buffer_size, observation_space, action_space, device, n_envs
         As for ``ReplayBuffer``. Observations are dicts with ``observation``, ``achieved_goal`` and
         ``desired_goal``.
+    optimize_memory_usage, handle_timeout_termination
+        As for ``ReplayBuffer``.
     env : VecEnv
         Training environment, which the algorithm passes. The buffer calls its ``compute_reward``.
     n_sampled_goal : int
@@ -508,7 +649,8 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
         env: VecEnv,
         device: torch.device | str = "auto",
         n_envs: int = 1,
-        *,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
         n_sampled_goal: int = 4,
         goal_selection_strategy: Any = "future",
         copy_info_dict: bool = False,
@@ -519,7 +661,16 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
         self.her_ratio = 1 - 1 / (self.n_sampled_goal + 1)
         self.goal_selection_strategy = goal_selection_strategy
         self.copy_info_dict = bool(copy_info_dict)
-        super().__init__(buffer_size, observation_space, action_space, device, n_envs, **options)
+        super().__init__(
+            buffer_size,
+            observation_space,
+            action_space,
+            device,
+            n_envs,
+            optimize_memory_usage,
+            handle_timeout_termination,
+            **options,
+        )
 
     def _fields(self) -> dict[str, FieldSpec]:
         fields = super()._fields()
@@ -550,6 +701,9 @@ class HerReplayBuffer(ReplayBuffer, TheirHerReplayBuffer):  # type: ignore[misc]
             step[INFOS] = np.empty(self.n_envs, object)
             step[INFOS][:] = infos
         super()._add(step, nexts, infos)
+
+    def _further(self) -> list[str]:
+        return [f"n_sampled_goal={self.n_sampled_goal}", f"strategy={self.goal_selection_strategy}"]
 
     def set_env(self, env: VecEnv) -> None:
         """Set the environment of an unpickled buffer, once.
@@ -648,16 +802,6 @@ class PrioritizedDQN(DQN):  # type: ignore[misc]
         self.logger.record("train/loss", np.mean(losses))
 
 
-class _LastStep:
-    """Makes ``dones[pos] = True`` end the open episodes."""
-
-    def __init__(self, buffer: buffers.ReplayBuffer) -> None:
-        self._buffer = buffer
-
-    def __setitem__(self, pos: object, ended: object) -> None:
-        self._buffer.on_episode_end()
-
-
 def _calling_algorithm() -> OffPolicyAlgorithm | None:
     """The algorithm with the innermost method in the call stack; None if there is none."""
     frame = inspect.currentframe()
@@ -668,6 +812,20 @@ def _calling_algorithm() -> OffPolicyAlgorithm | None:
                 return caller
         frame = frame.f_back
     return None
+
+
+def _obs_shape(space: Any) -> Any:
+    """As ``get_obs_shape``; a MultiDiscrete may have any number of axes."""
+    if isinstance(space, spaces.Dict):
+        return {key: _obs_shape(inner) for key, inner in space.spaces.items()}
+    return space.shape if isinstance(space, spaces.MultiDiscrete) else get_obs_shape(space)
+
+
+def _action_dim(space: Any) -> int:
+    """As ``get_action_dim``; a MultiDiscrete and a MultiBinary may have any number of axes."""
+    if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+        return math.prod(space.shape)
+    return int(get_action_dim(space))
 
 
 def _read_space(space: Any, shape: Any) -> tuple[_Part, ...]:
