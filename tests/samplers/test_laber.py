@@ -351,7 +351,7 @@ def test_priorities_that_are_all_zero_need_eps(cls: Any) -> None:
     ("values", "error", "message"),
     [
         ({"batch_size": 0}, ValueError, "batch_size: expected at least 1, got 0"),
-        ({"batch_size": 2.0}, TypeError, "batch_size: expected an integer, got 2.0"),
+        ({"batch_size": 2.5}, TypeError, "batch_size: expected an integer, got 2.5"),
         ({"m": 0}, ValueError, "m: expected at least 1, got 0"),
         ({"m": "4"}, TypeError, "m: expected an integer, got '4'"),
         ({"eps": -1e-9}, ValueError, "eps: expected at least 0, got -1e-09"),
