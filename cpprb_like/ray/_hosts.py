@@ -376,8 +376,16 @@ class ShardHost:
         return Opened(place.actor.number, place.about.number, rows, done, self._identity)
 
     def _note_wrote(self, wrote: tuple[str, int, int] | None) -> None:
-        """Note rows of a lost memory, for the ledger, which may not have heard of all of them."""
-        if wrote is not None and wrote[0] != self._identity and wrote not in self._wrote:
+        """Tell the ledger of rows of a lost memory, as it may not have heard of all of them.
+
+        The writer gets its answer after the ledger has it, so that no death of this process can
+        lose it. While the ledger is started again for long, ``_report`` tells it later.
+        """
+        if wrote is None or wrote[0] == self._identity or wrote in self._wrote:
+            return
+        try:
+            call(self._ledger, "wrote", [wrote], timeout=CREDIT_LEASE)
+        except (TimeoutError, RuntimeError):
             self._wrote.append(wrote)
 
     def _hold(self, actor: Actor, about: WriterPlace) -> Place:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_cases import ELSEWHERE, cluster, fill, kill_host, pid_of, steps, until, wipe
+from cluster_cases import ELSEWHERE, cluster, fill, flush, kill_host, pid_of, steps, until, wipe
 from local_ray import ray
 
 from cpprb_like.limiters import SampleToInsertRatio
@@ -146,3 +146,26 @@ def test_a_loss_is_reported_though_the_ledger_died_as_well() -> None:
         assert (loss.host, loss.rows) == (0, 30)
         assert 0.4 < loss.seconds < 60.0
         assert about.moment - 1.0 < loss.moment < time.time()
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_rows_that_were_written_while_a_host_was_not_heard_of_are_reported_as_lost() -> None:
+    """Their actor on another node knows of them, and tells it when it is back."""
+    with cluster() as replay, replay.actor() as actor:
+        actor.add(**steps(0, 30))
+        flush(actor)
+        until(lambda: replay.stats()["inserts"] == 30)
+        about = replay.hosts[0].call("about", timeout=20.0)
+        ledger = call(replay._ledger, "pid", timeout=20.0)
+        os.kill(ledger, signal.SIGSTOP)
+        try:
+            actor.add(**steps(30, 20))
+            flush(actor)
+            wipe(replay, about)
+        finally:
+            os.kill(ledger, signal.SIGCONT)
+        actor.add(**steps(50, 10))
+        flush(actor)
+        assert [loss.rows for loss in replay.losses()] == [50]
+        assert ids_of(replay) == list(range(50, 60))
+        until(lambda: replay.stats()["inserts"] == 60)
