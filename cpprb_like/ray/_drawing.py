@@ -30,7 +30,6 @@ from cpprb_like.views._layer import Layer
 __all__ = ["UPDATES_KNOWN", "Drawer", "Mass", "Reply", "identity_of", "stacked_pairs"]
 
 UPDATES_KNOWN = 1024  # answers to calls of ``update`` that are stored: more than are on their way
-SHARE_OF_TIME = 20  # the masses of starts are computed again after so many times what that took
 
 
 def identity_of(replay: SharedReplay) -> str:
@@ -49,11 +48,12 @@ class Mass:
     total : float
         The sum of the masses of all items that can be drawn: their number, or their weights.
     least : float
-        The least mass of an item above 0; infinity if there is none.
+        The least mass of an item above 0; infinity if there is none, and for a view.
     largest : float
         The greatest priority that a row was given.
     moment : float
-        Time of these values, by ``time.time`` of the node.
+        Time of these values, by ``time.monotonic``. At a learner of another node, the time at which
+        the learner asked for them.
     """
 
     rows: int
@@ -131,7 +131,6 @@ class Drawer:
         self.identity = identity_of(replay)
         self._sources: dict[str, Source] = {"": learner}
         self._pairs = {"": stacked_pairs(learner, ())}
-        self._known: dict[str, tuple[Mass, float]] = {}
         self.updates = 0  # the number of the last call of ``update``
         self._late: dict[int, int] = {}  # the answers to the last calls
 
@@ -142,35 +141,24 @@ class Drawer:
             self._pairs[view] = stacked_pairs(source, layers)
             self._sources[view] = source
 
-    def mass(self, view: str = "") -> Mass:
-        """The present mass of the host, or a recent mass if the count takes long."""
-        known = self._known.get(view)
-        if known is not None and time.monotonic() < known[1]:
-            return known[0]
-        began = time.monotonic()
-        found = self._mass(view)
-        now = time.monotonic()
-        self._known[view] = found, now + (SHARE_OF_TIME * (now - began) if view else 0.0)
-        return found
-
-    def _mass(self, view: str) -> Mass:
+    def mass(self, view: str = "", largest: float = 1.0) -> Mass:
+        """The present mass of the host; ``largest`` as for ``draw``."""
+        self._raise_largest(largest)
         learner, source = self.learner, self._sources[view]
-        rows, largest = len(learner), 1.0
+        rows, greatest = len(learner), 1.0
         total, least = float(rows), 1.0
         starts: Any = None if source is learner else source._now.starts  # type: ignore[attr-defined]
         with learner._shards.lock:
             weights = learner._shards.weights
             if weights is not None:
-                largest = weights.largest_priority
+                greatest = weights.largest_priority
                 if starts is not None:
-                    masses = weights.get(starts.slots())
-                    total = float(masses.sum())
-                    least = float(masses[masses > 0.0].min(initial=np.inf))
+                    total, least = float(weights.get(starts.slots()).sum()), np.inf
                 else:
                     total, least = weights.total, weights.least
             elif starts is not None:
                 total = float(starts.count)
-        return Mass(rows, total, least, largest, time.time())
+        return Mass(rows, total, least, greatest, time.monotonic())
 
     def draw(
         self,

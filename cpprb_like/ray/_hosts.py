@@ -523,9 +523,9 @@ class ShardHost:
 
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     @answers
-    def mass(self, learner: str, view: str) -> tuple[str, Mass]:
+    def mass(self, learner: str, view: str, largest: float) -> tuple[str, Mass]:
         """See ``Drawer.mass``."""
-        return self._identity, self._drawer(learner).mass(view)
+        return self._identity, self._drawer(learner).mass(view, largest)
 
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     @answers

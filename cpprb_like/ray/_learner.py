@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -58,6 +58,9 @@ DOWN = 0.2  # seconds before a host that did not answer is asked again
 TELL = 0.5  # seconds between two messages of how much was drawn
 STORE = 0.5  # seconds between two looks at what the object stores have left
 INLINE = 100e3  # bytes of an answer that Ray carries without its object store
+RENEW = 0.2  # age in seconds from which a mass of another node is asked for again
+OLD = 0.5  # age in seconds from which a draw waits for the new mass
+RENEWAL = 0.1  # seconds of this wait, once for each question
 OPEN = 10.0  # seconds in which a host opens a learner: it follows a million rows in 50 ms
 
 
@@ -81,6 +84,10 @@ class Part:
         The drawer of this process, if it is on the node of the host; None elsewhere.
     masses : dict of Mass
         The mass of the host for each view, by its last answer.
+    renewals : dict of (ObjectRef, float)
+        The question for a new mass of each view, and the time at which it was asked.
+    told : float
+        The greatest priority that was sent to the host.
     """
 
     number: int
@@ -88,6 +95,8 @@ class Part:
     about: About
     drawer: Drawer | None
     masses: dict[str, Mass] = field(default_factory=dict)
+    renewals: dict[str, tuple[Any, float]] = field(default_factory=dict)
+    told: float = 1.0
     down_until: float = 0.0
     question: Any = None  # a call that asks a host that is down where it is
     update: int = 0  # the number of the last call of ``update``
@@ -100,6 +109,17 @@ class Part:
     def identity(self) -> str:
         """The incarnation."""
         return self.about.identity
+
+    def note(self, view: str, mass: Mass, asked: float) -> None:
+        """Record a mass that was asked for at this time, unless a newer one is known."""
+        known = self.masses.get(view)
+        if known is None or known.moment <= asked:
+            self.masses[view] = replace(mass, moment=asked)  # clocks of nodes differ
+
+    def forget_masses(self) -> None:
+        """Forget all masses, so that the next draw asks for them."""
+        self.masses.clear()
+        self.renewals.clear()
 
 
 @dataclass(eq=False)
@@ -120,7 +140,7 @@ class Group:
         The ``Reply`` of each part, or the reference of the call; None without a request.
     """
 
-    asked: float
+    asked: float  # by ``time.monotonic``
     pairs: list[Pair]
     owners: NDArray[np.intp] = field(init=False)
     chances: NDArray[np.float64] = field(init=False)
@@ -154,12 +174,15 @@ class ClusterLearner(Closing, ModelledSource):
     returns the batches of one call, Ray brings the next batches to this node.
 
     A batch requested ahead lacks rows and priorities that came after the request. The draw uses the
-    masses of the hosts' previous answers. ``stats()["age_of_batch"]`` is the time since the request
-    in seconds, and ``["age_of_masses"]`` the age of the masses. With ``ahead=0`` each batch is
-    requested when it is needed.
+    masses of the hosts' previous answers. If the mass of a host is older than 0.2 seconds, the
+    learner asks for it again, and a draw waits for a mass that is older than 0.5 seconds, at most
+    0.1 seconds. ``stats()["age_of_batch"]`` is the time since the request in seconds, and
+    ``["age_of_masses"]`` the age of the masses. With ``ahead=0`` each batch is requested when it is
+    needed.
 
     Prioritized draws are independent, not stratified. New rows get the greatest priority that the
-    learner knows of any host. Draws are with replacement.
+    learner knows of any host. The learner sends a greater priority to all hosts. Draws are with
+    replacement.
 
     A host that does not answer is left out until it answers again. Batches then have rows of the
     other hosts. A host counts as silent two seconds after its last report, so one call of
@@ -206,6 +229,7 @@ class ClusterLearner(Closing, ModelledSource):
         self._questions: dict[int, tuple[float, Any]] = {}  # to hosts without a part, and when
         self._known: list[Part] = []
         self._late_of_gone = 0
+        self._largest = 1.0  # the greatest priority of a row of any host
         self._waited_for_inserts = 0.0
         self._drawn, self._told_at = 0, 0.0  # items that the ledger does not know yet
         self._age_of_masses = self._age_of_batch = math.nan
@@ -308,39 +332,73 @@ class ClusterLearner(Closing, ModelledSource):
                 self._open_part(part.host.number, about)
                 return
             self._open_at(part.host, None, self._views, part.update - len(part.waiting))
-            part.masses.clear()
-            part.down_until = 0.0
+            part.forget_masses()
+            part.down_until, part.told = 0.0, 1.0
             # Before any other update, as the host takes them in their order.
             part.waiting = deque(self._sent(part, arguments) for _, arguments in part.waiting)
 
     def _usable(self, view: str) -> list[Part]:
         """The hosts that answer, each with its mass."""
-        found = []
         if len(self._parts) < len(self._cluster.hosts):
             self._look_for_missing()
         for part in list(self._parts.values()):
             if part.down_until:
                 self._try_again(part)
-            newest = self._parts[part.host.number]  # perhaps another incarnation
-            mass = newest.masses.get(view)
-            if newest.drawer is not None or mass is None or mass.total == 0.0:
+        self._renew(view)
+        found = []
+        for part in self._parts.values():
+            mass = part.masses.get(view)
+            if part.drawer is not None or mass is None or mass.total == 0.0:
                 with contextlib.suppress(PartDownError):
-                    newest.masses[view] = self._mass(newest, view)
-            if not newest.down_until:
-                found.append(newest)
+                    self._note(part, view, *self._mass(part, view))
+            if not part.down_until:
+                found.append(part)
         return found
 
-    def _mass(self, part: Part, view: str) -> Mass:
-        """The present mass of a host."""
+    def _renew(self, view: str) -> None:
+        """Ask again for old masses of other nodes, and note the answers that came."""
+        now = time.monotonic()
+        parts = [
+            part
+            for part in self._parts.values()
+            if part.drawer is None and not part.down_until and view in part.masses
+        ]
+        missing = []
+        for part in parts:
+            age = now - part.masses[view].moment
+            if age > RENEW and view not in part.renewals:
+                question = part.host.begin("mass", self.name, view, self._largest)
+                part.renewals[view] = question, now
+                missing += [question] if age > OLD else []
+        if missing:
+            ray.wait(missing, num_returns=len(missing), timeout=RENEWAL)
+        for part in parts:
+            if view in part.renewals and ray.wait([part.renewals[view][0]], timeout=0)[0]:
+                question, asked = part.renewals.pop(view)
+                with contextlib.suppress(PartDownError):
+                    self._note(part, view, self._mass_of(part, question), asked)
+
+    def _mass(self, part: Part, view: str) -> tuple[Mass, float]:
+        """The present mass of a host, and the time of the question."""
         if part.down_until:
             raise PartDownError(str(part.host))
+        asked = time.monotonic()
         if part.drawer is not None:
-            return part.drawer.mass(view)
-        identity, mass = self._answer(part, part.host.begin("mass", self.name, view))
+            return part.drawer.mass(view, self._largest), asked
+        question = part.host.begin("mass", self.name, view, self._largest)
+        return self._mass_of(part, question), asked
+
+    def _mass_of(self, part: Part, question: Any) -> Mass:
+        """The mass of a host by its answer."""
+        identity, mass = self._answer(part, question)
         if identity != part.identity:
             raise self._is_down(part)
         found: Mass = mass
         return found
+
+    def _note(self, part: Part, view: str, mass: Mass, asked: float) -> None:
+        part.note(view, mass, asked)
+        self._largest = max(self._largest, mass.largest)
 
     def _answer(self, part: Part, reference: Any, until: float | None = None) -> Any:
         """The answer to a call; ``PartDownError`` if the host gives none.
@@ -360,7 +418,7 @@ class ClusterLearner(Closing, ModelledSource):
 
     def _is_down(self, part: Part) -> PartDownError:
         part.down_until = time.monotonic()
-        part.masses.clear()
+        part.forget_masses()
         return PartDownError(str(part.host))
 
     # ------------------------------------------------------------------ sampling
@@ -466,13 +524,13 @@ class ClusterLearner(Closing, ModelledSource):
         began = time.monotonic()
         count = self._cluster._take(n, most, until, self._timeout)
         self._waited_for_inserts += time.monotonic() - began
-        group = Group(time.time(), self._pairs[view])
+        group = Group(time.monotonic(), self._pairs[view])
         try:
             self._request(group, view, (count, n), asked, until)
         except BaseException:
             self._cluster._give_back(count * n)
             raise
-        self._age_of_masses = time.time() - min(part.masses[view].moment for part in group.parts)
+        self._age_of_masses = time.monotonic() - min(mass.moment for mass in group.masses)
         return group
 
     def _room(self) -> float:
@@ -512,14 +570,16 @@ class ClusterLearner(Closing, ModelledSource):
         counts = np.bincount(group.owners.ravel(), minlength=len(masses)).tolist()
         group.next, group.taken = 0, np.zeros(len(masses), np.intp)
         group.answers = [None] * len(masses)
-        largest = max(mass.largest for mass in masses)
         for place, (part, items) in enumerate(zip(group.parts, counts, strict=True)):
             if items and part.drawer is not None:
-                drawn = part.drawer.draw(view, items, asked, largest, masses[place])
+                drawn = part.drawer.draw(view, items, asked, self._largest, masses[place])
                 group.answers[place] = drawn
             elif items:
-                draw = self.name, view, items, asked, largest
+                draw = self.name, view, items, asked, self._largest
                 group.answers[place] = part.host.begin("draw", *draw)
+            if items:
+                part.told = self._largest
+        self._tell_largest()
 
     def _parts_with_mass(self, view: str, until: float) -> list[Part]:
         """The hosts that have rows to draw; ``NotEnoughDataError`` if none has."""
@@ -544,14 +604,13 @@ class ClusterLearner(Closing, ModelledSource):
         for place, part in enumerate(group.parts):
             answer = group.answers[place]
             if answer is None or isinstance(answer, Reply):
-                self._note(part, view, answer)
                 continue
             try:
                 reply: Reply = self._answer(part, answer, until)
                 if reply.identity != part.identity:
                     raise self._is_down(part)
                 group.answers[place] = reply
-                self._note(part, view, reply)
+                self._note(part, view, reply.mass, group.asked)
             except PartDownError:
                 group.answers[place] = None
         missing = [
@@ -561,10 +620,6 @@ class ClusterLearner(Closing, ModelledSource):
         ]
         if missing:
             self._replace(group, view, asked, missing, until)
-
-    def _note(self, part: Part, view: str, reply: Reply | None) -> None:
-        if reply is not None:
-            part.masses[view] = reply.mass
 
     def _replace(
         self,
@@ -626,7 +681,7 @@ class ClusterLearner(Closing, ModelledSource):
         for place, _, _, _, count in taken:
             group.taken[place] += count
         group.next += 1
-        self._age_of_batch = time.time() - group.asked
+        self._age_of_batch = time.monotonic() - group.asked
         return batch
 
     def _weigh(self, view: str, batch: Batch, beta: float) -> None:
@@ -683,19 +738,28 @@ class ClusterLearner(Closing, ModelledSource):
                     )
             if sum(len(places) for _, places, _ in parts) < len(given):
                 raise IndexError("indexes: expected those of rows of a batch, got negative ones")
-            largest = max((m.largest for p in self._known for m in p.masses.values()), default=1.0)
-            largest = max(largest, float(values.max(initial=0.0)))
+            self._largest = max(self._largest, float(values.max(initial=0.0)))
             for number, places, own in parts:
-                self._update(self._known[number], own, values[places], largest)
+                self._update(self._known[number], own, values[places])
+            self._tell_largest()
 
-    def _update(
-        self, part: Part, own: NDArray[np.int64], values: NDArray[np.float64], largest: float
-    ) -> None:
+    def _tell_largest(self) -> None:
+        """Send the greatest priority to the hosts that do not know it, as an update of no rows.
+
+        A host with many updates on their way gets the priority with a later call.
+        """
+        for part in self._parts.values():
+            has_room = not part.down_until and len(part.waiting) < UPDATES_AHEAD
+            if part.told < self._largest and has_room:
+                self._update(part, np.empty(0, np.int64), np.empty(0))
+
+    def _update(self, part: Part, own: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         if self._parts.get(part.host.number) is not part:
             self._late_of_gone += len(own)
             return
         part.update += 1
-        arguments = part.update, own, values, largest
+        part.told = self._largest
+        arguments = part.update, own, values, self._largest
         if part.drawer is not None:
             self._count(part, arguments, part.drawer.update(*arguments))
             return
@@ -749,8 +813,7 @@ class ClusterLearner(Closing, ModelledSource):
         """The priority of new rows: the greatest that this learner knows."""
         with self._lock:
             self._usable("")
-            found = (m.largest for p in self._parts.values() for m in p.masses.values())
-            return max(found, default=1.0)
+            return self._largest
 
     def flush(self) -> None:
         """Wait until all updates have taken effect."""
@@ -768,7 +831,7 @@ class ClusterLearner(Closing, ModelledSource):
             for key in list(self._groups):
                 self._forget(key)
             for part in self._parts.values():
-                part.masses.clear()  # this learner asks again, as a restored one does
+                part.forget_masses()  # this learner asks again, as a restored one does
             flags = ("probabilities", "as_masses", "stratified")
             return {
                 "name": self.name,
@@ -821,7 +884,7 @@ class ClusterLearner(Closing, ModelledSource):
         with self._lock:
             self._look_for_hosts()
             for part in self._parts.values():
-                part.masses.clear()
+                part.forget_masses()
             return sum(part.masses[""].rows for part in self._usable(""))
 
     def close(self) -> None:

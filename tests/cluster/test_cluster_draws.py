@@ -221,3 +221,66 @@ def test_a_layer_of_the_users_own_reads_what_one_buffer_reads(where: str) -> Non
                             np.testing.assert_array_equal(batch[name][row], value)
             wanted = expected * drawn.sum() / expected.sum()
             assert ((drawn - wanted) ** 2 / wanted).sum() < n + 6 * np.sqrt(2 * n)
+
+
+def share_of(source: Any, ids: NDArray[Any], batches: int = 20) -> float:
+    """The part of the drawn items that are rows with these ids."""
+    drawn = np.concatenate([source.sample(256)["id"] for _ in range(batches)])
+    return float(np.isin(drawn, ids).mean())
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_host_that_grows_is_drawn_by_its_new_rows(where: str, ahead: int) -> None:
+    """A learner of another node kept the mass of a host until it drew a row from it."""
+    with cluster(2, 80_000) as replay, replay.learner(seed=0, ahead=ahead, batches=2) as learner:
+        fill(replay, 0, steps(0, 20_000))
+        fill(replay, 1, steps(20_000, 1))
+        for _ in range(5):
+            learner.sample(64)
+        fill(replay, 1, steps(20_001, 20_000))
+        time.sleep(1.0)
+        for _ in range(2 * (ahead + 1)):
+            learner.sample(256)  # those were requested before
+        assert abs(share_of(learner, np.arange(20_000, 40_001)) - 0.5) < 0.05
+        assert learner.stats()["age_of_masses"] < 3.0
+
+
+def test_new_rows_get_the_greatest_priority_of_any_host(where: str) -> None:
+    """A host heard of a greater priority with its next rows that were drawn or updated."""
+    with cluster(2, 16_000) as replay:
+        fill(replay, 0, steps(0, 3000))
+        fill(replay, 1, steps(3000, 1))
+        sampler = Prioritized(alpha=1.0, eps=0.0)
+        with replay.learner(sampler, seed=0, ahead=0) as learner:
+            batch = learner.sample(64)
+            of_first = batch["indexes"][batch["id"] < 3000][:1]
+            learner.update_priorities(of_first, [100.0])
+            learner.flush()
+            fill(replay, 1, steps(3001, 10))
+            time.sleep(1.0)
+            right = 1000.0 / (2999.0 + 100.0 + 1.0 + 1000.0)
+            assert abs(share_of(learner, np.arange(3001, 3011)) - right) < 0.04
+            assert learner.get_max_priority() == 100.0
+            assert learner.stats()["updates"] == 1
+
+
+def test_hosts_of_a_view_are_drawn_by_priorities_of_now(where: str) -> None:
+    """The mass of a view was kept for twenty times as long as its count took."""
+    n = 20_000
+    with cluster(2, 4 * n) as replay:
+        for number in range(2):
+            fill(replay, number, steps(number * n, n))
+        sampler = Prioritized(alpha=1.0, eps=0.0, probabilities=True)
+        with replay.learner(sampler, seed=0, ahead=0) as learner:
+            view = learner.view(NStep(3, gamma=0.5, rew="rew"))
+            batches = [view.sample(4096) for _ in range(10)]
+            handles = np.unique(np.concatenate([one["indexes"][one["id"] >= n] for one in batches]))
+            for priority in 20.0, 1.0:
+                learner.update_priorities(handles, np.full(len(handles), priority))
+                learner.flush()
+                view.sample(64)  # its answers bring the masses of now
+                batch = view.sample(4096)
+                total = 2 * n + (priority - 1.0) * len(handles)
+                expected = np.where(np.isin(batch["indexes"], handles), priority, 1.0) / total
+                np.testing.assert_allclose(batch["probabilities"], expected, rtol=1e-6)
+                assert abs((batch["id"] >= n).mean() - (1.0 - n / total)) < 0.05
