@@ -43,7 +43,15 @@ from cpprb_like.ray import ClusterReplay, Loss
 from cpprb_like.ray._calls import answer_of, call
 from cpprb_like.samplers import Prioritized
 
-KINDS = {"host": 0.33, "player": 0.28, "learner": 0.19, "node": 0.15, "ledger": 0.05}
+# With "leave" a host is killed, and the other processes of its node end regularly while it is down.
+KINDS = {
+    "host": 0.25,
+    "leave": 0.15,
+    "player": 0.23,
+    "learner": 0.17,
+    "node": 0.15,
+    "ledger": 0.05,
+}
 QUIET = 90.0  # seconds in which each process must have made a step: the longest time-out is 60
 # Seconds in which rows may be written that a lost host was not heard of with; and in which a player
 # of another node notes that a block was added, as it reads the answer two blocks later.
@@ -158,12 +166,15 @@ class Soak:
     def kill_one(self) -> None:
         """Kill a host, a player, a learner or a node."""
         kind = str(self.rng.choice(list(KINDS), p=list(KINDS.values())))
-        if kind == "host":
+        if kind in ("host", "leave"):
             host = self.replay.hosts[self.rng.integers(HOSTS)]
             try:
-                kill(int(host.call("pid", timeout=2.0)))
+                pid, node = host.call("pid", timeout=2.0), host.call("about", timeout=2.0).node
             except TimeoutError:
                 return  # it is not back from the last kill
+            kill(int(pid))
+            if kind == "leave":
+                self.have_leave(node)
         elif kind == "ledger":
             kill(int(call(self.replay._ledger, "pid", timeout=20.0)))
             if not self.silent or math.isfinite(self.silent[-1][1]):
@@ -177,6 +188,12 @@ class Soak:
                 return
         self.kills[kind] += 1
         self.events.append(f"{time.time():.3f} {kind}")
+
+    def have_leave(self, node: str) -> None:
+        """Have the players and learners of a node end regularly; others are started for them."""
+        for job in self.jobs:
+            if job.node.id == node:
+                (self.folder / f"{STOP}-{job.kind}-{job.number}").touch()
 
     def run(self) -> None:
         """Kill, look and draw, until the time is out."""

@@ -134,8 +134,10 @@ def check(batch: dict[str, Any], steps: int = 1) -> None:
         assert fits.all(), f"n-step returns of rows {ids[~fits][:5]}: {batch['rew'][~fits][:5]}"
 
 
-def _until_stopped(folder: Path, kind: str) -> Iterator[None]:
-    while not (folder / f"{STOP}-{kind}").exists():
+def _until_stopped(folder: Path, kind: str, number: int) -> Iterator[None]:
+    """Go on until all processes of a kind are to end, or this one."""
+    files = folder / f"{STOP}-{kind}", folder / f"{STOP}-{kind}-{number}"
+    while not any(file.exists() for file in files):
         yield
 
 
@@ -156,7 +158,7 @@ def play(replay: ClusterReplay, number: int, rate: float, folder: Path) -> None:
 def _play(replay: ClusterReplay, number: int, rate: float, folder: Path, journal: Journal) -> None:
     rng = np.random.default_rng(number)
     actor: Any = None
-    for _ in _until_stopped(folder, "player"):
+    for _ in _until_stopped(folder, "player", number):
         try:
             actor = replay.actor(timeout=30.0)
             break
@@ -170,7 +172,7 @@ def _play(replay: ClusterReplay, number: int, rate: float, folder: Path, journal
     begun = done = 0
     first, flush_at = number << PLAYER, 0
     with actor:
-        for _ in _until_stopped(folder, "player"):
+        for _ in _until_stopped(folder, "player", number):
             n = int(rng.choice([1, 1, 1, 4, 16]))
             ids = np.arange(first + begun, first + begun + n)
             begun += n
@@ -202,7 +204,7 @@ def learn(replay: ClusterReplay, number: int, folder: Path) -> None:
         learner = replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=number, ahead=ahead)
         view = learner.view(NStep(STEPS, gamma=GAMMA, rew="rew", next="next_obs"))
         drawn = sent = 0
-        for _ in _until_stopped(folder, "learner"):
+        for _ in _until_stopped(folder, "learner", number):
             source: Any = view if drawn // BATCH // 20 % 2 else learner
             try:
                 batch = source.sample(BATCH)
