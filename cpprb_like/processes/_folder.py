@@ -35,10 +35,11 @@ from cpprb_like._machine.waiting import LOOK_PATIENCE, wait_until
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Closing", "FileLock", "Folder", "memory_folder", "remove_stale"]
+__all__ = ["Closing", "FileLock", "Folder", "memory_folder", "remove_left", "remove_stale"]
 
 LIFE = "life"
 DESCRIPTION = "replay.json"
+KEPT = "kept"  # file whose modification time says until when no process removes the folder
 IDENTITY = "identity"  # key in it, with an identity that no other replay has
 MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
 ELSEWHERE = "CPPRB_LIKE_SHARED_MEMORY"  # environment variable: another folder
@@ -206,10 +207,15 @@ def is_owned(path: Path) -> bool:
     return is_locked(path) and not is_locked(path.with_name(MENDER)) and is_locked(path)
 
 
+def memory_path() -> Path:
+    """The path of ``memory_folder()``, which may not exist."""
+    user = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    return _base() / f"cpprb_like-{user}"
+
+
 def memory_folder() -> Path:
     """This user's folder in shared memory, or in the temporary folder where there is none."""
-    user = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    folder, found = _base() / f"cpprb_like-{user}", None
+    folder, found = memory_path(), None
     for _ in range(TRIES):  # the last process to leave may remove it meanwhile
         with contextlib.suppress(FileExistsError):
             folder.mkdir(0o700)
@@ -330,17 +336,26 @@ class Folder:
             unfinished.write_text(text, encoding="utf-8")
 
     @classmethod
-    def open(cls, name: str, base: Path | None = None, *, left: bool = False) -> Folder:
+    def open(
+        cls,
+        name: str,
+        base: Path | None = None,
+        *,
+        left: bool = False,
+        identity: str | None = None,
+    ) -> Folder:
         """The open folder with this name, in ``base`` or in ``memory_folder()``.
 
         With ``left`` also a folder whose processes were all killed, unless it was removed since.
+        With an ``identity`` only the folder of this replay, and not of a later one of its name.
         """
         path = (memory_folder() if base is None else base) / check_name(name)
         known = _open_folders.get(str(path))
         if known is not None and known.is_open:
+            known.check_identity(identity)
             return known
         if not left:
-            _remove_if_left(path)
+            remove_left(path)
         life = FileLock(path / LIFE, inherited=True)
         try:
             taken = life.take(shared=True)
@@ -353,7 +368,13 @@ class Folder:
                 "there is no replay of this name: was it closed, or have all its processes ended?",
                 name,
             )
-        return cls(path, life)
+        folder = cls(path, life)
+        try:
+            folder.check_identity(identity)
+        except BaseException:
+            folder.close()
+            raise
+        return folder
 
     @property
     def is_open(self) -> bool:
@@ -369,6 +390,32 @@ class Folder:
         """The description of the replay, as published."""
         found: dict[str, Any] = json.loads(read_bytes(self.path / DESCRIPTION))
         return found
+
+    @property
+    def identity(self) -> str:
+        """The identity of the replay, which no other replay has."""
+        return str(self.description()[IDENTITY])
+
+    def check_identity(self, expected: str | None) -> None:
+        """Raise ``FileNotFoundError`` if this is the folder of another replay than expected."""
+        if expected is not None and self.identity != expected:
+            raise FileNotFoundError(
+                errno.ENOENT,
+                "the replay that was handed on is gone, and another one has its name",
+                self.path.name,
+            )
+
+    def keep_until(self, moment: float) -> None:
+        """Have no process remove the folder before a time, by ``time.time``; 0 ends that.
+
+        For a process that is started again after a kill, and attaches to its memory.
+        """
+        kept = self.path / KEPT
+        if not moment:
+            kept.unlink(missing_ok=True)
+            return
+        kept.touch()
+        os.utime(kept, (moment, moment))
 
     def close(self) -> None:
         """Close the folder; the last process that closes it removes it.
@@ -394,18 +441,19 @@ def _leave(path: Path, life: FileLock) -> None:
     cannot remove the folder themselves.
     """
     life.release()
-    _remove_if_left(path)
+    remove_left(path)
     for gone in [known for known in _left.copy() if not known[1].exists()]:
         _left.pop(gone).cancel()
     key = os.getpid(), path
     if path.exists() and key not in _left:
-        _left[key] = util.Finalize(None, _remove_if_left, (path,), exitpriority=AFTER_CHILDREN)
+        _left[key] = util.Finalize(None, remove_left, (path,), exitpriority=AFTER_CHILDREN)
 
 
-def _remove_if_left(path: Path) -> None:
-    """Remove a folder whose lock no process holds.
+def remove_left(path: Path, *, is_awaited: bool = True) -> None:
+    """Remove a folder whose lock no process holds, unless it is kept for a process.
 
-    One try is enough: any process that holds the lock alone removes the folder.
+    One try is enough: any process that holds the lock alone removes the folder. If the process is
+    not ``is_awaited`` any more, a kept folder is removed, too.
     """
     lock = FileLock(path / LIFE)
     try:
@@ -414,6 +462,8 @@ def _remove_if_left(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     try:
+        if is_awaited and kept_until(path) > time.time():
+            return
         gone = path.with_name(f"{path.name}.{secrets.token_hex(4)}{GONE}")
         with contextlib.suppress(OSError):  # a renaming frees the name at once
             rename(path, gone)
@@ -425,6 +475,28 @@ def _remove_if_left(path: Path) -> None:
         path.parent.rmdir()
 
 
+def kept_until(path: Path) -> float:
+    """The time until which a folder is kept for a process; 0 without such a time."""
+    try:
+        return (path / KEPT).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def is_any_awaited(base: Path) -> bool:
+    """Whether a folder is kept for a process, and no process has the folder open."""
+    for path in base.glob("*"):
+        lock = FileLock(path / LIFE)
+        try:
+            if kept_until(path) > time.time() and lock.take(patience=0.0):
+                return True
+        except FileNotFoundError:  # it has just been removed
+            pass
+        finally:
+            lock.release()
+    return False
+
+
 def remove_stale(base: Path) -> None:
     """Remove folders whose processes were all killed."""
     try:
@@ -433,7 +505,7 @@ def remove_stale(base: Path) -> None:
         return
     for path in there:
         if (path / LIFE).exists():
-            _remove_if_left(path)
+            remove_left(path)
             continue
         with contextlib.suppress(FileNotFoundError):
             if path.suffix == GONE or time.time() - path.stat().st_mtime > YOUNG:

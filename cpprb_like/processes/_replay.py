@@ -34,7 +34,6 @@ from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
-    IDENTITY,
     MENDER,
     Closing,
     FileLock,
@@ -227,6 +226,7 @@ class SharedReplay(Closing, Reported):
                 if saved is not None:
                     self._load(saved)
                 self._folder.publish(description)
+            self._identity = self._folder.identity
         except BaseException:
             self._folder.close()
             raise
@@ -275,23 +275,32 @@ class SharedReplay(Closing, Reported):
         return cls._open(name)
 
     @classmethod
-    def _open(cls, name: str, base: Path | None = None, *, left: bool = False) -> SharedReplay:
+    def _open(
+        cls,
+        name: str,
+        base: Path | None = None,
+        identity: str | None = None,
+        *,
+        left: bool = False,
+    ) -> SharedReplay:
         """As ``attach``, with a folder ``base`` in place of the shared memory of this process.
 
-        With ``left`` also a replay whose processes were all killed.
+        With an ``identity`` only this replay, and not a later one of the name. With ``left`` also a
+        replay whose processes were all killed.
         """
-        replay, folder = cls.__new__(cls), Folder.open(name, base, left=left)
+        replay = cls.__new__(cls)
+        folder = Folder.open(name, base, left=left, identity=identity)
         description = folder.description()
         if description["format"] != FORMAT:
             raise ValueError(f"the replay {name} was made by another version of cpprb_like")
-        replay._folder = folder
+        replay._folder, replay._identity = folder, folder.identity
         replay.writers = int(description["writers"])
         replay._options = from_json(RowOptions, description["options"], "options")
         replay._open_words(limiter_from_json(description["limiter"]))
         return replay
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self)._open, (self.name, self.folder.parent)
+        return type(self)._open, (self.name, self.folder.parent, self._identity)
 
     @property
     def name(self) -> str:
@@ -458,7 +467,7 @@ class SharedReplay(Closing, Reported):
         """
         self._folder.check_open()
         saved = Saved(folder, state, classes, replace)
-        is_ours = saved.identity == self._folder.description()[IDENTITY]
+        is_ours = saved.identity == self._identity
         origin = self._folder.path / ORIGIN
         if not is_ours and not (origin.exists() and read_bytes(origin).decode() == saved.origin):
             raise ValueError(

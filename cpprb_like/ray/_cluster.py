@@ -33,7 +33,7 @@ from cpprb_like.buffers._reported import Ranges, Reported
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Learner, Member
-from cpprb_like.processes._folder import Closing, check_name, remove_stale
+from cpprb_like.processes._folder import Closing, check_name, memory_path, remove_left
 from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
 from cpprb_like.ray._adding import ClusterActor
 from cpprb_like.ray._calls import GONE, Host, call
@@ -98,11 +98,11 @@ class ClusterReplay(Closing, Reported):
     checkpoints : str or path, optional
         Folder in which each host saves its rows every ``checkpoint_seconds``. All nodes share the
         folder, or each node has its own. After the death of a node, its host restarts from the last
-        checkpoint.
+        checkpoint of this cluster. The folder has no checkpoints of another cluster.
     checkpoint_seconds : float
         Seconds between two checkpoints of a host, by default 60.
     name : str, optional
-        Name of the cluster. By default a random one.
+        Name of the cluster, which no other running cluster has. By default a random one.
     resources : dict, optional
         Resources that Ray reserves for each host, in the form of ``ActorClass.options``. By default
         no processor.
@@ -111,6 +111,10 @@ class ClusterReplay(Closing, Reported):
     ------
     TimeoutError
         Some hosts did not start within two minutes. The message says how many started.
+    FileExistsError
+        A cluster of this name runs in this Ray. Or ``checkpoints`` has rows of another cluster.
+    MemoryError
+        The shared memory of a node has no room for a host.
     TypeError, ValueError
         A parameter has a wrong type or value.
 
@@ -193,7 +197,12 @@ class ClusterReplay(Closing, Reported):
         here = NodeAffinitySchedulingStrategy(node, soft=True)
         named = {"name": plan.ledger, "namespace": NAMESPACE}
         ledger = ray.remote(Ledger).options(**restarts, **named, **LITTLE, scheduling_strategy=here)
-        self._ledger = ledger.remote(plan.limiter, counts or Counts())
+        try:
+            self._ledger = ledger.remote(plan.limiter, counts or Counts())
+        except ValueError as error:  # of Ray, for a name that is taken
+            raise FileExistsError(
+                f"name: there is a cluster of the name {plan.cluster!r} in this Ray"
+            ) from error
         self._presence = Presence(self._ledger)
         try:
             self._start(plan, nodes, {**restarts, **resources}, begin)
@@ -238,6 +247,8 @@ class ClusterReplay(Closing, Reported):
             try:
                 ray.get(host.begin("about"), timeout=left)
                 found += 1
+            except RayTaskError as error:
+                raise error.cause from None
             except GetTimeoutError:
                 raise TimeoutError(
                     f"{found} of {len(self.hosts)} hosts came within {START:g} s: is there a node "
@@ -338,7 +349,8 @@ class ClusterReplay(Closing, Reported):
         """The shared replay of a host of this node; ``FileNotFoundError`` if it is gone."""
         replay = self._replays.get(about.identity)
         if replay is None:
-            replay = HostReplay.on_node(about.replay, about.base, self._limiter)
+            known = about.replay, about.base, self._limiter, about.identity
+            replay = HostReplay.on_node(*known)
             self._replays[about.identity] = replay
         return replay
 
@@ -543,8 +555,12 @@ class ClusterReplay(Closing, Reported):
     ) -> ClusterReplay:
         """A new cluster with the saved rows and the saved number of hosts.
 
+        ``checkpoints`` may be the folder of a cluster that has ended. Its checkpoints are not read,
+        and those of the new cluster replace them.
+
         Raises ``FileNotFoundError`` if the folder has no saved cluster. Raises ``DamagedError`` if
-        the file that names the states is damaged or of another format.
+        the file that names the states is damaged or of another format. Raises ``FileExistsError``
+        if ``checkpoints`` is the folder of a running cluster.
         """
         base = Path(folder).resolve()
         manifest = read_manifest(base)
@@ -623,9 +639,6 @@ class ClusterReplay(Closing, Reported):
         for replay in self._replays.values():
             replay.close()
         self._end(CLOSE)
-        # Memory of this node that a host did not free, as its process had just been started again.
-        folders = [replay.folder for replay in self._replays.values()]
-        wait_until(lambda: _are_removed(folders), LEFT)
 
     def _end(self, seconds: float) -> None:
         """End the hosts, after so many seconds in which they free their memory."""
@@ -636,6 +649,11 @@ class ClusterReplay(Closing, Reported):
         ray.kill(self._ledger)
         for group in self._placed:
             remove_placement_group(group)
+        # Memory of this node that a host did not free, as its process was not there.
+        plans = [replace(self._plan, number=host.number) for host in self.hosts]
+        folders = {memory_path() / plan.replay for plan in plans}
+        folders |= {replay.folder for replay in self._replays.values()}
+        wait_until(lambda: _are_removed(folders), LEFT)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_replays": {}, "_parameters": None}
@@ -647,9 +665,11 @@ class ClusterReplay(Closing, Reported):
 
 
 def _names(name: str | None) -> tuple[str, str]:
-    """The name of a new cluster, and the name of its ledger."""
+    """The name of a new cluster, and its identity."""
     token = secrets.token_hex(6)
-    return f"cluster-{token}" if name is None else check_name(name), f"ledger-{token}"
+    if name is None:
+        return f"cluster-{token}", f"cluster-{token}"
+    return check_name(name), f"{name}-{token}"
 
 
 def _bundle(resources: Mapping[str, Any]) -> dict[str, float]:
@@ -660,11 +680,11 @@ def _bundle(resources: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value} or {"memory": 1.0}
 
 
-def _are_removed(folders: list[Path]) -> bool:
+def _are_removed(folders: set[Path]) -> bool:
     """Remove the folders that no process has open; returns whether all of them are gone."""
     for folder in folders:
         if folder.exists():
-            remove_stale(folder.parent)
+            remove_left(folder, is_awaited=False)
     return not any(folder.exists() for folder in folders)
 
 

@@ -34,7 +34,7 @@ UPDATES_KNOWN = 1024  # answers to calls of ``update`` that are stored: more tha
 
 def identity_of(replay: SharedReplay) -> str:
     """The identity of a host's memory, which differs from the identity of each later memory."""
-    return str(replay._folder.description()["identity"])
+    return replay._identity
 
 
 @dataclass(frozen=True)

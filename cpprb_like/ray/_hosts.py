@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,11 +24,13 @@ from ray.exceptions import RayError
 
 from cpprb_like._arguments.arrays import Batch
 from cpprb_like._machine.generators import Seed
+from cpprb_like._machine.waiting import wait_until
 from cpprb_like.checkpoint import states
 from cpprb_like.checkpoint._manifest import name_of
 from cpprb_like.errors import DamagedError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Member, SharedReplay
+from cpprb_like.processes._folder import is_any_awaited, memory_path
 from cpprb_like.ray._blocks import Block, unpack
 from cpprb_like.ray._calls import Unknown, answers, call
 from cpprb_like.ray._credit import (
@@ -41,7 +44,14 @@ from cpprb_like.ray._credit import (
 )
 from cpprb_like.ray._drawing import Drawer, Mass, Reply, identity_of
 from cpprb_like.ray._parameters import VERSION, split
-from cpprb_like.ray._places import HostReplay, Incarnation, Opened, WriterPlace
+from cpprb_like.ray._places import (
+    COMES_BACK,
+    Checkpoints,
+    HostReplay,
+    Incarnation,
+    Opened,
+    WriterPlace,
+)
 from cpprb_like.ray._saving import save_host
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
@@ -62,9 +72,8 @@ class HostPlan:
 
     Attributes
     ----------
-    cluster, ledger : str
-        Name of the cluster, and name of its ledger in Ray. A name and not a handle, as Ray warns of
-        handles among arguments of constructors that are called again.
+    cluster, identity : str
+        Name of the cluster, and its identity, which no other cluster has.
     number : int
         Number of the host, from 0 on.
     capacity, writers : int
@@ -84,7 +93,7 @@ class HostPlan:
     """
 
     cluster: str
-    ledger: str
+    identity: str
     number: int
     capacity: int
     writers: int
@@ -97,8 +106,17 @@ class HostPlan:
 
     @property
     def replay(self) -> str:
-        """The name of the host's shared replay."""
-        return f"{self.cluster}-{self.number}"
+        """The name of the host's shared replay, which no other cluster has."""
+        return f"{self.identity}-{self.number}"
+
+    @property
+    def ledger(self) -> str:
+        """The name of the ledger in Ray.
+
+        A name and not a handle, as Ray warns of handles among arguments of constructors that are
+        called again. Ray refuses a second ledger of a name.
+        """
+        return f"ledger-{self.cluster}"
 
 
 @dataclass(frozen=True)
@@ -216,6 +234,16 @@ class ShardHost:
 
     def __init__(self, plan: HostPlan) -> None:
         self._plan = plan
+        self._refusal: Exception | None = None
+        try:
+            self._begin(plan)
+        except Exception as error:
+            if ray.get_runtime_context().was_current_actor_reconstructed:
+                raise
+            self._refusal = error  # for ``about``: of errors here Ray tells the text alone
+
+    def _begin(self, plan: HostPlan) -> None:
+        """Open the replay, and begin to report."""
         self._ledger = ledger = ray.get_actor(plan.ledger, namespace=NAMESPACE)
         self._lock = threading.Lock()
         self._writers: dict[str, Place] = {}
@@ -223,11 +251,14 @@ class ShardHost:
         self._used: dict[str, float] = {}
         self._wrote: list[tuple[str, int, int]] = []  # of lost memories, for the ledger
         self._saved_at = 0.0
-        self._replay = self._open()
+        self._checkpoints = None
+        if plan.folder is not None:
+            self._checkpoints = Checkpoints(plan.folder, plan.identity, plan.ledger)
+        replay = wait_until(self._open_with_room, COMES_BACK, sleep=lambda _: time.sleep(BEAT))
+        self._replay = replay or self._open()
+        self._replay.keep()
         self._identity = identity_of(self._replay)
-        self._begun, self._memories = self._replay.begun(
-            self._identity, self._saved_at, plan.folder
-        )
+        self._begun, self._memories = self._replay.begun(self._saved_at, self._checkpoints)
         self._retake()
         self._credit = None
         if plan.limiter is not None:
@@ -245,24 +276,58 @@ class ShardHost:
         for thread in self._threads:
             thread.start()
 
+    def _open_with_room(self) -> HostReplay | None:
+        """As ``_open``; None while memory of a cluster that has ended is kept and takes the room.
+
+        Its hosts may come back, as only its own processes know that it has ended.
+        """
+        try:
+            return self._open()
+        except MemoryError:
+            if is_any_awaited(memory_path()):
+                return None
+            raise
+
     def _open(self) -> HostReplay:
         """The replay from the memory of the node, from the last checkpoint, or a new one."""
         plan = self._plan
         replay = None
         with contextlib.suppress(FileNotFoundError):
             replay = HostReplay._open(plan.replay, left=True)
-        if replay is None and plan.folder is not None:
-            replay = self._load(plan.folder, None)
+        if replay is None and self._checkpoints is not None:
+            self._take_checkpoints(self._checkpoints)
+            if self._checkpoints.has_newest():
+                replay = self._load(self._checkpoints.folder, None)
         if replay is None and plan.begin is not None:
             replay = self._load(*plan.begin)
         if replay is None:
-            options = dict(plan.options)
             replay = HostReplay(
-                plan.capacity, plan.fields, writers=plan.writers, name=plan.replay, **options
+                plan.capacity, plan.fields, writers=plan.writers, name=plan.replay, **plan.options
             )
         assert isinstance(replay, HostReplay)
         replay.limiter = plan.limiter
         return replay
+
+    def _take_checkpoints(self, checkpoints: Checkpoints) -> None:
+        """Make the folder of checkpoints one of this cluster.
+
+        Raises ``FileExistsError`` at the first start if the folder has rows that would be lost: of
+        a cluster that is alive, or of any one if this cluster does not begin with saved rows.
+        """
+        owner = checkpoints.owner()
+        if owner is None or checkpoints.are_ours:
+            if owner is None:
+                checkpoints.take()
+            return
+        if not ray.get_runtime_context().was_current_actor_reconstructed:
+            whose = f"checkpoints: {checkpoints.folder} has the rows of another cluster"
+            if self._plan.begin is None:
+                raise FileExistsError(
+                    f"{whose}: give another folder, or remove it; SharedReplay.load reads its rows"
+                )
+            if owner[1] != self._plan.ledger and _is_alive(owner[1]):
+                raise FileExistsError(f"{whose}, which runs ({owner[0]}): give another folder")
+        checkpoints.take()
 
     def _load(self, folder: str, state: int | None) -> SharedReplay | None:
         """The replay of a checkpoint; None without a checkpoint."""
@@ -278,6 +343,8 @@ class ShardHost:
 
     def about(self) -> About:
         """The location of the host, and how many rows were written."""
+        if self._refusal is not None:
+            raise self._refusal
         replay, moment = self._replay, time.time()
         counts = replay._adds()
         node = ray.get_runtime_context().get_node_id()
@@ -300,6 +367,10 @@ class ShardHost:
         """See ``SharedReplay.members``."""
         return self._replay.members()
 
+    def stats(self) -> dict[str, float]:
+        """See ``SharedReplay.stats``."""
+        return self._replay.stats()
+
     def describe(self, reward: str | None, ranges: Mapping[str, tuple[float, float]] | None) -> Any:
         """See ``SharedReplay.describe``: a ``Description``."""
         no_bar = {"progress": lambda done, total: None}  # noqa: ARG005 (what is called has both)
@@ -311,6 +382,7 @@ class ShardHost:
         version = 0  # of the parameters, a report ago: a call with them may be on its way
         while not self._closing.wait(BEAT):
             with contextlib.suppress(RayError, FileNotFoundError):  # the ledger is started again
+                self._replay.keep()
                 about, wanted, waits = self.about(), [], (0, 0.0)
                 if self._credit is not None:
                     wanted = self._wanted(self._credit)
@@ -589,9 +661,17 @@ class ShardHost:
     # ------------------------------------------------------------------ saving
 
     def _keep_saving(self) -> None:
+        checkpoints = self._checkpoints
+        assert checkpoints is not None
         while not self._closing.wait(self._plan.seconds):
+            if not checkpoints.are_ours:
+                warnings.warn(
+                    f"checkpoints: another cluster took {checkpoints.folder}: none are written",
+                    stacklevel=2,
+                )
+                return
             with contextlib.suppress(BlockingIOError):  # a shard was being edited, or another saves
-                self.save(str(self._plan.folder))
+                self.save(checkpoints.folder)
 
     def save(self, folder: str) -> int:
         """Save the rows and the learners of other nodes; returns the number of the saved state."""
@@ -601,6 +681,8 @@ class ShardHost:
 
     def close(self) -> None:
         """Close the replay; the memory is freed when no process of the node has it open."""
+        if self._refusal is not None:
+            return
         self._closing.set()
         for writer in list(self._writers):
             self.close_writer(writer)
@@ -608,4 +690,14 @@ class ShardHost:
             self.close_learner(learner)
         for thread in self._threads:
             thread.join(timeout=1.0)
+        self._replay._folder.keep_until(0)
         self._replay.close()
+
+
+def _is_alive(ledger: str) -> bool:
+    """Whether a ledger of this name runs."""
+    try:
+        ray.get_actor(ledger, namespace=NAMESPACE)
+    except ValueError:
+        return False
+    return True

@@ -2,15 +2,17 @@
 
 The process of a host may die at any moment, and the memory outlives the process. Files beside the
 rows record what the next process needs: the shard of each writer on another node, and the rows of
-a shard when its writer lost it. Beside the checkpoints of ``host-0``, ``host-0.json`` lists the
-memories of the host. So the count of lost rows is right after the loss of several nodes in turn.
-Not here: calls of writers (``_hosts``).
+a shard when its writer lost it. Beside the checkpoints of ``host-0``, ``host-0.json`` names the
+cluster and lists the memories of the host. So the count of lost rows is right after the loss of
+several nodes in turn, and a host loads no checkpoint of another cluster. Not here: calls of writers
+(``_hosts``).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,21 @@ from numpy.typing import NDArray
 
 from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.file_systems import replacing
+from cpprb_like.checkpoint import states
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, SharedReplay
+from cpprb_like.processes._saving import Saved
 from cpprb_like.processes._words import mapped
 from cpprb_like.ray._credit import CREDIT, WORDS, CreditedActor
 
-__all__ = ["HostReplay", "Incarnation", "Opened", "WriterPlace"]
+__all__ = ["COMES_BACK", "Checkpoints", "HostReplay", "Incarnation", "Opened", "WriterPlace"]
 
 PLACE = "place-"  # file of each shard that a writer of another node has
 LEFT = "left-"  # file of each writer that lost its shard
 BEGUN = "begun"  # file: rows of each shard when the memory was made, and the memories so far
 MOST_MEMORIES = 32
 MOST_LEFT = 256  # files of writers that lost their shard
+COMES_BACK = 60.0  # seconds in which a killed host comes back, and its memory is kept
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,59 @@ class Opened:
     identity: str
 
 
+class Checkpoints:
+    """The folder of the checkpoints of one host, and the file beside it with the owner's name.
+
+    Parameters
+    ----------
+    folder : str
+        The folder.
+    cluster : str
+        Identity of the cluster.
+    ledger : str
+        Name of its ledger in Ray.
+    """
+
+    def __init__(self, folder: str, cluster: str, ledger: str) -> None:
+        self.folder, self._cluster, self._ledger = folder, cluster, ledger
+        self._path = Path(folder).with_suffix(".json")
+
+    def owner(self) -> tuple[str, str] | None:
+        """The identity of the cluster whose checkpoints these are, and the name of its ledger.
+
+        None without checkpoints. Both are empty if the file beside the checkpoints names no owner.
+        """
+        content = _json(self._path)
+        if isinstance(content, dict):
+            return str(content["cluster"]), str(content["ledger"])
+        return ("", "") if states(self.folder) else None
+
+    @property
+    def are_ours(self) -> bool:
+        """Whether the folder belongs to this cluster."""
+        owner = self.owner()
+        return owner is not None and owner[0] == self._cluster
+
+    def take(self) -> None:
+        """Make the folder one of this cluster, which loads no checkpoint that is there."""
+        self.note([])
+
+    def memories(self) -> list[Incarnation]:
+        """The memories of the host so far, oldest first."""
+        return [Incarnation(*one) for one in _json(self._path)["memories"]] if self.are_ours else []
+
+    def note(self, memories: list[Incarnation]) -> None:
+        """Record the memories of the host."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        listed = [list(vars(one).values()) for one in memories]
+        _write(self._path, {"cluster": self._cluster, "ledger": self._ledger, "memories": listed})
+
+    def has_newest(self) -> bool:
+        """Whether the newest state is one of a memory of this cluster's host."""
+        known = [one.identity for one in self.memories()]
+        return bool(known and states(self.folder)) and Saved(self.folder, None).identity in known
+
+
 class HostReplay(SharedReplay):
     """The shared replay of a host."""
 
@@ -116,10 +174,16 @@ class HostReplay(SharedReplay):
             path.write_bytes(bytes(8 * len(WORDS) * self.writers))
         return mapped(path, np.int64).reshape(self.writers, len(WORDS))
 
+    def keep(self) -> None:
+        """Have the memory outlive its processes until the host has come back from a kill."""
+        self._folder.keep_until(time.time() + COMES_BACK)
+
     @classmethod
-    def on_node(cls, name: str, base: str, limiter: RateLimiter | None) -> HostReplay:
+    def on_node(
+        cls, name: str, base: str, limiter: RateLimiter | None, identity: str | None = None
+    ) -> HostReplay:
         """The replay of a host on this node; ``FileNotFoundError`` if the replay is gone."""
-        replay = cls._open(name, Path(base))
+        replay = cls._open(name, Path(base), identity)
         assert isinstance(replay, HostReplay)
         replay.limiter = limiter
         return replay
@@ -137,7 +201,7 @@ class HostReplay(SharedReplay):
     # ------------------------------------------------------------------ writers of other nodes
 
     def begun(
-        self, identity: str, saved_at: float, checkpoints: str | None
+        self, saved_at: float, checkpoints: Checkpoints | None
     ) -> tuple[list[int], tuple[Incarnation, ...]]:
         """Rows of each shard when this memory was made, and the memories of the host, oldest first.
 
@@ -147,13 +211,12 @@ class HostReplay(SharedReplay):
         noted = _json(path)
         if noted is None:
             rows = list(self._adds())
-            log = None if checkpoints is None else Path(checkpoints).with_suffix(".json")
-            before = [] if log is None else _json(log) or []
-            memories = [*before, [identity, sum(rows), saved_at]][-MOST_MEMORIES:]
-            if log is not None:
-                log.parent.mkdir(parents=True, exist_ok=True)
-                _write(log, memories)
-            noted = {"rows": rows, "memories": memories}
+            before = [] if checkpoints is None else checkpoints.memories()
+            memory = Incarnation(self._identity, sum(rows), saved_at)
+            memories = [*before, memory][-MOST_MEMORIES:]
+            if checkpoints is not None:
+                checkpoints.note(memories)
+            noted = {"rows": rows, "memories": [list(vars(one).values()) for one in memories]}
             _write(path, noted)
         return noted["rows"], tuple(Incarnation(*one) for one in noted["memories"])
 

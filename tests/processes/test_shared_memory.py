@@ -556,3 +556,47 @@ def test_a_closed_replay_says_so(options: Any) -> None:
     further = {"next_x": [1, 2, 3, 4]} if options else {}
     with pytest.raises(RuntimeError, match="the replay was closed, and its memory is gone"):
         actor.add(x=[1, 2, 3, 4], priorities=1.0, **further)
+
+
+def test_a_pickle_opens_the_replay_that_was_pickled_and_no_later_one() -> None:
+    """It opened any replay with the name, so rows went into the memory of another one."""
+    with SharedReplay(10, FIELDS, writers=2, name="named") as replay:
+        pickled = pickle.dumps(replay)
+        assert pickle.loads(pickled).name == "named"
+    with SharedReplay(10, FIELDS, writers=2, name="named") as other:
+        with pytest.raises(FileNotFoundError, match="another one has its name"):
+            pickle.loads(pickled)
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawn) as executor:  # which opens it first
+            assert executor.submit(is_refused, pickled).result()
+        assert pickle.loads(pickle.dumps(other)).stats()["adds"] == 0
+
+
+def is_refused(pickled: bytes) -> bool:
+    """Whether a pickle opens no replay."""
+    try:
+        pickle.loads(pickled)
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def test_memory_that_is_kept_for_a_process_outlives_the_last_one() -> None:
+    """Until it comes back, or the time is over; then any new replay removes the memory."""
+    SharedReplay(10, FIELDS, writers=1, name="kept").close()
+    assert not shared_memory()
+    replay = SharedReplay(10, FIELDS, writers=1, name="kept")
+    add(replay, 1.0)
+    replay._folder.keep_until(time.time() + 60.0)
+    assert not _folder.is_any_awaited(_folder.memory_path())
+    replay.close()
+    assert _folder.is_any_awaited(_folder.memory_path())
+    SharedReplay(10, FIELDS, writers=1).close()  # looks for memory that nobody has open
+    again = SharedReplay.attach("kept")
+    assert len(again.learner()) == 1
+    again._folder.keep_until(time.time() + 0.2)
+    again.close()
+    assert len(shared_memory()) == 1
+    time.sleep(0.3)
+    SharedReplay(10, FIELDS, writers=1).close()
+    assert not shared_memory()
