@@ -107,6 +107,19 @@ class _Form:
             self.fields[INFO] = {"shape": (), "dtype": object}
         self.following = [name for name in self.fields if name.split(".")[0] in (OBS, INFO)]
 
+    @classmethod
+    def of_fields(cls, leaves: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> _Form:
+        """The form of stored steps, by the shape and dtype of each field.
+
+        Nests are dicts, and tuples where the keys are numbers from 0 on.
+        """
+        form = cls.__new__(cls)
+        form.trees = {root: _tree_of_fields(leaves, root, ()) for root in (OBS, ACTION, EXTRA)}
+        names = [REWARD, *(name for root in form.trees for name in form.names(root))]
+        form.fields = {name: {"shape": leaves[name][0], "dtype": leaves[name][1]} for name in names}
+        form.following = [name for name in form.fields if name.split(".")[0] == OBS]
+        return form
+
     def names(self, root: str) -> list[str]:
         """The fields of a part of the steps."""
         return [field_name(root, leaf.path) for leaf in self.trees[root].leaves()]
@@ -156,6 +169,20 @@ def _tree_of(values: Any, root: str, path: Path = (), inner: Path = ()) -> Tree:
         {key: _tree_of(values, root, (*path, key), (*inner, key)) for key in keys},
         made_of,
     )
+
+
+def _tree_of_fields(
+    leaves: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], root: str, path: Path
+) -> Tree:
+    """The nest of the fields below a path."""
+    name = field_name(root, path)
+    if name in leaves:
+        return Leaf(path, *leaves[name])
+    below = [field[len(name) + 1 :] for field in leaves if field.startswith(f"{name}.")]
+    keys = list(dict.fromkeys(rest.split(".")[0] for rest in below))
+    is_tuple = bool(keys) and keys == [str(place) for place in range(len(keys))]
+    children = {key: _tree_of_fields(leaves, root, (*path, key)) for key in keys}
+    return Branch(path, children, tuple if is_tuple else None)
 
 
 def _maker(kind: type) -> Any:

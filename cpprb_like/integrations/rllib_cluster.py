@@ -54,6 +54,7 @@ ID, TIME = "episode", "t"
 ENDS = "terminated", "truncated"
 ID_NBYTES = 16
 MOST_ENVIRONMENTS = 256  # taken for such by their ended episodes, as of a data set
+PATIENCE = 60.0  # seconds in which the hosts of a loaded cluster give their counts
 RUNNER = "_cpprb_like_lanes"  # attribute of an env runner
 
 
@@ -200,15 +201,37 @@ class _ClusterSteps(_Front):
         self.replay: ClusterReplay | None = None
         self._writers, self._sampler, self._seed = writers, sampler, seed
         self._options: dict[str, Any] = {}
-        if isinstance(cluster, ClusterReplay):
-            self.replay = cluster
-        else:
-            self._options = dict(cluster or {})
         self._lanes: _Lanes | None = None
         self._learner: Any = None
         self._views: dict[Any, Any] = {}
         self._starts: deque[int] = deque()  # steps that were there before each episode
         self._last_indexes: Any = None
+        self._about = dict.fromkeys(("observation_space", "action_space"))
+        self._agent = dict.fromkeys(("agent_id", "module_id"))
+        if isinstance(cluster, ClusterReplay):
+            self._take(cluster)
+        else:
+            self._options = dict(cluster or {})
+
+    def _take(self, replay: ClusterReplay) -> None:
+        """Use a cluster with the rows of a saved buffer, and count them.
+
+        Episodes that had ended are counted, as if each had as many steps.
+        """
+        leaves = {one.name: (one.shape, one.dtype) for one in replay._options.schema.fields}
+        missing_names = {REWARD, TIME, ID, *ENDS} - leaves.keys()
+        if missing_names:
+            raise ValueError(
+                f"cluster: expected the fields of a saved buffer, with {sorted(missing_names)}, "
+                f"got {list(leaves)}"
+            )
+        self.replay, self._form = replay, _Form.of_fields(leaves)
+        self.capacity = replay.capacity
+        self._learner = replay.learner(self._sampler, seed=self._seed)
+        rows = self._num_timesteps_added = len(self._learner)
+        counts = [host.call("stats", timeout=PATIENCE) for host in replay.hosts]
+        episodes = int(sum(one["episodes"] for one in counts))
+        self._starts.extend(rows * number // episodes for number in range(min(episodes, rows)))
 
     # ------------------------------------------------------------------ steps
 
@@ -310,9 +333,11 @@ class _ClusterSteps(_Front):
 
     def _source(self, n_step: NStep | None, gamma: float) -> Any:
         """What draws returns of so many steps."""
-        if self._lanes is None or self.replay is None:
+        if self._learner is None and (self._lanes is None or self.replay is None):
             raise NotEnoughDataError("sample: no step was added")
         if self._learner is None:
+            assert self._lanes is not None
+            assert self.replay is not None
             self._lanes.send(wait=True)
             self._learner = self.replay.learner(self._sampler, seed=self._seed)
         low, stop = _bounds(n_step)
@@ -427,7 +452,8 @@ class ClusterEpisodeReplayBuffer(_ClusterSteps):
     ``replay_buffer_config={"type": ClusterEpisodeReplayBuffer, "capacity": 1_000_000}``. The first
     chunk determines the fields. Hosts end with the algorithm's process, or by ``close``.
 
-    Counts of steps and episodes assume that the oldest step of all hosts is evicted first.
+    Counts of steps and episodes assume that the oldest step of all hosts is evicted first. They
+    include the rows of a cluster that was loaded, and of these the episodes that had ended.
 
     Memory: the hosts take the fields and 42 bytes for each step.
     """

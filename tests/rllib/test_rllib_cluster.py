@@ -258,17 +258,36 @@ def test_what_a_cluster_does_not_give_is_said(made: Any) -> None:
             one.add(MultiAgentEpisode())
 
 
-def test_the_rows_are_saved_with_the_cluster(made: Any, tmp_path: Path) -> None:
-    """And drawn when a new buffer has got its first steps."""
+@pytest.mark.parametrize("kind", ["vector", "nest"])
+def test_rows_of_a_saved_cluster_are_counted_and_drawn(
+    made: Any, tmp_path: Path, kind: str
+) -> None:
+    """A new buffer counted none of them, and drew none before it had got a step."""
     buffer = made(ClusterEpisodeReplayBuffer, 1000)
-    runner = fill("vector", buffer)
-    n = len(buffer)
+    runner = fill(kind, buffer)
+    n, episodes = len(buffer), buffer.get_num_episodes()
+    first = {first_number(item) for item in buffer.sample(1000, n_step=1, sample_episodes=True)}
     buffer.replay.save(tmp_path)
     buffer.close()
     again = made(ClusterEpisodeReplayBuffer, 1000, cluster=ClusterReplay.load(tmp_path))
-    again.add(runner(4))
+    assert len(again) == again.get_num_timesteps() == n
+    assert 0.5 * episodes < again.get_num_episodes() <= episodes
+    items = again.sample(2000, n_step=1, sample_episodes=True)
+    assert {first_number(item) for item in items} >= first
+    given = runner(4)
+    again.add(given)
+    assert len(again) == n + sum(map(len, given))
     items = again.sample(2000, n_step=1, sample_episodes=True)
     assert len({first_number(item) for item in items}) > 0.9 * n
+
+
+def test_a_cluster_of_other_fields_is_refused(made: Any) -> None:
+    """It would fail at the first step, or be drawn as if it had the fields of the buffer."""
+    with (
+        ClusterReplay(100, {"x": {"shape": ()}}, writers=1, hosts=1) as replay,
+        pytest.raises(ValueError, match=r"cluster: expected the fields of a saved buffer"),
+    ):
+        made(ClusterEpisodeReplayBuffer, 100, cluster=replay)
 
 
 # ---------------------------------------------------------------------- training
