@@ -153,7 +153,7 @@ class Drawer:
             if weights is not None:
                 greatest = weights.largest_priority
                 if starts is not None:
-                    total, least = float(weights.get(starts.slots()).sum()), np.inf
+                    total, least = starts.weigh(weights), np.inf
                 else:
                     total, least = weights.total, weights.least
             elif starts is not None:
