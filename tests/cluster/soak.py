@@ -1,4 +1,4 @@
-"""A soak of a cluster: hosts, players, learners and whole nodes are killed at random.
+"""A soak of a cluster: hosts, players, learners and whole nodes are killed or stopped at random.
 
     python tests/cluster/soak.py --seconds 600 --kills 110
 
@@ -23,7 +23,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 import argparse
 import contextlib
 import math
+import signal
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -35,7 +37,7 @@ from local_ray import ray
 from numpy.typing import NDArray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from soak_nodes import Memory, Node, Nodes, kill, nodes
-from soak_rows import FIELDS, PLAYER, STOP, Record, check, learn, play, records
+from soak_rows import FIELDS, PLAYER, REMOTE, STOP, Record, check, learn, play, records
 
 from cpprb_like.errors import NotEnoughDataError, RateLimitTimeoutError
 from cpprb_like.limiters import SampleToInsertRatio
@@ -43,20 +45,23 @@ from cpprb_like.ray import ClusterReplay, Loss
 from cpprb_like.ray._calls import answer_of, call
 from cpprb_like.samplers import Prioritized
 
-# With "leave" a host is killed, and the other processes of its node end regularly while it is down.
+# With "stop" a host gets SIGSTOP for ``--stop`` seconds. With "leave" a host is killed, and the
+# other processes of its node end regularly while it is down.
 KINDS = {
-    "host": 0.25,
+    "host": 0.20,
     "leave": 0.15,
     "player": 0.23,
     "learner": 0.17,
     "node": 0.15,
     "ledger": 0.05,
+    "stop": 0.05,
 }
 QUIET = 90.0  # seconds in which each process must have made a step: the longest time-out is 60
 # Seconds in which rows may be written that a lost host was not heard of with; and in which a player
 # of another node notes that a block was added, as it reads the answer two blocks later.
 HEARD = 12.0
 FRESH = 1.0  # seconds that counts of hosts are old at most, when the ledger is back
+BACK = 20.0  # seconds after which a host has started on another node
 HOSTS, PLAYERS, LEARNERS = 3, 5, 2
 KNOWN = 5000  # rows of a host whose priorities are remembered
 
@@ -109,8 +114,10 @@ class Soak:
         self.pids: dict[str, int] = {}
         self.longest = 0.0
         self.losses: list[Loss] = []
-        self.silent: list[tuple[float, float]] = []  # from when to when there was no ledger
+        # From when to when there was no ledger, or a host was stopped.
+        self.silent: list[tuple[float, float, int | None]] = []
         self.events: list[str] = []  # what was killed when
+        self.timers: list[threading.Timer] = []  # which have stopped hosts go on
         for _ in range(PLAYERS):
             self.start("player")
         for _ in range(LEARNERS):
@@ -149,12 +156,12 @@ class Soak:
 
     def look_at_ledger(self) -> None:
         """Note when the hosts are heard of again after the death of the ledger."""
-        began, until = self.silent[-1] if self.silent else (0.0, 0.0)
-        if math.isinf(until):
-            with contextlib.suppress(Exception):
-                stats = ray.get(self.replay._ledger.stats.remote(), timeout=0.5)
-                if stats["hosts"] == HOSTS and stats["age_of_counts"] < FRESH:
-                    self.silent[-1] = began, time.time()
+        for place, (began, until, host) in enumerate(self.silent):
+            if host is None and math.isinf(until):
+                with contextlib.suppress(Exception):
+                    stats = ray.get(self.replay._ledger.stats.remote(), timeout=0.5)
+                    if stats["hosts"] == HOSTS and stats["age_of_counts"] < FRESH:
+                        self.silent[place] = began, time.time(), None
 
     def kill_job(self, job: Job) -> bool:
         """Kill the process of a player or a learner; whether it had begun."""
@@ -177,8 +184,10 @@ class Soak:
                 self.have_leave(node)
         elif kind == "ledger":
             kill(int(call(self.replay._ledger, "pid", timeout=20.0)))
-            if not self.silent or math.isfinite(self.silent[-1][1]):
-                self.silent.append((time.time(), math.inf))
+            if all(math.isfinite(until) for _, until, _ in self.silent):
+                self.silent.append((time.time(), math.inf, None))
+        elif kind == "stop":
+            self.stop_host(self.replay.hosts[self.rng.integers(HOSTS)])
         elif kind == "node":
             self.nodes.kill(self.nodes.others[self.rng.integers(len(self.nodes.others))])
             self.nodes.add()
@@ -194,6 +203,18 @@ class Soak:
         for job in self.jobs:
             if job.node.id == node:
                 (self.folder / f"{STOP}-{job.kind}-{job.number}").touch()
+
+    def stop_host(self, host: Any) -> None:
+        """Stop the process of a host for a while."""
+        try:
+            pid = int(host.call("pid", timeout=2.0))
+        except TimeoutError:
+            return
+        now = time.time()
+        kill(pid, signal.SIGSTOP)
+        self.silent.append((now, now + self.given.stop, host.number))
+        self.timers.append(threading.Timer(self.given.stop, kill, (pid, signal.SIGCONT)))
+        self.timers[-1].start()
 
     def run(self) -> None:
         """Kill, look and draw, until the time is out."""
@@ -233,6 +254,8 @@ class Soak:
 
         Players end first, as a limiter may have them wait for learners.
         """
+        for timer in self.timers:
+            timer.join()
         for kind in "player", "learner":
             (self.folder / f"{STOP}-{kind}").touch()
             jobs = {job.task: job for job in self.jobs if job.kind == kind}
@@ -275,17 +298,18 @@ class Soak:
                 is_full = len(own) >= self.replay._options.size  # older rows were written over
                 for row in np.setdiff1d(np.arange(own[0] if is_full else 0, done), own).tolist():
                     place = int(np.searchsorted(ends, row, side="right"))
-                    missing.note(job.number, row, seen[max(0, place - 1)].moment, seen[place])
+                    missing.note(job.number, row, seen, place)
             added += done
         self.faults += missing.faults()
-        reported = sum(loss.rows for loss in losses)
+        reported, gone = sum(loss.rows for loss in losses), sum(missing.of_loss) + missing.late
         longest = max((loss.seconds for loss in losses), default=0.0)
         latest = f"{missing.latest:.3f} s after the host was heard of last"
         return [
             f"rows: {added} added for sure, {len(ids)} there",
             f"losses: {len(losses)}, of {reported} rows and {longest:.1f} s at most",
-            f"rows added for sure that are missing: {sum(missing.of_loss)} of these",
-            f"and, at the time of a loss, {missing.late} rows, up to {latest}",
+            f"rows added for sure that are missing: {gone}",
+            f"{sum(missing.of_loss)} of these are among the losses; {missing.late} were written",
+            f"on a node that died, or by a player that ended, up to {latest}",
         ]
 
     def report(self, memory: Memory) -> list[str]:
@@ -309,29 +333,38 @@ class Soak:
 class Missing:
     """Rows that were added for sure and are not there, by the loss that explains them."""
 
-    def __init__(self, losses: list[Loss], silent: list[tuple[float, float]]) -> None:
+    def __init__(self, losses: list[Loss], silent: list[tuple[float, float, int | None]]) -> None:
         self.losses, self.silent = losses, silent
         self.of_loss = [0] * len(losses)
         self.late, self.latest = 0, 0.0  # added after the host was heard of last, by how much
         self._faults: list[str] = []
 
-    def note(self, player: int, row: int, since: float, added: Record) -> None:
-        """A row is missing, which was added between a moment and that of this record."""
-        of_host = [(k, x.moment) for k, x in enumerate(self.losses) if x.host == added.host]
-        for _, moment in of_host:
-            if since - HEARD - self._silent(moment, since) < moment < added.moment:
-                self.late, self.latest = self.late + 1, max(self.latest, since - moment)
+    def note(self, player: int, row: int, seen: list[Record], place: int) -> None:
+        """A row is missing, which a player added between two records of its journal."""
+        since, added = seen[max(0, place - 1)].moment, seen[place]
+        is_remote, host = divmod(added.host, REMOTE)
+        of_host = [(k, x.moment) for k, x in enumerate(self.losses) if x.host == host]
+        for number, moment in of_host:
+            if since - HEARD - self._silent(host, moment, since) < moment < added.moment:
+                # A player of another node that came back to the host has told it.
+                is_back = seen[-1].moment > moment + BACK and seen[-1].done > added.done
+                if is_remote and is_back:
+                    self.of_loss[number] += 1
+                else:
+                    self.late, self.latest = self.late + 1, max(self.latest, since - moment)
                 return
-        for place, moment in of_host:
+        for number, moment in of_host:
             if moment >= added.moment:
-                self.of_loss[place] += 1
+                self.of_loss[number] += 1
                 return
         self._faults.append(f"row {row} of player {player} is missing: {added}")
 
-    def _silent(self, begin: float, end: float) -> float:
-        """Seconds between two moments without a ledger, which hears of hosts."""
+    def _silent(self, host: int, begin: float, end: float) -> float:
+        """Seconds between two moments in which the ledger did not hear of a host."""
         return sum(
-            max(0.0, min(end, until) - max(begin, since - HEARD)) for since, until in self.silent
+            max(0.0, min(end, until) - max(begin, since - HEARD))
+            for since, until, stopped in self.silent
+            if stopped in (None, host)
         )
 
     def faults(self) -> list[str]:
@@ -442,6 +475,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=60.0, help="rows a second of a player")
     parser.add_argument("--checkpoint", type=float, default=5.0, help="seconds between two")
     parser.add_argument("--audit", type=float, default=2.0, help="seconds between two")
+    parser.add_argument("--stop", type=float, default=25.0, help="seconds that a host is stopped")
     parser.add_argument("--limit", action="store_true", help="with a limiter")
     given = parser.parse_args()
     began = time.monotonic()

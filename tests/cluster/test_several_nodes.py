@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scale import LONG
 
-SECONDS, KILLS = (600, 110) if LONG else (20, 8)
+SECONDS, KILLS, STOPPED = (600, 110, 25) if LONG else (20, 8, 5)
 
 
 def run(program: str, *arguments: object, timeout: float) -> None:
@@ -28,9 +28,9 @@ def run(program: str, *arguments: object, timeout: float) -> None:
 
 
 def test_a_cluster_loses_nothing_that_it_does_not_report() -> None:
-    """While hosts, actors, learners and nodes are killed; none hangs, and no row is wrong."""
+    """While hosts, actors, learners and nodes are killed or stopped; none hangs, none is wrong."""
     seed = int.from_bytes(os.urandom(2), "little")
-    options = {"--seconds": SECONDS, "--kills": KILLS, "--seed": seed}
+    options = {"--seconds": SECONDS, "--kills": KILLS, "--seed": seed, "--stop": STOPPED}
     run("soak.py", *sum(options.items(), ()), timeout=3 * SECONDS + 240)
 
 

@@ -116,10 +116,10 @@ def _descendants(pids: list[int]) -> list[int]:
     return found
 
 
-def kill(pid: int) -> None:
-    """Kill a process, unless it has ended."""
+def kill(pid: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Kill a process, or send another signal to it, unless it has ended."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, by)
 
 
 @contextmanager

@@ -23,7 +23,18 @@ from cpprb_like.ray import ClusterActor, ClusterReplay
 from cpprb_like.samplers import Prioritized
 from cpprb_like.views import NStep
 
-__all__ = ["FIELDS", "GAMMA", "Journal", "Record", "check", "learn", "play", "records", "rows_of"]
+__all__ = [
+    "FIELDS",
+    "GAMMA",
+    "REMOTE",
+    "Journal",
+    "Record",
+    "check",
+    "learn",
+    "play",
+    "records",
+    "rows_of",
+]
 
 PIXELS = 512  # so that the answers to learners of other nodes pass the object stores of Ray
 FIELDS: dict[str, Any] = {
@@ -39,6 +50,7 @@ EPISODE = 10  # rows
 PLAYER = 32  # bits of an id for the number of a row; above them is the number of its player
 GAMMA, STEPS = 0.5, 3  # of n-step returns
 BATCH = 32
+REMOTE = 1000  # more than there are hosts
 STOP = "stop"  # first word of the files that end players and learners
 RECORD = struct.Struct("<dqqq")
 _SHIFTS = np.arange(PIXELS, dtype=np.uint64) % np.uint64(57)
@@ -56,7 +68,7 @@ class Record:
         Of a player, rows that it has begun to add, and rows that are added for sure. Of a learner,
         rows that it drew and checked, and priorities that it sent.
     host : int
-        That has the rows; of a learner 0.
+        That has the rows, plus ``REMOTE`` if it is on another node; of a learner 0.
     """
 
     moment: float
@@ -168,7 +180,9 @@ def _play(replay: ClusterReplay, number: int, rate: float, folder: Path, journal
     if actor is None:
         return
     remote = isinstance(actor, ClusterActor)
-    host = actor._host.number if remote else int(actor._folder.path.name.rpartition("-")[2])
+    host = (
+        REMOTE + actor._host.number if remote else int(actor._folder.path.name.rpartition("-")[2])
+    )
     begun = done = 0
     first, flush_at = number << PLAYER, 0
     with actor:
