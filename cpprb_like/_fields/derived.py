@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cpprb_like._arguments.checks import as_discount, as_int, as_whole
+from cpprb_like._arguments.checks import as_discount, as_int, as_whole, warn
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._fields.schema import Field, Schema, Stack, read_names
 
@@ -54,7 +54,11 @@ def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
     stacks = [_read_stack(by_name[name], axis) for name, axis in axes.items()]
     # Next values of ``next_of`` are not stored: naming them too, as cpprb needs, changes nothing.
     following = dict(schema.next_of)
-    return replace(schema, stacks=tuple(one for one in stacks if one.name not in following))
+    stacks = [one for one in stacks if one.name not in following]
+    for stack in stacks if not isinstance(stack_compress, Mapping) else ():
+        if fits_both_axes(by_name[stack.name].shape):
+            _warn_of_axis(stack.name, by_name[stack.name].shape)
+    return replace(schema, stacks=tuple(stacks))
 
 
 def _read_names(option: str, names: Any, schema: Schema) -> list[str]:
@@ -112,18 +116,39 @@ def _read_stack(field: Field, axis: object) -> Stack:
     return Stack(field.name, number, depth)
 
 
+def _warn_of_axis(name: str, shape: tuple[int, ...]) -> None:
+    last = len(shape) - 1
+    warn(
+        f"stack_compress={name!r}: of shape {shape} the first axis or the last may be that of the "
+        f"frames; the last is taken, as in cpprb. stack_compress={{{name!r}: {last}}} says so, "
+        f"{{{name!r}: 0}} takes the first. With the wrong axis each stack is stored whole"
+    )
+
+
 def likely_axis(shape: tuple[int, ...]) -> int:
     """Probable axis of the frames in a stack, first or last, for a shape of at least one axis.
 
     Gymnasium puts the frames first, as in ``(4, 84, 84)``, and most others last, as in
     ``(84, 84, 4)``. The result is the first axis if its length is a plausible number of frames, and
-    the last axis has an implausible length, or the number of colours of a pixel.
+    the last axis has an implausible length, or is a side of a square frame, or has the number of
+    colours of a pixel.
     """
     first, last = shape[0], shape[-1]
     if first not in PLAUSIBLE or len(shape) == 1:
         return len(shape) - 1
+    is_square = len(shape) == 3 and shape[1] == last != first
     has_colours = len(shape) > COLOURS and last == COLOURS != first
-    return 0 if last not in PLAUSIBLE or has_colours else len(shape) - 1
+    return 0 if last not in PLAUSIBLE or is_square or has_colours else len(shape) - 1
+
+
+def fits_both_axes(shape: tuple[int, ...]) -> bool:
+    """Whether the shape does not say which of the first and the last axis is that of the frames."""
+    first, last = shape[0], shape[-1]
+    if len(shape) == 1 or first not in PLAUSIBLE or last not in PLAUSIBLE:
+        return False
+    if len(shape) == 3:
+        return (shape[1] == first) == (shape[1] == last)
+    return len(shape) == 2 or (first == COLOURS) == (last == COLOURS)
 
 
 def read_nstep(options: object, schema: Schema) -> NStepReturns | None:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpprb_like._arguments.checks import warn
 from cpprb_like._arguments.foreign_arrays import as_out
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._core import (
@@ -113,6 +114,8 @@ class Field:
             raise ValueError(
                 f"field {self.name!r}: expected {self.dtype}, got {came}: {error}"
             ) from error
+        if self.dtype == object:
+            _warn_of_graphs(self.name, rows)
         return rows.copy() if self.dtype.hasobject else np.ascontiguousarray(rows)
 
     def _as_rows(self, array: NDArray[Any], n_envs: int, came: str) -> NDArray[Any]:
@@ -141,6 +144,20 @@ class Field:
         raise ValueError(
             f"field {self.name!r}: expected shape {expected}, got {came} of shape {shape}"
         )
+
+
+def _warn_of_graphs(name: str, objects: NDArray[Any]) -> None:
+    """Warn of tensors of PyTorch that require grad, also within a tuple, list or dict."""
+    torch: Any = sys.modules.get("torch")
+    for one in objects.flat if torch is not None else ():
+        items = one.values() if isinstance(one, dict) else one
+        for item in items if isinstance(items, (tuple, list, type({}.values()))) else (one,):
+            if isinstance(item, torch.Tensor) and item.requires_grad:
+                warn(
+                    f"field {name!r}: a tensor requires grad, so the buffer keeps the whole graph "
+                    "that computed it in memory: add tensor.detach()"
+                )
+                return
 
 
 def read_env_dict(env_dict: object, default_dtype: DTypeLike | None) -> tuple[Field, ...]:

@@ -883,7 +883,7 @@ Parameters
     shape ``(1,)`` also takes scalars, and ``(N,)`` for N steps.
 priorities : float or array_like, shape () or (N,) or (N, 1) or (T, n_envs), optional
     Of a buffer with priorities: the priority of each step, most often its absolute TD error. It is
-    finite and at least 0. By default new steps get the greatest priority so far.
+    finite and at least 0. By default new steps get the greatest priority so far, at least 1.0.
 
 Returns
 -------

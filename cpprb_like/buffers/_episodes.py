@@ -355,8 +355,9 @@ class Episodes:
 
         Notes
         -----
-        Cost: proportional to the rows. ``update_priorities`` raises for ``indexes`` of deleted rows
-        in a batch that was drawn before.
+        Cost: proportional to the rows. ``update`` and ``update_priorities`` skip deleted rows of a
+        batch that was drawn before. Where its ``indexes`` are slots, as of cpprb's
+        ``PrioritizedReplayBuffer``, they raise ``IndexError``.
         """
         return self._buffer._while_writers_wait(partial(self._index.hide, _read_number(number)))
 

@@ -51,7 +51,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Notes
     -----
-    New rows get the maximum priority so far, 1.0 at first. ``add`` costs as much as in a uniform
+    New rows get the maximum priority so far, at least 1.0. ``add`` costs as much as in a uniform
     buffer. See ``Prioritized`` for importance-sampling weights, cost and source.
 
     Examples

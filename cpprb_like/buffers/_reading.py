@@ -202,6 +202,14 @@ class Opened:
                 f"{what}: {rows} rows (with burn_in and n-step returns) of {ring.n_envs} "
                 f"environment(s) do not fit into {ring.capacity} rows"
             )
+        for part in self.parts:
+            window = 1 + sum(part.around)
+            if window * ring.n_envs > ring.capacity:
+                raise ValueError(
+                    f"{part.name}: {window} rows ({part.around[0]} before a row and "
+                    f"{part.around[1]} behind it) of {ring.n_envs} environment(s) do not fit into "
+                    f"{ring.capacity} rows"
+                )
         if items is not None or self.before or after > ring.lookahead:
             self.starts = self._starts_of(rows)
         if self.conditions:

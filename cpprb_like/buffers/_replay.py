@@ -669,7 +669,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
 
     @if_prioritized
     def get_max_priority(self) -> float:
-        """The priority of new rows: the maximum so far, 1.0 at first and after ``clear``.
+        """The priority of new rows: the maximum since the last ``clear``, at least 1.0.
 
         Only buffers with a prioritized ``sampler`` have this method.
         """

@@ -356,6 +356,17 @@ def _collapsed_priorities(facts: Facts) -> Found:
             yield "", message, "TD errors of the rows with the greatest priorities, and alpha"
 
 
+def _weights_shape(facts: Facts) -> Found:
+    one = facts.fields.get(facts.reward or "")
+    if one is not None and one.shape == (1,) and facts.weights is not None and len(facts.weights):
+        message = (
+            "has shape (1,): a batch of n rows has it as (n, 1) and weights as (n,), and their "
+            "product is (n, n)"
+        )
+        look_at = "the loss: weights[:, None] is right there; or declare the field with shape ()"
+        yield one.name, message, look_at
+
+
 def _duplicates(facts: Facts) -> Found:
     rows = facts.rows
     whole = [one for one in facts.fields.values() if len(one.rows) == int(rows.present.sum())]
@@ -401,6 +412,7 @@ _CHECKS: dict[str, Callable[[Facts], Found]] = {
     "clipped-actions": _clipped,
     "priority-zero": _zero_priorities,
     "collapsed-priorities": _collapsed_priorities,
+    "weights-shape": _weights_shape,
     "duplicate-episodes": _duplicates,
 }
 CHECKS = tuple(_CHECKS)

@@ -521,7 +521,7 @@ class ByPriority(PrioritySampler):
         self.rows.update(read_indexes(indexes, len(values)), values, weights, self.check_for_update)
 
     def get_max_priority(self) -> float:
-        """The priority that new rows get: the greatest so far, 1.0 at first and after ``clear``."""
+        """The priority that new rows get: the greatest since ``clear``, at least 1.0."""
         return self.rows.largest_priority
 
     def __repr__(self) -> str:
@@ -537,8 +537,9 @@ class Prioritized(ByPriority):
         Prioritization exponent, at least 0: P(i) is proportional to ``(p_i + eps) ** alpha``, where
         p_i is the priority. 0 is uniform.
     beta : float or schedule
-        Importance-sampling exponent, at least 0: 1 corrects fully, 0 not at all. The time of a
-        schedule is the number of batches drawn so far.
+        Importance-sampling exponent, at least 0: 1 corrects fully, 0 not at all. A number above 1
+        corrects more than fully, as in cpprb. The time of a schedule is the number of batches drawn
+        so far.
     eps : float
         Added to each priority, at least 0, so that rows of TD error 0 are still drawn. With 0, a
         row of priority 0 is never drawn.

@@ -49,7 +49,7 @@ class RankBased(ByPriority):
     -----
     A batch gets two columns: the importance-sampling ``weights``, shape ``(n,)``, which are
     ``(P(i) / min P) ** -beta``; and ``indexes``, shape ``(n,)`` and int64, for
-    ``update_priorities``. New rows have the greatest priority so far.
+    ``update_priorities``. New rows have the greatest priority so far, at least 1.0.
 
     Rows are sorted at intervals, as in the paper. The first draw sorts. A later draw sorts when as
     many priorities have changed (by updates, new rows and deleted rows) as there were rows at the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,24 @@ def test_deleted_rows_are_gone_for_good(kind: Any) -> None:
     rb.add(x=np.arange(28, 60), rew=np.zeros(32), done=np.zeros(32, bool))
     assert (len(rb), rb.ring.absent) == (20, 0)
     assert set(rb.sample(3000)["x"].tolist()) == set(range(40, 60))
+
+
+def test_updates_of_deleted_rows() -> None:
+    """They are skipped by their handles, and refused by their slots."""
+    for cls, options in (
+        (ReplayBuffer, {"sampler": Prioritized()}),
+        (PrioritizedReplayBuffer, {"check_for_update": True}),
+        (PrioritizedReplayBuffer, {}),
+    ):
+        rb: Any = cls(20, {"x": {"shape": ()}, "done": {"shape": ()}}, seed=0, **options)
+        rb.add(x=np.arange(20), done=np.arange(20) % 5 == 4)
+        indexes = rb.sample(20)["indexes"]
+        rb.episodes.delete(1)
+        takes_slots = cls is PrioritizedReplayBuffer and not options
+        with pytest.raises(IndexError, match="that holds") if takes_slots else nullcontext():
+            rb.update_priorities(indexes, np.ones(20))
+        with pytest.raises(IndexError, match="that holds") if takes_slots else nullcontext():
+            rb.update(indexes, x=np.ones(20))
 
 
 def test_the_stream_goes_on_over_a_deleted_episode() -> None:

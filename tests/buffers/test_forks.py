@@ -220,6 +220,29 @@ class Forks(Sampler):
         return rng.integers(0, len(ring), n), {}
 
 
+def test_children_draw_the_same_rows_until_they_reseed() -> None:
+    """As the page on processes says; two workers of a learner thus learned from one batch twice."""
+    rb = ReplayBuffer(1000, {"t": {"shape": (), "dtype": "i8"}}, seed=0)
+    rb.add(t=np.arange(1000))
+    drawn: list[list[bytes]] = []
+    for seeds in ((None, None), (1, 2)):
+        drawn.append([])
+        for seed in seeds:
+            reader, writer = os.pipe()
+
+            def work(seed: int | None = seed, writer: int = writer) -> None:
+                if seed is not None:
+                    rb.reseed(seed)
+                os.write(writer, rb.sample(8)["t"].tobytes())
+
+            assert outcome(work) == 0
+            drawn[-1].append(os.read(reader, 64))
+            os.close(reader)
+            os.close(writer)
+    assert drawn[0][0] == drawn[0][1]
+    assert drawn[1][0] != drawn[1][1]
+
+
 def test_a_draw_may_fork() -> None:
     """The thread that forks may be within a call, and hold the buffer's lock."""
     rb = ReplayBuffer(100, FIELDS, sampler=Forks(), seed=0)

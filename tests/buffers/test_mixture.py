@@ -786,3 +786,18 @@ def test_indexes_of_a_sampler_of_a_users_may_be_any_integers() -> None:
     mixture.update_priorities(batch["indexes"], np.full(16, 100.0))
     source: Any = mixture.sources["b"]
     assert source.get_max_priority() == 100
+
+
+def test_weights_and_indexes_are_those_of_each_source() -> None:
+    """Weights correct for priorities within a source; an index has its source in the low bits."""
+    sources = {
+        name: ReplayBuffer(16, {"x": {"shape": ()}}, sampler=Prioritized(1.0, eps=0.0), seed=0)
+        for name in ("one", "two", "three")
+    }
+    for scale, rb in enumerate(sources.values(), 1):
+        rb.add(x=np.arange(16), priorities=scale * (1.0 + np.arange(16)))
+    shares = {"one": 0.5, "two": 0.25, "three": 0.25}
+    batch = Mixture(sources, shares, seed=0).sample(32, beta=1.0)
+    np.testing.assert_allclose(batch["weights"], 1 / (1 + batch["x"]), rtol=1e-6)
+    assert (batch["indexes"] & 3 == batch["source"]).all()
+    assert ((batch["indexes"] >> 2) % 16 == batch["x"]).all()

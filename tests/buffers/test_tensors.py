@@ -300,3 +300,26 @@ def test_fields_that_are_declared_in_any_byte_order_are_taken(library: str) -> N
         found = np.asarray(take(arrays[name]))
         np.testing.assert_array_equal(found, [value, value])
         assert found.ctypes.data == arrays[name].ctypes.data
+
+
+@pytest.mark.parametrize("form", ["list", "dict", "tuple", "array of objects"])
+def test_tensors_that_keep_their_graphs_are_named(form: str) -> None:
+    """An object field kept each graph in memory, without a word; without grad nothing is said."""
+    torch: Any = need("torch", "make test-torch")
+    loss = torch.ones(3, requires_grad=True) * 2
+
+    def step(tensor: Any) -> Any:
+        forms: dict[str, Any] = {
+            "list": [tensor],
+            "dict": {"value": tensor},
+            "tuple": [(1, tensor)],
+            "array of objects": np.empty(1, object),
+        }
+        forms["array of objects"][0] = tensor
+        return forms[form]
+
+    rb = ReplayBuffer(10, {"rew": {"shape": ()}, "log": {"shape": (), "dtype": object}})
+    with pytest.warns(UserWarning, match=r"field 'log': a tensor requires grad.*\.detach\(\)$"):
+        rb.add(rew=1, log=step(loss))
+    rb.add(rew=1, log=step(loss.detach()))
+    assert len(rb) == 2

@@ -59,7 +59,7 @@ def filled(name: str, cls: Any = ReplayBuffer, **options: Any) -> Any:
         "wide": {"shape": 200, "dtype": dtype},
         "mixed": {"shape": (), "dtype": mixed},
     }
-    rb = cls(8, fields, next_of="obs", stack_compress="obs", seed=0, **options)
+    rb = cls(8, fields, next_of="obs", stack_compress={"obs": 1}, seed=0, **options)
     for t in range(11):
         mix = np.zeros((), mixed)
         mix["a"], mix["b"], mix["c"] = values_of(dtype, (), t), t, values_of(dtype, (2,), t)

@@ -194,6 +194,16 @@ def test_what_only_programs_of_cpprb_need_is_there_and_not_listed(name: str) -> 
     assert name not in dir(cpprb_like)
 
 
+def test_pages_name_what_a_star_import_leaves_out() -> None:
+    """The changelog and the page for users of cpprb name what it does not bring."""
+    root = Path(__file__).parents[2]
+    for page in ("CHANGELOG.md", "docs/migrating-from-cpprb.md"):
+        text = (root / page).read_text(encoding="utf-8")
+        sentence = text[text.index("`from cpprb_like import *`") :]
+        sentence = sentence[: sentence.index("`create_before_add_func`") + 30]
+        assert {name for name in OF_CPPRB if f"`{name}`" in sentence} == set(OF_CPPRB), page
+
+
 def test_what_a_newcomer_types_is_listed() -> None:
     """Names of the guide's first pages are those of the package."""
     first = {"Among", "Prioritized", "RateLimited", "SharedReplay", "Uniform", "load"}

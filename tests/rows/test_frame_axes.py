@@ -15,7 +15,7 @@ from memory import allocated
 from numpy.typing import NDArray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like._fields.derived import likely_axis
+from cpprb_like._fields.derived import fits_both_axes, likely_axis
 from cpprb_like.samplers import RankBased
 from cpprb_like.typing import FieldSpec, NstepSpec
 
@@ -54,6 +54,8 @@ def fill(rb: Any, stacks: NDArray[np.uint8]) -> Any:
         ((3, 84, 84, 4), 3),
         ((4, 84, 84, 1), 0),
         ((1, 84, 84, 4), 3),
+        ((4, 10, 10), 0),  # of small square frames
+        ((10, 10, 4), 2),
         ((4, 128), 0),
         ((17, 4), 1),
         ((4, 300), 0),  # more than a stack may have
@@ -68,7 +70,31 @@ def fill(rb: Any, stacks: NDArray[np.uint8]) -> Any:
 def test_the_shape_tells_the_axis(shape: tuple[int, ...], axis: int) -> None:
     """It is the last axis unless only the first can be that of the frames."""
     assert likely_axis(shape) == axis
-    assert buffer(shape, size=2).ring.chains[0].axis == axis
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of axes that both fit, see below
+        assert buffer(shape, size=2).ring.chains[0].axis == axis
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 10), (4, 4, 4), (4, 5, 6), (3, 84, 84, 3)])
+def test_a_shape_that_does_not_tell_the_axis_is_asked_for(shape: tuple[int, ...]) -> None:
+    """A warning says how to name the axis; programs of cpprb go on with the last one.
+
+    Of the wrong axis only a warning after 1,000 steps told, when all of them were stored whole.
+    """
+    with pytest.warns(UserWarning, match=r"the first axis or the last .* \{'obs': 0\} takes"):
+        rb = buffer(shape, size=2)
+    assert rb.ring.chains[0].axis == len(shape) - 1
+    for axis in (0, -1):
+        assert buffer(shape, {"obs": axis}, size=2).ring.chains[0].axis == axis % len(shape)
+
+
+@pytest.mark.parametrize(
+    "shape", [(4, 84, 84), (84, 84, 4), (4, 10, 10), (10, 10, 4), (4, 12, 20, 3)]
+)
+def test_shapes_that_tell_the_axis_do_not_warn(shape: tuple[int, ...]) -> None:
+    """Square frames and colours tell it where the lengths of the axes do not."""
+    assert not fits_both_axes(shape)
+    buffer(shape, size=2)
 
 
 @pytest.mark.parametrize("shape", [(4, 12, 12), (12, 12, 4), (4, 12, 20, 3), (4, 20)])

@@ -428,6 +428,15 @@ def test_probabilities_are_shares_of_the_sum() -> None:
     assert sampler_of(rb).probabilities_of(np.array([2, 0])).tolist() == [0.5, 0.125]
 
 
+@pytest.mark.parametrize("beta", [1.5, 2.0, 3.0])
+def test_beta_above_one_corrects_more_than_fully(beta: float) -> None:
+    """As in cpprb: the weights are the same formula."""
+    rb = with_priorities([1.0, 3.0, 4.0])
+    batch = rb.sample(9, beta=beta)
+    expected = (np.array([1.0, 3.0, 4.0])[batch["x"]] / 1.0) ** -beta
+    np.testing.assert_allclose(batch["weights"], expected, rtol=1e-6)
+
+
 # ---- priorities of new rows ----------------------------------------------------------------
 
 

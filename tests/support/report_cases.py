@@ -169,6 +169,13 @@ def collapsed_priorities() -> Any:
     return rb
 
 
+def weights_of_another_shape() -> Any:
+    """The reward is a column, as of a field without a shape, and weights are none."""
+    rows = rows_of("CartPole-v1")
+    rows["rew"] = rows["rew"].reshape(-1, 1)
+    return filled(rows, PrioritizedReplayBuffer)
+
+
 def duplicated() -> Any:
     """Some episodes were added twice."""
     rows = rows_of("CartPole-v1", 1000)
@@ -228,6 +235,7 @@ FAULTY: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "a reset that leaks": (leaking_reset, {"lost-final-observation": "next_obs"}),
     "priorities of zero": (zero_priorities, {"priority-zero": ""}),
     "priorities that collapsed": (collapsed_priorities, {"collapsed-priorities": ""}),
+    "weights that become a matrix": (weights_of_another_shape, {"weights-shape": "rew"}),
     "duplicated episodes": (duplicated, {"duplicate-episodes": ""}),
     "NaN in one field": (not_a_number, {"not-finite": "obs"}),
     "time limits taken for ends": (time_limit_as_end, {"time-limit-as-end": "terminated"}),

@@ -92,9 +92,10 @@ def test_a_field_called_indexes_is_named_where_sequences_are_to_be_named() -> No
 
 def test_a_stack_whose_oldest_frames_are_gone_is_why_no_row_can_be_drawn() -> None:
     """The message says that rows before are missing."""
-    rb = ReplayBuffer(1, {"x": {"shape": ()}}, seed=0)
-    rb.add(x=1)
-    rb.add(x=2)
+    rb = ReplayBuffer(3, {"x": {"shape": ()}}, seed=0)
+    rb.add(x=[1, 2, 3])
+    for _ in range(2):
+        rb.add_where([False], x=0)
     with pytest.raises(NotEnoughDataError, match="the 2 before them"):
         rb.view(FrameStacks({"x": 3})).sample(1)
 

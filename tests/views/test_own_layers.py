@@ -118,6 +118,31 @@ def test_a_learner_draws_what_a_buffer_does() -> None:
         check(view.sample(30), values)
 
 
+class Around(Layer):
+    """Needs rows, and makes nothing of them."""
+
+    def __init__(self, before: int, after: int) -> None:
+        self.before, self.after = before, after
+
+    def around(self, fields: Any) -> tuple[int, int]:
+        """See ``Layer.around``."""
+        return self.before, self.after
+
+
+@pytest.mark.parametrize("n_envs", [1, 4])
+@pytest.mark.parametrize(("before", "after"), [(200, 0), (0, 200), (60, 60), (10**12, 0)])
+def test_more_rows_around_than_the_buffer_has_are_refused(
+    n_envs: int, before: int, after: int
+) -> None:
+    """By the layer's name when the view is made, and not by a draw that finds no row."""
+    rb = ReplayBuffer(100, FIELDS, n_envs=n_envs, seed=0)
+    with pytest.raises(ValueError, match=r"^Around: .* rows .* do not fit into 100 rows$"):
+        rb.view(Around(before, after))
+    rb.view(Around(100 // n_envs - 1, 0))
+    with pytest.raises(ValueError, match=r"^FrameStacks: 101 rows \(100 before a row and 0"):
+        rb.view(FrameStacks({next(iter(FIELDS)): 101}))
+
+
 def test_layers_that_do_not_go_together_are_refused_by_name() -> None:
     """When the view is made."""
     rb = ReplayBuffer(50, {**FIELDS, "goal": {"shape": ()}}, seed=0)

@@ -235,8 +235,9 @@ def test_the_weight_of_all_starts_is_the_sum_of_theirs(
 ) -> None:
     """Whatever was added, updated, ended and deleted; where it reads nodes of the tree too."""
     capacity = 8 * max(case["capacity"], case["n_envs"])
+    sampler = Prioritized()
     rb = ReplayBuffer(
-        capacity, FIELDS, n_envs=case["n_envs"], next_of="obs", sampler=Prioritized(), seed=0
+        capacity, FIELDS, n_envs=case["n_envs"], next_of="obs", sampler=sampler, seed=0
     )
     history = History(rb, np.random.default_rng(case["seed"]), case["p_end"], p_absent)
     starts = Starts(rb._episodes, rows=2, least=1, across=case["across"], stride=1)
@@ -248,8 +249,8 @@ def test_the_weight_of_all_starts_is_the_sum_of_theirs(
             indexes = rb.sample(5)["indexes"]
             rb.update_priorities(indexes, history.rng.random(5))
         if history.rng.random() < share:
-            weights = rb.sampler.row_weights(starts.slots())
-            assert starts.weigh(rb.sampler.rows) == pytest.approx(weights.sum())
+            weights = sampler.row_weights(starts.slots())
+            assert starts.weigh(sampler.rows) == pytest.approx(weights.sum())
 
 
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized])

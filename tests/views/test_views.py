@@ -402,7 +402,7 @@ def test_deep_stacks(n: int, depth: int) -> None:
 def test_nothing_follows_from_rows_before_a_clear(before: int) -> None:
     """Stacks that slide on after ``clear`` are whole: their older frames went with the rows."""
     fields: dict[str, Any] = {"obs": {"shape": (3, 4), "dtype": "u1"}}
-    rb = ReplayBuffer(5, fields, next_of="obs", stack_compress="obs")
+    rb = ReplayBuffer(5, fields, next_of="obs", stack_compress={"obs": 1})
     frames = np.arange(99, dtype="u1")
 
     def add(step: int) -> None:
@@ -880,7 +880,7 @@ def counting(nstep: int, size: int, width: int, *, compress: bool = True) -> Rep
             "done": {"shape": (), "dtype": bool},
         },
         next_of="obs",
-        stack_compress="obs" if compress else None,
+        stack_compress={"obs": 1} if compress else None,
         Nstep=options if nstep > 1 else None,
         seed=1,
     )
