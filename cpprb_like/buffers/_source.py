@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,12 +31,13 @@ from cpprb_like.samplers._base import Sampler
 from cpprb_like.schedules import Schedule, check
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+Made = TypeVar("Made")  # a batch that a function of the caller makes
 
 if TYPE_CHECKING:
     from cpprb_like._fields.derived import NStepReturns
     from cpprb_like._fields.schema import Schema
     from cpprb_like._rows.episode_index import EpisodeIndex
-    from cpprb_like.buffers._tensors import Conversion, To
+    from cpprb_like.buffers._tensors import Conversion, TensorBatch, To, ToName
     from cpprb_like.samplers._starts import Starts
 
     def if_prioritized(method: Method) -> Method:
@@ -168,6 +169,58 @@ class Source(Checkpointed, Reported):
         """A batch as ``sample`` returns it; ``options.beta`` was checked."""
         raise NotImplementedError
 
+    @overload
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        beta: float | Schedule | None = None,
+        replace: bool = True,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+        to: None = None,
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[Batch]: ...
+    @overload
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        beta: float | Schedule | None = None,
+        replace: bool = True,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+        to: ToName,
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[TensorBatch]: ...
+    @overload
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        beta: float | Schedule | None = None,
+        replace: bool = True,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+        to: Callable[[Batch], Made],
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[Made]: ...
+    @overload
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        beta: float | Schedule | None = None,
+        replace: bool = True,
+        indexes: bool = False,
+        fields: str | Iterable[str] | None = None,
+        to: To | None,
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[Any]: ...
     def batches(
         self,
         batch_size: int,
@@ -250,6 +303,62 @@ class Source(Checkpointed, Reported):
             draw = partial(_into_room, draw, made)
         return self._iterator(partial(_endless, draw), made, ahead)
 
+    @overload
+    def epoch(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        fields: str | Iterable[str] | None = None,
+        shard: tuple[int, int] = (0, 1),
+        seed: Seed = None,
+        to: None = None,
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[Batch]: ...
+    @overload
+    def epoch(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        fields: str | Iterable[str] | None = None,
+        shard: tuple[int, int] = (0, 1),
+        seed: Seed = None,
+        to: ToName,
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[TensorBatch]: ...
+    @overload
+    def epoch(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        fields: str | Iterable[str] | None = None,
+        shard: tuple[int, int] = (0, 1),
+        seed: Seed = None,
+        to: Callable[[Batch], Made],
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[Made]: ...
+    @overload
+    def epoch(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        fields: str | Iterable[str] | None = None,
+        shard: tuple[int, int] = (0, 1),
+        seed: Seed = None,
+        to: To | None,
+        device: Any = None,
+        prefetch: int = 0,
+    ) -> Batches[Any]: ...
     def epoch(
         self,
         batch_size: int,

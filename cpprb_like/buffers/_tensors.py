@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.narrow_dtypes import name_of
 from cpprb_like._machine.forks import INNERMOST, watch
 
-__all__ = ["Conversion", "TensorBatch", "To", "conversion"]
+__all__ = ["Conversion", "TensorBatch", "To", "ToName", "conversion"]
 
-To: TypeAlias = Literal["numpy", "torch", "jax"] | Callable[[dict[str, NDArray[Any]]], Any]
+ToName: TypeAlias = Literal["numpy", "torch", "jax"]
+To: TypeAlias = ToName | Callable[[dict[str, NDArray[Any]]], Any]
 
 NAMES = ("numpy", "torch", "jax")
 PACKAGES = {"torch": "PyTorch", "jax": "JAX"}

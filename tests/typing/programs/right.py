@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from cpprb_like import (
     ReverseReplayBuffer,
     create_buffer,
 )
-from cpprb_like.buffers import TensorBatch
+from cpprb_like.buffers import Batches, TensorBatch
 from cpprb_like.samplers import Prioritized, RankBased, Recency, Uniform
 from cpprb_like.typing import BufferOptions, FieldSpec, NstepSpec, PrioritizedOptions
 
@@ -112,4 +112,23 @@ for batch in mixture.batches(4, beta=0.5, prefetch=2):
     break
 columns: TensorBatch = next(per.batches(4, to="numpy"))
 print(columns.obs.shape, columns["obs"].shape)
+
+# Batches are dicts of arrays, batches of tensors, or what a function makes of the dict.
+assert_type(next(per.batches(4)), dict[str, NDArray[Any]])
+assert_type(next(per.batches(4, to=None)), dict[str, NDArray[Any]])
+assert_type(next(per.batches(4, to="numpy")), TensorBatch)
+assert_type(next(per.batches(4, to=len)), int)
+assert_type(list(per.epoch(4)), list[dict[str, NDArray[Any]]])
+assert_type(list(per.epoch(4, seed=0, to="numpy", prefetch=2)), list[TensorBatch])
+assert_type(next(mixture.batches(4)), dict[str, NDArray[Any]])
+with per.epoch(4, to=sorted) as parts:
+    assert_type(next(parts), list[str])
+
+
+def of_any_kind(to: Literal["numpy", "torch"] | None) -> Batches[Any]:
+    """What is known when the program runs."""
+    return per.batches(4, to=to)
+
+
+print(next(of_any_kind(None))["obs"].shape)
 assert_type(mixture.sample(2)["obs"], NDArray[Any])

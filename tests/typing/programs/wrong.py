@@ -80,3 +80,8 @@ rb.sample(4, replace=True, out=[])  # wrong: out
 rb.sampel(4)  # wrong: sampel
 rb.batches("4")  # wrong: batches
 rb.batches(4, to="tensorflow")  # wrong: batches
+print(next(rb.batches(4))["rew"].shpe)  # wrong: shpe
+next(rb.batches(4))["rew"].cuda()  # wrong: cuda
+for batch in rb.epoch(4):
+    print(batch.rew)  # wrong: rew
+rb.epoch(4, to="tensorflow")  # wrong: epoch
