@@ -74,7 +74,7 @@ def learn(replay: SharedReplay, seed: int, steps: int) -> list[tuple[float, floa
     target.flat[:] = online.flat
     replay.parameters.publish(online.flat)
     learner = replay.learner(seed=seed)
-    curve: list[tuple[float, float]] = []
+    curve: list[tuple[float, float]] = [(0, evaluate(online, 20, seed))]
     with tqdm(total=steps, unit="step", mininterval=0.5) as bar:
         while (inserted := replay.stats()["inserts"]) < steps:
             batch = learner.sample(BATCH)  # waits if the actors lag

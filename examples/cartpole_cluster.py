@@ -4,12 +4,15 @@ Actors are tasks of Ray. Each explores at a rate of its own, computes the first 
 steps, and plays with the newest weights. The learner draws prioritized 3-step transitions of all
 actors, and sends priorities and weights back. On one machine this starts a Ray of its own; on a
 cluster, with ``--address auto``, the same program uses all nodes.
+
+Environment: CartPole-v1.
 """
 
 import argparse
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
@@ -25,13 +28,21 @@ from tqdm import tqdm
 from cpprb_like.limiters import SampleToInsertRatio
 from cpprb_like.ray import ClusterReplay
 from cpprb_like.samplers import Prioritized
-from cpprb_like.typing import FieldSpec
+from cpprb_like.typing import FieldSpec, NstepSpec
 
 CAPACITY = 20_000  # steps of all actors together
 STEPS = 3  # of a return
 CHUNK = 16  # steps that an actor adds at once
 AHEAD = 64 * dqn.BATCH  # samples that the learner, or the actors, may be ahead
 PUBLISH_EVERY, EVALUATE_EVERY = 10, 1_000  # batches
+QUICK = 2_500  # steps of --quick
+NSTEP: NstepSpec = {
+    "size": STEPS,
+    "gamma": dqn.GAMMA,
+    "rew": "rew",
+    "next": "next_obs",
+    "discount": True,
+}
 FIELDS: dict[str, FieldSpec] = {
     "obs": {"shape": 4},
     "act": {"shape": (), "dtype": "int64"},
@@ -67,7 +78,7 @@ def act(replay: ClusterReplay, number: int, actors: int, seed: int) -> None:
 
 
 def error(
-    online: dqn.Network, target: dqn.Network, batch: dict[str, Any], discount: float
+    online: dqn.Network, target: dqn.Network, batch: dict[str, Any], discount: Any
 ) -> NDArray[np.float64]:
     """Temporal-difference errors of double Q-learning."""
     rows = np.arange(len(batch["act"]))
@@ -85,11 +96,12 @@ def learn(replay: ClusterReplay, seed: int, steps: int) -> list[tuple[int, float
     target.flat[:] = online.flat
     replay.parameters.publish(online.flat)
     learner = replay.learner(Prioritized(), seed=seed)
-    inserted = 0
+    inserted, every = 0, max(1, min(EVALUATE_EVERY, steps // 10))
     with tqdm(total=steps, unit="step", mininterval=0.5) as bar:
         while inserted < steps:
             batch = learner.sample(dqn.BATCH)  # waits if the actors lag
-            wrong = error(online, target, batch, dqn.GAMMA**STEPS)
+            # The discount is gamma to the number of steps: fewer where an episode was cut.
+            wrong = error(online, target, batch, batch["discount"])
             learner.update_priorities(batch["indexes"], np.abs(wrong))
             goal = online(batch["obs"])[np.arange(dqn.BATCH), batch["act"]] + wrong
             rate = dqn.LEARNING_RATE * (1 - inserted / steps)
@@ -99,7 +111,7 @@ def learn(replay: ClusterReplay, seed: int, steps: int) -> list[tuple[int, float
                 replay.parameters.publish(online.flat)
                 inserted = int(replay.stats()["inserts"])
                 bar.update(inserted - bar.n)
-            if online.updates % EVALUATE_EVERY == 0:
+            if online.updates % every == 0:
                 curve.append((inserted, dqn.evaluate(online, 20, seed + online.updates)))
                 bar.set_postfix_str(f"greedy return {curve[-1][1]:.0f}")
                 if curve[-1][1] >= dqn.SOLVED:
@@ -108,7 +120,7 @@ def learn(replay: ClusterReplay, seed: int, steps: int) -> list[tuple[int, float
     return curve
 
 
-def draw(curve: list[tuple[int, float]], path: str) -> None:
+def draw(curve: list[tuple[int, float]], path: Path) -> None:
     """The learning curve as a picture."""
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 (after the choice of a backend)
@@ -117,7 +129,7 @@ def draw(curve: list[tuple[int, float]], path: str) -> None:
     plt.xlabel("environment steps of all actors")
     plt.ylabel("mean return of 20 greedy episodes")
     plt.savefig(path)
-    print(f"The learning curve is in {path}.")
+    print(f"Picture: {path.resolve()}")
 
 
 def main() -> None:
@@ -130,7 +142,8 @@ def main() -> None:
     parser.add_argument(
         "--score", type=float, default=dqn.SOLVED, help="mean return that is asked for"
     )
-    parser.add_argument("--picture", default="cartpole_cluster.png")
+    parser.add_argument("--quick", action="store_true", help="too few steps to learn")
+    parser.add_argument("--picture", type=Path, default=Path("cartpole_cluster.png"))
     options = parser.parse_args()
     local = {"num_cpus": options.actors, "include_dashboard": False}
     ray.init(options.address, **(local if options.address == "local" else {}))
@@ -139,7 +152,7 @@ def main() -> None:
         FIELDS,
         writers=options.actors,
         limiter=SampleToInsertRatio(dqn.BATCH, dqn.WARM_UP, error_buffer=AHEAD),
-        Nstep={"size": STEPS, "gamma": dqn.GAMMA, "rew": "rew", "next": "next_obs"},
+        Nstep=NSTEP,
     )
     task = ray.remote(num_cpus=1)(act)
     began = time.monotonic()
@@ -148,12 +161,15 @@ def main() -> None:
             task.remote(replay, number, options.actors, options.seed)
             for number in range(options.actors)
         ]
-        curve = learn(replay, options.seed, options.steps)
+        curve = learn(replay, options.seed, QUICK if options.quick else options.steps)
         print(replay.stats())
         for actor in actors:
             ray.cancel(actor, force=True)  # at any moment: no process waits for one that ended
     draw(curve, options.picture)
     best = max((found for _, found in curve), default=0.0)
+    print(f"score: {best:.1f} (mean return of 20 episodes)")
+    if options.quick:
+        return
     if best < options.score:
         sys.exit(f"Not learned: mean return {best:.0f}, expected at least {options.score:.0f}.")
     print(f"Learned: mean return {best:.0f}, in {time.monotonic() - began:.0f} s.")

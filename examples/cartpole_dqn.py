@@ -90,7 +90,7 @@ def train(seed: int, steps: int, prioritized: bool) -> tuple[ReplayBuffer, list[
     buffer = env.attach(ReplayBuffer(CAPACITY, env.env_dict, sampler=sampler, seed=seed))
     online, target = Network(rng), Network(rng)
     target.flat[:] = online.flat
-    curve = [(0, evaluate(online, 20, seed))]
+    curve, every = [(0, evaluate(online, 20, seed))], max(1, min(EVALUATE_EVERY, steps // 4))
 
     obs, _ = env.reset(seed=seed)
     for step in (bar := trange(1, steps + 1, unit="step", mininterval=0.5)):
@@ -118,7 +118,7 @@ def train(seed: int, steps: int, prioritized: bool) -> tuple[ReplayBuffer, list[
             buffer.update_priorities(batch["indexes"], abs(errors))
         target.flat += TARGET_RATE * (online.flat - target.flat)  # a goal that moves slowly
 
-        if step % EVALUATE_EVERY == 0 and step >= EXPLORATION_STEPS:
+        if step % every == 0 and step >= min(EXPLORATION_STEPS, steps // 4):
             curve.append((step, evaluate(online, 20, seed + step)))
             bar.set_postfix_str(f"greedy return {curve[-1][1]:.0f}")
             if curve[-1][1] >= SOLVED:

@@ -88,7 +88,7 @@ def train(
     network = nn.Sequential(nn.Linear(2 * BITS, 256), nn.ReLU(), nn.Linear(256, BITS))
     slow = copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE, fused=True)
-    curve = [(0, 0.0)]
+    curve, every = [(0, 0.0)], max(1, min(EPOCH, episodes // 5))
     for episode in (bar := trange(1, episodes + 1, unit="episode", mininterval=0.5)):
         obs, _ = env.reset(seed=seed if episode == 1 else None)
         over = False
@@ -116,7 +116,7 @@ def train(
             with torch.no_grad():
                 for one, other in zip(slow.parameters(), network.parameters(), strict=True):
                     one.lerp_(other, TAU)
-        if episode % EPOCH == 0:
+        if episode % every == 0:
             curve.append((episode, evaluate(network, 50)))
             bar.set_postfix_str(f"goals {curve[-1][1]:.2f}")
     return network, curve

@@ -103,6 +103,7 @@ def train(
     actor_optimizer = torch.optim.Adam(actor.parameters(), LEARNING_RATE, fused=True)
     critic_optimizer = torch.optim.Adam(critics.parameters(), LEARNING_RATE, fused=True)
     batches, curve = source.batches(BATCH, to="torch"), []
+    every = max(1, min(EVALUATE_EVERY, updates // 5))
     label = "TD3+BC" if with_value else "behaviour cloning"
     for update in (bar := trange(1, updates + 1, desc=label, unit="update", mininterval=0.5)):
         batch = next(batches)
@@ -131,7 +132,7 @@ def train(
                 for slow, fast in ((slow_actor, actor), (slow_critics, critics)):
                     for one, other in zip(slow.parameters(), fast.parameters(), strict=True):
                         one.lerp_(other, TAU)
-        if update % EVALUATE_EVERY == 0:
+        if update % every == 0:
             curve.append((update, evaluate(actor, env_name, 3)))
             bar.set_postfix_str(f"return {curve[-1][1]:.0f}")
     return actor, curve

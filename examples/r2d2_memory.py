@@ -83,7 +83,7 @@ def train(seed: int, steps: int, *, forget: bool) -> tuple[Network, list[tuple[i
     network = Network()
     slow = copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE)
-    curve = [(0, 0.0)]
+    curve, every = [(0, 0.0)], max(2, min(1_000, steps // 6 // 2 * 2))
     obs, _ = env.reset(seed=seed)
     state = torch.zeros(1, HIDDEN)
     for step in (bar := trange(1, steps + 1, unit="step", mininterval=0.5)):
@@ -128,7 +128,7 @@ def train(seed: int, steps: int, *, forget: bool) -> tuple[Network, list[tuple[i
         with torch.no_grad():
             for one, other in zip(slow.parameters(), network.parameters(), strict=True):
                 one.lerp_(other, TAU)
-        if step % 1_000 == 0:
+        if step % every == 0:
             curve.append((step, evaluate(network, 50, forget=forget)))
             bar.set_postfix_str(f"return {curve[-1][1]:.2f}")
     return network, curve

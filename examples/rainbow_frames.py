@@ -126,7 +126,7 @@ def train(name: str, seed: int, steps: int, capacity: int) -> tuple[Network, lis
     network = Network(recorder.observation_space.shape or (), actions)
     slow = copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE, fused=True)
-    curve = [(0, 0.0)]
+    curve, every = [(0, 0.0)], max(1, min(2_000, steps // 8))
     stack, _ = env.reset(seed=seed)
     for step in (bar := trange(1, steps + 1, unit="step", mininterval=0.5)):
         explores = rng.random() < max(EXPLORATION, 1 - 4 * step / steps)
@@ -151,7 +151,7 @@ def train(name: str, seed: int, steps: int, capacity: int) -> tuple[Network, lis
         with torch.no_grad():
             for one, other in zip(slow.parameters(), network.parameters(), strict=True):
                 one.lerp_(other, TAU)
-        if step % 2_000 == 0:
+        if step % every == 0:
             curve.append((step, evaluate(name, network, 5)))
             bar.set_postfix_str(f"return {curve[-1][1]:.1f}")
     print(buffer)  # what the frames take

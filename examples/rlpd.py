@@ -100,7 +100,7 @@ def train(seed: int, steps: int, offline: ReplayBuffer | None) -> tuple[Actor, l
     slow_actor, slow_critics = copy.deepcopy(actor), copy.deepcopy(critics)
     actor_optimizer = torch.optim.Adam(actor.parameters(), LEARNING_RATE, fused=True)
     critic_optimizer = torch.optim.Adam(critics.parameters(), LEARNING_RATE, fused=True)
-    curve = []
+    curve, every = [], max(1, min(1_000, steps // 10))
     obs, _ = env.reset(seed=seed)
     env.action_space.seed(seed)
     label = "online and offline" if offline is not None else "online alone"
@@ -128,7 +128,7 @@ def train(seed: int, steps: int, offline: ReplayBuffer | None) -> tuple[Actor, l
                 for slow, fast in ((slow_actor, actor), (slow_critics, critics)):
                     for one, other in zip(slow.parameters(), fast.parameters(), strict=True):
                         one.lerp_(other, TAU)
-        if step % 1_000 == 0:
+        if step % every == 0:
             curve.append((step, evaluate(actor, 3)))
             bar.set_postfix_str(f"return {curve[-1][1]:.0f}")
     return actor, curve

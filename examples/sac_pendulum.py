@@ -72,6 +72,7 @@ def train(seed: int, steps: int) -> tuple[Actor, list[tuple[int, float]]]:
     critic_optimizer = torch.optim.Adam(critics.parameters(), LEARNING_RATE, fused=True)
     temperature_optimizer = torch.optim.Adam([log_temperature], LEARNING_RATE)
     curve: list[tuple[int, float]] = []
+    every = max(1, min(1_000, steps // 5))  # steps between evaluations
     obs, _ = env.reset(seed=seed)
     env.action_space.seed(seed)
     for step in (bar := trange(1, steps + 1, unit="step", mininterval=0.5)):
@@ -107,7 +108,7 @@ def train(seed: int, steps: int) -> tuple[Actor, list[tuple[int, float]]]:
         with torch.no_grad():
             for slow, fast in zip(slow_critics.parameters(), critics.parameters(), strict=True):
                 slow.lerp_(fast, TAU)
-        if step % 1_000 == 0:
+        if step % every == 0:
             curve.append((step, evaluate(actor, 5)))
             bar.set_postfix_str(f"return {curve[-1][1]:.0f}")
     return actor, curve

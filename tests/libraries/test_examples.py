@@ -51,3 +51,44 @@ def test_an_example_prints_its_score_and_draws(name: str, tmp_path: Path) -> Non
     assert picture.parent == tmp_path
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "%|" in done.stderr  # a progress bar
+
+
+def points(name: str, tmp_path: Path) -> int:
+    """The points of the longest line that an example draws."""
+    program = f"""
+import runpy, sys
+from matplotlib.axes import Axes
+drawn, plot = [], Axes.plot
+def count(self, *args, **options):
+    lines = plot(self, *args, **options)
+    drawn.extend(len(line.get_xdata()) for line in lines)
+    return lines
+Axes.plot = count
+sys.argv = [{name!r}, "--quick", "--seed", "1"]
+sys.path.insert(0, {str(FOLDER)!r})
+runpy.run_path({str(FOLDER / name)!r}, run_name="__main__")
+print("points:", max(drawn))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.splitlines()[-1].removeprefix("points: "))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "cartpole_actors.py"])
+def test_a_quick_picture_shows_a_curve(name: str, tmp_path: Path) -> None:
+    """A line needs two points; the quick runs had one or none, as they ended before the first."""
+    assert points(name, tmp_path) >= 2
+
+
+def test_every_example_has_a_quick_form() -> None:
+    """So that a loop over the folder ends soon; the script without a learner takes no options."""
+    without = [path.name for path in FOLDER.glob("*.py") if '"--quick"' not in path.read_text()]
+    assert without == ["own_layer.py"]
