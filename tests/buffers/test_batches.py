@@ -69,10 +69,10 @@ def limited(**options: Any) -> RateLimited:
     return RateLimited(filled(**options), Backlog(10))
 
 
-def hindsight(prioritized: bool) -> HindsightReplayBuffer:
-    """Cpprb's class, by priority or not."""
+def hindsight() -> HindsightReplayBuffer:
+    """Cpprb's class by priority. Without, it has the methods and raises, as cpprb's does."""
     fields: dict[str, Any] = {"obs": {}, "act": {}, "next_obs": {}}
-    return HindsightReplayBuffer(10, fields, 5, max, prioritized=prioritized)
+    return HindsightReplayBuffer(10, fields, 5, max)
 
 
 KINDS: dict[str, tuple[Callable[[], Any], bool]] = {
@@ -87,8 +87,7 @@ KINDS: dict[str, tuple[Callable[[], Any], bool]] = {
     "limited": (limited, False),
     "limited by priority": (lambda: limited(sampler=Prioritized()), True),
     "limited view": (lambda: limited().view(NStep(2)), False),
-    "hindsight": (lambda: hindsight(False), False),
-    "hindsight by priority": (lambda: hindsight(True), True),
+    "hindsight by priority": (hindsight, True),
 }
 
 
