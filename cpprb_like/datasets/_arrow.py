@@ -5,6 +5,7 @@ A value of shape ``(2, 3)`` is a fixed-size list of fixed-size lists.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -128,11 +129,14 @@ class ParquetWriter:
     def close(self) -> None:
         if self._n:
             self._write()
-        self.abandon()
-
-    def abandon(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+    def abandon(self) -> None:
+        """Close the file after an error, which closing may repeat."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
 
 
 class ParquetFiles:

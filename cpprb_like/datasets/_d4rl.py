@@ -59,28 +59,30 @@ class D4rlWriter(Writer):
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
         places = header.places(ROLES, {ABOUT})
         super().__init__(header, {name: _place(place) for name, place in places.items()})
-        self._file = _hdf5.opened(path, NAME, "x")
+        self._new = _hdf5.NewFile(path, NAME)
         self._at = 0
         self._data = {
-            place: self._file.create_dataset(
+            place: self._new.file.create_dataset(
                 "/".join(place), (header.rows, *field.shape), field.dtype
             )
             for place, field in self.columns.items()
         }
         for key, value in about.items():
-            self._file.attrs[key] = value
+            self._new.file.attrs[key] = value
 
     def steps(self, at: int, steps: Steps) -> None:
         for place, values in steps.items():
             self._data[place][self._at + at : self._at + at + len(values)] = values
+        self._new.check()
 
     def end(self, final: Steps) -> None:
         self._at += self.record.length
 
     def close(self) -> None:
-        self._file.close()
+        self._new.close()
 
-    abandon = close
+    def abandon(self) -> None:
+        self._new.abandon()
 
 
 class D4rlReader(Reader):

@@ -72,11 +72,22 @@ def new_place(path: str | os.PathLike[str], *, is_file: bool) -> Iterator[Path]:
             raise FileExistsError(f"{target}: something of this name was made during the write")
         Disk(target.parent).rename(unfinished.name, target.name)
         Disk(target.parent).sync_names()
+    except OSError as error:
+        if error.errno is None or not _is_below(error.filename, unfinished):
+            raise
+        # A name that the user knows, in place of none or of the temporary one.
+        reason = f"{os.strerror(error.errno)}: it was not written"
+        raise OSError(error.errno, reason, str(target)) from error
     finally:
         if unfinished.is_dir():
             shutil.rmtree(unfinished, ignore_errors=True)
         else:
             unfinished.unlink(missing_ok=True)
+
+
+def _is_below(name: object, folder: Path) -> bool:
+    """Whether an error names no file, or one in a folder, or the folder."""
+    return name is None or (isinstance(name, str) and name.startswith(str(folder)))
 
 
 def _sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checked reading of HDF5 files, for the formats that use them.
+"""Checked reading of HDF5 files, and new files, for the formats that use them.
 
 A file is not trusted. Links to other files, data stored in other files, and sizes that the file has
 no bytes for are refused before data is read. Only numbers are read.
@@ -6,7 +6,9 @@ no bytes for are refused before data is read. Only numbers are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,66 @@ def opened(path: Path, format: str, mode: str) -> Any:  # noqa: A002 (the argume
         if mode == "r":
             expect_regular(path)
         return h5py.File(path, mode)
+
+
+class NewFile:
+    """A new HDF5 file, ``file``.
+
+    HDF5 ends the process if it cannot write when it closes a file, as on a full disk. So after a
+    write that fails, further writes are dropped, and ``check`` raises the error.
+    """
+
+    def __init__(self, path: Path, format: str) -> None:  # noqa: A002 (the argument of the user)
+        h5py = need("h5py", format)
+        self._output = _Output(path)
+        self.file = h5py.File(self._output, "w")
+
+    def check(self) -> None:
+        """Raise the error of a write that failed."""
+        if self._output.error is not None:
+            raise self._output.error
+
+    def close(self) -> None:
+        """Write what is left, and close the file. Raises the error of a write that failed."""
+        self.abandon()
+        self.check()
+
+    def abandon(self) -> None:
+        """Close the file."""
+        self.file.close()
+        self._output.close()
+
+
+class _Output(io.FileIO):
+    """A new file that keeps its first error, and drops writes from then on."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "x+")
+        self.error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        """Write all bytes of ``data``."""
+        whole = memoryview(data).cast("B")
+
+        def write_all() -> None:
+            rest = whole
+            while len(rest):  # a disk that is nearly full takes a part
+                rest = rest[super(_Output, self).write(rest) :]
+
+        self._try(write_all)
+        return len(whole)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Set the size."""
+        self._try(lambda: super(_Output, self).truncate(size))
+        return self.tell() if size is None else size
+
+    def _try(self, call: Callable[[], object]) -> None:
+        try:
+            if self.error is None:
+                call()
+        except OSError as error:
+            self.error = OSError(error.errno, os.strerror(error.errno or 0), str(self.name))
 
 
 def is_group(found: Any) -> bool:

@@ -99,7 +99,7 @@ class MinariWriter(Writer):
         _minari_metadata.write(self._folder, self.header, self.output.kind, nbytes, self._about)
 
     def abandon(self) -> None:
-        self._files.close()
+        self._files.abandon()
 
 
 class ArrowWriter(MinariWriter):

@@ -83,6 +83,9 @@ class ArrowOutput:
         """Return the size of all batches: no file is open."""
         return self._nbytes
 
+    def abandon(self) -> None:
+        """No file is open."""
+
 
 class ArrowStorage:
     """Reads the folders of a data set, with files of Arrow or of Parquet."""

@@ -42,10 +42,10 @@ class Hdf5Output:
     def __init__(self, folder: Path, columns: Mapping[Place, Field], numbers: set[Place]) -> None:
         self._path, self._columns = folder / FILE, columns
         self._names = dict(_walk(nest((path, path) for path in columns), ()))
-        self._file = _hdf5.opened(self._path, NAME, "x")
+        self._new = _hdf5.NewFile(self._path, NAME)
 
     def begin(self, number: int, n: int) -> None:
-        self._group = group = self._file.create_group(f"episode_{number}")
+        self._group = group = self._new.file.create_group(f"episode_{number}")
         group.attrs["id"], group.attrs["total_steps"] = number, n
         group.create_group(INFOS)
         self._data = {
@@ -59,11 +59,15 @@ class Hdf5Output:
         self._data[path][at : at + len(values)] = values
 
     def end(self) -> None:
-        return
+        self._new.check()
 
     def close(self) -> int:
-        self._file.close()
+        self._new.close()
         return self._path.stat().st_size
+
+    def abandon(self) -> None:
+        """Close the file after an error."""
+        self._new.abandon()
 
 
 class Hdf5Storage:

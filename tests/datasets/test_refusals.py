@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,56 @@ def test_nothing_is_left_of_a_write_that_fails(format: str, tmp_path: Path) -> N
         rb.export(path, format)
     assert path.read_bytes() == b"mine"
     assert names(tmp_path) == [path.name]
+
+
+FULL = """
+import os, resource, signal, sys, warnings
+import numpy as np
+from cpprb_like import ReplayBuffer
+warnings.simplefilter("ignore")
+format, folder = sys.argv[1:]
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+fields = {"obs": {"shape": 1000, "dtype": "u1"}, "act": {"shape": ()}, "rew": {"shape": ()}}
+rb = ReplayBuffer(500, {**fields, "done": {"shape": (), "dtype": bool}}, next_of="obs")
+values = np.random.default_rng(0).integers(256, size=(501, 1000))
+t = np.arange(500)
+rb.add(obs=values[:-1], next_obs=values[1:], act=t, rew=t, done=t % 50 == 49)
+path = folder + "/rows" + {"d4rl": ".hdf5", "rllib": ".parquet"}.get(format, "")
+for most in (0, 1000, 20_000, 45_000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    try:
+        rb.export(path, format)
+    except OSError as error:
+        print(error.errno, error.filename == path, os.listdir(folder))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+rb.export(path, format)
+print(len(os.listdir(folder)))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of a file's size")
+@pytest.mark.parametrize(
+    "format",
+    [
+        name if name in ("d4rl", "minari") else pytest.param(name, marks=pytest.mark.slow)
+        for name in FORMATS
+    ],
+)
+def test_a_full_disk_is_an_error_that_names_the_file(format: str, tmp_path: Path) -> None:  # noqa: A002
+    """Nothing is left, and the process goes on.
+
+    HDF5 ended it by SIGSEGV when a file was closed whose last bytes could not be written.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, format, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *told, count = done.stdout.splitlines()
+    assert told == [f"{errno.EFBIG} True []"] * 4
+    assert count == "1"
 
 
 def test_a_format_is_known_or_told(tmp_path: Path) -> None:
