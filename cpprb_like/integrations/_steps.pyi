@@ -2,6 +2,8 @@ from typing import Any, final
 
 from cpprb_like.buffers import ReplayBuffer
 
+FINAL_NAMES: tuple[str, ...]
+
 @final
 class Parts:
     def __init__(

@@ -24,6 +24,8 @@ cdef extern from "Python.h":
     PyObject* c_look_up "PyDict_GetItemWithError"(PyObject* items, PyObject* key) except? NULL
 
 cdef str ADD = "add", ADD_WHERE = "add_where", FINAL_OBS = "final_obs"
+# Names of final observations in ``info`` that environments give which have reset already.
+FINAL_NAMES = (FINAL_OBS, "final_observation", "terminal_observation")
 # Classes of immutable numbers, which need no copy. Instances of subclasses may be mutable.
 cdef frozenset NUMBERS = frozenset(
     {bool, int, float, *(np.dtype(code).type for code in "?bBhHiIlLqQefdg")}
@@ -224,8 +226,9 @@ cdef class Steps:
         if self.n_waiting or not (c_is_bool(terminated) and c_is_bool(truncated)):
             return NotImplemented
         cdef bint ended = bool(terminated) or bool(truncated)
-        if self.resets_at_once and (ended or has_final(info)):
-            return NotImplemented
+        if ended or self.resets_at_once:
+            if (ended and self.resets_at_once) or has_final(info):
+                return NotImplemented
         cdef list copies = c_copies(values, first)
         slot = self.c_call(None, values, terminated, truncated, extra)
         self.obs = copies
@@ -395,4 +398,9 @@ cdef const uint8_t* c_flags(value, intp_t n) except? NULL:
 
 cdef bint has_final(info) except -1:
     """Whether ``info`` may have a final observation."""
-    return type(info) is not dict or (<dict> info).get(FINAL_OBS) is not None
+    if type(info) is not dict:
+        return True
+    for name in FINAL_NAMES:
+        if (<dict> info).get(name) is not None:
+            return True
+    return False

@@ -30,6 +30,7 @@ from cpprb_like.integrations._spaces import (
     parts_of,
     tree_of,
 )
+from cpprb_like.integrations._steps import FINAL_NAMES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -67,7 +68,9 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     autoreset_mode : gymnasium.vector.AutoresetMode or str, optional
         Autoreset mode: ``"NEXT_STEP"``, ``"SAME_STEP"`` or ``"DISABLED"``. The argument overrides
         ``env.metadata["autoreset_mode"]``. The mode of a single environment is ``"DISABLED"``. Pass
-        ``"NEXT_STEP"`` for an environment wrapped in ``gymnasium.wrappers.Autoreset``.
+        ``"NEXT_STEP"`` for an environment wrapped in ``gymnasium.wrappers.Autoreset``, and
+        ``"SAME_STEP"`` for one that resets within ``step``, with ``info["final_obs"]``. Without
+        ``"SAME_STEP"``, ``add`` refuses an end with such an ``info``.
     float_type : dtype or "space", optional
         Dtype of floating-point observations, actions and rewards in ``env_dict``, by default
         float32. The default holds for float64 spaces too, such as MuJoCo's. Networks are float32,
@@ -446,6 +449,8 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
                 f"autoreset mode {self.autoreset_mode.name}: the environment has another"
             )
         if self._n_rows is None and not self._is_same_step:
+            if np.any(ended):
+                self._refuse_final(info)
             return arrived
         final = _final_observations(info, ended, self._trees["obs"], self._n_rows)
         if final.keys() != (set(np.flatnonzero(ended).tolist()) if self._is_same_step else set()):
@@ -456,6 +461,19 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         if not final:
             return arrived
         return final[0] if self._n_rows is None else _with_final(arrived, final)
+
+    def _refuse_final(self, info: object) -> None:
+        """Raise ``ValueError`` if a single environment has reset in the step that ended."""
+        final = [
+            name for name in FINAL_NAMES if isinstance(info, Mapping) and info.get(name) is not None
+        ]
+        if final:
+            raise ValueError(
+                f"the episode ended and info has {final[0]}: the environment has reset within "
+                "step, so obs is the first observation of the next episode. Give "
+                "autoreset_mode='SAME_STEP', with the final observation as info['final_obs']; the "
+                f"mode is {self.autoreset_mode.name}"
+            )
 
 
 if TYPE_CHECKING:

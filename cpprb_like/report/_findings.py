@@ -22,6 +22,8 @@ NO_REWARD = 20_000  # rows that all have the same reward, or 500 episodes
 FROZEN_RUN = 200
 STRIDES = 256
 MOST_COMPARED = 20_000
+BOX_SHARE = 0.75  # elements within the range of first observations: a new one exceeds a few
+MOST_WIDTH = 1024  # elements of an observation that is compared with first ones
 
 
 class Finding(NamedTuple):
@@ -221,6 +223,53 @@ def _lost_final(facts: Facts) -> Found:
                 "info['final_obs']; or whether the step of its reset was added too"
             )
             yield following.name, message, look_at
+        elif share := _share_of_first(facts, one, following):
+            message = f"is like the first observation of an episode in {share:.0%} of episode ends"
+            look_at = (
+                "whether the environment resets itself within step: its final observation is lost "
+                "then, or in info['final_obs']"
+            )
+            yield following.name, message, look_at
+
+
+def _share_of_first(facts: Facts, one: FieldFacts, following: FieldFacts) -> float:
+    """The share of ends whose next values are like first observations; 0.0 if few are.
+
+    Such values lie within the range of first observations, where no others do, and further from
+    the values of their row than a step goes.
+    """
+    values = _values_at_ends(facts, one, following)
+    if values is None:
+        return 0.0
+    obs, nexts, ends, begins = values
+    first = obs[begins]
+    inside = (nexts >= first.min(axis=0)) & (nexts <= first.max(axis=0))
+    is_first = inside.mean(axis=1) >= BOX_SHARE
+    moves = np.abs(nexts - obs).mean(axis=1)
+    is_far = moves[ends] > np.quantile(moves[~ends], 0.95)
+    share = float(is_first[ends].mean())
+    is_lost = share >= 0.9 and is_first[~ends].mean() <= 0.3 and is_far.mean() >= 0.8
+    return share if is_lost else 0.0
+
+
+def _values_at_ends(
+    facts: Facts, one: FieldFacts, following: FieldFacts
+) -> tuple[Array, Array, Array, Array] | None:
+    """Values and next values of all rows, which rows are ends, and which are first ones.
+
+    None for other than small fields of floats, and for fewer than 20 episodes.
+    """
+    n, width = len(one.rows), int(np.prod(one.shape))
+    is_whole = len(one.sampled) == n == len(following.sampled)
+    if one.dtype.kind != "f" or not is_whole or not 0 < width <= MOST_WIDTH or one.is_constant:
+        return None
+    obs, nexts = (found.sampled.reshape(n, width).astype("f8") for found in (one, following))
+    ends, begins = facts.rows.ends[one.rows], np.zeros(n, np.bool_)
+    before, after = facts.following(one)
+    begins[after[ends[before]]] = True
+    is_finite = np.isfinite(obs).all() and np.isfinite(nexts).all()
+    few = min(begins.sum(), ends.sum(), (~ends).sum()) < 20
+    return None if few or not is_finite else (obs, nexts, ends, begins)
 
 
 def _order(facts: Facts) -> Found:

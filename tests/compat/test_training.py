@@ -543,6 +543,34 @@ class Bad(Line):
         return super().step(action)[:3]
 
 
+class ResetsInStep(Line):
+    """The environment has reset when an episode ends; the final observation is in ``info``."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if terminated or truncated:
+            info["final_obs"], obs = obs, self.reset()[0]
+        return obs, reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize("n_values", [5, 4])
+def test_environments_that_reset_within_step_are_refused(n_values: int) -> None:
+    """The first observation of the next episode was stored as the last one of this."""
+    env: Any = ResetsInStep()
+    if n_values == 4:
+        whole = env.step
+
+        def step(action: Any) -> Any:
+            obs, reward, terminated, truncated, info = whole(action)
+            return obs, reward, terminated or truncated, info
+
+        env.step = step
+    rb = ReplayBuffer(100, FIELDS | DONE)
+    with pytest.raises(ValueError, match=r"info has final_obs: .* without its automatic reset"):
+        train(rb, env, always, nothing, max_steps=20)
+    assert rb.get_all_transitions()["next_obs"].tolist() == [101, 102]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [

@@ -136,6 +136,26 @@ def test_single_environment_that_resets_in_the_same_step() -> None:
         recorder.add(0, 3, 0.0, False, True, {})
 
 
+@pytest.mark.parametrize("mode", [None, "NEXT_STEP"])
+@pytest.mark.parametrize("key", ["final_obs", "final_observation", "terminal_observation"])
+def test_single_environment_that_resets_although_its_mode_says_no(key: str, mode: Any) -> None:
+    """Each end got the first observation of another episode, with the final one in ``info``.
+
+    The same info within an episode, and an end without it, say nothing of a reset.
+    """
+    for space in (spaces.Discrete(9), spaces.Text(3)):  # compiled, and in Python
+        first, later = (1, 2) if isinstance(space, spaces.Discrete) else ("a", "b")
+        recorder, rb = attached(spaces_of(space), autoreset_mode=mode)
+        recorder.reset(first)
+        recorder.add(0, later, 0.0, False, False, {key: first})
+        with refused(rb, ValueError, key, "has reset within step", "autoreset_mode='SAME_STEP'"):
+            recorder.add(0, later, 0.0, True, False, {key: later})
+        with refused(rb, ValueError, key):
+            recorder.add(0, later, 0.0, False, True, {key: later})
+        recorder.add(0, later, 0.0, True, False, {key: None})
+        assert len(rb) == 2
+
+
 # ---------------------------------------------------------------- calls at the wrong time
 
 

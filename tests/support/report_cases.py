@@ -38,6 +38,10 @@ SOUND: dict[str, Callable[[], ReplayBuffer]] = {
     "CartPole, next_of": lambda: record(gym.make("CartPole-v1"), 3000, next_of="obs"),
     "Pendulum": lambda: record(gym.make("Pendulum-v1"), 3000),
     "MountainCar": lambda: record(gym.make("MountainCar-v0"), 3000, swinging),
+    "MountainCar, short": lambda: record(gym.make("MountainCar-v0", max_episode_steps=40), 3000),
+    "Acrobot, short": lambda: record(gym.make("Acrobot-v1", max_episode_steps=20), 3000),
+    "CartPole, short": lambda: record(gym.make("CartPole-v1", max_episode_steps=5), 3000),
+    "Pendulum, short": lambda: record(gym.make("Pendulum-v1", max_episode_steps=20), 3000),
     "MountainCar, at random": lambda: record(gym.make("MountainCar-v0"), 3000),
     "MountainCarContinuous": lambda: record(
         gym.make("MountainCarContinuous-v0"), 5000, lambda obs: np.sign(obs[1:]).astype("f4")
@@ -154,6 +158,26 @@ def leaking_reset() -> Any:
     return filled(rows)
 
 
+class ResetsInStep(gym.Wrapper[Any, Any, Any, Any]):
+    """Resets in the step that ends an episode; ``key`` is the entry of the final observation."""
+
+    def __init__(self, env: Any, key: str = "") -> None:
+        super().__init__(env)
+        self.key = key
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if terminated or truncated:
+            final, (obs, _) = obs, self.env.reset()
+            info = {**info, self.key: final} if self.key else info
+        return obs, reward, terminated, truncated, info
+
+
+def reset_in_step() -> Any:
+    """A single environment returns the first observation of the next episode at an end."""
+    return record(ResetsInStep(gym.make("CartPole-v1")), 3000)
+
+
 def zero_priorities() -> Any:
     """Some rows have the priority 0."""
     rb = filled(rows_of("CartPole-v1"), PrioritizedReplayBuffer, sampler=Prioritized(eps=0.0))
@@ -233,6 +257,7 @@ FAULTY: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "one array for all observations": (aliased, {"frozen": "obs"}),
     "actions clipped": (clipped, {"clipped-actions": "act"}),
     "a reset that leaks": (leaking_reset, {"lost-final-observation": "next_obs"}),
+    "a reset within step": (reset_in_step, {"lost-final-observation": "next_obs"}),
     "priorities of zero": (zero_priorities, {"priority-zero": ""}),
     "priorities that collapsed": (collapsed_priorities, {"collapsed-priorities": ""}),
     "weights that become a matrix": (weights_of_another_shape, {"weights-shape": "rew"}),

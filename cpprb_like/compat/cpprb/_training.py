@@ -20,6 +20,8 @@ from cpprb_like.buffers import Batch, ReplayBuffer
 __all__ = ["train"]
 
 Transition = dict[str, Any]
+# Names of final observations in ``info`` of environments that reset within ``step``.
+FINAL_NAMES = ("final_obs", "final_observation", "terminal_observation")
 KNOWN = ("obs", "act", "rew", "next_obs", "terminated", "truncated", "done")
 
 
@@ -46,11 +48,25 @@ class Outcome:
         if not isinstance(result, tuple) or len(result) not in (4, 5):
             what = f"{len(result)} values" if isinstance(result, tuple) else repr(result)
             raise ValueError(f"env.step(): expected a tuple of 5 values, or 4, got {what}")
+        is_end = any(np.any(flag) for flag in result[2:-1])
+        if is_end and isinstance(result[-1], dict):
+            self._refuse_final(result[-1])
         if len(result) == 5:
             return result[0], result[1], bool(result[2]), bool(result[3])
         obs, reward, done, info = result
         cut_off = bool(done) and isinstance(info, dict) and bool(info.get("TimeLimit.truncated"))
         return obs, reward, bool(done) and not cut_off, cut_off
+
+    @staticmethod
+    def _refuse_final(info: dict[str, Any]) -> None:
+        """Raise ``ValueError`` if the environment has reset in the step that ended."""
+        final = [name for name in FINAL_NAMES if info.get(name) is not None]
+        if final:
+            raise ValueError(
+                f"env.step(): the episode ended and info has {final[0]}: the environment has reset "
+                "within step, so its observation is the first one of the next episode. Pass the "
+                "environment without its automatic reset; train calls env.reset()"
+            )
 
     @property
     def obs(self) -> Any:
@@ -143,7 +159,8 @@ def train(
     ------
     TypeError, ValueError
         An argument has a wrong type or value. Or the default transition has no value for a field of
-        the buffer. Or the result of ``env.step`` cannot be read. Or the buffer has priorities and
+        the buffer. Or the result of ``env.step`` cannot be read, or has a final observation in
+        ``info`` because the environment has reset already. Or the buffer has priorities and
         ``update_policy`` returned None. Errors of the callables pass.
 
     Notes
