@@ -36,7 +36,7 @@ def describe(path: Path, state: int | None = None, reward: str | None = None) ->
     if path.name == str(path) and not path.exists() and _kind_or_none(path) is None:
         replay = SharedReplay.attach(path.name)
         try:
-            return replay.describe(reward=reward)
+            return describe_rows(replay, about={"name": path.name}, reward=reward)
         finally:
             replay.close()
     kind = _kind_of(path, state)

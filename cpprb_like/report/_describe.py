@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like import checkpoint
+from cpprb_like import __version__, checkpoint
 from cpprb_like._arguments.checks import as_path
 from cpprb_like.buffers._rows_to_report import RowsToReport
 from cpprb_like.report import text
@@ -24,6 +25,7 @@ from cpprb_like.report._page import page
 
 __all__ = ["Description", "describe", "describe_saved", "joined"]
 
+PROGRAM = "program"
 POINTS = 200  # most points of a curve over the episodes
 Progress = Callable[[int, int], None]
 
@@ -52,7 +54,8 @@ class Description:
     """
 
     def __init__(self, document: dict[str, Any], pictures: Mapping[str, list[Picture]]) -> None:
-        self._document = document
+        made = {"described_at": _now(), "version": f"cpprb_like {__version__}"}
+        self._document = {**document, **made, "buffers": document["buffers"]}
         self._pictures = pictures
         self.findings = [
             Finding(**one) for buffer in document["buffers"] for one in buffer["findings"]
@@ -97,8 +100,9 @@ def describe(
     ``about`` are further values of the description, such as the path of the data set that was read.
     """
     parts = source._to_report()
-    document = {"kind": "buffer", "class": type(source).__name__, **(about or {})}
-    document["stats"] = source.stats()
+    document: dict[str, Any] = {"kind": "buffer", "class": type(source).__name__, **(about or {})}
+    if "path" not in document:  # counters of a buffer that was made to read files say nothing
+        document |= {PROGRAM: _program(), "stats": source.stats()}
     pictures: dict[str, list[Picture]] = {}
     buffers = []
     with _shown(progress) as shown:
@@ -127,7 +131,8 @@ def joined(parts: Mapping[str, Description], about: Mapping[str, Any]) -> Descri
             path = f"{name}/{buffer['path']}"
             buffers.append({**buffer, "path": path})
             pictures[path] = part._pictures[buffer["path"]]
-    return Description({"kind": "buffer", **about, "buffers": buffers}, pictures)
+    document = {"kind": "buffer", PROGRAM: _program(), **about, "buffers": buffers}
+    return Description(document, pictures)
 
 
 def describe_saved(
@@ -186,6 +191,17 @@ def describe_saved(
         found = checkpoint.describe(folder, state=state, reward=reward, look=look)
     paths = [buffer["path"] for buffer in found["buffers"]]
     return Description(found, dict(zip(paths, pictures, strict=True)))
+
+
+def _program() -> str:
+    """The name of the program that has the rows, and its process."""
+    name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c") else "Python"
+    return f"{name}, process {os.getpid()}"
+
+
+def _now() -> str:
+    """The time of the machine's zone, as ISO 8601 writes it."""
+    return datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 @contextmanager

@@ -94,9 +94,11 @@ def _body(
 ) -> Iterator[str]:
     buffers = document["buffers"]
     facts = [document["kind"], document.get("format"), document.get("class")]
+    if not document.get("path"):
+        facts = [document.get("name"), document.get("program")]
+    facts += [document.get("described_at"), document.get("version")]
     yield f"<h1>{title}</h1>"
-    if document.get("path"):
-        yield f'<p class="soft">{html.escape(", ".join(filter(None, facts)))}</p>'
+    yield f'<p class="soft">{html.escape(text.clean(", ".join(map(str, filter(None, facts)))))}</p>'
     if not buffers:
         yield '<p class="card">There are no rows that can be read.</p>'
     for buffer in buffers:
@@ -124,9 +126,14 @@ def _body(
                 yield f'<figure><img alt="{alt}" src="{data_uri(image)}">'
                 yield f"<small>slot {slot}</small></figure>"
             yield "</div></section>"
-    if document.get("stats"):
+    counters = {
+        name: value
+        for name, value in document.get("stats", {}).items()
+        if value not in (None, "", {}) and value == value  # NaN: of no draw
+    }
+    if counters:
         yield '<h2>Counters</h2><div class="card"><table>'
-        for name, value in document["stats"].items():
+        for name, value in counters.items():
             shown = number(value) if isinstance(value, int | float) else html.escape(str(value))
             yield f'<tr><td>{html.escape(str(name))}</td><td class="n">{shown}</td></tr>'
         yield "</table></div>"

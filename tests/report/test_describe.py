@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import zlib
+from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ import numpy as np
 import pytest
 from optional import need
 
+import cpprb_like
 from cpprb_like import Mixture, PrioritizedReplayBuffer, RateLimited, ReplayBuffer, Sequences
 from cpprb_like.buffers import Source
 from cpprb_like.limiters import MinSize
 from cpprb_like.processes import SharedReplay
-from cpprb_like.report import Description, _facts, describe_saved
+from cpprb_like.report import Description, _facts, describe, describe_saved
 from cpprb_like.samplers import Prioritized
 
 FIELDS: dict[str, Any] = {
@@ -95,6 +98,33 @@ def test_numbers_are_those_of_the_rows(tmp_path: Path) -> None:
     assert "Nothing looks wrong" in page_of(found, tmp_path).text
     assert repr(found) == "Description(ReplayBuffer, findings=0)"
     assert found._repr_html_().startswith("<style>")
+
+
+def test_a_page_says_what_it_is_of_and_when(tmp_path: Path) -> None:
+    """The class and program, or the path; the time, and the version of the package."""
+    rb, before = filled(), datetime.now().astimezone().replace(microsecond=0)
+    rb.save(tmp_path / "saved")
+    for found, name in (
+        (rb.describe(), f"process {os.getpid()}"),
+        (describe_saved(tmp_path / "saved"), str(tmp_path / "saved")),
+    ):
+        document, text = found.to_dict(), page_of(found, tmp_path).text
+        assert (
+            before
+            <= datetime.fromisoformat(document["described_at"])
+            <= datetime.now().astimezone()
+        )
+        for words in (name, document["described_at"], f"cpprb_like {cpprb_like.__version__}"):
+            assert words in text
+            assert words in str(found)
+
+
+def test_the_card_of_counters_has_numbers_or_is_not_there(tmp_path: Path) -> None:
+    """Of a buffer that was made only to read files there is nothing to count."""
+    rb = filled()
+    assert "adds40" in page_of(rb.describe(), tmp_path).text.replace(" ", "")
+    path = {"path": "x", "kind": "data set"}
+    assert "Counters" not in page_of(describe(rb, about=path), tmp_path).text
 
 
 @pytest.mark.parametrize(
