@@ -5,7 +5,7 @@ Not here: their JSON (``json_codec``), and the memory of a buffer (``layout``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,11 +67,11 @@ class SavedLayout(OfOptions):
         )
 
 
-def differences(there: Schema, saved: Schema) -> list[str]:
-    """The differences of two schemas, field by field; none if rows of one fit the other."""
+def differences(there: RowOptions, saved: RowOptions) -> list[str]:
+    """The differences of two buffers by name, apart from the size; none if rows of one fit."""
     found = []
-    own = {field.name: field for field in there.fields}
-    other = {field.name: field for field in saved.fields}
+    own = {field.name: field for field in there.schema.fields}
+    other = {field.name: field for field in saved.schema.fields}
     found += [f"field {name!r} is not in the checkpoint" for name in own if name not in other]
     found += [f"field {name!r} is in the checkpoint only" for name in other if name not in own]
     for name in (name for name in own if name in other):
@@ -81,10 +81,21 @@ def differences(there: Schema, saved: Schema) -> list[str]:
                 f"field {name!r}: {one.dtype} of shape {one.shape} here, {two.dtype} of shape "
                 f"{two.shape} in the checkpoint"
             )
-    for option in ("terminated", "truncated", "next_of", "stacks"):
-        here, given = getattr(there, option), getattr(saved, option)
-        if option in ("next_of", "stacks"):
-            here, given = sorted(here, key=repr), sorted(given, key=repr)
+    for name, read in OPTIONS.items():
+        here, given = read(there), read(saved)
         if here != given:
-            found.append(f"{option}: {here} here, {given} in the checkpoint")
+            found.append(f"{name}: {here} here, {given} in the checkpoint")
     return found
+
+
+# The options of a buffer that its rows depend on, besides fields, by the name of the argument.
+OPTIONS: Mapping[str, Callable[[RowOptions], object]] = {
+    "n_envs": lambda options: options.n_envs,
+    "Nstep": lambda options: options.nstep,
+    "terminated": lambda options: options.schema.terminated,
+    "truncated": lambda options: options.schema.truncated,
+    "next_of": lambda options: sorted(source for _, source in options.schema.next_of),
+    "stack_compress": lambda options: {
+        stack.name: stack.axis for stack in sorted(options.schema.stacks, key=repr)
+    },
+}

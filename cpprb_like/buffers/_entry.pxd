@@ -67,3 +67,20 @@ cdef class BufferBase:
     cdef object c_publish(self, intp_t n, const uint8_t* present, Beside beside)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
     cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns)
+
+
+cdef class Attachment:
+    cdef BufferBase buffer
+    cdef Ring ring
+    cdef object lock
+    cdef tuple further
+    cdef dict attributes
+    cdef tuple names
+    cdef dict numbers
+    cdef intp_t[::1] sources
+    cdef uint8_t[::1] scratch
+    cdef list rooms
+    cdef DrawCounts draw_counts
+    cdef object counted
+    cdef intp_t fixed_nbytes
+    cdef bint has_priorities

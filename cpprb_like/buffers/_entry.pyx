@@ -149,37 +149,8 @@ cdef class BufferBase:
 
         ``further`` names the columns that batches have beside the fields with any sampler.
         """
-        cdef tuple names = tuple([column.name for column in ring.columns])
-        cdef dict numbers = {name: number for number, name in enumerate(names)}
-        cdef intp_t n_fields = len(names)
-        sources = np.zeros(n_fields, np.intp)
-        scratch = np.zeros(n_fields * SCRATCH_NBYTES, np.uint8)
         # Replaced objects die at the end of the call, as their finalizers may run any code.
-        before = [] if self.c_ring is None else [getattr(self, name, None) for name in attributes]
-        old = self.c_ring, self.rooms, self.names, before
-        sampler = attributes["sampler"]
-        self.draw_counts = DrawCounts(np.zeros(WORDS, np.int64), is_uniform_of(sampler))
-        self.counted = type(sampler)
-        self.fixed_nbytes = attributes["_layout"].total_nbytes
-        self.c_ring = ring
-        self.n_streams = ring.n_envs
-        self._lock = lock
-        self.is_plain = not (ring.chains or ring.lookahead)
-        self.is_watched = len(ring.chains) > 0
-        self.warns = False
-        self.has_priorities = sampler.has_priorities or self._takes_priorities
-        self.names = names
-        self.numbers = numbers
-        self.further = further
-        self.n_fields = n_fields
-        self.name_items = c_items(<PyObject*> self.names)
-        self.column_items = c_items(<PyObject*> ring.columns)
-        self.sources = sources
-        self.scratch = scratch
-        self.rooms = [None] * n_fields
-        # One by one: methods of an object whose __dict__ was read are found more slowly.
-        for name, value in attributes.items():
-            PyObject_GenericSetAttr(self, name, value)
+        old = Attachment(self, ring, lock, further, attributes).use()
         del old
 
     @property
@@ -924,3 +895,63 @@ Examples
 """
 
 c_set_method(BufferBase, &ADD)
+
+
+@cython.final
+cdef class Attachment:
+    """A ring for a buffer, and the attributes that go with it; all that can fail has been done."""
+
+    def __cinit__(
+        self,
+        BufferBase buffer not None,
+        Ring ring not None,
+        lock not None,
+        tuple further not None,
+        dict attributes not None,
+    ):
+        sampler = attributes["sampler"]
+        self.buffer = buffer
+        self.ring = ring
+        self.lock = lock
+        self.further = further
+        self.attributes = attributes
+        self.names = tuple([column.name for column in ring.columns])
+        self.numbers = {name: number for number, name in enumerate(self.names)}
+        self.sources = np.zeros(len(self.names), np.intp)
+        self.scratch = np.zeros(len(self.names) * SCRATCH_NBYTES, np.uint8)
+        self.rooms = [None] * len(self.names)
+        self.draw_counts = DrawCounts(np.zeros(WORDS, np.int64), is_uniform_of(sampler))
+        self.counted = type(sampler)
+        self.fixed_nbytes = attributes["_layout"].total_nbytes
+        self.has_priorities = sampler.has_priorities or buffer._takes_priorities
+
+    def use(self):
+        """Change the buffer, and return what was replaced. No Python code runs in between."""
+        cdef BufferBase buffer = self.buffer
+        before = [] if buffer.c_ring is None else [
+            getattr(buffer, name, None) for name in self.attributes
+        ]
+        old = buffer.c_ring, buffer._lock, buffer.rooms, buffer.names, before
+        buffer.draw_counts = self.draw_counts
+        buffer.counted = self.counted
+        buffer.fixed_nbytes = self.fixed_nbytes
+        buffer.c_ring = self.ring
+        buffer.n_streams = self.ring.n_envs
+        buffer._lock = self.lock
+        buffer.is_plain = not (self.ring.chains or self.ring.lookahead)
+        buffer.is_watched = len(self.ring.chains) > 0
+        buffer.warns = False
+        buffer.has_priorities = self.has_priorities
+        buffer.names = self.names
+        buffer.numbers = self.numbers
+        buffer.further = self.further
+        buffer.n_fields = len(self.names)
+        buffer.name_items = c_items(<PyObject*> self.names)
+        buffer.column_items = c_items(<PyObject*> self.ring.columns)
+        buffer.sources = self.sources
+        buffer.scratch = self.scratch
+        buffer.rooms = self.rooms
+        # One by one: methods of an object whose __dict__ was read are found more slowly.
+        for name, value in self.attributes.items():
+            PyObject_GenericSetAttr(buffer, name, value)
+        return old

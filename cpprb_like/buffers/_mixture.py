@@ -117,6 +117,8 @@ class Mixture(Source):
     ((4, 4), [0.0, 0.0, 0.0, 1.0], [0, 0, 0, 1])
     """
 
+    OF_ROWS = ("_sources",)
+
     def __init__(
         self,
         sources: Mapping[str, Source],

@@ -108,7 +108,11 @@ class Prefetcher:
         raise StopIteration
 
     def _begin(self) -> None:
-        thread = threading.Thread(target=_run, args=(self._work,), name="batches", daemon=True)
+        # Whether the thread draws is decided by a ``pop``, which is atomic.
+        unclaimed = [True]
+        thread = threading.Thread(
+            target=_run, args=(self._work, unclaimed), name="batches", daemon=True
+        )
         self._work.thread = thread
         opened[id(self._work)] = self._work
         _running.add(self._work)
@@ -116,7 +120,9 @@ class Prefetcher:
         try:
             thread.start()
         except BaseException:
-            if thread.ident is None:  # not started: the machine lacks threads
+            # The machine lacks threads, or an interrupt came before the thread began. A thread
+            # without a number may have been started.
+            if unclaimed and unclaimed.pop():
                 self._began = False
                 self._work.thread = None
                 self._work.leave()
@@ -220,8 +226,12 @@ class _Work(PrefetchState):
             return self.make(self.draw())
 
 
-def _run(work: _Work) -> None:
+def _run(work: _Work, unclaimed: list[bool]) -> None:
     """Body of the thread."""
+    try:
+        unclaimed.pop()
+    except IndexError:
+        return  # the start was interrupted, and another thread will draw
     try:
         while work.requests.get() and not work.stopped:
             work.attempt()

@@ -38,7 +38,7 @@ from cpprb_like._rows.gather import take, write
 from cpprb_like._rows.indexing import resolve
 from cpprb_like._rows.row_handles import without_row
 from cpprb_like.buffers._cpprb_names import CpprbNames
-from cpprb_like.buffers._entry import SampleOptions, not_initialised
+from cpprb_like.buffers._entry import Attachment, SampleOptions, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
@@ -50,7 +50,7 @@ from cpprb_like.buffers._source import (
     order_generator,
 )
 from cpprb_like.buffers._warnings import warn_of_rows
-from cpprb_like.checkpoint._savable import EditsSinceSave, HoldsRows, RowsToSave
+from cpprb_like.checkpoint._savable import Change, EditsSinceSave, HoldsRows, RowsToSave
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots, with_handles
 from cpprb_like.samplers._starts import Starts
@@ -1072,21 +1072,17 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         if found.has_all_of(layout):
             self._saves.put(ring, reader.state.id, reader.number, Tracker(ring.capacity), "")
 
-    def _take_over(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:
-        """Take over all state of another buffer, which must not be used afterwards."""
-        self._hold(True, self._take_over_now, other, swap)
+    def _to_take_over(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> list[Change]:
+        """See ``HoldsRows._to_take_over``."""
+        attributes = {name: swap(value) for name, value in other.__dict__.items()}
+        further = _further(other._nstep)
+        return [Attachment(self, other.ring, self._lock, further, attributes).use]
 
     def _expect_no_file(self) -> None:
         if self._files is not None:
             raise ValueError(
                 "restore: the rows lie in a file map; load(folder, mmap_prefix=...) makes a new one"
             )
-
-    def _take_over_now(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> None:
-        attributes = {name: swap(value) for name, value in other.__dict__.items()}
-        lock = threading.RLock()
-        watch(lock, BUFFER)
-        self._attach(other.ring, lock, _further(other._nstep), attributes)
 
     # ------------------------------------------------------------------ checks
 

@@ -83,6 +83,7 @@ class ReplayMemory(Checkpointed, HoldsObjects):
     """
 
     OBJECTS = ("objects",)
+    OF_ROWS = ("_max_size",)
 
     # The objects by slot. The list grows up to `max_size`; `clear` and `hold` replace the list.
     # Other threads run only when a function is called: `append` calls none before its last

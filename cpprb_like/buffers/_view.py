@@ -88,6 +88,7 @@ class View(Source):
     [[1.0, 0.0], [1.5, 1.0], [1.5, 1.0]]
     """
 
+    OF_ROWS = ("layers",)
     _OPENED: ClassVar[type[Opened]] = Opened
 
     def __init__(self, buffer: MomentSource, layers: Iterable[Layer]) -> None:

@@ -221,11 +221,13 @@ def _most_open() -> int:
 class _Lock(contextlib.AbstractContextManager[None]):
     """The lock of a folder."""
 
+    _file: Any = None
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def __enter__(self) -> None:
-        self._file: Any = open_regular(self._folder / LOCK, os.O_RDWR | os.O_CREAT)
+        self._file = open_regular(self._folder / LOCK, os.O_RDWR | os.O_CREAT)
         tell(self._close)
         with contextlib.ExitStack() as undo:
             undo.callback(self._close)
@@ -248,9 +250,11 @@ class _Lock(contextlib.AbstractContextManager[None]):
             undo.pop_all()
 
     def __exit__(self, *error: object) -> None:
-        if not self._file.closed:
+        """Release the lock. Can be called again, and after an interrupt of ``__enter__``."""
+        if self._file is not None and not self._file.closed:
             unlock(self._file.fileno())  # a child that was just forked may have the file open too
         self._close()
 
     def _close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()

@@ -115,10 +115,11 @@ class OpenState:
         """See ``Source``: a holder of rows, with the target of this path."""
         target = self.targets.get(path, Target())
         saved = self.state.rings[json_codec.number("ring", ring, 0, len(self.state.rings) - 1)]
-        if target.schema is not None:
-            found = differences(target.schema, saved.layout.fields())
+        if target.options is not None:
+            found = differences(target.options, saved.layout.native())
             if found:
-                raise ValueError("the fields differ: " + "; ".join(found))
+                where = f"{path}: " if path else ""
+                raise ValueError(f"{where}the rows differ: " + "; ".join(found))
         salvage = self.damage.append if self._options.salvage else None
         return self.open_ring(cls, attributes, target, self.reader(ring, salvage))
 

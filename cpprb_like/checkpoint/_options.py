@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cpprb_like._arguments.checks import as_int, as_path
-from cpprb_like._fields.schema import Schema, read_size
+from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.schema import read_size
 
 __all__ = ["CODECS", "Codec", "Decode", "Encode", "LoadOptions", "SaveOptions", "Target"]
 
@@ -94,7 +95,7 @@ class Target:
     fields: tuple[str, ...] | None = None
     mmap_prefix: str | Path | None = None
     mmap_mode: Any = "x"
-    schema: Schema | None = None  # fields that the saved ones have to equal
+    options: RowOptions | None = None  # what the saved options have to equal, but for the size
 
     def __post_init__(self) -> None:
         if self.size is not None:

@@ -204,7 +204,7 @@ class RingWriter:
             newest={},
         )
         # From now on the new tracker records edits; the previous tracker stays until ``put``.
-        self._edits.begin(ring, self._tracker)
+        self._edits.begin(ring, self._tracker, self)
 
     @property
     def nbytes(self) -> int:

@@ -6,6 +6,7 @@ Buffers derive from these classes without importing what writes or reads files (
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -20,13 +21,21 @@ if TYPE_CHECKING:
     from cpprb_like.checkpoint._ring_reader import RingReader
     from cpprb_like.checkpoint._state import State
 
-__all__ = ["EditsSinceSave", "HoldsObjects", "HoldsRows", "RowsToSave", "Savable"]
+__all__ = ["Change", "EditsSinceSave", "HoldsObjects", "HoldsRows", "RowsToSave", "Savable"]
+
+Change = Callable[[], Any]  # a call of compiled code: see ``at_once``
 
 
 class Savable:
     """Base class of everything that a checkpoint can hold by itself."""
 
     NOT_SAVED: ClassVar[tuple[str, ...]] = ()  # attributes that the caller of ``load`` passes
+    # Attributes that ``restore`` expects to equal those of the checkpoint, as rows depend on them.
+    OF_ROWS: ClassVar[tuple[str, ...]] = ()
+
+    def _to_take_over(self, other: Any, swap: Callable[[Any], Any]) -> list[Change] | None:  # noqa: ARG002
+        """See ``HoldsRows._to_take_over``. None: all attributes are taken over."""
+        return None
 
 
 class HoldsRows:
@@ -45,11 +54,14 @@ class HoldsRows:
         raise NotImplementedError
 
     def _expect_no_file(self) -> None:
-        """Raise ``ValueError`` if the rows lie in a file, which ``_take_over`` cannot replace."""
+        """Raise ``ValueError`` if the rows lie in a file, which a restore cannot replace."""
         raise NotImplementedError
 
-    def _take_over(self, other: Any, swap: Callable[[Any], Any]) -> None:
-        """Take the state of another object. ``swap`` replaces each part by the part to use."""
+    def _to_take_over(self, other: Any, swap: Callable[[Any], Any]) -> list[Change]:
+        """Calls for ``at_once`` that take over the state of another object, which then ends.
+
+        ``swap`` replaces each part by the part to use. Nothing changes before the calls are made.
+        """
         raise NotImplementedError
 
 
@@ -82,7 +94,9 @@ class EditsSinceSave:
     def __init__(self, identity: str = "") -> None:
         self._identity = identity
         self._since: dict[str, tuple[int, Tracker]] = {}
-        self._running: list[Tracker] = []
+        # Trackers of running saves, each with the object that saves. A save that was interrupted at
+        # its beginning is never ended, and its object dies.
+        self._running: list[tuple[weakref.ref[Any], Tracker]] = []
 
     def since(
         self, state: State, root: Node, number: int, ring: Ring, absent: int
@@ -102,14 +116,14 @@ class EditsSinceSave:
         known, tracker = self._since.get(state.id, (-1, None))
         return tracker if known == number else None
 
-    def begin(self, ring: Ring, tracker: Tracker) -> None:
-        """Begin a save, whose tracker records edits from now on."""
-        self._running.append(tracker)
+    def begin(self, ring: Ring, tracker: Tracker, saving: object) -> None:
+        """Begin the save of an object, whose tracker records edits from now on."""
+        self._running.append((weakref.ref(saving), tracker))
         self._track(ring)
 
     def end(self, ring: Ring, tracker: Tracker) -> None:
         """End the save of this tracker."""
-        self._running = [other for other in self._running if other is not tracker]
+        self._running = [running for running in self._running if running[1] is not tracker]
         self._track(ring)
 
     def put(self, ring: Ring, state: str, number: int, tracker: Tracker, previous: str) -> None:
@@ -121,5 +135,6 @@ class EditsSinceSave:
         self._track(ring)
 
     def _track(self, ring: Ring) -> None:
+        self._running = [running for running in self._running if running[0]() is not None]
         since = [tracker for _, tracker in self._since.values()]
-        track(ring, (*since, *self._running))
+        track(ring, (*since, *(tracker for _, tracker in self._running)))

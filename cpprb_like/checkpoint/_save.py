@@ -44,6 +44,7 @@ class Job:
         self.options = options
         self.progress = Progress()
         self.holders = self._find_holders()
+        self._snapshot: Snapshot | None = None
 
     def encode(self) -> tuple[Any, Encoder]:
         """The JSON of the object, and the encoder with its arrays and holders of rows."""
@@ -65,16 +66,29 @@ class Job:
         """Save while writers wait."""
         self.disk.make()
         with self.disk.locked():
-            self.hold(lambda: self.begin(is_still=True).write())
+            self.hold(self._save_now)
 
-    def begin(self, *, is_still: bool = False) -> Snapshot:
+    def _save_now(self) -> None:
+        self.begin(is_still=True)
+        self.write()
+
+    def begin(self, *, is_still: bool = False) -> None:
         """Take a snapshot, while writers wait. The caller has locked the folder.
 
         For ``is_still`` see ``RingWriter``.
         """
         previous = PreviousState(self.disk)
-        begun: Snapshot = self.hold(lambda: Snapshot(self, previous, is_still))
-        return begun
+        self._snapshot = self.hold(lambda: Snapshot(self, previous, is_still))
+
+    def write(self) -> None:
+        """Write the snapshot. If this raises, the folder has its old states."""
+        assert self._snapshot is not None
+        self._snapshot.write()
+
+    def abandon(self) -> None:
+        """End a save that made no state."""
+        if self._snapshot is not None:
+            self._snapshot.abandon()
 
     def hold(self, call: Callable[[], Any]) -> Any:
         """Run ``call`` while no thread writes to a buffer. Buffers are locked in a fixed order."""
@@ -170,23 +184,47 @@ class Saving:
         self.progress = job.progress
         self._job = job
         self._error: BaseException | None = None
+        self._lock = job.disk.locked()
+        # Whether the thread or its caller ends the save is decided by a ``pop``, which is atomic.
+        self._unowned = [True]
         self._thread = threading.Thread(target=self._run, name="save")
 
     def _start(self) -> None:
-        """Take the snapshot in this thread, and start the thread that writes."""
-        disk = self._job.disk
-        disk.make()
-        self._lock = disk.locked()
-        with contextlib.ExitStack() as undo:
-            undo.enter_context(self._lock)
-            self._begun = self._job.begin()
-            undo.callback(self._begun.abandon)
+        """Take the snapshot in this thread, and start the thread that writes.
+
+        An exception, also of a signal handler, ends the save before the call returns. The lock of
+        the folder is then free, or the cancelled thread frees it.
+        """
+        self._job.disk.make()
+        try:
+            self._lock.__enter__()
+            self._job.begin()
             self._thread.start()
-            undo.pop_all()
+        except BaseException:
+            self._call_off()
+            raise
+
+    def _call_off(self) -> None:
+        """End a save whose start was interrupted, at any place."""
+        self.progress.cancelled = True
+        if self._owns():  # the thread never came so far, and never will
+            self._job.abandon()
+            self._lock.__exit__(None, None, None)
+        else:
+            self._thread.join()
+
+    def _owns(self) -> bool:
+        """Whether this thread is the first to ask, and has to free the lock."""
+        try:
+            return self._unowned.pop()
+        except IndexError:
+            return False
 
     def _run(self) -> None:
+        if not self._owns():
+            return
         try:
-            self._begun.write()
+            self._job.write()
         except BaseException as error:  # noqa: BLE001 (raised by ``result``)
             self._error = error
         finally:

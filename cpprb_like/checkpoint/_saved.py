@@ -250,8 +250,11 @@ class Checkpointed(Savable):
         Raises
         ------
         FileNotFoundError, ValueError, TypeError, MemoryError
-            As for ``load``. Also if the saved object is of another class or has other fields; the
-            message says which. After any error nothing has changed.
+            As for ``load``. Also if the saved object or a part of it is of another class, or has
+            other fields or other options that rows depend on, such as ``n_envs``, ``Nstep``, layers
+            of a view or sources of a mixture; the message says which. After any error nothing has
+            changed. Nor has anything after an exception of a signal handler, such as Ctrl-C: all
+            parts change at once.
 
         Examples
         --------

@@ -34,10 +34,15 @@ cdef enum:
     WORDS
 
 cdef enum:
-    # The words of the line after the last: the counts at which the limiter began. The words behind
-    # it say of each line whether it was ever used, so that unused lines are not read.
+    # The words of the line after the last: the counts at which the limiter began, and by how many
+    # samples its first blocked call may move them. The words behind it say of each line whether it
+    # was ever used, so that unused lines are not read.
     BASE_INSERTS = 0
     BASE_SAMPLES = 1
+    BASE_BEGUN = 2       # BASE_SAMPLES as it began
+    BASE_DOWN = 3        # by how much the balance may begin lower, for an insert
+    BASE_UP = 4          # by how much the balance may begin higher, for a sample
+    BASE_OPEN = 5        # whether no call has moved it
 
 cdef enum:
     # The sums of all lines.
@@ -246,12 +251,43 @@ cdef class Counters:
         for line in range(self.lines):
             self.void(line)
 
-    def set_base(self, int64_t inserts, int64_t samples):
-        """Set the counts of the limiter: the rows inserted and the items sampled until now."""
+    def set_base(self, int64_t inserts, int64_t samples, int64_t down=0, int64_t up=0):
+        """Set the counts of the limiter: the rows inserted and the items sampled until now.
+
+        ``down`` and ``up`` are by how much ``settle`` may lower or raise the balance.
+        """
         cdef int64_t sums[SUMS]
         self.c_sum(sums)
         self.base[BASE_INSERTS] = sums[INSERTS] - inserts
-        self.base[BASE_SAMPLES] = sums[SAMPLES] - samples
+        self.base[BASE_SAMPLES] = self.base[BASE_BEGUN] = sums[SAMPLES] - samples
+        self.base[BASE_DOWN] = max(down, 0)
+        self.base[BASE_UP] = max(up, 0)
+        c_fence()
+        self.base[BASE_OPEN] = down > 0 or up > 0
+
+    def settle(self, bint sample):
+        """Begin anew where a blocked call of this side has most room, once after ``set_base``.
+
+        Returns whether the counts changed. Where two processes settle at the same time, one of the
+        two beginnings is left, and each leaves room for one side.
+        """
+        cdef int64_t sums[SUMS]
+        cdef float64_t balance, room
+        if not self.base[BASE_OPEN]:
+            return False
+        self.c_sum(sums)
+        if sample and sums[HELD] < self.min_size:
+            return False
+        balance = (sums[INSERTS] - self.base[BASE_INSERTS]) * self.samples_per_insert
+        balance -= sums[SAMPLES] - self.base[BASE_SAMPLES]
+        room = self.max_diff - balance if sample else balance - self.min_diff
+        if room < 1:
+            return False
+        room = min(room, self.base[BASE_UP] if sample else self.base[BASE_DOWN])
+        self.base[BASE_OPEN] = 0
+        c_fence()
+        self.base[BASE_SAMPLES] = self.base[BASE_BEGUN] + <int64_t> (room if sample else -room)
+        return True
 
     def totals(self):
         """The sums of all lines: see ``Totals``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from cpprb_like._machine.prefetch_state import sleep, wanted_since
@@ -30,17 +31,21 @@ def waits(counters: Counters, lines: range) -> list[Waits]:
     return [counters.waits(line, now) for line in lines]
 
 
-def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> None:
-    """Set the counts for ``rows`` stored rows, so that the balance is in the middle of its range.
+def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> Callable[[], object]:
+    """A call that sets the counts for ``rows`` stored rows, with the balance inside its range.
 
-    So both sides of a loaded or filled buffer can go on. Counts are not saved: one side mostly
-    waits when a save is made, and its counts would block it for ever if the other side changed.
+    The balance begins in the middle, so that small calls of both sides can go on. The first call
+    that has no room there moves the beginning towards the end where it has most room (``settle``),
+    so that calls as large as the range can go on too. Counts are not saved: one side mostly waits
+    when a save is made, and its counts would block it for ever if the other side changed.
     """
     ratio, _, low, high = limiter.bounds
-    samples = 0
-    if math.isfinite(low) and math.isfinite(high):
+    samples, down, up = 0, 0, 0
+    if rows and math.isfinite(low) and math.isfinite(high):
         samples = max(0, round(rows * ratio - (low + high) / 2))
-    counters.set_base(rows, samples)
+        balance = rows * ratio - samples
+        down, up = math.floor(balance - low), min(samples, math.floor(high - balance))
+    return partial(counters.set_base, rows, samples, down, up)
 
 
 class Peers:
@@ -109,7 +114,9 @@ class Gate:
             turn.wait(now, wanted_since(began) is not None)
             if time.monotonic() - began > ALIVE:
                 self.peers.release_dead()
-            return turn.begin(now)
+            if turn.begin(now):
+                return True
+            return self.counters.settle(not self._adds) and turn.begin(now)
 
         wait_until(
             look,

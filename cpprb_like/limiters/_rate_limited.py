@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from cpprb_like._machine.forks import tell
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._source import Batch, Source, if_prioritized
+from cpprb_like.checkpoint._savable import Change
 from cpprb_like.limiters._counters import Counters, shape_for
 from cpprb_like.limiters._gates import Gate, begin_balanced, stats
 from cpprb_like.limiters._policies import RateLimiter
@@ -181,8 +183,9 @@ class RateLimited(LimitedAdds, LimitedSource):
     Notes
     -----
     A limiter over a filled buffer, or after pickling or loading, begins in the middle of its
-    allowed range. Counts are not saved. If one side waited during the save, restored counts would
-    block this side for ever.
+    allowed range. The first call that has no room there moves the beginning towards the end of the
+    range where it has most room. Counts are not saved. If one side waited during the save, restored
+    counts would block this side for ever. ``restore`` keeps the present limiter.
 
     ``sample`` of this object and of its views raises ``RateLimitTimeoutError``, a ``TimeoutError``.
     Then the limiter did not allow the batch within its time-out: there are too few rows, or inserts
@@ -226,7 +229,7 @@ class RateLimited(LimitedAdds, LimitedSource):
             raise TypeError(f"limiter: expected a RateLimiter, got {limiter!r}")
         limiter._check_capacity(buffer.capacity)
         counters = Counters(np.zeros(shape_for(2), np.int64), 1, 1, *limiter.bounds)
-        begin_balanced(limiter, counters, len(buffer))
+        begin_balanced(limiter, counters, len(buffer))()
         super().__init__(buffer, Gate(limiter, counters, 1))
         self.buffer = buffer
         self.limiter = limiter
@@ -253,6 +256,12 @@ class RateLimited(LimitedAdds, LimitedSource):
         The limiter counts draws of the view as draws of this object.
         """
         return LimitedSource(self.buffer.view(*layers), self._gate)
+
+    def _to_take_over(self, other: RateLimited, swap: Callable[[Any], Any]) -> list[Change]:  # noqa: ARG002
+        """See ``HoldsRows._to_take_over``: the gates of threads and views stay."""
+        counters, rows = self._inserts.counters, len(other.buffer)
+        begin = begin_balanced(self.limiter, counters, rows)
+        return [begin, partial(counters.set_rows, self._inserts.line, len(other.buffer.ring))]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"buffer": self.buffer, "limiter": self.limiter}

@@ -65,11 +65,11 @@ class Limits(Peers):
         self._counters = Counters(words, len(writers), len(readers), *limiter.bounds)
 
     def begin(self, rows: list[int]) -> None:
-        """Begin with these numbers of rows of the writers, in the middle of the allowed range."""
+        """Begin with these numbers of rows of the writers: see ``begin_balanced``."""
         for line, held in enumerate(rows):
             self._counters.use(line)
             self._counters.set_rows(line, held)
-        begin_balanced(self.limiter, self._counters, sum(rows))
+        begin_balanced(self.limiter, self._counters, sum(rows))()
 
     def gate(self, line: int, held: Callable[[], Any] | None = None) -> Gate:
         """The gate of an actor or a learner, whose lock this process has just taken.

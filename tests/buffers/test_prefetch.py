@@ -699,3 +699,27 @@ class Interleaved(RuleBasedStateMachine):
 
 TestInterleaved = Interleaved.TestCase
 TestInterleaved.settings = settings(deadline=None)
+
+
+def test_a_start_that_was_interrupted_leaves_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that was created and had not begun was taken for none, and a second one drew too."""
+    rb = ReplayBuffer(10, {"x": {"shape": ()}}, seed=0)
+    rb.add(x=range(10))
+    start, may_begin = threading.Thread.start, threading.Event()
+
+    def interrupted(thread: Any) -> None:
+        bootstrap = thread._bootstrap
+        monkeypatch.setattr(thread, "_bootstrap", lambda: (may_begin.wait(SECONDS), bootstrap()))
+        monkeypatch.setattr(thread._started, "wait", lambda: None)
+        start(thread)
+        raise KeyboardInterrupt
+
+    with rb.batches(4, prefetch=1) as batches:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        expected = copy.deepcopy(rb).sample(4)["x"].tolist()
+        assert next(batches)["x"].tolist() == expected
+        may_begin.set()
+        eventually(lambda: len(drawing_ahead()) == 1)

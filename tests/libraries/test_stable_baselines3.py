@@ -451,6 +451,24 @@ def test_the_default_sampler_goes_into_checkpoints(tmp_path: Path) -> None:
     assert_same_batches(ours, other)
 
 
+@pytest.mark.parametrize(
+    ("here", "message"),
+    [
+        ({"n_envs": 2}, "n_envs: 2 here, 1 in"),
+        ({"n_steps": 3, "gamma": 0.9}, "Nstep: NStepReturns"),
+    ],
+)
+def test_a_checkpoint_of_other_options_is_refused(
+    here: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """The buffer became one of one environment, and mixed the steps of several."""
+    filled(seed=1).buffer.save(tmp_path)
+    other = ReplayBuffer(100, BOX, ACTIONS["discrete"], "cpu", seed=1, **here)
+    with pytest.raises(ValueError, match=message):
+        other.buffer.restore(tmp_path)
+    assert other.buffer.n_envs == other.n_envs
+
+
 def test_pickles_go_on_as_the_original() -> None:
     """By value, with the step that is compared with the next one."""
     ours = filled(n_steps=3, gamma=0.9, seed=1)

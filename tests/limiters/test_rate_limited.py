@@ -193,6 +193,42 @@ def test_a_restored_limiter_lets_both_sides_go_on(again: Any, tmp_path: Path) ->
     rb.add(**step())
 
 
+@pytest.mark.parametrize("first", ["add", "sample", "small"])
+def test_calls_as_large_as_the_range_go_on_after_a_load(first: str, tmp_path: Path) -> None:
+    """The balance began in the middle of the range, where neither side had room for such a call."""
+    rb = limited(Backlog(64, timeout=0.02))
+    for _ in range(3):
+        rb.add(**step(64))
+        rb.sample(64)
+    rb.save(tmp_path)
+    rb = RateLimited.load(tmp_path)
+    if first == "sample":
+        rb.sample(64)
+    if first == "small":
+        rb.sample(8)
+        rb.add(**step(8))
+    for _ in range(3):
+        rb.add(**step(64))
+        with pytest.raises(RateLimitTimeoutError):
+            rb.add(**step(1))
+        rb.sample(64)
+        with pytest.raises(RateLimitTimeoutError):
+            rb.sample(1)
+
+
+def test_an_empty_buffer_allows_no_more_than_its_bounds() -> None:
+    """Only a filled buffer has an unknown balance; a new one begins at zero."""
+    rb = limited(SampleToInsertRatio(1, 1, (-4, 12), timeout=0.02))
+    rb.add(**step(12))
+    with pytest.raises(RateLimitTimeoutError):
+        rb.add(**step(1))
+    rb.clear()
+    rb.add(**step(2))
+    rb.sample(6)
+    with pytest.raises(RateLimitTimeoutError):
+        rb.sample(1)
+
+
 def test_a_ring_that_wraps_deletes_what_it_overwrites() -> None:
     """The rows that are held are at most the capacity; inserts go on counting."""
     rb = limited(MinSize(5), size=8)

@@ -236,7 +236,7 @@ def test_views_batches_and_vectors_of_environments_count() -> None:
 
 
 def test_a_loaded_replay_has_its_limiter(tmp_path: Path) -> None:
-    """It begins in the middle of what it allows, as the counts were those of a moment."""
+    """It begins inside of what it allows, as the counts were those of a moment."""
     replay = shared(SampleToInsertRatio(2, 10, 20, timeout=0.05))
     replay.actor().add(**step(20))
     learner = replay.learner(seed=0)
@@ -247,9 +247,32 @@ def test_a_loaded_replay_has_its_limiter(tmp_path: Path) -> None:
     loaded = SharedReplay.load(tmp_path)
     assert loaded.stats()["rows"] == 20
     loaded.learner(seed=0).sample(20)
+    loaded.learner(seed=0).sample(20)  # the balance was in the middle, and may have been here
     with pytest.raises(RateLimitTimeoutError):
         loaded.learner(seed=0).sample(1)
     loaded.actor().add(**step(20))
+
+
+@pytest.mark.parametrize("first", ["add", "sample"])
+def test_calls_as_large_as_the_range_go_on_after_a_load(first: str, tmp_path: Path) -> None:
+    """The balance began in the middle of the range, where neither side had room for such a call."""
+    replay = shared(Backlog(16, timeout=0.05))
+    actor, learner = replay.actor(), replay.learner(seed=0)
+    for _ in range(3):
+        actor.add(**step(16))
+        learner.sample(16)
+    replay.save(tmp_path, learners={"main": learner})
+    loaded = SharedReplay.load(tmp_path)
+    again, other = loaded.restore_learner(tmp_path, "main"), loaded.actor()
+    if first == "sample":
+        again.sample(16)
+    for _ in range(3):
+        other.add(**step(16))
+        with pytest.raises(RateLimitTimeoutError):
+            other.add(**step(1))
+        again.sample(16)
+        with pytest.raises(RateLimitTimeoutError):
+            again.sample(1)
 
 
 def test_what_is_no_limiter_is_refused() -> None:

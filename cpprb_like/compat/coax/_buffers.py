@@ -33,6 +33,8 @@ MAX_IDX = int(np.iinfo(np.int64).max)
 class _Buffer(Checkpointed):
     """Transitions in a ``ReplayBuffer``, whose fields come from the first batch."""
 
+    OF_ROWS = ("_capacity",)
+
     def __init__(self, capacity: int) -> None:
         self._capacity = as_int("capacity", capacity, 1)
         self._rows: ReplayBuffer | None = None

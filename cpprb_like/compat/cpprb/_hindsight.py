@@ -103,6 +103,8 @@ class HindsightReplayBuffer(Checkpointed):
     ((32, 2), (32, 1))
     """
 
+    OF_ROWS = ("strategy", "max_episode_len", "additional_goals", "prioritized")
+
     def __init__(
         self,
         size: float,

@@ -133,6 +133,8 @@ class ReplayBuffer(Checkpointed):
     ((32, 84, 84, 4), dtype('uint8'), dtype('int32'), dtype('float32'))
     """
 
+    OF_ROWS = ("size", "frame_history_len", "_dtype")
+
     def __init__(
         self,
         size: int,

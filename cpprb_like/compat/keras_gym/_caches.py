@@ -17,6 +17,8 @@ Transitions = tuple[Array, Array, Array, Array, Array, Array]
 class _Cache(ForEnv):
     """Steps of one episode, stored until ``pop`` removes them."""
 
+    OF_ROWS = ("gamma", "action_field")
+
     def __init__(self, env: Any, gamma: float) -> None:
         super().__init__(env)
         self.gamma = as_discount("gamma", gamma)
@@ -82,6 +84,8 @@ class NStepCache(_Cache):
     >>> In.tolist(), S_next.tolist()
     ([0.25, 0.25, 0.0, 0.0], [2, 3, 2, 3])
     """
+
+    OF_ROWS = ("n", "gamma", "action_field")
 
     def __init__(self, env: Any, n: int, gamma: float) -> None:
         super().__init__(env, gamma)

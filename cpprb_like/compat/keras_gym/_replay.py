@@ -96,6 +96,8 @@ class ExperienceReplayBuffer(ForEnv):
     True
     """
 
+    OF_ROWS = ("capacity", "bootstrap_n", "gamma", "num_frames", "action_field")
+
     def __init__(
         self,
         env: Any,

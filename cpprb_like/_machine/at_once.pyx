@@ -1,0 +1,48 @@
+"""``at_once``: several changes without a signal handler, another thread or the collector between.
+
+Compiled as the interpreter runs signal handlers, and gives other threads a turn, between two
+instructions of Python code only. So each change has to be a call of compiled code. Not here: what
+is changed (``checkpoint._load``).
+"""
+
+from functools import partial
+
+cdef extern from "Python.h":
+    int PyGC_Disable()
+    int PyGC_Enable()
+
+
+def at_once(list calls not None):
+    """Make calls of compiled code, in their order.
+
+    Results are kept until all calls were made, as finalizers of replaced objects may run any code.
+    """
+    cdef list replaced = [None] * len(calls)
+    cdef Py_ssize_t k
+    cdef int was_enabled = PyGC_Disable()
+    try:
+        for k in range(len(calls)):
+            replaced[k] = calls[k]()
+    finally:
+        if was_enabled:
+            PyGC_Enable()
+
+
+def set_generator(rng, dict state not None):
+    """Set the state of a generator, once no other thread draws from it."""
+    bits = rng.bit_generator
+    lock = bits.lock
+    # A lock that is waited for runs signal handlers. Draws that hold this one are short.
+    while not lock.acquire(False):
+        with nogil:
+            pass
+    try:
+        bits.state = state
+    finally:
+        lock.release()
+
+
+def attributes_of(value, dict attributes not None):
+    """Calls for ``at_once`` that replace all attributes of an object."""
+    present = value.__dict__
+    return [partial(dict, present), present.clear, partial(present.update, attributes)]
