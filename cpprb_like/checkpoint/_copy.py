@@ -13,7 +13,7 @@ from typing import Any
 
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._open_state import OpenState, retried
+from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
 from cpprb_like.checkpoint._options import Codec, LoadOptions
 from cpprb_like.checkpoint._state import File
 
@@ -71,13 +71,12 @@ def copy(
     chosen = None if codec == AS_IT_IS else Codec(codec, level)
     disk = Disk(folder)
 
-    def attempt() -> None:
-        source = OpenState(disk, LoadOptions(state=state))
+    def use(source: OpenState) -> None:
         other.make()
-        with other.locked(), source.held():
+        with reading(folder), other.locked():
             _copy(source, other, chosen)
 
-    retried(disk, attempt)
+    read_state(disk, LoadOptions(state=state), use)
 
 
 def _copy(source: OpenState, other: Disk, codec: Codec | None) -> None:

@@ -21,7 +21,7 @@ from cpprb_like._fields.schema import Schema
 from cpprb_like.checkpoint import _classes, _manifest
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._nodes import Node, nodes
-from cpprb_like.checkpoint._open_state import OpenState, reading
+from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.checkpoint._ring_reader import RingReader
 from cpprb_like.samplers._uniform import Uniform
@@ -86,25 +86,33 @@ def describe(
     Cost: a read of all files of the rows. Memory: the fields that mark episodes, or with ``look``
     all fields of one buffer at a time.
     """
-    with reading(folder):
-        opened = OpenState(Disk(folder), LoadOptions(decode=bytes, state=state))
-        found = opened.state
-        tagged = list(nodes(found.root))
-        return {
-            "path": str(folder),
-            "kind": "checkpoint",
-            "class": opened.root.cls,
-            "state": found.number,
-            "states": states(folder),
-            "files": len(found.files),
-            "nbytes": sum(file.nbytes for file in found.files),
-            "codecs": sorted({file.codec or "none" for file in found.files}),
-            "not_saved": [node.what for node in tagged if node.kind == "external"],
-            "python_objects": sum(objects.stop - objects.first for objects in found.objects),
-            "buffers": [
-                _buffer(opened, node, reward, look) for node in tagged if node.kind == "rows"
-            ],
-        }
+
+    def use(opened: OpenState) -> dict[str, Any]:
+        with reading(folder):
+            return _description(folder, opened, reward, look)
+
+    return read_state(Disk(folder), LoadOptions(decode=bytes, state=state), use)
+
+
+def _description(
+    folder: str | Path, opened: OpenState, reward: str | None, look: Look | None
+) -> dict[str, Any]:
+    """The content of a state."""
+    found = opened.state
+    tagged = list(nodes(found.root))
+    return {
+        "path": str(folder),
+        "kind": "checkpoint",
+        "class": opened.root.cls,
+        "state": found.number,
+        "states": states(folder),
+        "files": len(found.files),
+        "nbytes": sum(file.nbytes for file in found.files),
+        "codecs": sorted({file.codec or "none" for file in found.files}),
+        "not_saved": [node.what for node in tagged if node.kind == "external"],
+        "python_objects": sum(objects.stop - objects.first for objects in found.objects),
+        "buffers": [_buffer(opened, node, reward, look) for node in tagged if node.kind == "rows"],
+    }
 
 
 def _buffer(opened: OpenState, node: Node, reward: str | None, look: Look | None) -> dict[str, Any]:

@@ -23,7 +23,9 @@ from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.file_systems import REFUSED, rename, sync, sync_folder, try_lock, unlock
 from cpprb_like._machine.forks import tell
 
-__all__ = ["Disk", "OpenFiles", "Output"]
+__all__ = ["Disk", "OpenFiles", "Output", "Signature"]
+
+Signature = tuple[int, ...]
 
 LOCK = "lock"
 FEW_OPEN = 128  # open files where the limit of the process is unknown
@@ -161,6 +163,14 @@ class Disk:
     def size(self, name: str) -> int:
         """The number of bytes of a file."""
         return (self.folder / name).stat().st_size
+
+    def signature(self, name: str) -> Signature | None:
+        """A value that another file of this name would not have; None for a missing file."""
+        try:
+            found = (self.folder / name).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def open(self, name: str) -> BinaryIO:
         """A regular file, open for reading; ``FileNotFoundError`` if it is missing."""

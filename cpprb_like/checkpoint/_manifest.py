@@ -12,10 +12,12 @@ import contextlib
 import io
 import json
 import re
+import sys
+from typing import NamedTuple
 
 from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._machine.crc32 import crc32
-from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._disk import Disk, Signature
 from cpprb_like.checkpoint._state import ARRAY_NAME, State
 from cpprb_like.errors import DamagedError
 
@@ -27,6 +29,7 @@ NAME = re.compile(r"state-(\d{6}|[1-9]\d{6,17})\.json")
 UNFINISHED = "state.json.new"
 MOST_NBYTES = 1 << 30
 GREATEST = 10**18 - 1  # 18 digits, as in NAME
+MOST_CONTENTS = 512  # manifests whose content a process keeps
 
 
 def name_of(number: int) -> str:
@@ -104,6 +107,41 @@ def unused_number(disk: Disk) -> int:
     return greatest + 1
 
 
+class Content(NamedTuple):
+    """What a save needs to know of an older state."""
+
+    number: int
+    synchronised: bool
+    names: frozenset[str]  # of its files
+
+    @classmethod
+    def of(cls, state: State) -> Content:
+        """The content of a state."""
+        names = frozenset(sys.intern(file.name) for file in state.files)
+        return cls(state.number, state.synchronised, names)
+
+
+def _content(disk: Disk, number: int, known: State | None = None) -> Content:
+    """The content of a manifest. Each process reads a manifest once, as manifests never change.
+
+    A ``known`` state is not read.
+    """
+    signature = disk.signature(name_of(number))
+    key = str(disk.folder), number
+    seen, content = _contents.get(key, (None, None))
+    if content is None or seen != signature or signature is None:
+        content = Content.of(read(disk, number) if known is None else known)
+    if signature is not None:
+        _contents.pop(key, None)  # the entry that was used last is the last
+        _contents[key] = signature, content
+        while len(_contents) > MOST_CONTENTS:
+            _contents.pop(next(iter(_contents)), None)
+    return content
+
+
+_contents: dict[tuple[str, int], tuple[Signature, Content]] = {}
+
+
 def clean(disk: Disk, keep: int, *known: State | None) -> None:
     """Remove all states but the newest ``keep``, and arrays that no remaining state names.
 
@@ -114,14 +152,14 @@ def clean(disk: Disk, keep: int, *known: State | None) -> None:
     there = numbers(disk)
     old, new = there[:-keep], there[-keep:]
     try:
-        known_by_number = {state.number: state for state in known if state is not None}
-        states = [known_by_number.get(number) or read(disk, number) for number in new]
+        by_number = {state.number: state for state in known if state is not None}
+        states = [_content(disk, number, by_number.get(number)) for number in new]
     except DamagedError:
         return  # the files of a damaged manifest stay, for a salvage
     if not any(state.synchronised for state in states):
         states += _newest_synchronised(disk, old)
         old = [number for number in old if number not in [state.number for state in states]]
-    named = {file.name for state in states for file in state.files}
+    named = frozenset().union(*(state.names for state in states))
     if old:
         for number in old:
             disk.remove(name_of(number))
@@ -131,11 +169,11 @@ def clean(disk: Disk, keep: int, *known: State | None) -> None:
             disk.remove(name)
 
 
-def _newest_synchronised(disk: Disk, numbers: list[int]) -> list[State]:
+def _newest_synchronised(disk: Disk, numbers: list[int]) -> list[Content]:
     """A list of the newest synchronised state among these, or an empty list."""
     for number in reversed(numbers):
         with contextlib.suppress(DamagedError):
-            state = read(disk, number)
+            state = _content(disk, number)
             if state.synchronised:
                 return [state]
     return []

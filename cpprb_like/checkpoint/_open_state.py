@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +27,7 @@ from cpprb_like.checkpoint._state import State
 from cpprb_like.checkpoint._values import Decoder
 from cpprb_like.errors import DamagedError
 
-__all__ = ["OpenState", "decoded", "reading", "retried"]
+__all__ = ["OpenState", "decoded", "read_state", "reading"]
 
 Found = TypeVar("Found")
 
@@ -37,19 +36,14 @@ UNSYNCHRONISED = "the state was saved with sync=False, so a crash of the machine
 
 
 class OpenState:
-    """One state of a folder, open for reading: a ``Source`` of decoders.
+    """One state of a folder, open for reading by ``read_state``: a ``Source`` of decoders."""
 
-    ``without`` names an attribute of the object that is not decoded.
-    """
-
-    def __init__(self, disk: Disk, options: LoadOptions, without: str | None = None) -> None:
+    def __init__(self, disk: Disk, options: LoadOptions) -> None:
         self.disk = disk
         self._options = options
         self.damage: list[str] = []  # messages about damaged files that ``salvage`` skipped
-        self.targets: Mapping[str, Target] = {}  # by the path of a holder of rows
+        self._targets: Mapping[str, Target] = {}  # by the path of a holder of rows
         self.state = self._choose()
-        if without is not None:
-            self.state = replace(self.state, root=self.root.without(without))
 
     @property
     def root(self) -> Node:
@@ -86,11 +80,22 @@ class OpenState:
                 self.damage.append(str(error))
         raise DamagedError(f"{self.disk.folder}: no state is in order: {self.damage}")
 
-    def decode(self, replacing: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The object, and its parts by path."""
+    def decode(
+        self,
+        replacing: Mapping[str, Any],
+        targets: Mapping[str, Target],
+        without: str | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """The object, and its parts by path.
+
+        ``targets`` are the memories of holders of rows, by path. ``without`` names an attribute of
+        the object that is not decoded.
+        """
+        self._targets = targets
         decoder = Decoder(self, self._options.classes, replacing)
+        root = self.state.root if without is None else self.root.without(without)
         try:
-            value = decoder.decode(self.state.root)
+            value = decoder.decode(root)
         except DamagedError as error:
             if self.state.synchronised:
                 raise
@@ -98,6 +103,9 @@ class OpenState:
             choice = f"; state= chooses another one, of {others}" if others else ""
             raise DamagedError(f"{error}; {UNSYNCHRONISED}{choice}") from None
         decoder.finish()
+        if self.damage:
+            damage = "; ".join(self.damage)
+            warn(f"{self.disk.folder}: loaded without what is damaged: {damage}")
         return value, decoder.elements
 
     def part(self, saved: Any, replacing: Mapping[str, Any]) -> Any:
@@ -113,7 +121,7 @@ class OpenState:
 
     def holder(self, cls: type, ring: int, path: str, attributes: dict[str, Any]) -> Any:
         """See ``Source``: a holder of rows, with the target of this path."""
-        target = self.targets.get(path, Target())
+        target = self._targets.get(path, Target())
         saved = self.state.rings[json_codec.number("ring", ring, 0, len(self.state.rings) - 1)]
         if target.options is not None:
             found = differences(target.options, saved.layout.native())
@@ -153,38 +161,39 @@ class OpenState:
         return read_objects(self.disk, self.state.objects[number], 1, self._options.decode)
 
 
-def decoded(
-    disk: Disk,
-    options: LoadOptions,
-    targets: Mapping[str, Target],
-    replacing: Mapping[str, Any],
-    without: str | None = None,
-) -> tuple[Any, dict[str, Any]]:
-    """Open and decode the state that the options choose: see ``OpenState``, ``retried``."""
+def read_state(disk: Disk, options: LoadOptions, use: Callable[[OpenState], Found]) -> Found:
+    """``use(state)`` of the state that the options choose, whose files are all open.
 
-    def attempt() -> tuple[Any, dict[str, Any]]:
-        state = OpenState(disk, options, without)
-        state.targets = targets
+    This is the one way to read a state. The call is repeated if it fails because a save has removed
+    the state; ``use`` then gets a newer one.
+    """
+
+    def attempt() -> Found:
+        with reading(disk.folder):
+            state = OpenState(disk, options)
         with state.held():
-            found = state.decode(replacing)
-        if state.damage:
-            warn(f"{disk.folder}: loaded without what is damaged: {'; '.join(state.damage)}")
-        return found
+            return use(state)
 
-    return retried(disk, attempt)
-
-
-def retried(disk: Disk, attempt: Callable[[], Found]) -> Found:
-    """Call ``attempt``; repeat the call if it failed because a save replaced the state."""
     for left in reversed(range(ATTEMPTS)):
         there = _manifest.numbers(disk)
         try:
-            with reading(disk.folder):
-                return attempt()
+            return attempt()
         except (DamagedError, FileNotFoundError):
             if not left or _manifest.numbers(disk) == there:
                 raise
     raise AssertionError("not reached")
+
+
+def decoded(
+    disk: Disk, options: LoadOptions, targets: Mapping[str, Target], replacing: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Read and decode the state that the options choose: the object, and its parts by path."""
+
+    def use(state: OpenState) -> tuple[Any, dict[str, Any]]:
+        with reading(disk.folder):
+            return state.decode(replacing, targets)
+
+    return read_state(disk, options, use)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._describe import count_lost
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._open_state import OpenState, reading
+from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
 from cpprb_like.checkpoint._options import LoadOptions
 from cpprb_like.checkpoint._state import File, Ring, State
 from cpprb_like.errors import DamagedError
@@ -108,12 +108,17 @@ def verify(folder: str | Path) -> list[Verdict]:
 
 
 def _judge(disk: Disk, number: int, known: dict[File, str]) -> Verdict:
+    options = LoadOptions(decode=bytes, salvage=True, state=number)
     try:
-        with reading(disk.folder):
-            opened = OpenState(disk, LoadOptions(decode=bytes, salvage=True, state=number))
-            uses = list(_uses(opened.state))
+        return read_state(disk, options, lambda opened: _judge_open(opened, known))
     except (DamagedError, FileNotFoundError) as error:
         return Verdict(number, 0, 0, [], {}, str(error).removeprefix(f"{disk.folder}: "))
+
+
+def _judge_open(opened: OpenState, known: dict[File, str]) -> Verdict:
+    disk, number = opened.disk, opened.state.number
+    with reading(disk.folder):
+        uses = list(_uses(opened.state))
     damage, rings, fatal = [], set(), ""
     for use in uses:
         if use.file not in known:

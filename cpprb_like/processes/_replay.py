@@ -51,7 +51,7 @@ from cpprb_like.processes._limits import (
     limiter_to_json,
 )
 from cpprb_like.processes._parameters import FOLDER, Parameters
-from cpprb_like.processes._saving import Saved, copy_of, save
+from cpprb_like.processes._saving import Saved, SavedLearner, copy_of, read_saved, save
 from cpprb_like.processes._shards import ROWS, WRITER, Actor, header, last_added
 from cpprb_like.processes._words import MOST_LEARNERS, Words
 from cpprb_like.samplers._base import Sampler
@@ -466,14 +466,20 @@ class SharedReplay(Closing, Reported):
             ``learner`` list further errors. For an example see ``save``.
         """
         self._folder.check_open()
-        saved = Saved(folder, state, classes, replace)
-        is_ours = saved.identity == self._identity
-        origin = self._folder.path / ORIGIN
-        if not is_ours and not (origin.exists() and read_bytes(origin).decode() == saved.origin):
-            raise ValueError(
-                f"{folder} was not saved from this replay, nor is this loaded from that state"
-            )
-        found = saved.learner(name)
+        identity, origin = self._identity, self._folder.path / ORIGIN
+
+        def read(saved: Saved) -> tuple[SavedLearner, bool]:
+            is_ours = saved.identity == identity
+            loaded_from = read_bytes(origin).decode() if origin.exists() else ""
+            if not is_ours and loaded_from != saved.origin:
+                raise ValueError(
+                    f"{folder} was not saved from this replay, nor is this loaded from that state; "
+                    "while another replay saves to it, load and restore from a copy "
+                    "(checkpoint.copy), or by state="
+                )
+            return saved.learner(name), is_ours
+
+        found, is_ours = read_saved(folder, state, read, classes, replace)
         learner = self.learner(found.sampler, seed=found.rng)
         learner._restore(found, is_same_replay=is_ours)
         return learner
@@ -601,18 +607,22 @@ class SharedReplay(Closing, Reported):
         name, state
             As for ``SharedReplay`` and ``ReplayBuffer.load``, with the same errors.
         """
-        saved = Saved(folder, state)
-        options, replay = saved.options, cls.__new__(cls)
-        replay.writers = saved.writers if writers is None else as_int("writers", writers, 1)
-        if replay.writers < saved.writers:
-            raise ValueError(
-                f"writers: expected at least {saved.writers}, as rows were saved of so many, "
-                f"got {replay.writers}"
-            )
-        wanted = options.size * replay.writers if capacity is None else capacity
-        options = options.resized(_rows_of_each(wanted, replay.writers))
-        replay._make(options, saved.limiter, name, saved=saved)
-        return replay
+        wanted = None if writers is None else as_int("writers", writers, 1)
+
+        def load(saved: Saved) -> SharedReplay:
+            options, replay = saved.options, cls.__new__(cls)
+            replay.writers = saved.writers if wanted is None else wanted
+            if replay.writers < saved.writers:
+                raise ValueError(
+                    f"writers: expected at least {saved.writers}, as rows were saved of so many, "
+                    f"got {replay.writers}"
+                )
+            rows = options.size * replay.writers if capacity is None else capacity
+            options = options.resized(_rows_of_each(rows, replay.writers))
+            replay._make(options, saved.limiter, name, saved=saved)
+            return replay
+
+        return read_saved(folder, state, load)
 
     def _load(self, saved: Saved) -> None:
         """Create shards with the saved rows, and empty shards for further writers."""

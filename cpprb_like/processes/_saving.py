@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._open_state import OpenState, decoded, reading
+from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.checkpoint._savable import EditsSinceSave
 from cpprb_like.errors import DamagedError
@@ -47,7 +47,9 @@ from cpprb_like.processes._shards import (
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._uniform import Uniform
 
-__all__ = ["Saved", "SavedLearner", "SavedReplay", "copy_of", "save"]
+__all__ = ["Saved", "SavedLearner", "SavedReplay", "copy_of", "read_saved", "save"]
+
+Found = TypeVar("Found")
 
 HEADER_SECONDS = 0.1  # time-out for a header that its writer changes all the time
 WHOLE_NBYTES = 1 << 24  # wide fields of a shard up to this size are copied
@@ -220,30 +222,22 @@ def copy_of(
 
 
 class Saved:
-    """A shared replay in a checkpoint.
+    """A shared replay in an open state of a checkpoint: see ``read_saved``."""
 
-    Raises ``FileNotFoundError`` without a checkpoint, ``TypeError`` for another saved object.
-    """
-
-    def __init__(
-        self,
-        folder: str | Path,
-        state: int | None,
-        classes: Iterable[type] = (),
-        replace: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._disk = Disk(folder)
-        self._options = LoadOptions(tuple(classes), dict(replace or {}), state=state)
-        self._opened = OpenState(self._disk, self._options)
-        self._root = self._opened.root
-        with reading(folder):
+    def __init__(self, opened: OpenState) -> None:
+        self._folder = opened.disk.folder
+        self._opened = opened
+        self._root = opened.root
+        with reading(self._folder):
             kind = self._root.cls
         if kind != "processes.SavedReplay":
-            raise TypeError(f"{folder} has a {kind}, no SharedReplay: its own load() gives it")
-        self.origin = self._opened.state.id
-        with reading(folder):
+            raise TypeError(
+                f"{self._folder} has a {kind}, no SharedReplay: its own load() gives it"
+            )
+        self.origin = opened.state.id
+        with reading(self._folder):
             self.identity = str(self._root.attribute("identity"))
-            description = self._opened.part(self._root.attribute("description"), {})
+            description = opened.part(self._root.attribute("description"), {})
             self.writers = json_codec.number("writers", description["writers"], 1)
             self.options: RowOptions = json_codec.from_json(
                 RowOptions, description["options"], "options"
@@ -259,12 +253,12 @@ class Saved:
             f"shards.{number}": Target(size=size, mmap_prefix=shard / ROWS, mmap_mode="x")
             for number, shard in enumerate(shards)
         }
-        options = LoadOptions(state=self._options.state)
-        decoded(self._disk, options, targets, {}, without="learners")
+        with reading(self._folder):
+            self._opened.decode({}, targets, without="learners")
 
     def learner(self, name: str) -> SavedLearner:
         """The saved learner with this name; ``ValueError`` for an unknown name."""
-        with reading(self._disk.folder):
+        with reading(self._folder):
             found = self._root.attribute("learners") or {}
             if name not in found:
                 raise ValueError(
@@ -277,3 +271,18 @@ class Saved:
         ):
             raise DamagedError(f"learners.{name}: no learner was saved")
         return learner
+
+
+def read_saved(
+    folder: str | Path,
+    state: int | None,
+    use: Callable[[Saved], Found],
+    classes: Iterable[type] = (),
+    replace: Mapping[str, Any] | None = None,
+) -> Found:
+    """``use(saved)`` of a shared replay in a checkpoint: all that it reads is of one state.
+
+    Raises ``FileNotFoundError`` without a checkpoint, ``TypeError`` for another saved object.
+    """
+    options = LoadOptions(tuple(classes), dict(replace or {}), state=state)
+    return read_state(Disk(folder), options, lambda opened: use(Saved(opened)))

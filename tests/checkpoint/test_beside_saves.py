@@ -16,6 +16,10 @@ import pytest
 from scale import repeats
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer, checkpoint
+from cpprb_like.checkpoint._open_state import OpenState
+from cpprb_like.processes import SharedReplay
+from cpprb_like.report import describe_saved
+from cpprb_like.samplers import Prioritized
 
 FIELDS: Any = {"x": {"shape": ()}, "obs": {"shape": 3}, "done": {"shape": ()}}
 
@@ -64,6 +68,83 @@ def test_loads_beside_frequent_saves(tmp_path: Path) -> None:
             assert np.array_equal(rows["x"], rows["obs"][:, 0])
             assert all(verdict.is_in_order for verdict in checkpoint.verify(folder))
             checkpoint.copy(folder, tmp_path / f"copy{k}", sync=False)
+            assert checkpoint.describe(folder)["buffers"][0]["rows"] == 2000
+
+
+@contextmanager
+def a_save_after(calls: int, save: Callable[[], object]) -> Iterator[list[int]]:
+    """``save()`` after each of the first ``calls`` times that a reader has read a manifest."""
+    choose, count = OpenState._choose, [0]
+
+    def choose_and_save(state: OpenState) -> Any:
+        found = choose(state)
+        count[0] += 1
+        if count[0] <= calls:
+            save()
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpenState, "_choose", choose_and_save)
+        yield count
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("reader", ["load", "restore", "copy", "describe", "report", "verify"])
+def test_all_that_reads_a_state_goes_on_when_a_save_removes_it(
+    reader: str, calls: int, tmp_path: Path
+) -> None:
+    """Three of them read again, and the others said that a file was missing."""
+    folder = tmp_path / "folder"
+    rb = PrioritizedReplayBuffer(50, FIELDS, seed=0)
+
+    def save() -> None:
+        rb.add(x=1, obs=[0, 0, 0], done=0)
+        rb.save(folder, keep=1, sync=False)
+
+    def read() -> int:
+        if reader == "describe":
+            return int(checkpoint.describe(folder)["buffers"][0]["rows"])
+        if reader == "report":
+            return int(describe_saved(folder)._document["buffers"][0]["rows"])
+        if reader == "verify":
+            assert all(verdict.is_in_order for verdict in checkpoint.verify(folder))
+            return len(rb)
+        if reader == "restore":
+            other = PrioritizedReplayBuffer(50, FIELDS)
+            other.restore(folder)
+            return len(other)
+        if reader == "copy":
+            checkpoint.copy(folder, tmp_path / "copy", sync=False)
+        return len(PrioritizedReplayBuffer.load(tmp_path / "copy" if reader == "copy" else folder))
+
+    save()
+    with a_save_after(calls, save) as count:
+        assert read() == 1 + calls
+    assert count[0] > calls
+
+
+def test_a_shared_replay_is_loaded_from_one_state(tmp_path: Path) -> None:
+    """Its description was of one state and its rows of the next one, so no learner fitted it."""
+    replay = SharedReplay(2000, {"x": {"shape": ()}}, writers=1)
+    actor, learner = replay.actor(), replay.learner(Prioritized(), seed=0)
+    actor.add(x=range(1000))
+    learner.update_priorities(learner.sample(8)["indexes"], np.arange(1.0, 9.0))
+
+    def save() -> None:
+        actor.add(x=1)
+        replay.save(tmp_path, learners={"main": learner}, keep=1, sync=False)
+
+    save()
+    with a_save_after(2, save), SharedReplay.load(tmp_path) as loaded:
+        assert loaded.stats()["rows"] == 1003
+        again = loaded.restore_learner(tmp_path, "main")
+        assert again.sample(9)["x"].tolist() == learner.sample(9)["x"].tolist()
+        save()
+        with pytest.raises(ValueError, match=r"nor is this loaded from that state; .* from a copy"):
+            loaded.restore_learner(tmp_path, "main")
+    with a_save_after(2, save):
+        assert len(replay.restore_learner(tmp_path, "main")) == 1006
+    replay.close()
 
 
 @pytest.mark.parametrize("how", ["pickle", "copy"])

@@ -144,6 +144,9 @@ class MemoryDisk(Disk):
         """See ``Disk``."""
         return sorted(self.entries)
 
+    def signature(self, name: str) -> None:
+        """Nothing: each manifest is read."""
+
     def size(self, name: str) -> int:
         """See ``Disk``."""
         return len(self._data(name))
