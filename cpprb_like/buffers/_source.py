@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import ColumnSpec
+from cpprb_like._machine.at_once import at_once, set_generator
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import (
     States,
@@ -542,10 +543,12 @@ class Source(Checkpointed, Reported):
         states = [
             type(rng.bit_generator)(one).state for rng, one in zip(drawing, seeds, strict=True)
         ]
+        changes = [
+            partial(set_generator, rng, dict(state))
+            for rng, state in zip(drawing, states, strict=True)
+        ]
         with halted(elements.values()):
-            for rng, state in zip(drawing, states, strict=True):
-                with rng.bit_generator.lock:
-                    rng.bit_generator.state = state
+            at_once(changes)
 
     def _draw_states(self) -> States:
         """Objects that a draw changes, with the state of a generator or the changed attributes."""

@@ -26,6 +26,7 @@ from cpprb_like.checkpoint._state import Segment
 __all__ = ["Part", "Plan", "flags_name", "flags_of", "parts_of", "plan", "record_dtype"]
 
 SEGMENT_NBYTES = 1 << 25
+WIDEST = (1 << 31) - 1  # most bytes of a dtype of NumPy
 BYTE = np.dtype(np.uint8)
 
 
@@ -80,9 +81,14 @@ class Part(NamedTuple):
 
 
 def _whole(rows: Bytes) -> NDArray[Any]:
-    """Rows of bytes as one value each: NumPy copies strided rows of this form faster."""
+    """Rows of bytes as one value each: NumPy copies strided rows of this form faster.
+
+    Wider rows than a dtype of NumPy can be stay rows of bytes.
+    """
     nbytes = rows.shape[1]
-    return rows.view(f"V{nbytes}")[:, 0] if nbytes and len(rows) else rows
+    if not len(rows) or not 0 < nbytes <= WIDEST:
+        return rows
+    return rows.view(f"V{nbytes}")[:, 0]
 
 
 def flags_name(names: tuple[str, ...]) -> str:

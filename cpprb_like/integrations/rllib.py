@@ -618,7 +618,8 @@ class _Steps(_Front):
         Raises
         ------
         ValueError
-            The state comes from another class, or from a buffer of another capacity.
+            The state comes from another class, or from a buffer of another capacity, other fields
+            or another ``store_infos``. Nothing has changed then.
         """
         if "rows" not in state:
             raise ValueError(f"state: expected that of a {type(self).__name__}, got {list(state)}")
@@ -630,11 +631,29 @@ class _Steps(_Front):
         held = pickle.loads(state["rows"])  # as RLlib does its checkpoints
         if type(held["_sampler"]) is not type(self._sampler):
             raise ValueError(f"state: expected that of a {type(self).__name__}")
-        for name, value in held.items():
-            setattr(self, name, value)
-        self._num_timesteps_added = state["_num_timesteps_added"]
-        self._num_episodes_evicted = state["_num_episodes_evicted"]
-        self.sampled_timesteps = state["sampled_timesteps"]
+        self._check_form(held["_form"])
+        counts = ("_num_timesteps_added", "_num_episodes_evicted", "sampled_timesteps")
+        held |= {name: state[name] for name in counts}
+        vars(self).update(held)  # one call of C: all or nothing, also at Ctrl-C
+
+    def _check_form(self, form: _Form | None) -> None:
+        """Raise ``ValueError`` for the form of other steps than this buffer has or expects."""
+        if form is None:
+            return
+        has_infos = INFO in form.fields
+        if has_infos != self._store_infos:
+            raise ValueError(
+                f"state: store_infos: {self._store_infos} here, {has_infos} in the state"
+            )
+        here = form.fields if self._form is None else self._form.fields
+        others = sorted(
+            name
+            for name in {*here, *form.fields}
+            if repr(here.get(name)) != repr(form.fields.get(name))
+        )
+        if others:
+            named = {name: (here.get(name), form.fields.get(name)) for name in others}
+            raise ValueError(f"state: fields (here, in the state) differ: {named}")
 
 
 def _by_agent_and_module(counts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -21,10 +21,11 @@ import tempfile
 import threading
 import time
 import weakref
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from multiprocessing import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from cpprb_like._files.file_maps import Room, reserve
 from cpprb_like._files.opening import read_bytes
@@ -35,7 +36,18 @@ from cpprb_like._machine.waiting import LOOK_PATIENCE, wait_until
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Closing", "FileLock", "Folder", "memory_folder", "remove_left", "remove_stale"]
+__all__ = [
+    "Closing",
+    "FileLock",
+    "Folder",
+    "memory_folder",
+    "remove_left",
+    "remove_stale",
+    "while_open",
+]
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 LIFE = "life"
 DESCRIPTION = "replay.json"
@@ -45,7 +57,8 @@ MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
 ELSEWHERE = "CPPRB_LIKE_SHARED_MEMORY"  # environment variable: another folder
 MENDER = "mender"  # lock in a shard, held by a process that repairs the shard of a dead writer
 CLOSED = "the replay was closed in this process"
-GONE_MESSAGE = "the replay was closed, and its memory is gone: rows find no more room"
+GONE_FOLDER = "the replay was closed, and its memory is gone"
+GONE_MESSAGE = f"{GONE_FOLDER}: rows find no more room"
 GONE = ".gone"
 YOUNG = 1.0  # age in seconds from which a folder without a lock is removed
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -68,6 +81,36 @@ class Closing:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def unless_gone(path: Path) -> Iterator[None]:
+    """Raise ``RuntimeError`` in place of the error of a file that went with the folder ``path``.
+
+    Another thread may close the replay while a call waits.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        if path.exists():
+            raise
+        raise RuntimeError(GONE_FOLDER) from None
+
+
+def while_open(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """A method of an object with a ``_folder``, which raises ``RuntimeError`` once that is closed.
+
+    Also if the folder is closed during the call.
+    """
+
+    @wraps(method)
+    def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+        folder: Folder = cast("Any", arguments[0])._folder
+        folder.check_open()
+        with unless_gone(folder.path):
+            return method(*arguments, **options)
+
+    return call
 
 
 class FileLock:

@@ -25,7 +25,7 @@ from cpprb_like.errors import DamagedError, NotEnoughDataError
 from cpprb_like.limiters._gates import Gate
 from cpprb_like.processes._draws import RowNumbers, StartsTogether, WeightsTogether
 from cpprb_like.processes._first_priorities import FirstPriorities
-from cpprb_like.processes._folder import said_by
+from cpprb_like.processes._folder import said_by, unless_gone
 from cpprb_like.processes._followers import Followers
 from cpprb_like.processes._shards import ROWS, WRITER, Reader, mend
 from cpprb_like.samplers._base import Extra
@@ -218,7 +218,8 @@ class FollowedShards:
         before = len(self._fresh)
         for number, path in enumerate(self.paths):
             if self.readers[number] is None and (path / f"{ROWS}.dat").exists():
-                reader = Reader(path, Uniform(), self.rng, self.options)
+                with unless_gone(path.parent):
+                    reader = Reader(path, Uniform(), self.rng, self.options)
                 if self.weights is not None:
                     self.weights.put(number, self.sampler.weights_of(reader.ring))
                 self.group.put(number, reader.follower)

@@ -21,7 +21,7 @@ from cpprb_like.limiters._counters import Counters
 from cpprb_like.limiters._gates import Gate, Peers, begin_balanced, stats, waits
 from cpprb_like.limiters._policies import Backlog, MinSize, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._rate_limited import LimitedAdds, StepCounter
-from cpprb_like.processes._folder import FileLock, is_locked, is_owned, said_by
+from cpprb_like.processes._folder import FileLock, is_locked, is_owned, said_by, unless_gone
 from cpprb_like.processes._shards import Actor
 
 __all__ = ["LimitedActor", "Limits", "limiter_from_json", "limiter_to_json"]
@@ -49,17 +49,20 @@ def limiter_from_json(saved: Mapping[str, Any] | None) -> RateLimiter | None:
 class Limits(Peers):
     """The limiter of a shared replay, in one process.
 
-    ``words`` are the memory of the counters. ``writers`` and ``readers`` are paths of locks.
+    ``words`` are the memory of the counters. ``writers`` and ``readers`` are paths of locks in the
+    ``folder`` of the replay.
     """
 
     def __init__(
         self,
+        folder: Path,
         limiter: RateLimiter,
         words: NDArray[np.int64],
         writers: list[Path],
         readers: list[Path],
     ) -> None:
         self.limiter = limiter
+        self._folder = folder
         self._writers = len(writers)
         self._locks = [*writers, *readers]
         self._counters = Counters(words, len(writers), len(readers), *limiter.bounds)
@@ -85,13 +88,14 @@ class Limits(Peers):
         return stats(self._counters)
 
     def release_dead(self) -> None:
-        """See ``Peers.release_dead``."""
+        """See ``Peers.release_dead``. ``RuntimeError`` if the replay was closed meanwhile."""
         for line, path in enumerate(self._locks):
             if self._counters.is_busy(line) and not is_locked(path):
                 lock = FileLock(path)
-                if lock.take(shared=True):  # so that no process takes the line meanwhile
-                    self._counters.void(line)
-                    lock.release()
+                with unless_gone(self._folder):
+                    if lock.take(shared=True):  # so that no process takes the line meanwhile
+                        self._counters.void(line)
+                        lock.release()
 
     def describe(self, lines: range) -> str:
         """See ``Peers.describe``."""

@@ -29,7 +29,14 @@ from cpprb_like._machine.aligned import empty
 from cpprb_like._machine.file_systems import replacing
 from cpprb_like._machine.waiting import PATIENCE, wait_until
 from cpprb_like._rows.edits import fence
-from cpprb_like.processes._folder import FileLock, Folder, is_locked, reserve_file, said_by
+from cpprb_like.processes._folder import (
+    FileLock,
+    Folder,
+    is_locked,
+    reserve_file,
+    said_by,
+    unless_gone,
+)
 from cpprb_like.processes._words import SLOTS, Words, mapped
 
 __all__ = ["Parameters"]
@@ -180,17 +187,19 @@ class Parameters:
     def _publishing(self) -> Iterator[None]:
         """Hold the lock of the publisher."""
         lock = FileLock(self._folder / LOCK)
-        wait_until(
-            lambda: lock.take({"pid": os.getpid()}, create=True, patience=0.0),
-            PATIENCE,
-            lambda: BlockingIOError(
-                f"publish: process {said_by(lock.path).get('pid')} has been at it for {PATIENCE} s"
-            ),
-        )
-        try:
-            yield
-        finally:
-            lock.release()
+        with unless_gone(self._replay.path):
+            wait_until(
+                lambda: lock.take({"pid": os.getpid()}, create=True, patience=0.0),
+                PATIENCE,
+                lambda: BlockingIOError(
+                    f"publish: process {said_by(lock.path).get('pid')} has been at it for "
+                    f"{PATIENCE} s"
+                ),
+            )
+            try:
+                yield
+            finally:
+                lock.release()
 
     def _make(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.uint8]:
         """Create the memory for arrays with these dtypes and shapes."""
@@ -289,6 +298,8 @@ class Parameters:
         TimeoutError
             The version was not published in time; or newer versions came faster than one can be
             read. The message names the newest version and the process that published it.
+        RuntimeError
+            The replay was closed in this process.
 
         Examples
         --------
@@ -307,7 +318,11 @@ class Parameters:
                 f"waited {timeout} s for version {wanted} of the parameters: {self._newest()}{late}"
             )
 
-        found = wait_until(lambda: self._read() if self.version >= wanted else None, timeout, why)
+        def look() -> tuple[int, Any] | None:
+            self._replay.check_open()  # another thread may close it
+            return self._read() if self.version >= wanted else None
+
+        found = wait_until(look, timeout, why)
         assert found is not None
         return found
 
@@ -324,7 +339,14 @@ class Parameters:
 
     def _open(self) -> NDArray[np.uint8] | None:
         """The memory of the versions; None before the first version."""
-        if self._slots is None and (self._folder / LAYOUT).exists():
+        if self._slots is not None:
+            return self._slots
+        with unless_gone(self._replay.path):
+            return self._open_now()
+
+    def _open_now(self) -> NDArray[np.uint8] | None:
+        """The memory of the versions, mapped; None before the first version."""
+        if (self._folder / LAYOUT).exists():
             layout = json.loads(read_bytes(self._folder / LAYOUT))
             self._places = from_json(dict[str, Place], layout)
             self._slots = mapped(self._folder / VALUES, np.uint8).reshape(SLOTS, -1)

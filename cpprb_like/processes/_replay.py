@@ -42,6 +42,7 @@ from cpprb_like.processes._folder import (
     is_owned,
     room_for,
     said_by,
+    while_open,
 )
 from cpprb_like.processes._learner import Learner
 from cpprb_like.processes._limits import (
@@ -66,7 +67,7 @@ __all__ = ["Member", "SharedReplay"]
 
 Kind = TypeVar("Kind", bound=Learner)
 
-FORMAT = 3
+FORMAT = 4
 MENDING = 10.0  # seconds to wait for the repair of a shard, which takes 50 ms a million rows
 ORIGIN = "origin"  # file with the id of the state of the checkpoint that was loaded
 LOCK_NBYTES = 4096  # memory of a small file
@@ -260,6 +261,7 @@ class SharedReplay(Closing, Reported):
         self._limits = None
         if limiter is not None:
             self._limits = Limits(
+                path,
                 limiter,
                 self._words.limiter,
                 [self._lock_path(number) for number in range(writers)],
@@ -319,6 +321,7 @@ class SharedReplay(Closing, Reported):
 
     # ------------------------------------------------------------------ actors
 
+    @while_open
     def actor(self, writer: int | None = None) -> Actor:
         """The end that adds: a ``ReplayBuffer`` over a shard that no other process writes to.
 
@@ -340,7 +343,6 @@ class SharedReplay(Closing, Reported):
         follow them. If the process was killed during a call, the new actor repairs the shard. Open
         episodes are ended as truncated.
         """
-        self._folder.check_open()
         numbers = range(self.writers)
         if writer is not None:
             number = as_int("writer", writer, 0)
@@ -409,6 +411,7 @@ class SharedReplay(Closing, Reported):
 
     # ------------------------------------------------------------------ learners
 
+    @while_open
     def learner(self, sampler: Sampler | None = None, *, seed: Seed = None) -> Learner:
         """The end that draws: a ``Source`` of batches from the rows of all actors.
 
@@ -427,13 +430,13 @@ class SharedReplay(Closing, Reported):
         BlockingIOError
             The replay has 64 learners already.
         """
-        self._folder.check_open()
         chosen = Uniform() if sampler is None else sampler
         learner = self._learner_of(Learner, chosen, seed)
         if self._limits is not None:
             learner._shards.gate = self._limits.gate(self.writers + learner.number)
         return learner
 
+    @while_open
     def restore_learner(
         self,
         folder: str | Path,
@@ -465,7 +468,6 @@ class SharedReplay(Closing, Reported):
             The folder has no learner with this name, or the rows of another replay. ``load`` and
             ``learner`` list further errors. For an example see ``save``.
         """
-        self._folder.check_open()
         identity, origin = self._identity, self._folder.path / ORIGIN
 
         def read(saved: Saved) -> tuple[SavedLearner, bool]:
@@ -496,13 +498,14 @@ class SharedReplay(Closing, Reported):
         raise BlockingIOError(f"there are {MOST_LEARNERS} learners, and no more can be")
 
     @property
+    @while_open
     def parameters(self) -> Parameters:
         """Weights on their way from a learner to the actors: see ``Parameters``."""
-        self._folder.check_open()
         return self._parameters
 
     # ------------------------------------------------------------------ saving
 
+    @while_open
     def save(
         self,
         folder: str | Path,
@@ -533,8 +536,9 @@ class SharedReplay(Closing, Reported):
         Raises
         ------
         BlockingIOError
-            Another save to this folder is running. Or ``update`` edited a shard all the time. Or a
-            writer was stopped during an edit.
+            Another save to this folder is running. Or ``update`` edited a shard all the time: wide
+            fields in less time than a copy of all of them takes. Or a writer was stopped during an
+            edit.
         TypeError, ValueError, OSError
             As for ``ReplayBuffer.save``.
 
@@ -542,8 +546,9 @@ class SharedReplay(Closing, Reported):
         -----
         Cost: the cost of ``ReplayBuffer.save``, and memory for a copy of the fields of at most 128
         bytes a row. Wider fields and frames of ``stack_compress`` are copied only if a shard has up
-        to 16 MiB of them, and if rows are edited or all overwritten during the save. In three
-        cases a later save writes all rows of a shard again:
+        to 16 MiB of them. They are copied too if, during the save, wide fields are edited, rows are
+        deleted, another actor takes the shard, or all rows are overwritten. In three cases a later
+        save writes all rows of a shard again:
 
         - Old rows were edited since the last save.
         - The shard has absent rows.
@@ -567,7 +572,6 @@ class SharedReplay(Closing, Reported):
         >>> bool((other.sample(8)["x"] == learner.sample(8)["x"]).all())
         True
         """
-        self._folder.check_open()
         given: dict[str, Any] = dict(learners or {})
         for name, learner in given.items():
             if not isinstance(learner, Learner):
@@ -644,9 +648,9 @@ class SharedReplay(Closing, Reported):
 
     # ------------------------------------------------------------------ members
 
+    @while_open
     def members(self) -> list[Member]:
         """The present and past actors and learners: actors by number, then learners."""
-        self._folder.check_open()
         actors = [self._member("actor", number) for number in range(self.writers)]
         learners = [self._member("learner", number) for number in range(MOST_LEARNERS)]
         return [member for member in [*actors, *learners] if member is not None]
@@ -668,6 +672,7 @@ class SharedReplay(Closing, Reported):
         written = 0 if state is None else int(state[WORD_WRITTEN])
         return min(written, self._options.size), last_added(shard)
 
+    @while_open
     def stats(self) -> dict[str, float]:
         """Counts and measures of all shards and learners: see ``Source.stats``.
 
@@ -693,7 +698,6 @@ class SharedReplay(Closing, Reported):
         >>> found["inserts"], found["samples"], found["seconds_waiting_for_inserts"]
         (3, 8, 0.0)
         """
-        self._folder.check_open()
         rows = adds = episodes = 0
         for number in range(self.writers):
             state = self._state_of(number)
@@ -732,7 +736,8 @@ class SharedReplay(Closing, Reported):
     def close(self) -> None:
         """Close the replay in this process; the last process that closes it removes its memory.
 
-        Actors and learners of this process keep the rows that they have mapped.
+        Actors and learners of this process keep the rows that they have mapped. Calls of other
+        threads that need the folder, or wait for other members, raise ``RuntimeError``.
         """
         self._folder.close()
 

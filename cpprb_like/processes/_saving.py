@@ -75,7 +75,7 @@ class CopiedFiles(ShardFiles):
         )
         self._is_whole = whole or all_nbytes - narrow_nbytes <= WHOLE_NBYTES
         super().__init__(layout, prefix, mode)
-        self._edits_of_copy = self._counted
+        self._of_copy = self._wide
 
     def _memory_of_copy(self, file: BinaryIO) -> Bytes:
         if self._is_whole:
@@ -89,7 +89,8 @@ class CopiedFiles(ShardFiles):
     def oldest_intact(self) -> int:
         """Id of the oldest row that the actor has not begun to overwrite since the copy.
 
-        Raises ``Changed`` if rows were edited or removed, or if no row is left.
+        Raises ``Changed`` if wide fields were edited, rows were removed or another actor took the
+        shard, or if no row is left.
         """
         if self._is_whole:
             return self._oldest
@@ -98,7 +99,7 @@ class CopiedFiles(ShardFiles):
         is_same = now[WORD_CLEARS] == state[WORD_CLEARS]
         if (
             not is_same
-            or self._edits_in_place(now) != self._edits_of_copy
+            or self._wide_changes() != self._of_copy
             or 0 < state[WORD_WRITTEN] <= oldest
         ):
             raise Changed
@@ -138,8 +139,14 @@ class CopiedFiles(ShardFiles):
     def _edits_in_place(self, state: NDArray[np.int64]) -> int:  # noqa: ARG002
         """Counter of edits without ends of episodes, each of which changes one byte."""
         in_place, hidden = int(self._added[1]), int(self._live.changes[0])
-        self._counted = (in_place + hidden) * 2 + (in_place | hidden) % 2
+        is_in_progress = (in_place | hidden) % 2 or self._added[2] != self._added[3]
+        self._counted = (in_place + hidden) * 2 + bool(is_in_progress)
+        self._wide = self._wide_changes()
         return self._counted
+
+    def _wide_changes(self) -> tuple[int, int]:
+        """Counters of edits of wide fields, and of removals of rows and new actors."""
+        return int(self._added[2]), int(self._live.changes[0])
 
 
 class SavedShard(ReplayBuffer):

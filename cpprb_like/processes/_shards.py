@@ -35,11 +35,12 @@ from cpprb_like._machine.forks import OneProcess
 from cpprb_like._machine.generators import generator
 from cpprb_like._machine.waiting import PATIENCE, wait_until
 from cpprb_like._rows import chained, overflow
-from cpprb_like._rows.edits import Tracker, Undo, clock
+from cpprb_like._rows.edits import Tracker, Undo, clock, fence
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
+    GONE_FOLDER,
     GONE_MESSAGE,
     MENDER,
     Closing,
@@ -57,7 +58,10 @@ from cpprb_like.samplers._uniform import Uniform
 __all__ = ["Actor", "Reader", "ShardFiles"]
 
 ROWS = "rows"  # prefix of the files of a shard
-ADDED = "rows.added"  # file with the time of the last row, and the number of edits in place
+# File with the time of the last row, the number of edits in place, and the numbers of edits of wide
+# fields that were begun and that are done.
+ADDED = "rows.added"
+ADDED_WORDS = 4
 TIMES = "rows.times"  # file with the time of each row; only for ``NewestLearner``
 WRITER = "writer"  # file whose lock the writing process holds
 READ_ONLY = "this is the learner's end of a shared replay: it reads rows, and actors write them"
@@ -100,6 +104,8 @@ class ShardFiles(file_maps.Files):
         log = self._part(self._places.log)
         added = self._map_time()
         added[1] += added[1] % 2  # an unfinished edit was undone
+        added[3] = added[2]
+        self.wide_edits = added[2:]
         tracker = Tracker(self.layout.capacity)
         return Undo(self.arena, lens, log, tracker, added, self._map_times())
 
@@ -113,10 +119,10 @@ class ShardFiles(file_maps.Files):
         return mapped(path, np.int64, nbytes)
 
     def _map_time(self) -> NDArray[np.int64]:
-        """The time of the last row, and the number of edits in place: see ``Undo``."""
+        """The words of the file ``ADDED``; the first two are those of ``Undo``."""
         path = self.path.with_name(ADDED)
         with path.open("ab") as file:
-            file.truncate(2 * WORD)
+            file.truncate(ADDED_WORDS * WORD)
         return mapped(path, np.int64)
 
     def _recover(self) -> None:
@@ -191,7 +197,7 @@ class FollowedFiles(ShardFiles):
                 return [self._open_sides(ring)]
             except FileNotFoundError:  # a larger file has just replaced it
                 if not self.path.exists():
-                    raise
+                    raise RuntimeError(GONE_FOLDER) from None
                 return []
 
         found = wait_until(look, PATIENCE)
@@ -254,6 +260,8 @@ class Actor(Closing, ReplayBuffer):
         self._lock_of_shard = lock
         self._folder = life  # a reference, which keeps the folder open
         self._priorities = first
+        fields = enumerate(self.schema.fields)
+        self._wide = {one.name for number, one in fields if not self._layout.in_record(number)}
         self._end_episodes(0, self.n_envs)
 
     @staticmethod
@@ -265,6 +273,25 @@ class Actor(Closing, ReplayBuffer):
         """Raise ``RuntimeError`` in a forked child, or after ``close``."""
         assert self._files is not None
         self._files.one_process.check()
+
+    def update(self, indexes: ArrayLike, /, **fields: Any) -> None:
+        """Replace values of stored rows: see ``ReplayBuffer.update``."""
+        if self._wide.isdisjoint(fields):
+            super().update(indexes, **fields)
+        else:
+            self._hold(False, self._update_wide, indexes, fields)
+
+    def _update_wide(self, indexes: ArrayLike, fields: dict[str, Any]) -> None:
+        """Update wide fields, which a save reads from the shard: it sees that this was begun."""
+        assert isinstance(self._files, ShardFiles)
+        wide = self._files.wide_edits
+        wide[0] += 1
+        fence()
+        try:
+            super().update(indexes, **fields)
+        finally:
+            fence()
+            wide[1] = wide[0]
 
     def _read_priorities(self, priorities: ArrayLike) -> Beside:
         """Read the argument ``priorities`` of ``add``, and make room for it in shared memory."""
@@ -301,7 +328,8 @@ def is_being_edited(shard: Path, options: RowOptions) -> bool:
     """Whether rows of a shard are being edited, or the writer was killed during an edit."""
     files = FollowedFiles(Layout.of(options), shard / ROWS, "r+")
     edits = files.layout.state(files.arena)[WORD_EDITS] | files.changes[0]
-    return bool(edits & 1)
+    _, _, begun, done = files._map_time().tolist()
+    return bool(edits & 1) or begun != done
 
 
 def header(shard: Path, options: RowOptions) -> NDArray[np.int64]:

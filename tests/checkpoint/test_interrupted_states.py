@@ -27,7 +27,7 @@ from cpprb_like.samplers import Prioritized, RankBased, Recency
 from cpprb_like.views import NStep
 
 FIELDS: dict[str, Any] = {"x": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
-CUTS = 1700 if LONG else 40  # of each test, at lines that are chosen by a seed
+CUTS = 400 if LONG else 40  # of each test, at lines that are chosen by a seed
 
 
 def filled(first: int, sampler: Any = None, **options: Any) -> ReplayBuffer:
@@ -160,6 +160,26 @@ def test_a_restore_that_is_cut_anywhere_changes_all_or_nothing(name: str, tmp_pa
     thing.restore(tmp_path, **back)
     assert look(thing) == new
     assert False in kinds
+
+
+def test_a_reseed_that_is_cut_anywhere_sets_all_generators_or_none() -> None:
+    """The generators of a mixture were set one after the other."""
+
+    def look(mixture: Any) -> list[str]:
+        parts = [getattr(part, "buffer", part) for part in mixture.sources.values()]
+        return [str(one.rng.bit_generator.state) for one in (mixture, *parts)]
+
+    def reseeded() -> Any:
+        mixture = mixture_of(1)
+        mixture.reseed(7)
+        return mixture
+
+    old, new = look(mixture_of(1)), look(reseeded())
+    for line in lines_of(lambda: mixture_of(1).reseed(7), 300):
+        mixture = mixture_of(1)
+        with contextlib.suppress(Cut), cut_at(line):
+            mixture.reseed(7)
+        assert look(mixture) in (old, new)
 
 
 def test_parts_keep_their_identity_and_their_threads_go_on(tmp_path: Path) -> None:
@@ -305,7 +325,7 @@ def test_signals_at_any_moment(
     thing.restore(tmp_path / "mixture")
     lasts = time.perf_counter() - began
     seen = {"old": 0, "new": 0}
-    for _ in range(2000 if LONG else 60):
+    for _ in range(500 if LONG else 60):
         thing = mixture_of(1)
         cut_after(
             rng.uniform(0.0, 1.6) * lasts + 1e-6, partial(thing.restore, tmp_path / "mixture")
@@ -318,7 +338,7 @@ def test_signals_at_any_moment(
     assert seen["old"] > 0
     folder = tmp_path / "rb"
     rb = with_a_save(folder, 1)
-    for turn in range(1000 if LONG else 40):
+    for turn in range(300 if LONG else 40):
         rb.update([5], x=[turn])
         cut_after(rng.uniform(0.0, 3e-3) + 1e-6, lambda: rb.save_async(folder, sync=False))
         load(folder).check()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from combinations import OPTIONS, SAMPLERS, Cell, build
 from hypothesis import HealthCheck, given, settings
-from scale import repeats
+from scale import LONG, repeats
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.checkpoint import _segments
@@ -226,6 +226,46 @@ def test_files_of_edited_rows_do_not_pile_up(
         names = now
     loaded = PrioritizedReplayBuffer.load(tmp_path)
     assert np.array_equal(loaded.get_all_transitions()["x"], rb.get_all_transitions()["x"])
+
+
+@pytest.mark.parametrize("codec", [None, "zlib"])
+@pytest.mark.parametrize("options", [{}, {"next_of": "wide"}, {"stack_compress": {"wide": 0}}])
+def test_rows_wider_than_a_dtype_can_be(
+    options: Any, codec: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NumPy has no dtype of 2**31 bytes, as which a row was copied. Here the limit is lower."""
+    monkeypatch.setattr(_segments, "WIDEST", 100)
+    fields: Any = {"x": {"shape": ()}, "wide": {"shape": (3, 150), "dtype": "u1"}}
+    rb = ReplayBuffer(8, fields, **options)
+    for t in range(11):
+        values = np.full((3, 150), t) + np.arange(3)[:, None]
+        following = {"next_wide": values + 1} if "next_of" in options else {}
+        rb.add(x=t, wide=values, **following)
+        rb.save(tmp_path, codec=codec, sync=False)
+    loaded = ReplayBuffer.load(tmp_path)
+    for name, values in rb.get_all_transitions().items():
+        np.testing.assert_array_equal(loaded.get_all_transitions()[name], values)
+    rb.save_async(tmp_path / "beside", codec=codec, sync=False).result()
+    other = ReplayBuffer.load(tmp_path / "beside", size=5)
+    assert other.get_all_transitions()["wide"][:, 0, 0].tolist() == [6, 7, 8, 9, 10]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LONG, reason="CPPRB_LIKE_LONG=1 runs it: it takes 9 GB of memory")
+def test_a_row_of_two_gigabytes(tmp_path: Path) -> None:
+    """As above, at the true limit."""
+    n = 1 << 31
+    rb = ReplayBuffer(1, {"x": {"shape": ()}, "wide": {"shape": (n,), "dtype": "u1"}})
+    row = np.zeros(n, np.uint8)
+    row[[0, n // 2, n - 1]] = 1, 2, 3
+    rb.add(x=7, wide=row)
+    del row
+    rb.save(tmp_path, sync=False)
+    del rb
+    loaded = ReplayBuffer.load(tmp_path)
+    wide = loaded.get_all_transitions(fields=["wide"])["wide"][0]
+    assert wide[[0, n // 2, n - 1]].tolist() == [1, 2, 3]
+    assert int(wide.sum(dtype=np.int64)) == 6
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f4", "f8", "c16"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import numpy as np
 import pytest
 from dying_processes import CASES, PLAIN, shared_memory, step, torn
 from forged_folders import sealed
+from interruptions import Cut, cut_at
+from scale import LONG
 
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
@@ -190,6 +194,27 @@ def test_a_greater_number_of_writers(tmp_path: Path, case: str) -> None:
         assert torn(again.restore_learner(tmp_path, "main").sample(20), options) is None
     with pytest.raises(ValueError, match=r"writers: expected at least 3, .* got 2"):
         SharedReplay.load(tmp_path, writers=2)
+
+
+def test_a_restore_of_a_learner_that_is_cut_leaves_nothing(tmp_path: Path) -> None:
+    """No learner, no open file and no change of the replay; the next call gives the whole one."""
+    with SharedReplay(2 * EACH, **PLAIN, writers=1) as replay:
+        add([replay.actor(0)], PLAIN, 0, 30)
+        learner = replay.learner(Prioritized(), seed=0)
+        learner.update_priorities(learner.sample(9)["indexes"], np.arange(1.0, 10.0))
+        replay.save(tmp_path, learners={"main": learner})
+        expected = learner.sample(8)["t"].tolist()
+        with cut_at(-1) as count:
+            replay.restore_learner(tmp_path, "main").close()
+        rng = np.random.default_rng(0)
+        for line in rng.choice(count[0], 300 if LONG else 30, replace=False) + 1:
+            with suppress(Cut), cut_at(line):
+                replay.restore_learner(tmp_path, "main").close()
+            gc.collect()
+            alive = [one.number for one in replay.members() if one.kind == "learner" and one.alive]
+            assert alive == [0], f"cut at line {line}"
+        again = replay.restore_learner(tmp_path, "main")
+        assert again.sample(8)["t"].tolist() == expected
 
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:

@@ -421,6 +421,36 @@ def test_rows_that_are_edited_meanwhile(
         assert_same([rows], before if is_old else after)
 
 
+@pytest.mark.parametrize("what", ["narrow", "wide"])
+def test_edits_of_narrow_fields_need_no_copy_of_wide_ones(
+    tmp_path: Path, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Any edit made the save copy all rows, and edits were faster than a copy of a large shard."""
+    kinds = []
+    copy = _saving.copy_of
+
+    def noted(shard: Path, number: int, rows: Any, cls: Any) -> Any:
+        kinds.append(cls.__name__)
+        return copy(shard, number, rows, cls)
+
+    monkeypatch.setattr(_saving, "copy_of", noted)
+    with SharedReplay(200, **PLAIN, writers=1) as replay:
+        (before,) = fill(replay, PLAIN, [60])
+        actor = replay.actor()
+
+        def edit() -> None:
+            values: Any = {"narrow": {"mark": [-1]}, "wide": {"image": np.zeros((1, PIXELS), "u1")}}
+            actor.update([3], **values[what])
+
+        meanwhile.job = edit
+        replay.save(tmp_path, sync=False)
+        assert kinds == ["SavedShard", "WholeShard"][: 1 + (what == "wide")]
+        actor.close()
+        (after,) = shards_of(replay)
+        with SharedReplay.load(tmp_path) as again:
+            assert_same(shards_of(again), [before if what == "narrow" else after])
+
+
 def test_an_add_that_is_undone_meanwhile(
     tmp_path: Path, meanwhile: Meanwhile, is_whole: bool
 ) -> None:

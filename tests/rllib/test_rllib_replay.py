@@ -336,9 +336,16 @@ def test_a_state_does_not_change_with_the_buffer() -> None:
     for other, found in (
         (EpisodeReplayBuffer(99), "capacity 99, got 100"),
         (PrioritizedEpisodeReplayBuffer(100), "PrioritizedEpisodeReplayBuffer"),
+        (EpisodeReplayBuffer(100, store_infos=True), "store_infos: True here, False in the state"),
     ):
         with pytest.raises(ValueError, match=found):
             other.set_state(state)
+    other = EpisodeReplayBuffer(100, seed=1)
+    fill("nest", other, calls=1)
+    before = other.get_state()
+    with pytest.raises(ValueError, match=r"fields \(here, in the state\) differ: .*'obs'"):
+        other.set_state(state)
+    assert other.get_state() == before
     with pytest.raises(ValueError, match="expected that of a EpisodeReplayBuffer"):
         ours.set_state(Theirs(10).get_state())
 
