@@ -37,13 +37,16 @@ DATASETS_BIN := $(DATASETS_VENV)/$(SCRIPTS)
 
 COMPILED := $(subst /,.,$(basename $(wildcard cpprb_like/*.pyx cpprb_like/*/*.pyx)))
 
-# $(call environment,EXTRA)
+# $(call environment,EXTRA,OPTIONS)
 define environment
 @$(PYTHON) -c "" 2>/dev/null || { \
 	echo "No Python: '$(PYTHON)' does not run; install CPython 3.10 or newer, or name it as in 'make PYTHON=python3.12 test'." >&2; \
 	exit 1; }
-@$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(1)
+@$(PYTHON) tools/bootstrap.py --venv "$(VENV)" $(2) $(1)
 endef
+
+# For 'environment': a wheel that is given as PACKAGE is installed in place of a build.
+WHEEL = $(if $(filter %.whl,$(PACKAGE)),--wheel "$(PACKAGE)")
 
 # $(call libraries,FILE OF constraints/,ENVIRONMENT)
 define libraries
@@ -53,7 +56,7 @@ endef
 .PHONY: demo check test coverage test-tf-agents test-torch test-integrations example-scores learning-curves test-datasets test-ray constraints dev lint format typecheck debug asan bench bench-processes bench-cluster cliffs bench-report guard wheel map docs pages clean
 
 demo:
-	$(call environment,demo)
+	$(call environment,demo,$(WHEEL))
 	$(RUN) examples/cartpole_dqn.py $(ARGS)
 
 test:
@@ -200,17 +203,18 @@ map:
 	@$(PYTHON) tools/module_map.py $(ARGS)
 
 # The site, without a network: a warning, a link to nowhere and a public name without an entry are errors. Then its tests, and the
-# examples of pages and docstrings. CPPRB_LIKE_ONLINE=1 links to the documentation of NumPy, Gymnasium and PyTorch too.
+# examples of pages and docstrings. PACKAGE=dist/NAME.whl takes the modules of a wheel, and needs no compiler. CPPRB_LIKE_ONLINE=1 links to the documentation of NumPy, Gymnasium and PyTorch too.
 SITE = build/site
+ISOLATED = $(if $(WHEEL),-P)
 docs:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || { \
 		echo "Sphinx needs CPython 3.11 or newer: name one as in 'make PYTHON=python3.12 docs'." >&2; \
 		exit 1; }
-	$(call environment,docs test)
+	$(call environment,docs test,$(WHEEL))
 	rm -rf $(SITE)
-	$(RUN) -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --fresh-env --quiet --jobs auto \
+	$(RUN) $(ISOLATED) -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --fresh-env --quiet --jobs auto \
 		--doctree-dir build/doctrees docs $(SITE)
-	$(RUN) -m pytest -q tests/site tests/project/test_docs.py $(ARGS)
+	$(RUN) $(ISOLATED) -m pytest -q tests/site tests/project/test_docs.py $(ARGS)
 
 # docs/combinations.md, from the list of combinations that are tested.
 pages:

@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tools")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "tools")]
+sys.path.append(str(HERE.parent))  # behind the wheel, if one is installed
 
 import cpprb_like  # noqa: E402
 

@@ -17,6 +17,7 @@ WORDS = {
     "guide": ("seed", "add", "errors of add", "autoreset modes", "dtype", "thread safety"),
     "guide#emptying-a-buffer": ("clear", "empty a buffer", "on-policy", "PPO", "rollout buffer"),
     "hindsight": ("HER", "hindsight", "goals", "reward function of HER"),
+    "install": ("install", "pip install", "wheel", "extras"),
     "learners": ("GPU", "CUDA", "PyTorch tensors", "JAX", "prefetch", "pinned memory"),
     "libraries": ("other libraries",),
     "migrating-from-cpprb": ("cpprb", "migrate from cpprb"),

@@ -167,10 +167,9 @@ def test_shell_blocks_name_commands_that_exist(page: Path) -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for line in "".join(blocks(page.read_text(), "bash")).splitlines():
         command = line.split("#")[0].split()
-        if command[:2] == ["pip", "install"] and re.match(r"'?cpprb_like(\[cli|$)", command[2]):
-            continue  # the wheel check does that
-        if command[:3] == ["pip", "install", "'cpprb_like[gymnasium]'"]:
-            continue  # make test-integrations does that, and runs the examples
+        if command[:2] == ["pip", "install"]:
+            assert re.fullmatch(r"\.|'\.\[(\w+)\]'", command[2]), line  # in the tree
+            continue
         if command[0] == "python" and command[1] != "-m":
             assert (ROOT / command[1]).exists(), line
             continue
@@ -180,10 +179,41 @@ def test_shell_blocks_name_commands_that_exist(page: Path) -> None:
             commands.commands[command[1]].make_context(command[1], command[2:])  # parses only
             continue
         if command[1:3] in (["-m", "venv"], ["-m", "pip"]) and command[0].endswith("python"):
-            assert "pip" not in command or "'cpprb_like[gymnasium]'" in command, line
+            assert "pip" not in command or "cpprb_like" not in line, line
             continue
         assert command[0] == "make", line
         assert command[1] in targets, line
+
+
+def test_one_page_says_how_to_install() -> None:
+    """Until a version is released no page says that the name can be installed from the registry.
+
+    Where the package is installed, its name with an extra can be: one page says so.
+    """
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    is_released = bool(re.search(r"^## \[?\d+\.\d+\.\d+", changelog, re.MULTILINE))
+    named = r"pip install ['\"]?cpprb[_-]like"
+    saying = {page.name for page in PAGES if re.search(named, page.read_text("utf-8"))}
+    install = (ROOT / "docs" / "install.md").read_text("utf-8")
+
+    assert saying == {"install.md"}
+    assert bool(re.search(rf"{named}(?!\[)", install)) == is_released
+    assert ("No version is released yet" in install) == (not is_released)
+
+
+def test_extras_that_pages_name_exist() -> None:
+    """Each extra of the page on installing, and each that another page links to it by."""
+    tomllib = need("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = {*project["optional-dependencies"]}
+    install = (ROOT / "docs" / "install.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", install, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+
+    assert named == extras - {"test", "docs", "lint", "coverage", "release", "dev"}
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        assert {*re.findall(r"\(install\.md#extras\) `([\w-]+)`", text)} <= named, page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
