@@ -12,10 +12,15 @@ cdef extern from "Python.h":
     int PyGC_Enable()
 
 
+cdef enum:
+    TRIES = 1000  # of a state that signal handlers interrupt
+
+
 def at_once(list calls not None):
     """Make calls of compiled code, in their order.
 
     Results are kept until all calls were made, as finalizers of replaced objects may run any code.
+    A result that is an exception is raised then.
     """
     cdef list replaced = [None] * len(calls)
     cdef Py_ssize_t k
@@ -26,20 +31,37 @@ def at_once(list calls not None):
     finally:
         if was_enabled:
             PyGC_Enable()
+    for result in replaced:
+        if isinstance(result, BaseException):
+            raise result
 
 
 def set_generator(rng, dict state not None):
-    """Set the state of a generator, once no other thread draws from it."""
+    """Set the state of a generator, once no other thread draws from it.
+
+    Divisions of large integers, with which NumPy sets a state, run signal handlers. An exception of
+    one is returned, and the state is set nevertheless.
+    """
+    cdef int k
     bits = rng.bit_generator
     lock = bits.lock
+    interrupted = None
     # A lock that is waited for runs signal handlers. Draws that hold this one are short.
     while not lock.acquire(False):
         with nogil:
             pass
     try:
-        bits.state = state
+        for k in range(TRIES):
+            try:
+                bits.state = state
+                break
+            except BaseException as error:
+                if k == TRIES - 1:
+                    raise
+                interrupted = error
     finally:
         lock.release()
+    return interrupted
 
 
 def attributes_of(value, dict attributes not None):
