@@ -20,7 +20,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -45,7 +45,9 @@ from cpprb_like._files.flushes import Flushed, pack, unpack
 from cpprb_like._files.opening import open_regular, read_bytes
 from cpprb_like._files.recovery import Aside, end_before, hide, recover
 from cpprb_like._machine.file_systems import (
+    FULL,
     REFUSED,
+    InRoom,
     name_new,
     rename,
     replacing,
@@ -59,7 +61,7 @@ from cpprb_like._rows.edits import Tracker, Undo
 
 __all__ = ["KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "Room", "check_mode"]
 
-FileMode = Literal["x", "w", "r", "r+"]
+FileMode = Literal["x", "w", "r", "r+", "a"]
 
 WORD = 8
 CACHE_LINE = 64
@@ -82,7 +84,6 @@ LOG_GROWTH = 3  # a log is rewritten above this multiple of its first record plu
 TRIES = 100  # copies of a file whose rows are being edited
 NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
 NO_BYTES: Bytes = np.empty(0, np.uint8)
-FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)  # errors of a full disk or memory
 KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
 NOTHING_ADDED = "; nothing was added, and no row is lost"
 SHARED_FILE = (
@@ -103,8 +104,8 @@ NO_LOCKS = (
 
 def check_mode(mode: object) -> None:
     """Raise ``ValueError`` for an unknown mode."""
-    if mode not in ("x", "w", "r", "r+"):
-        raise ValueError(f"mmap_mode: expected 'x', 'w', 'r' or 'r+', got {mode!r}")
+    if mode not in ("x", "w", "r", "r+", "a"):
+        raise ValueError(f"mmap_mode: expected 'x', 'w', 'r', 'r+' or 'a', got {mode!r}")
 
 
 @dataclass(frozen=True)
@@ -152,9 +153,10 @@ class _Side:
 class Files:
     """The files of one buffer, open as long as this object or its memory lives.
 
-    ``mode`` is that of ``ReplayBuffer(mmap_mode=)``. Raises ``ValueError`` for a field of Python
-    objects, a file of another buffer and a damaged file. Raises ``BlockingIOError`` while another
-    buffer writes to the files, or reads files that this buffer is to write.
+    ``mode`` is that of ``ReplayBuffer(mmap_mode=)``, where "a" is as "r+". Raises ``ValueError``
+    for a field of Python objects, a file of another buffer and a damaged file. Raises
+    ``BlockingIOError`` while another buffer writes to the files, or reads files that this buffer
+    is to write.
     """
 
     def __init__(self, layout: Layout, prefix: str | Path, mode: FileMode) -> None:
@@ -163,7 +165,7 @@ class Files:
             raise ValueError(f"mmap_prefix: fields {names} hold Python objects, which no file can")
         self.layout = layout
         self.path = as_path("mmap_prefix", prefix, ".dat")
-        self.mode = mode
+        self.mode = mode = "r+" if mode == "a" else mode
         self.frozen = READ_ONLY if mode == "r" else None
         self._places = _Places.of(layout)
         if self._places.nbytes > sys.maxsize:
@@ -183,10 +185,11 @@ class Files:
         self.one_process = OneProcess(SHARED_FILE)
         """Lock that only this process can take, for writing."""
         try:
-            if mode in ("r", "r+"):
-                memory = self._read() if mode == "r" else self._open()
-            else:
-                memory = self._create(mode)
+            with InRoom(self.path):
+                if mode in ("r", "r+"):
+                    memory = self._read() if mode == "r" else self._open()
+                else:
+                    memory = self._create(mode)
         except OSError as error:
             if error.filename is None and error.errno is not None:
                 error.filename = str(self.path)
@@ -219,10 +222,11 @@ class Files:
         with self._growing:
             try:
                 record = hold(True, self._note)
-                sync(self._rows_path)
-                if SAMPLER in self._sides:
-                    sync(self._side_path(SAMPLER, self._sides[SAMPLER].generation))
-                self._append(record)
+                with InRoom(self.path):
+                    sync(self._rows_path)
+                    if SAMPLER in self._sides:
+                        sync(self._side_path(SAMPLER, self._sides[SAMPLER].generation))
+                    self._append(record)
             except BaseException:
                 self._flushed, self._log_nbytes = Flushed(self.layout), 0  # begin a new log
                 raise
@@ -478,6 +482,20 @@ class Files:
         self._sides[SAMPLER] = side
         stops = np.cumsum(list(sizes.values()))[:-1]
         return dict(zip(sizes, np.split(side.keys.view(np.float64), stops), strict=True)), there
+
+    @contextlib.contextmanager
+    def naming_priorities(self) -> Iterator[None]:
+        """An error in the values of ``floats`` names the file, and says what to do."""
+        try:
+            yield
+        except ValueError as error:
+            side = self._sides.get(SAMPLER)
+            if side is None or str(self.path) in str(error):
+                raise
+            path = self._side_path(SAMPLER, side.generation)
+            raise ValueError(
+                f"{path}: {error}; remove this file, and all rows have the priority of new ones"
+            ) from None
 
     # ------------------------------------------------------------------ side files
 
@@ -874,7 +892,7 @@ class Room:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, OSError) and error.errno in (*FULL, errno.ENOMEM):
             raise MemoryError(self._message()) from error
 
 

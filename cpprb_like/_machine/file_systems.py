@@ -22,7 +22,9 @@ else:
     import fcntl
 
 __all__ = [
+    "FULL",
     "REFUSED",
+    "InRoom",
     "name_new",
     "rename",
     "replacing",
@@ -35,6 +37,41 @@ __all__ = [
 LOCKED_BYTE = 1 << 62  # place of the lock on Windows, beyond the end of any file
 # Errors of network and user-space file systems for calls that they do not support.
 REFUSED = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a full disk, or quota
+
+
+class InRoom:
+    """A block that writes a file: the error of a full disk names the file and says what to do.
+
+    No generator, whose frames would form a cycle with the error and hold a buffer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if (
+            isinstance(error, OSError)
+            and error.errno in FULL
+            and not isinstance(error, _FullDiskError)
+        ):
+            raise self._told(error.errno) from error  # without a name, which would form a cycle
+
+    def _told(self, number: int) -> OSError:
+        import shutil  # noqa: PLC0415 (it takes a while, and is rarely needed)
+
+        left = ""
+        with contextlib.suppress(OSError):
+            left = f", {shutil.disk_usage(self._path.parent).free:,} bytes are left"
+        what = f"the disk is full{left}: make room there, and try again"
+        return _FullDiskError(number, what, str(self._path))
+
+
+class _FullDiskError(OSError):
+    """An error that names its file already."""
 
 
 def sync_folder(path: Path) -> None:
@@ -130,7 +167,8 @@ def replacing(path: Path, *, is_new: bool = False) -> Iterator[Path]:
     """
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     try:
-        yield unfinished
-        (name_new if is_new else rename)(unfinished, path)
+        with InRoom(path):
+            yield unfinished
+            (name_new if is_new else rename)(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int, as_path
 from cpprb_like._files.opening import open_regular
+from cpprb_like._machine.file_systems import InRoom
 from cpprb_like._rows.draw_log import HEAD, DrawLog, state_of
 from cpprb_like._rows.row_handles import find_rows
 from cpprb_like.buffers._reading import Reading
@@ -59,7 +60,8 @@ class DrawLogFile:
                 while full and not self._file.closed:
                     records = memoryview(full.pop(0))
                     while records:
-                        records = records[self._file.write(records) :]
+                        with InRoom(self.path):
+                            records = records[self._file.write(records) :]
             except BaseException:
                 self._buffer._set_draw_log(None)
                 self._file.close()

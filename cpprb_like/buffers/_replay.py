@@ -143,12 +143,14 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         ``np.random.seed`` controls it.
     mmap_prefix : str or path, optional
         Keep the rows in the file ``<mmap_prefix>.dat`` and not on the heap.
-    mmap_mode : {"x", "w", "r+", "r"}
+    mmap_mode : {"x", "w", "r+", "a", "r"}
         ``"x"`` creates the file and fails if it exists, ``"w"`` creates it anew, ``"r+"`` opens its
-        rows, and ``"r"`` opens them read-only. Priorities, and the extra values of ``next_of`` and
-        ``stack_compress``, are in files beside it. The generator and the other state of a sampler
-        start anew. While a buffer has the file open, no other buffer can write to it or replace it.
-        While another buffer writes to the file, ``"r"`` copies the current rows into memory.
+        rows, and ``"r"`` opens them read-only. ``"r+"`` truncates episodes that are open, as their
+        environments are gone; ``"a"`` goes on with these episodes. Priorities, and the extra values
+        of ``next_of`` and ``stack_compress``, are in files beside it. The generator and the other
+        state of a sampler start anew. While a buffer has the file open, no other buffer can write
+        to it or replace it. While another buffer writes to the file, ``"r"`` copies the current
+        rows into memory.
 
     **unknown : None
         Options of other libraries, accepted if they are None.
@@ -238,7 +240,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             Nstep=Nstep,
         )
         check_columns(sampler, options.schema.names)
-        opens = mmap_mode in ("r", "r+") and mmap_prefix is not None
+        opens = mmap_mode in ("r", "r+", "a") and mmap_prefix is not None
         if opens and sampler.keeps_rows and not sampler.maps_rows:
             raise ValueError(
                 f"mmap_mode={mmap_mode!r}: the file holds the rows, not what {sampler!r} keeps for "
@@ -246,6 +248,8 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             )
         warn_of_rows(options, Nstep)
         self._begin(options, sampler, generator(seed), mmap_prefix, mmap_mode)
+        if mmap_prefix is not None and mmap_mode == "r+":
+            self._end_episodes(0, self.n_envs)  # their environments ended with the last process
         self._may_take_n_envs = n_envs is None and mmap_prefix is None
 
     @classmethod
@@ -265,7 +269,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     ) -> None:
         """Open new rows with checked options, or the rows of a file."""
         layout = Layout.of(options, sampler.nbytes_for(options.capacity))
-        files, opens = None, mmap_mode in ("r", "r+")
+        files, opens = None, mmap_mode in ("r", "r+", "a")
         if mmap_prefix is not None:
             files = self._files_of(layout, mmap_prefix, mmap_mode)
         arena = arenas.open_arena(layout) if files is None else files.arena
@@ -371,7 +375,8 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         if files is None:
             sampler.open(ring)
         else:
-            sampler.open_in_file(ring, files.floats)
+            with files.naming_priorities():
+                sampler.open_in_file(ring, files.floats)
             files.publish()
         watch(others["rng"].bit_generator.lock, GENERATOR)
         lock: Any = threading.RLock() if files is None else files.one_process

@@ -20,7 +20,15 @@ from typing import Any, BinaryIO
 
 from cpprb_like._arguments.checks import as_path
 from cpprb_like._files.opening import open_regular
-from cpprb_like._machine.file_systems import REFUSED, rename, sync, sync_folder, try_lock, unlock
+from cpprb_like._machine.file_systems import (
+    REFUSED,
+    InRoom,
+    rename,
+    sync,
+    sync_folder,
+    try_lock,
+    unlock,
+)
 from cpprb_like._machine.forks import tell
 
 __all__ = ["Disk", "OpenFiles", "Output", "Signature"]
@@ -37,7 +45,9 @@ class Output:
     """A new file, open for writing: see ``Disk.synchronises``."""
 
     def __init__(self, path: Path, synchronises: bool = True) -> None:
-        self._file: Any = path.open("xb", buffering=0)
+        self._in_room = InRoom(path)
+        with self._in_room:
+            self._file: Any = path.open("xb", buffering=0)
         self._synchronises = synchronises
         self._written = self._started = 0
 
@@ -55,7 +65,8 @@ class Output:
         rest = memoryview(data).cast("B")
         nbytes = len(rest)
         while len(rest):
-            n = self._file.write(rest)
+            with self._in_room:
+                n = self._file.write(rest)
             if not n:
                 raise OSError(errno.EIO, f"{self._file.name}: no byte was written")
             rest = rest[n:]
@@ -67,7 +78,8 @@ class Output:
     def sync(self) -> None:
         """Synchronise the file: return when all bytes are on the disk."""
         if self._synchronises:
-            os.fsync(self._file.fileno())
+            with self._in_room:
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file without synchronising it."""

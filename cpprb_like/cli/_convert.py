@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Collection
 from pathlib import Path
@@ -12,6 +13,7 @@ from cpprb_like.checkpoint import Transitions, describe_transitions, reward_of
 from cpprb_like.datasets import FORMATS, describe, detect_format
 
 CHECKPOINT, CPPRB, MINARI = "checkpoint", "cpprb", "minari"
+SUFFIX = re.compile(r"\.[A-Za-z]\w*")  # and not the .5 of run-0.5
 KINDS = (CHECKPOINT, CPPRB, *FORMATS)
 
 
@@ -26,7 +28,13 @@ def written_as(path: Path, kind: str | None) -> str:
     """The kind of a new file: ``kind``, or the kind of its suffix, or else a checkpoint."""
     if kind is None and path.suffix == ".npz":
         return CPPRB
-    return kind or detect_format(path, is_new=True) or CHECKPOINT
+    found = kind or detect_format(path, is_new=True)
+    if found is None and SUFFIX.fullmatch(path.suffix):
+        raise ValueError(
+            f"{path}: the suffix {path.suffix!r} tells no kind of file: expected .npz, .hdf5, "
+            ".parquet, or none for a checkpoint; --to names the kind"
+        )
+    return found or CHECKPOINT
 
 
 def check_options(given: Collection[str], source: str, written: str) -> None:

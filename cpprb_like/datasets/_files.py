@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like._arguments.checks import as_path
+from cpprb_like._machine.file_systems import InRoom
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.datasets._model import Array, Field
 
@@ -59,9 +60,10 @@ def new_place(path: str | os.PathLike[str], *, is_file: bool) -> Iterator[Path]:
     Disk(target.parent).make()
     unfinished = target.parent / f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}.new"
     try:
-        if not is_file:
-            unfinished.mkdir()
-        yield unfinished
+        with InRoom(target):
+            if not is_file:
+                unfinished.mkdir()
+            yield unfinished
         for folder, _, names in os.walk(unfinished):
             for name in names:
                 _sync(Path(folder, name))

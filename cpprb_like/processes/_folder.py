@@ -63,6 +63,7 @@ GONE = ".gone"
 YOUNG = 1.0  # age in seconds from which a folder without a lock is removed
 NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 NAME_NBYTES = 6
+LOCK_NBYTES = 4096  # memory of a small file
 RECORD_NBYTES = 256  # length of the record of a lock's owner, padded with spaces
 TRIES = 100
 REMOVED = "other processes remove what was just made"

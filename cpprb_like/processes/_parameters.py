@@ -30,10 +30,12 @@ from cpprb_like._machine.file_systems import replacing
 from cpprb_like._machine.waiting import PATIENCE, wait_until
 from cpprb_like._rows.edits import fence
 from cpprb_like.processes._folder import (
+    LOCK_NBYTES,
     FileLock,
     Folder,
     is_locked,
     reserve_file,
+    room_for,
     said_by,
     unless_gone,
 )
@@ -172,7 +174,7 @@ class Parameters:
         """
         arrays = read_parameters(values)
         self._replay.check_open()
-        with self._publishing():
+        with room_for(LOCK_NBYTES, self._folder, "publish"), self._publishing():
             slots = self._open()
             if slots is None:
                 slots = self._make(arrays)

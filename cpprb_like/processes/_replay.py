@@ -34,6 +34,7 @@ from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
+    LOCK_NBYTES,
     MENDER,
     Closing,
     FileLock,
@@ -70,7 +71,6 @@ Kind = TypeVar("Kind", bound=Learner)
 FORMAT = 4
 MENDING = 10.0  # seconds to wait for the repair of a shard, which takes 50 ms a million rows
 ORIGIN = "origin"  # file with the id of the state of the checkpoint that was loaded
-LOCK_NBYTES = 4096  # memory of a small file
 
 
 @dataclass(frozen=True)

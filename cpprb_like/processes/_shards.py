@@ -121,8 +121,8 @@ class ShardFiles(file_maps.Files):
     def _map_time(self) -> NDArray[np.int64]:
         """The words of the file ``ADDED``; the first two are those of ``Undo``."""
         path = self.path.with_name(ADDED)
-        with path.open("ab") as file:
-            file.truncate(ADDED_WORDS * WORD)
+        if not path.exists() or path.stat().st_size < ADDED_WORDS * WORD:
+            path.write_bytes(bytes(ADDED_WORDS * WORD))  # a missing page would be a SIGBUS
         return mapped(path, np.int64)
 
     def _recover(self) -> None:

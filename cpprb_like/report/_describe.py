@@ -16,6 +16,7 @@ import numpy as np
 
 from cpprb_like import __version__, checkpoint
 from cpprb_like._arguments.checks import as_path
+from cpprb_like._machine.file_systems import replacing
 from cpprb_like.buffers._rows_to_report import RowsToReport
 from cpprb_like.report import text
 from cpprb_like.report._charts import Picture, frames_of
@@ -71,9 +72,8 @@ class Description:
         Raises ``OSError`` if it cannot be written; then the old file is there.
         """
         place = as_path("path", path)
-        new = place.with_name(f"{place.name}.new")
-        new.write_text(page(self._document, self._pictures), encoding="utf-8")
-        new.replace(place)
+        with replacing(place) as unfinished:
+            unfinished.write_text(page(self._document, self._pictures), encoding="utf-8")
 
     def _repr_html_(self) -> str:
         return page(self._document, self._pictures, whole=False)

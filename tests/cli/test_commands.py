@@ -853,3 +853,17 @@ def _blocked(path: Path) -> Path:
     """A file where a folder would have to be."""
     path.write_bytes(b"")
     return path
+
+
+def test_a_suffix_that_tells_no_kind(tmp_path: Path) -> None:
+    """``convert rows new.csv`` made a checkpoint with the name ``new.csv``."""
+    rb = ReplayBuffer(10, FIELDS)
+    rb.add(obs=np.zeros((5, 3)), rew=np.zeros(5), done=np.zeros(5))
+    rb.save(tmp_path / "rows")
+    said = refused("convert", tmp_path / "rows", tmp_path / "new.csv")
+    assert "'.csv' tells no kind of file" in said
+    assert "--to" in said
+    assert not (tmp_path / "new.csv").exists()
+    run("convert", tmp_path / "rows", tmp_path / "rows-0.5")
+    run("convert", tmp_path / "rows", tmp_path / "new.csv", "--to", "checkpoint")
+    assert len(load(tmp_path / "rows-0.5")) == len(load(tmp_path / "new.csv")) == 5

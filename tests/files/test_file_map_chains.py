@@ -72,7 +72,7 @@ def test_a_file_is_opened_again_with_all_that_is_read(
         if chance.random() < 0.3:
             rb.check()
             del rb
-            rb = ReplayBuffer(capacity, FIELDS, n_envs=n_envs, mmap_mode="r+", **files)
+            rb = ReplayBuffer(capacity, FIELDS, n_envs=n_envs, mmap_mode="a", **files)
         for name, column in twin.get_all_transitions().items():
             assert_same(column, rb.get_all_transitions()[name], name)
     rb.check()

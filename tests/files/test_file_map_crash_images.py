@@ -153,7 +153,7 @@ class Machine:
             elif what == "full":
                 with self.patch.context() as patch:
                     patch.setattr(file_maps, "sync", self.full)
-                    with pytest.raises(OSError, match="a test"):
+                    with pytest.raises(OSError, match="disk is full"):
                         rb.flush()
             elif what == "update" and case.updates and len(rb):
                 slots = np.array([int(chance.choice(rb.ring.present_slots().tolist()))])

@@ -237,7 +237,7 @@ def test_a_disk_that_is_full(tmp_path: Path, restart: Any, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(file_maps, "sync", fail)
         add(rb, case, 10, 10)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="disk is full"):
             rb.flush()
     rb.flush()
     folder = tmp_path / "copy"
@@ -276,7 +276,7 @@ def test_an_episode_ends_before_rows_that_are_left_out(tmp_path: Path, restart: 
     rb.update(ends, mark=[1, 1])
     folder = crashed(live, tmp_path / "crashed", restart)
     with pytest.warns(RuntimeWarning, match="2 rows that were overwritten or changed"):
-        rb = ReplayBuffer(40, fields, mmap_prefix=folder / "a", mmap_mode="r+", **options)
+        rb = ReplayBuffer(40, fields, mmap_prefix=folder / "a", mmap_mode="a", **options)
     rb.check()
     assert not np.isin(ends, rb.ring.present_slots()).any()
     found = [
@@ -312,7 +312,7 @@ def test_what_was_flushed_stays_when_the_next_flush_fails(
 
     with monkeypatch.context() as patch:
         patch.setattr(file_maps, "sync", fail)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="disk is full"):
             rb.flush()
     for _ in range(5):
         rb.add(x=x, next_x=-x - 1)
@@ -399,7 +399,7 @@ def test_a_file_of_priorities_that_was_just_made(
         rb = PrioritizedReplayBuffer(100, fields, mmap_prefix=live / "a", mmap_mode="r+")
         take_images()
     del rb
-    assert len(images) > 40
+    assert len(images) > 30
     restart()
     for image in images:
         again = PrioritizedReplayBuffer(100, fields, mmap_prefix=image / "a", mmap_mode="r+")

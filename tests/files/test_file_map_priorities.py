@@ -79,7 +79,7 @@ def test_priorities_are_found_again(
         if t % 5 == 4 and mode == "r+":
             rb.check()
             del rb, each
-            rb = make(name, tmp_path, "r+", **options)
+            rb = make(name, tmp_path, "a", **options)
             assert weights(rb) == weights(twin)
             rb.check()
     if mode == "r":

@@ -25,6 +25,7 @@ FOR_ALL = (
     "cpprb_like._arguments.checks.",
     "cpprb_like._arguments.foreign_arrays.read_argument",
     "cpprb_like._machine.crc32.crc32c",
+    "cpprb_like._machine.file_systems.",
     "cpprb_like._machine.generators.",
     "cpprb_like._machine.machine_memory.",
     "cpprb_like._fields.casting.as_array",

@@ -73,7 +73,7 @@ class Case:
         given = dict(self.options) | options
         if self.chained:
             fields["stack"] = {"shape": (5, 3), "dtype": "i4"}
-            given |= {"stack_compress": "stack", "next_of": ["stack", "t"]}
+            given |= {"stack_compress": {"stack": 1}, "next_of": ["stack", "t"]}
         if self.n_step > 1:
             given["Nstep"] = {"size": self.n_step, "rew": [], "next": []}
         make: Callable[..., ReplayBuffer] = (
@@ -81,7 +81,8 @@ class Case:
         )
         return make(
             self.capacity, fields, n_envs=self.n_envs, seed=0,
-            mmap_prefix=folder / self.name, mmap_mode=mode, **given,
+            mmap_prefix=folder / self.name, **given,
+            mmap_mode="a" if mode == "r+" else mode,  # the takes go on
         )  # fmt: skip
 
 
