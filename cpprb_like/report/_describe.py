@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like import __version__, checkpoint
+import cpprb_like
+from cpprb_like import checkpoint
 from cpprb_like._arguments.checks import as_path
 from cpprb_like._machine.file_systems import replacing
 from cpprb_like.buffers._rows_to_report import RowsToReport
@@ -55,7 +56,7 @@ class Description:
     """
 
     def __init__(self, document: dict[str, Any], pictures: Mapping[str, list[Picture]]) -> None:
-        made = {"described_at": _now(), "version": f"cpprb_like {__version__}"}
+        made = {"described_at": _now(), "version": f"cpprb_like {cpprb_like.__version__}"}
         self._document = {**document, **made, "buffers": document["buffers"]}
         self._pictures = pictures
         self.findings = [
