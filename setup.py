@@ -25,6 +25,9 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
+from environment import NotReadyError, check_build
+
 SOURCES = sorted(Path("cpprb_like").rglob("*.pyx"))
 # The module of Cython's own code for typed memoryviews, without a source here. Without it this code
 # is in each of 24 modules, which doubles the time of the C compiler. ``sys.modules`` has it by the
@@ -77,11 +80,20 @@ def forget_other_recipes() -> None:
         RECIPE.write_text(recipe, encoding="utf-8")
 
 
+def need_compiler() -> None:
+    """End with one line where nothing can be compiled; the translation would print hundreds."""
+    try:
+        check_build()
+    except NotReadyError as error:
+        sys.exit(f"cpprb_like is not built. {error}")
+
+
 def extensions() -> list[Extension]:
     """Translate the modules to C, in a folder outside the package, unless nothing is built."""
     sources = {".".join(source.with_suffix("").parts): str(source) for source in SOURCES}
     is_built = not (sys.argv[1:2] and sys.argv[1] in DESCRIBING)
     if is_built:
+        need_compiler()
         forget_other_recipes()
         sources[SHARED] = SHARED.replace(".", "/") + ".c"
     modules = [

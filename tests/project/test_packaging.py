@@ -148,6 +148,32 @@ def test_missing_compiler_is_told_in_one_sentence(command: str, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["bdist_wheel", "editable_wheel", "build_ext"])
+def test_build_without_compiler_ends_in_one_line(command: str, tmp_path: Path) -> None:
+    """Where nothing can be compiled, nothing is translated, and one line says what to install.
+
+    ``pip install .`` printed 400 lines of the translation and of each module's failure.
+    """
+    need("Cython")
+    if sys.platform == "win32":
+        pytest.skip("setuptools finds the compiler")
+    environ = {name: value for name, value in os.environ.items() if name != "CC"}
+    run = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", command],
+        cwd=ROOT,
+        env=environ | {"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode != 0
+    assert run.stderr.count("\n") == 1, run.stderr
+    assert run.stderr.startswith("cpprb_like is not built. No C compiler: there is no '")
+    assert "install" in run.stderr
+    assert run.stdout == ""
+
+
 def test_missing_headers_are_told_in_one_sentence(tmp_path: Path) -> None:
     """Without Python.h the set-up names the missing file and what to install."""
     with pytest.raises(environment.NotReadyError) as refusal:
@@ -207,6 +233,9 @@ def test_switching_between_debug_and_release_builds_anew(tmp_path: Path) -> None
         assert line in setup
         setup = setup.replace(line, "")
     (tmp_path / "setup.py").write_text(setup, encoding="utf-8")
+    (tmp_path / "tools").mkdir()
+    for name in ("environment.py", "fixed_versions.py"):
+        shutil.copy(ROOT / "tools" / name, tmp_path / "tools")
     (tmp_path / "cpprb_like").mkdir()
     (tmp_path / "cpprb_like" / "__init__.py").touch()
     (tmp_path / "cpprb_like" / "probe.pyx").write_text(PROBE)
