@@ -349,7 +349,10 @@ class Missing:
                 # A player of another node that came back to the host has told it.
                 is_back = seen[-1].moment > moment + BACK and seen[-1].done > added.done
                 if is_remote and is_back:
-                    self.of_loss[number] += 1
+                    # The next loss explains it as well, if there were two within a short time.
+                    near = [k for k, x in of_host if k >= number and x < added.moment + HEARD]
+                    free = [k for k in near if self.of_loss[k] < self.losses[k].rows]
+                    self.of_loss[free[0] if free else number] += 1
                 else:
                     self.late, self.latest = self.late + 1, max(self.latest, since - moment)
                 return
