@@ -543,7 +543,7 @@ class Source(Checkpointed, Reported):
         states = [
             type(rng.bit_generator)(one).state for rng, one in zip(drawing, seeds, strict=True)
         ]
-        changes = [
+        changes: list[Callable[[], Any]] = [
             partial(set_generator, rng, dict(state))
             for rng, state in zip(drawing, states, strict=True)
         ]

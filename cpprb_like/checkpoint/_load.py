@@ -43,9 +43,9 @@ def restore(disk: Disk, options: LoadOptions, root: Any) -> None:
     encoder.encode(root)
     old = encoder.elements
     holders = {path: one for path, one in old.items() if isinstance(one, HoldsRows)}
+    layouts = {path: holder._rows_to_save().layout for path, holder in holders.items()}
     targets = {
-        path: Target(size=holder.capacity, options=holder._rows_to_save().layout.options)
-        for path, holder in holders.items()
+        path: Target(size=layout.size, options=layout.options) for path, layout in layouts.items()
     }
     own = {type(value) for value in old.values()}
     classes = (*(own - {np.random.Generator}), *options.classes)
@@ -99,7 +99,8 @@ def _changes(there: Any, value: Any, swap: _Swap) -> list[Change]:
     if isinstance(value, (HoldsRows, Savable)):
         changes = there._to_take_over(value, swap)
     if changes is None:
-        prepared: Any = type(value).__new__(type(value))
+        cls: Any = type(value)
+        prepared = cls.__new__(cls)
         give_state(prepared, swap(state_of(value)))
         changes = attributes_of(there, prepared.__dict__)
     return changes

@@ -634,7 +634,7 @@ class _Steps(_Front):
         self._check_form(held["_form"])
         counts = ("_num_timesteps_added", "_num_episodes_evicted", "sampled_timesteps")
         held |= {name: state[name] for name in counts}
-        vars(self).update(held)  # one call of C: all or nothing, also at Ctrl-C
+        self.__dict__.update(held)  # one call of C: all or nothing, also at Ctrl-C
 
     def _check_form(self, form: _Form | None) -> None:
         """Raise ``ValueError`` for the form of other steps than this buffer has or expects."""

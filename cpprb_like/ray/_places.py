@@ -25,7 +25,7 @@ from cpprb_like._machine.file_systems import replacing
 from cpprb_like.checkpoint import states
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, SharedReplay
-from cpprb_like.processes._saving import Saved
+from cpprb_like.processes._saving import read_saved
 from cpprb_like.processes._words import mapped
 from cpprb_like.ray._credit import CREDIT, WORDS, CreditedActor
 
@@ -159,7 +159,9 @@ class Checkpoints:
     def has_newest(self) -> bool:
         """Whether the newest state is one of a memory of this cluster's host."""
         known = [one.identity for one in self.memories()]
-        return bool(known and states(self.folder)) and Saved(self.folder, None).identity in known
+        if not known or not states(self.folder):
+            return False
+        return read_saved(self.folder, None, lambda saved: saved.identity) in known
 
 
 class HostReplay(SharedReplay):

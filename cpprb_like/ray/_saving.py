@@ -21,7 +21,7 @@ from cpprb_like.checkpoint import states
 from cpprb_like.checkpoint._manifest import name_of
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes import Learner, SharedReplay
-from cpprb_like.processes._saving import Saved
+from cpprb_like.processes._saving import read_saved
 from cpprb_like.ray._parameters import ALONE
 from cpprb_like.samplers._base import Sampler
 
@@ -130,7 +130,8 @@ class SavedLearner:
 
     def sampler(self) -> Sampler:
         """Its sampler."""
-        found = Saved(next(iter(self.folders.values())), None).learner(self.name).sampler
+        folder = next(iter(self.folders.values()))
+        found = read_saved(folder, None, lambda saved: saved.learner(self.name)).sampler
         for name, value in self.flags.items():
             setattr(found, name, value)
         return found

@@ -16,6 +16,7 @@ from cpprb_like.compat import coax, dqn, keras_gym
 from cpprb_like.limiters import Backlog, RateLimited
 from cpprb_like.samplers import Prioritized, Recency
 from cpprb_like.schedules import Linear
+from cpprb_like.typing import NstepSpec
 from cpprb_like.views import NStep, Sequences
 
 FIELDS: dict[str, Any] = {
@@ -24,7 +25,7 @@ FIELDS: dict[str, Any] = {
     "done": {"shape": (), "dtype": bool},
     "cut": {"shape": (), "dtype": bool},
 }
-NSTEP = {"size": 3, "gamma": 0.9, "rew": "rew"}
+NSTEP: NstepSpec = {"size": 3, "gamma": 0.9, "rew": "rew"}
 
 
 def made(**options: Any) -> ReplayBuffer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ Transitions = tuple[Array, Array, Array, Array, Array, Array]
 class _Cache(ForEnv):
     """Steps of one episode, stored until ``pop`` removes them."""
 
-    OF_ROWS = ("gamma", "action_field")
+    OF_ROWS: ClassVar[tuple[str, ...]] = ("gamma", "action_field")
 
     def __init__(self, env: Any, gamma: float) -> None:
         super().__init__(env)
