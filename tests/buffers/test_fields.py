@@ -49,7 +49,7 @@ def filled(kind: str) -> ReplayBuffer:
     if kind == "plain":
         fields["next_obs"] = FIELDS["obs"]
     else:
-        options |= {"next_of": "obs", "stack_compress": "obs"}
+        options |= {"next_of": "obs", "stack_compress": {"obs": -1}}
     if kind in ("several steps", "by priority"):
         options["Nstep"] = NSTEP
     made = PrioritizedReplayBuffer if kind == "by priority" else ReplayBuffer

@@ -112,7 +112,7 @@ def buffers() -> list[Any]:
     }
     made = [
         ReplayBuffer(50, fields, seed=0),
-        ReplayBuffer(50, fields, seed=0, stack_compress="obs"),
+        ReplayBuffer(50, fields, seed=0, stack_compress={"obs": -1}),
         ReplayBuffer(50, fields, seed=0, Nstep={"size": 3, "rew": "rew", "next": "obs"}),
         PrioritizedReplayBuffer(50, fields, seed=0),
     ]

@@ -34,10 +34,10 @@ NSTEP: Any = {"size": 3, "gamma": 0.5, "rew": "rew"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "next_of": {"next_of": "obs"},
-    "stacks": {"stack_compress": "obs"},
-    "both": {"next_of": "obs", "stack_compress": "obs"},
+    "stacks": {"stack_compress": {"obs": -1}},
+    "both": {"next_of": "obs", "stack_compress": {"obs": -1}},
     "nstep": {"Nstep": NSTEP},
-    "nstep_both": {"Nstep": NSTEP, "next_of": "obs", "stack_compress": "obs"},
+    "nstep_both": {"Nstep": NSTEP, "next_of": "obs", "stack_compress": {"obs": -1}},
     "envs": {"n_envs": 2, "next_of": "obs"},
 }
 

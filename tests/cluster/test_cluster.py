@@ -335,7 +335,7 @@ def test_images_travel_as_they_are_stored(where: str) -> None:
     }
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 255, (400, 6, 5), dtype=np.uint8)
-    options: dict[str, Any] = {"env_dict": fields, "next_of": "obs", "stack_compress": "obs"}
+    options: dict[str, Any] = {"env_dict": fields, "next_of": "obs", "stack_compress": {"obs": -1}}
     known = {}
     with cluster(**options) as replay:
         with replay.actor() as actor:

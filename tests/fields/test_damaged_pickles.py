@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "prioritized": (Prioritized(1.0, check_for_update=True), {"n_envs": 2}),
     "nstep": (Prioritized(0.5), {"Nstep": {"size": 3, "rew": "r"}}),
     "ranks": (RankBased(1.0), {"Nstep": {"size": 3, "rew": "r"}, "n_envs": 2}),
-    "chained": (None, {"n_envs": 2, "next_of": "stack", "stack_compress": "stack"}),
+    "chained": (None, {"n_envs": 2, "next_of": "stack", "stack_compress": {"stack": -1}}),
     "object": (None, {}),
 }
 

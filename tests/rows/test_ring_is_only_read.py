@@ -28,7 +28,7 @@ def of_each_kind() -> ReplayBuffer:
         20,
         FIELDS,
         next_of="obs",
-        stack_compress="obs",
+        stack_compress={"obs": -1},
         Nstep={"size": 3, "gamma": 0.9, "rew": "rew", "next": "next_obs"},
         seed=0,
     )

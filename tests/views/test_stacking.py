@@ -103,8 +103,8 @@ def test_each_size_of_items_and_depth(depth: int, dtype: str, shape: Shape) -> N
 
 CHAINED: list[dict[str, Any]] = [
     {"next_of": "obs"},
-    {"stack_compress": "obs"},
-    {"next_of": "obs", "stack_compress": "obs"},
+    {"stack_compress": {"obs": -1}},
+    {"next_of": "obs", "stack_compress": {"obs": -1}},
 ]
 
 

@@ -38,7 +38,7 @@ FIELDS: dict[str, Any] = {
     "object": {"shape": (), "dtype": "O"},
     "terminated": {"shape": (), "dtype": bool},
 }
-CHAINED: dict[str, Any] = {"next_of": ["small", "image", "stack"], "stack_compress": "stack"}
+CHAINED: dict[str, Any] = {"next_of": ["small", "image", "stack"], "stack_compress": {"stack": -1}}
 
 
 def values_of(x: int, n_envs: int) -> Row:
