@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import pickle
 from abc import ABCMeta
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -634,7 +636,8 @@ class _Steps(_Front):
         self._check_form(held["_form"])
         counts = ("_num_timesteps_added", "_num_episodes_evicted", "sampled_timesteps")
         held |= {name: state[name] for name in counts}
-        self.__dict__.update(held)  # one call of C: all or nothing, also at Ctrl-C
+        # Some attributes are slots of RLlib's class. One call of C sets all, or none at Ctrl-C.
+        deque(map(partial(setattr, self), held, held.values()), maxlen=0)
 
     def _check_form(self, form: _Form | None) -> None:
         """Raise ``ValueError`` for the form of other steps than this buffer has or expects."""
