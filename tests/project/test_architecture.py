@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # Of what is private, the outer rooms may take what reads arguments, as they read the same ones,
 # what asks for memory, what writes files, and what stacks frames.
 FOR_ALL = (
-    "cpprb_like.__version__",
     "cpprb_like._machine.byte_order.",
     "cpprb_like._arguments.arrays.",
     "cpprb_like._arguments.checks.",
