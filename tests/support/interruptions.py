@@ -9,6 +9,7 @@ import linecache
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +21,9 @@ from forked import outcome
 from cpprb_like import ReplayBuffer
 
 HARNESS = (__file__, contextlib.__file__)  # who has to put back what was traced before
+# It gives back a lock, waits and takes it again. An error between these lines leaves the lock free,
+# and Python's own ``with`` around it then raises another error.
+NOT_CUT = (threading.Condition.wait.__code__,)
 
 
 EACH = 0  # a number of ``cut_at`` that stands for all lines
@@ -53,7 +57,7 @@ def cut_at(
 
     def with_lines(frame: Any) -> set[int] | None:
         path = frame.f_code.co_filename
-        if not only(path) or path in HARNESS:
+        if not only(path) or path in HARNESS or frame.f_code in NOT_CUT:
             return None
         if frame.f_globals.get("__name__", "").startswith(("hypothesis", "weakref", "_weakrefset")):
             return None  # callbacks of the garbage collector, where no error can pass
