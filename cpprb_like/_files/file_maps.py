@@ -20,7 +20,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -483,19 +483,9 @@ class Files:
         stops = np.cumsum(list(sizes.values()))[:-1]
         return dict(zip(sizes, np.split(side.keys.view(np.float64), stops), strict=True)), there
 
-    @contextlib.contextmanager
-    def naming_priorities(self) -> Iterator[None]:
+    def naming_priorities(self) -> NamingPriorities:
         """An error in the values of ``floats`` names the file, and says what to do."""
-        try:
-            yield
-        except ValueError as error:
-            side = self._sides.get(SAMPLER)
-            if side is None or str(self.path) in str(error):
-                raise
-            path = self._side_path(SAMPLER, side.generation)
-            raise ValueError(
-                f"{path}: {error}; remove this file, and all rows have the priority of new ones"
-            ) from None
+        return NamingPriorities(self)
 
     # ------------------------------------------------------------------ side files
 
@@ -947,6 +937,30 @@ def _open_locked(path: Path) -> BinaryIO | None:
         file.close()
         raise
     return file
+
+
+class NamingPriorities:
+    """See ``Files.naming_priorities``.
+
+    No generator: an error that was thrown into one forms a cycle with its frames from CPython 3.13
+    on, and holds the buffer and its lock.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        files = self._files
+        side = files._sides.get(SAMPLER)
+        if not isinstance(error, ValueError) or side is None or str(files.path) in str(error):
+            return
+        path = files._side_path(SAMPLER, side.generation)
+        raise ValueError(
+            f"{path}: {error}; remove this file, and all rows have the priority of new ones"
+        ) from None
 
 
 def _lock(file: BinaryIO, path: Path, *, shared: bool = False) -> None:

@@ -13,7 +13,6 @@ import os
 import secrets
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 if sys.platform == "win32":
@@ -158,17 +157,26 @@ def name_new(unfinished: Path, path: Path) -> None:
         rename(unfinished, path)
 
 
-@contextlib.contextmanager
-def replacing(path: Path, *, is_new: bool = False) -> Iterator[Path]:
+class replacing:  # noqa: N801 (used as a function)
     """A path for a new file that is renamed to ``path`` atomically at the end of the block.
 
     With ``is_new`` a file at ``path`` is not replaced; ``FileExistsError`` is raised. If an error
-    is raised before the renaming, the new file is removed.
+    is raised before the renaming, the new file is removed. No generator: see ``InRoom``.
     """
-    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
-    try:
-        with InRoom(path):
-            yield unfinished
-            (name_new if is_new else rename)(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+        self._path, self._room = path, InRoom(path)
+        self._name = name_new if is_new else rename
+        self._unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+
+    def __enter__(self) -> Path:
+        return self._unfinished
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            self._room.__exit__(kind, error, traceback)
+            if error is None:
+                with self._room:
+                    self._name(self._unfinished, self._path)
+        finally:
+            self._unfinished.unlink(missing_ok=True)
