@@ -12,6 +12,7 @@ unpickles nothing.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -147,8 +148,11 @@ class DreamerWriter(Writer):
         arrays: dict[str, Any] = {
             key: np.concatenate([piece[key] for piece in stream.pieces]) for key in stream.pieces[0]
         }
+        # NumPy 1.26 leaves an archive open after an error of the disk; Python closes it too late.
+        chunk = io.BytesIO()
+        np.savez_compressed(chunk, **arrays)  # numbers only; NumPy 1.26 lacks allow_pickle=
         with (self._folder / name).open("xb") as file:
-            np.savez_compressed(file, **arrays)  # numbers only; NumPy 1.26 lacks allow_pickle=
+            file.write(chunk.getbuffer())
         stream.begin(following)
 
     def close(self) -> None:

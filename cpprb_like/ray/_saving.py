@@ -5,6 +5,7 @@ Not here: the rows and the priorities of a host, which are a checkpoint of its s
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -80,8 +81,11 @@ def write_parameters(folder: Path, values: Any) -> None:
     """Save an array or a dict of arrays."""
     arrays = dict(values) if isinstance(values, Mapping) else {ALONE: values}
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / PARAMETERS) as unfinished, unfinished.open("wb") as file:
-        np.savez(file, **arrays)
+    # NumPy 1.26 leaves an archive open after an error of the disk; Python closes it too late.
+    archive = io.BytesIO()
+    np.savez(archive, **arrays)
+    with replacing(folder / PARAMETERS) as unfinished:
+        unfinished.write_bytes(archive.getbuffer())
 
 
 def read_parameters(folder: Path) -> Any:
