@@ -8,7 +8,7 @@
 # make example-scores    run the examples with three seeds, and write their scores into docs/examples.md (an hour or two)
 # make learning-curves    train with Stable-Baselines3's buffer and with ours, and draw both (an hour)
 # make test-datasets    run the tests of data sets that need the libraries whose formats they are
-# make test-ray    run the tests that need Ray, there too
+# make test-ray    run the tests that need Ray, in an environment of their own
 # make constraints    write the exact versions of all that these commands install anew, with the newest
 # make dev     the development set-up: everything below without another install
 # make map     print every module of the package, with what it is
@@ -21,6 +21,7 @@ VENV ?= .venv
 TF_VENV ?= .venv-tf-agents
 TORCH_VENV ?= .venv-torch
 DATASETS_VENV ?= .venv-datasets
+RAY_VENV ?= .venv-ray
 PACKAGE ?= .
 ARGS ?=
 
@@ -34,6 +35,7 @@ RUN := $(BIN)/python
 TF_BIN := $(TF_VENV)/$(SCRIPTS)
 TORCH_BIN := $(TORCH_VENV)/$(SCRIPTS)
 DATASETS_BIN := $(DATASETS_VENV)/$(SCRIPTS)
+RAY_BIN := $(RAY_VENV)/$(SCRIPTS)
 
 COMPILED := $(subst /,.,$(basename $(wildcard cpprb_like/*.pyx cpprb_like/*/*.pyx)))
 
@@ -114,14 +116,13 @@ test-datasets:
 		tests/datasets/test_minari.py tests/datasets/test_rlds.py tests/datasets/test_lerobot.py \
 		tests/datasets/test_d4rl.py tests/datasets/test_dreamerv3.py $(ARGS)
 
-# Ray, in the environment of test-datasets and in runs of its own: Ray changes what pyarrow knows, and a process that starts Ray's twice ends
-# with a warning.
+# Ray, in runs of its own: Ray changes what pyarrow knows, and a process that starts Ray's twice ends with a warning.
 test-ray:
-	$(call libraries,ray,$(DATASETS_VENV))
-	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium,pyarrow $(DATASETS_BIN)/pytest tests/datasets/test_ray.py $(ARGS)
-	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium $(DATASETS_BIN)/pytest tests/rllib $(ARGS)
-	CPPRB_LIKE_REQUIRE=ray,gymnasium,matplotlib,tqdm $(DATASETS_BIN)/pytest tests/cluster $(ARGS)
-	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 $(DATASETS_BIN)/pytest tests/project/test_docs.py -k "integrations.rllib or cluster"
+	$(call libraries,ray,$(RAY_VENV))
+	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium,pyarrow $(RAY_BIN)/pytest tests/datasets/test_ray.py $(ARGS)
+	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium $(RAY_BIN)/pytest tests/rllib $(ARGS)
+	CPPRB_LIKE_REQUIRE=ray,gymnasium,matplotlib,tqdm $(RAY_BIN)/pytest tests/cluster $(ARGS)
+	CPPRB_LIKE_REQUIRE=ray,torch,gymnasium RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 $(RAY_BIN)/pytest tests/project/test_docs.py -k "integrations.rllib or cluster"
 
 # Each command installs the exact versions in constraints/. This writes them anew, with the newest: of all files, or of those named in ARGS.
 # ARGS=--keep adds what is new in pyproject.toml and constraints/*.in, and moves nothing on. CPPRB_LIKE_PACKAGES=newest makes the
@@ -237,6 +238,7 @@ clean:
 	test ! -f "$(TF_VENV)/pyvenv.cfg" || rm -rf "$(TF_VENV)"
 	test ! -f "$(TORCH_VENV)/pyvenv.cfg" || rm -rf "$(TORCH_VENV)"
 	test ! -f "$(DATASETS_VENV)/pyvenv.cfg" || rm -rf "$(DATASETS_VENV)"
+	test ! -f "$(RAY_VENV)/pyvenv.cfg" || rm -rf "$(RAY_VENV)"
 	rm -rf .venv-constraints .venv-coverage
 	find cpprb_like tests tools benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 	find cpprb_like \( -name '*.so' -o -name '*.pyd' \) -delete
