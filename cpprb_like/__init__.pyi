@@ -1,5 +1,6 @@
 from cpprb_like._machine.blocks import get_num_threads as get_num_threads
 from cpprb_like._machine.blocks import set_num_threads as set_num_threads
+from cpprb_like.buffers import DrawLog as DrawLog
 from cpprb_like.buffers import LoggedDraws as LoggedDraws
 from cpprb_like.buffers import Mixture as Mixture
 from cpprb_like.buffers import PrioritizedReplayBuffer as PrioritizedReplayBuffer

@@ -1,8 +1,9 @@
 from cpprb_like.buffers._batches import Batch as Batch
 from cpprb_like.buffers._batches import Batches as Batches
+from cpprb_like.buffers._draw_log import DrawLog as DrawLog
+from cpprb_like.buffers._draw_log import LoggedDraw as LoggedDraw
 from cpprb_like.buffers._episodes import Episode as Episode
 from cpprb_like.buffers._episodes import Episodes as Episodes
-from cpprb_like.buffers._logged import LoggedDraw as LoggedDraw
 from cpprb_like.buffers._logged import LoggedDraws as LoggedDraws
 from cpprb_like.buffers._mixture import Mixture as Mixture
 from cpprb_like.buffers._prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer

@@ -6,7 +6,6 @@ from numpy cimport ndarray
 
 from cpprb_like._rows.column cimport Column
 from cpprb_like._rows.draw_counts cimport DrawCounts
-from cpprb_like._rows.draw_log cimport DrawLog
 from cpprb_like._core cimport Beside, Ring
 from cpprb_like._c.typedefs cimport intp_t, uint8_t
 
@@ -25,7 +24,6 @@ cdef class BufferBase:
     cdef Ring c_ring                 # None until memory is allocated
     cdef DrawCounts draw_counts
     cdef object counted              # class of the sampler whose draws are counted
-    cdef readonly DrawLog _draw_log  # None unless draws are logged
     cdef intp_t fixed_nbytes         # bytes of the rows and of the sampler
     cdef readonly object _lock       # RLock: a reader holds it to make writers wait
     cdef public bint _paused         # whether a thread holds ``_lock``

@@ -10,7 +10,6 @@ from cpprb_like._core import Beside, Ring
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.draw_counts import WORDS as WORDS
-from cpprb_like._rows.draw_log import DrawLog
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.schedules import Schedule
 
@@ -96,8 +95,6 @@ class BufferBase:
         take: _Take | None,
         columns: tuple[Column, ...] | None,
     ) -> dict[str, NDArray[Any]] | None: ...
-    _draw_log: DrawLog | None
-    def _set_draw_log(self, log: DrawLog | None) -> None: ...
     def _note_draw(self, slots: NDArray[np.intp], of_all: bool) -> None: ...
     def _stats(self) -> dict[str, float]: ...
 

@@ -19,8 +19,7 @@ from cpprb_like._machine.aligned cimport c_aligned
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._rows.draw_counts cimport DrawCounts
-from cpprb_like._rows.draw_log cimport DrawLog
-from cpprb_like._core cimport CLEARS, EPISODES, HANDLE_BASE, WRITTEN, Beside, Moment, Ring
+from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring
 from cpprb_like._c.number_casts cimport NO_NUMBER
 from cpprb_like._rows.gather cimport c_fill, c_find_arrays, c_take
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
@@ -625,17 +624,11 @@ cdef class BufferBase:
         """
         cdef Ring ring = self.c_ring
         cdef Moment moment = ring.c_now()
-        cdef DrawLog log = self._draw_log
-        cdef bytes before = None, after = None
         cdef dict batch
         try:
             if ring.c_drawable() == 0:
                 raise NotEnoughDataError("cannot sample: the buffer is empty")
-            if log is not None:
-                before = log.c_state(self.rng)
             slots, extra = draw(ring, n, self.rng, replace=replace)
-            if log is not None:
-                after = log.c_state(self.rng)
             # Checked before anything is written to the arrays of the caller.
             sampler = self.sampler
             check_drawn(sampler, slots, extra, n, self.numbers, self.further)
@@ -656,16 +649,7 @@ cdef class BufferBase:
         for name, values in extra.items():
             batch[name] = c_aligned(values)
         self.c_count_draw(ring, slots, sampler, True)
-        if log is not None:
-            weights = extra.get("weights")
-            log.c_append(
-                ring, moment, ring.state[HANDLE_BASE], slots, sampler, weights, 0, before, after
-            )
         return batch
-
-    def _set_draw_log(self, DrawLog log):
-        """Log the draws from now on, or no longer with None."""
-        self._draw_log = log
 
     def _note_draw(self, cnp.ndarray slots not None, bint of_all):
         """Count a draw of the rows in these slots, for ``stats``; ``of_all``: among all rows."""

@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._core import Moment, Ring
+from cpprb_like._core import Ring
 from cpprb_like._fields import casting
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import read_names
 from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
-from cpprb_like._rows.draw_log import DrawLog
 from cpprb_like._rows.gather import new_array
 from cpprb_like.buffers._entry import SampleOptions, check_drawn
 from cpprb_like.buffers._source import Batch, ColumnSpec, MomentSource
@@ -540,10 +539,6 @@ class Reading:
         self.located = located
         self.items = 0  # items of the last attempt
         self.slots: Slots = NO_SLOTS  # rows of the last attempt
-        self.log: DrawLog | None = None if n is None else plan.now.buffer._draw_log
-        self.moment: Moment | None = None  # when it began, and the base of the handles then
-        self.base = 0
-        self.before = self.after = b""  # states of the generator before and after their choice
         self.revisions: list[Revision] = []
         for revision in plan.revisions:
             self.revisions.append(revision(draws))
@@ -553,13 +548,8 @@ class Reading:
         now = self.plan.now
         ring = now.ring
         moment = ring.now()
-        if self.log is not None:
-            self.before = self.log.state(now.buffer.rng)
-            self.moment, self.base = moment, ring.handle_base
         slots, extra = self.choose()
         self.slots = slots
-        if self.log is not None:
-            self.after = self.log.state(now.buffer.rng)
         self.items = n = len(slots) if self.n is None else self.n
         check_drawn(now.sampler, slots, extra, n, now.names, now.further)
         batch: Batch | None

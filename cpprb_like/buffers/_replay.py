@@ -61,14 +61,11 @@ from cpprb_like.views._layer import Layer
 from cpprb_like.views._rows import RowReader
 
 if TYPE_CHECKING:
-    import os
-
     from typing_extensions import Self, Unpack
 
     from cpprb_like._files import file_maps
     from cpprb_like.buffers._episodes import Episodes
     from cpprb_like.buffers._explain import Explanation
-    from cpprb_like.buffers._logged import DrawLogFile, LoggedDraws
     from cpprb_like.buffers._view import View
     from cpprb_like.checkpoint._options import Target
     from cpprb_like.checkpoint._ring_reader import RingReader
@@ -584,45 +581,6 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def explain(self, index: int) -> Explanation:
         """Place and episode of a row, and whether it can be drawn: see ``View.explain``."""
         return self.view().explain(index)
-
-    def log_draws(self, path: str | os.PathLike[str]) -> DrawLogFile:
-        """Log all further draws to a file: rows, probabilities, and state of the generator.
-
-        Parameters
-        ----------
-        path : str or path
-            The new file. ``LoggedDraws`` reads it.
-
-        Returns
-        -------
-        DrawLogFile
-            Log for a ``with`` statement, or with ``close()``. Until its end, all draws of this
-            buffer and of its views are logged.
-
-        Raises
-        ------
-        FileExistsError, OSError
-            The file exists, or cannot be written.
-        RuntimeError
-            The draws are logged already.
-
-        Notes
-        -----
-        Cost: 136 bytes for each draw, and 4 for each row, 12 with priorities; at most 3 % of the
-        instructions of a draw. Records are written 256 kB at a time; ``flush`` writes the rest. A
-        full disk raises an error in the draw, and ends the log. A forked child logs nothing.
-
-        Examples
-        --------
-        See ``LoggedDraws``.
-        """
-        from cpprb_like.buffers._logged import DrawLogFile  # noqa: PLC0415 (on demand)
-
-        return DrawLogFile(self, path)
-
-    def replay_draw(self, draws: LoggedDraws, k: int) -> Batch:
-        """Read the batch of draw ``k`` of a log again: see ``View.replay_draw``."""
-        return self.view().replay_draw(draws, k)
 
     # ------------------------------------------------------------------ priorities
 

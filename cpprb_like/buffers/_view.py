@@ -31,10 +31,7 @@ from cpprb_like.samplers import Extra, Slots
 from cpprb_like.views._layer import Layer, check_layers
 
 if TYPE_CHECKING:
-    import os
-
     from cpprb_like.buffers._explain import Explanation
-    from cpprb_like.buffers._logged import DrawLogFile, LoggedDraws
 
 __all__ = ["View"]
 
@@ -152,8 +149,6 @@ class View(Source):
                 self.draws += 1
                 if n is not None:
                     self.buffer._note_draw(one.slots, plan.now.starts is None)
-                if one.log is not None:
-                    self._log_draw(one, batch.get("weights"))
                 return batch
 
     def explain(self, index: int) -> Explanation:
@@ -209,57 +204,6 @@ class View(Source):
         from cpprb_like.buffers._explain import explain  # noqa: PLC0415 (on demand)
 
         return explain(self._now, index)
-
-    def log_draws(self, path: str | os.PathLike[str]) -> DrawLogFile:
-        """Log the draws of the buffer and of its views: see ``ReplayBuffer.log_draws``."""
-        log: DrawLogFile = self.buffer.log_draws(path)
-        return log
-
-    def replay_draw(self, draws: LoggedDraws, k: int) -> Batch:
-        """Read the batch of draw ``k`` of a log again.
-
-        Parameters
-        ----------
-        draws : LoggedDraws
-            Log of the draws of this source: of the buffer, or of a view with the same layers.
-        k : int
-            Number of the draw, from 0 on.
-
-        Returns
-        -------
-        dict of ndarray
-            All columns, bit for bit as in the old batch, if the rows are there and unchanged. For
-            layers that draw at random, this needs NumPy's PCG64 generator, the default. New goals
-            of ``Hindsight`` may differ if rows were added to the episode. ``weights`` are equal if
-            they are float32, the default.
-
-        Raises
-        ------
-        IndexError
-            The log has no such draw.
-        LookupError
-            Rows that the draw read are gone.
-
-        Notes
-        -----
-        A ``UserWarning`` reports rows that were deleted, updated or truncated since the draw. The
-        state of the generator is restored; no other thread may draw meanwhile. The call does not
-        count as a draw. Cost: a draw, and about 50 microseconds.
-
-        Examples
-        --------
-        See ``LoggedDraws``.
-        """
-        from cpprb_like.buffers._logged import replay  # noqa: PLC0415 (on demand)
-
-        return replay(self, draws, k)
-
-    def _log_draw(self, one: Reading, weights: NDArray[Any] | None) -> None:
-        """Log the last draw."""
-        assert one.log is not None
-        assert one.moment is not None
-        drawn = one.plan.now.ring, one.moment, one.base, one.slots, self.buffer.sampler, weights
-        one.log.append(*drawn, self.draws - 1, one.before, one.after)
 
     def _stats(self) -> dict[str, float]:
         found: dict[str, float] = self.buffer.stats()

@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 from cpprb_like._fields.schema import Field
 from cpprb_like._machine.forks import tell
 from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.buffers._around import SourceAround
 from cpprb_like.buffers._entry import SampleOptions
-from cpprb_like.buffers._source import Batch, Source, if_prioritized
+from cpprb_like.buffers._source import Batch, Source
 from cpprb_like.checkpoint._savable import Change
 from cpprb_like.limiters._counters import Counters, shape_for
 from cpprb_like.limiters._gates import Gate, begin_balanced, stats
@@ -102,60 +103,19 @@ class LimitedAdds:
         self._inserts.count_rows()
 
 
-def _of_source(name: str) -> Any:
-    """A method of ``LimitedSource`` that calls the method of this name of its source."""
-
-    def method(limited: LimitedSource, *arguments: Any) -> Any:
-        return getattr(limited._source, name)(*arguments)
-
-    return method
-
-
-class LimitedSource(Source):
+class LimitedSource(SourceAround):
     """A source whose ``sample`` waits until its limiter allows the batch: see ``RateLimited``."""
 
     def __init__(self, source: Source, gate: Gate) -> None:
-        self._source = source
+        super().__init__(source)
         self._gate = gate
 
     def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
-        n, names = self._source._read_batch_size(batch_size, options.fields)
-        keywords = options.keywords
-        if names is not None:  # the option may be an iterator, which is used up
-            keywords["fields"] = names
+        n, keywords = self._read_sample(batch_size, options)
         return self._gate.run(n, self._source.sample, n, **keywords)
-
-    @if_prioritized
-    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None:
-        """Set the priorities of drawn rows, by ``batch["indexes"]``, if rows have priorities."""
-        self._source.update_priorities(indexes, priorities)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the fields."""
-        return self._source.fields
-
-    @property
-    def has_priorities(self) -> bool:
-        """Whether rows are drawn by priority."""
-        return self._source.has_priorities
-
-    def __len__(self) -> int:
-        """Number of rows that can be drawn, apart from the limiter."""
-        return len(self._source)
 
     def _stats(self) -> dict[str, float]:
         return self._source.stats() | stats(self._gate.counters)
-
-    _field_specs = _of_source("_field_specs")
-    _further_specs = _of_source("_further_specs")
-    _check_epoch = _of_source("_check_epoch")
-    _begin_epoch = _of_source("_begin_epoch")
-    _read_batch_size = _of_source("_read_batch_size")
-    _can_draw = _of_source("_can_draw")
-    _check_draw = _of_source("_check_draw")
-    _check_update = _of_source("_check_update")
-    _to_report = _of_source("_to_report")
 
 
 class RateLimited(LimitedAdds, LimitedSource):

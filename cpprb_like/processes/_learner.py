@@ -114,7 +114,6 @@ class Learner(Closing, ModelledSource):
     """
 
     FOLLOWED: ClassVar[type[FollowedShards]] = FollowedShards
-    _draw_log = None  # draws of learners are not logged
 
     def __init__(
         self,

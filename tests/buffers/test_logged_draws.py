@@ -1,8 +1,9 @@
-"""``log_draws`` and ``replay_draw``: each batch of a run again, as long as its rows are there."""
+"""``LoggedDraws`` and ``DrawLog``: each batch of a run again, as long as its rows are there."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpprb_like import LoggedDraws, ReplayBuffer
-from cpprb_like.samplers import Prioritized, RankBased, Recency
+from cpprb_like import DrawLog, LoggedDraws, Mixture, ReplayBuffer
+from cpprb_like.limiters import MinSize, RateLimited
+from cpprb_like.processes import SharedReplay
+from cpprb_like.samplers import Prioritized, Recency
 from cpprb_like.views import FrameStacks, Hindsight, NStep, Sequences
 
 FIELDS: dict[str, Any] = {
@@ -62,11 +65,11 @@ SOURCES = {
 }
 SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
     "uniform": dict,
-    "prioritized": lambda: {"sampler": Prioritized()},
-    "handles": lambda: {"sampler": Prioritized(check_for_update=True, probabilities=True)},
-    "ranks": lambda: {"sampler": RankBased()},
+    "prioritized": lambda: {"sampler": Prioritized(probabilities=True)},
+    "float64": lambda: {"sampler": Prioritized(weights_dtype=np.float64)},
     "recency": lambda: {"sampler": Recency(0.5)},
 }
+RANDOM = ("random n", "hindsight")  # their layers choose anew
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -76,196 +79,239 @@ def test_batches_come_again(kind: str, sampler: str, tmp_path: Path) -> None:
     rb = filled(1000, **SAMPLERS[sampler]())
     source = SOURCES[kind](rb)
     batches = []
-    with rb.log_draws(tmp_path / "log"):
+    with LoggedDraws(source, tmp_path / "log") as logged:
         for number in range(20):
-            batches.append(source.sample(16))
+            batches.append(logged.sample(16))
             if rb.has_priorities:
-                rb.update_priorities(
-                    batches[-1]["indexes"].ravel()[:16], np.arange(16) + 1.0 + number
-                )
+                logged.update_priorities(batches[-1]["indexes"], np.arange(16) + 1.0 + number)
             add(rb, 200 + 20 * number, 20)  # whole episodes: goals come from their rows
-    log = LoggedDraws(tmp_path / "log")
+    log = DrawLog(tmp_path / "log")
     assert len(log) == 20
     state = rb.rng.bit_generator.state
     for number, batch in enumerate(batches):
-        found = source.replay_draw(log, number)
-        batch.pop("probabilities", None)
-        same(found, {name: batch[name] for name in found})
-        assert set(batch) <= {*found}
+        found = log.replay(number, source)
+        if kind in RANDOM:
+            assert set(found) == set(batch)
+            same({"obs": found["obs"]}, {"obs": batch["obs"]})
+        else:
+            same({name: found[name] for name in batch}, batch)
+            assert len(found) == len(batch)
     assert rb.rng.bit_generator.state == state
     assert rb.stats()["draws"] == 20
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("kind", SOURCES)
+def test_batches_are_those_of_the_source(kind: str, sampler: str, tmp_path: Path) -> None:
+    """With every option of ``sample``, and from ``batches`` and ``epoch``."""
+    rb, other = (filled(1000, **SAMPLERS[sampler]()) for _ in range(2))
+    source = SOURCES[kind](rb)
+    out, into = ({name: np.zeros_like(v) for name, v in source.sample(8).items()} for _ in range(2))
+    twin = SOURCES[kind](other)
+    twin.sample(8)
+    twin.sample(8)
+    options: list[dict[str, Any]] = [{}, {"indexes": True}, {"replace": False}, {"fields": "rew"}]
+    if rb.has_priorities:
+        options.append({"beta": 0.7})
+    with LoggedDraws(source, tmp_path / "log") as logged:
+        for option in options:
+            same(logged.sample(8, **option), twin.sample(8, **option))
+        assert logged.sample(8, out=into) is into
+        same(into, twin.sample(8, out=out))
+        same(next(logged.batches(8)), next(twin.batches(8)))
+        same(next(logged.epoch(8)), next(twin.epoch(8)))
+        assert logged.columns == twin.columns
+        assert (len(logged), logged.fields) == (len(twin), twin.fields)
+        assert logged.stats().keys() == twin.stats().keys()
+    assert len(DrawLog(tmp_path / "log")) == len(options) + 2
+
+
 def test_what_a_log_says(tmp_path: Path) -> None:
-    """Handles, ages, probabilities, weights and versions are those of the draws."""
-    rb = filled(sampler=Prioritized(check_for_update=True, probabilities=True))
-    states, batches = [], []
-    with rb.log_draws(tmp_path / "log") as log:
+    """Handles, ages, probabilities, weights, versions and states are those of the draws."""
+    rb = filled(sampler=Prioritized(probabilities=True))
+    states, batches = [rb.rng.bit_generator.state], []
+    with LoggedDraws(rb, tmp_path / "log") as logged:
         for number in range(5):
+            batches.append(logged.sample(8 + number))
             states.append(rb.rng.bit_generator.state)
-            batches.append(rb.sample(8 + number))
             rb.update_priorities(batches[-1]["indexes"], np.arange(8.0 + number))
-        log.flush()
-        assert len(LoggedDraws(tmp_path / "log")) == 5
-    found = list(LoggedDraws(tmp_path / "log"))
-    for one, batch, state in zip(found, batches, states, strict=True):
-        np.testing.assert_array_equal(one.handles, batch["indexes"])
-        np.testing.assert_array_equal(one.ages, 199 - batch["obs"][:, 0])
-        assert one.probabilities is not None
-        assert one.weights is not None
-        np.testing.assert_allclose(one.probabilities, batch["probabilities"], rtol=1e-6)
-        np.testing.assert_array_equal(one.weights, batch["weights"])
-        assert one.before == state
-        assert (one.written, one.clears) == (200, 0)
-    handles = LoggedDraws(tmp_path / "log").handles()
+            assert len(DrawLog(tmp_path / "log")) == number + 1
+    log = DrawLog(tmp_path / "log")
+    for k, batch in enumerate(batches):
+        draw = log[k]
+        np.testing.assert_array_equal(draw.handles, batch["indexes"])
+        np.testing.assert_array_equal(draw.ages, 199 - batch["obs"][:, 0])
+        np.testing.assert_array_equal(draw.probabilities, batch["probabilities"])
+        np.testing.assert_array_equal(draw.weights, batch["weights"])
+        assert (draw.before, draw.after, draw.written) == (states[k], states[k + 1], 200)
+    handles = log.handles()
     assert len(handles) == sum(range(8, 13))
     rb.describe(draws=handles)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_the_state_before_a_draw_repeats_it(kind: str, tmp_path: Path) -> None:
+    """While rows and priorities stay as they were, also with layers that choose at random."""
+    rb = filled(sampler=Prioritized())
+    source = SOURCES[kind](rb)
+    with LoggedDraws(source, tmp_path / "log") as logged:
+        batches = [logged.sample(8) for _ in range(3)]
+    rb.rng.bit_generator.state = DrawLog(tmp_path / "log")[1].before
+    same(source.sample(8), batches[1])
+
+
+@pytest.mark.parametrize("kind", [np.random.MT19937, np.random.Philox, np.random.SFC64])
+def test_generators_of_every_kind(kind: Any, tmp_path: Path) -> None:
+    """A state that has arrays is written and read."""
+    rb = ReplayBuffer(100, FIELDS, seed=np.random.Generator(kind(0)))
+    add(rb, 0, 50)
+    with LoggedDraws(rb, tmp_path / "log") as logged:
+        batches = [logged.sample(8) for _ in range(2)]
+    log = DrawLog(tmp_path / "log")
+    rb.rng.bit_generator.state = log[1].before
+    same(rb.sample(8), batches[1])
+    same(log.replay(1, rb), batches[1])
+
+
+def test_what_cannot_be_logged(tmp_path: Path) -> None:
+    """Sources of several rings, and slots in place of handles; no file is left."""
+    path = tmp_path / "log"
+    rb = filled(sampler=Prioritized(check_for_update=False))
+    with pytest.raises(ValueError, match="without check_for_update they are slots"):
+        LoggedDraws(rb, path)
+    with SharedReplay(100, FIELDS, writers=1) as replay:
+        for source in (
+            replay.learner(),
+            replay.learner().view(NStep(2)),
+            Mixture({"a": rb}, {"a": 1}),
+        ):
+            with pytest.raises(TypeError, match="source: expected a ReplayBuffer, a view of one"):
+                LoggedDraws(source, path)
+    assert not path.exists()
+
+
+def test_parts_of_a_mixture_and_limited_sources(tmp_path: Path) -> None:
+    """A mixture of logged sources, and a limiter inside."""
+    rb, limited = filled(), RateLimited(filled(), MinSize(10))
+    view = limited.view(NStep(3, gamma=0.9))
+    with (
+        LoggedDraws(rb, tmp_path / "one") as one,
+        LoggedDraws(limited, tmp_path / "two") as two,
+        LoggedDraws(view, tmp_path / "three") as three,
+    ):
+        mixture = Mixture({"one": one, "two": two}, {"one": 1, "two": 1}, seed=0)
+        mixture.sample(10)
+        batch = three.sample(4)
+    assert [len(DrawLog(tmp_path / name)[0].handles) for name in ("one", "two")] == [5, 5]
+    same(DrawLog(tmp_path / "three").replay(0, view), batch)
+    assert limited.stats()["samples"] == 9
+
+
+def test_a_log_is_not_saved_or_pickled(tmp_path: Path) -> None:
+    """Its source is; the error is a ``TypeError``."""
+    rb = filled()
+    with LoggedDraws(rb, tmp_path / "log") as logged:
+        with pytest.raises(TypeError):
+            pickle.dumps(logged)
+        with pytest.raises(TypeError):
+            logged.save(tmp_path / "saved")
+        batch = logged.sample(4)
+        rb.save(tmp_path / "saved")
+    same(DrawLog(tmp_path / "log").replay(0, ReplayBuffer.load(tmp_path / "saved")), batch)
 
 
 def test_rows_that_are_gone_or_changed(tmp_path: Path) -> None:
     """Gone rows are an error, changed ones a warning."""
     rb = filled()
-    with rb.log_draws(tmp_path / "log"):
-        rb.sample(50)
-    log = LoggedDraws(tmp_path / "log")
+    with LoggedDraws(rb, tmp_path / "log") as logged:
+        logged.sample(50)
+    log = DrawLog(tmp_path / "log")
     rb.update(rb.ring.newest_slots(1), rew=7)
     with pytest.warns(UserWarning, match="changed since draw 0"):
-        rb.replay_draw(log, 0)
+        log.replay(0, rb)
     add(rb, 200, 250)
-    with (
-        pytest.warns(UserWarning, match="changed since"),
-        pytest.raises(LookupError, match="of 50 rows of draw 0 are gone"),
-    ):
-        rb.replay_draw(log, 0)
+    with pytest.raises(LookupError, match="of 50 rows of draw 0 are gone"):
+        log.replay(0, rb)
     rb.clear()
-    with (
-        pytest.warns(UserWarning, match="changed since"),
-        pytest.raises(LookupError, match="50 of 50"),
-    ):
-        rb.replay_draw(log, 0)
+    with pytest.raises(LookupError, match="50 of 50"):
+        log.replay(0, rb)
     with pytest.raises(IndexError):
-        rb.replay_draw(log, 1)
+        log.replay(1, rb)
 
 
 def test_large_draws_and_many(tmp_path: Path) -> None:
-    """Records longer than what is written together, and many of them."""
+    """Each is a record, of 8 bytes a row and half a kilobyte."""
     rb = filled()
     sizes = [100_000, 1, 70_000, 0, *[256] * 3000]
-    with rb.log_draws(tmp_path / "log"):
+    with LoggedDraws(rb, tmp_path / "log") as logged:
         for size in sizes:
-            rb.sample(size)
-    log = LoggedDraws(tmp_path / "log")
+            logged.sample(size)
+    log = DrawLog(tmp_path / "log")
     assert [len(one.handles) for one in log] == sizes
-    assert (tmp_path / "log").stat().st_size < 6 * sum(sizes)
+    assert (tmp_path / "log").stat().st_size < 8 * sum(sizes) + 512 * len(sizes)
 
 
 def test_a_log_of_a_killed_process(tmp_path: Path) -> None:
     """The last record may be cut anywhere."""
     rb = filled()
-    with rb.log_draws(tmp_path / "log"):
+    with LoggedDraws(rb, tmp_path / "log") as logged:
         for _ in range(3):
-            rb.sample(4)
+            logged.sample(4)
     data = (tmp_path / "log").read_bytes()
     for cut in range(1, len(data) - data.index(b"\n")):
         (tmp_path / "cut").write_bytes(data[:-cut])
-        assert len(LoggedDraws(tmp_path / "cut")) <= 2
+        assert len(DrawLog(tmp_path / "cut")) <= 2
     for wrong in (b"", b"x", b"{}\n", b"[]\n", bytes(100)):
         (tmp_path / "cut").write_bytes(wrong)
         with pytest.raises(ValueError, match="expected a log"):
-            LoggedDraws(tmp_path / "cut")
+            DrawLog(tmp_path / "cut")
 
 
-def test_one_log_at_a_time(tmp_path: Path) -> None:
-    """A second one, and an existing file, are refused, and nothing is logged after the end."""
+def test_an_existing_file_stays(tmp_path: Path) -> None:
+    """It is refused, and nothing is logged after the end."""
     rb = filled()
-    with rb.log_draws(tmp_path / "log"):
-        with pytest.raises(RuntimeError, match="already"):
-            rb.log_draws(tmp_path / "other")
-        rb.sample(4)
-    rb.sample(4)
-    assert len(LoggedDraws(tmp_path / "log")) == 1
+    with LoggedDraws(rb, tmp_path / "log") as logged:
+        logged.sample(4)
+    logged.sample(4)
+    assert len(DrawLog(tmp_path / "log")) == 1
     with pytest.raises(FileExistsError):
-        rb.log_draws(tmp_path / "log")
-    rb.sample(4)
+        LoggedDraws(rb, tmp_path / "log")
+    assert len(DrawLog(tmp_path / "log")) == 1
 
 
 def test_threads(tmp_path: Path) -> None:
     """Each draw has a record of its own."""
     rb = filled()
 
-    def draw() -> None:
+    def draw(logged: LoggedDraws) -> None:
         for _ in range(500):
-            rb.sample(3)
+            logged.sample(3)
 
-    with rb.log_draws(tmp_path / "log"):
-        threads = [threading.Thread(target=draw) for _ in range(4)]
+    with LoggedDraws(rb, tmp_path / "log") as logged:
+        threads = [threading.Thread(target=draw, args=(logged,)) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    log = LoggedDraws(tmp_path / "log")
+    log = DrawLog(tmp_path / "log")
     assert len(log) == 2000
     assert {len(one.handles) for one in log} == {3}
-
-
-def test_another_generator(tmp_path: Path) -> None:
-    """Its states are not known; rows are."""
-    rb = ReplayBuffer(100, FIELDS, seed=np.random.Generator(np.random.MT19937(0)))
-    add(rb, 0, 50)
-    with rb.log_draws(tmp_path / "log"):
-        batch = rb.sample(8)
-    log = LoggedDraws(tmp_path / "log")
-    assert log[0].before is None
-    same(rb.replay_draw(log, 0), batch)
-
-
-def test_a_generator_of_another_kind_later(tmp_path: Path) -> None:
-    """Its memory is not read as that of a PCG64."""
-    rb = filled()
-    with rb.log_draws(tmp_path / "log"):
-        rb.sample(4)
-        rb.rng = np.random.Generator(np.random.MT19937(0))
-        batch = rb.sample(4)
-    log = LoggedDraws(tmp_path / "log")
-    assert log[0].before is not None
-    assert log[1].before is None
-    same(rb.replay_draw(log, 1), batch)
-    rb.replay_draw(log, 0)
-
-
-def test_a_long_name_of_a_sampler(tmp_path: Path) -> None:
-    """The head of the file is cut, and still read."""
-
-    class Long(Recency):
-        """A sampler with a long name."""
-
-        def __repr__(self) -> str:
-            return "é" * 5000
-
-    rb = filled(sampler=Long(0.5))
-    with rb.log_draws(tmp_path / "log"):
-        rb.sample(4)
-    assert len(LoggedDraws(tmp_path / "log")) == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_ends_the_log(tmp_path: Path) -> None:
     """The draw that fails to be written raises, others go on, and what was written is read."""
     rb = filled()
-    log = rb.log_draws(tmp_path / "log")
-    rb.sample(4)
-    log.flush()
+    logged = LoggedDraws(rb, tmp_path / "log")
+    logged.sample(4)
     full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, log._file.fileno())
+    os.dup2(full, logged._file.fileno())
     os.close(full)
-    with pytest.raises(OSError, match="disk is full"):  # noqa: PT012 (the first or the second)
-        rb.sample(100_000)
-        rb.sample(4)
-    rb.sample(4)
-    log.flush()
-    log.close()
-    assert len(LoggedDraws(tmp_path / "log")) == 1
-    rb.log_draws(tmp_path / "other").close()
+    with pytest.raises(OSError, match="disk is full"):
+        logged.sample(4)
+    logged.sample(4)
+    logged.close()
+    assert len(DrawLog(tmp_path / "log")) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -273,56 +319,35 @@ def test_a_full_disk_ends_the_log(tmp_path: Path) -> None:
 def test_a_forked_child_logs_nothing(tmp_path: Path) -> None:
     """Records of the parent come once."""
     rb = filled()
-    with rb.log_draws(tmp_path / "log") as log:
-        rb.sample(3)
+    with LoggedDraws(rb, tmp_path / "log") as logged:
+        logged.sample(3)
         child = os.fork()
         if child == 0:
-            rb.sample(4)
-            log.close()
+            logged.sample(4)
+            logged.close()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        rb.sample(5)
-    assert [len(one.handles) for one in LoggedDraws(tmp_path / "log")] == [3, 5]
-
-
-def test_rows_that_are_written_over_before_the_record(tmp_path: Path) -> None:
-    """A record names the rows of the batch, also if other threads write rows or clear."""
-    for clears in (False, True):
-        rb = filled(60, 60, sampler=Recency(0.9))
-        view = rb.view(NStep((1, 3), gamma=0.9))
-        path = tmp_path / f"log{clears}"
-        handles = []
-        note = view._log_draw
-
-        def late(*drawn: Any) -> None:
-            """What another thread does between the read and the record."""
-            rb.clear() if clears else None  # noqa: B023
-            add(rb, 60, 40)  # noqa: B023
-            note(*drawn)  # noqa: B023
-
-        view._log_draw = late  # type: ignore[assignment, method-assign]
-        with rb.log_draws(path):
-            handles.append(view.sample(30, indexes=True)["indexes"])
-        np.testing.assert_array_equal(LoggedDraws(path)[0].handles, handles[0])
+        logged.sample(5)
+    assert [len(one.handles) for one in DrawLog(tmp_path / "log")] == [3, 5]
 
 
 def test_a_write_that_lets_other_threads_draw_and_add(tmp_path: Path) -> None:
     """No record is lost or mixed up, and large ones do not take the place of others."""
-    rb = filled(sampler=Prioritized(check_for_update=True))
+    rb = filled(sampler=Prioritized())
     seen: list[list[int]] = [[] for _ in range(4)]
 
-    def draw(number: int) -> None:
+    def draw(logged: LoggedDraws, number: int) -> None:
         for k in range(60):
             size = 40_000 if k % 5 == number else 2000 + number
-            seen[number].append(int(rb.sample(size)["indexes"].sum()))
+            seen[number].append(int(logged.sample(size)["indexes"].sum()))
             add(rb, 0, 20)
 
-    with rb.log_draws(tmp_path / "log"):
-        threads = [threading.Thread(target=draw, args=(number,)) for number in range(4)]
+    with LoggedDraws(rb, tmp_path / "log") as logged:
+        threads = [threading.Thread(target=draw, args=(logged, number)) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    log = LoggedDraws(tmp_path / "log")
+    log = DrawLog(tmp_path / "log")
     assert len(log) == 240
     assert sorted(int(one.handles.sum()) for one in log) == sorted(sum(seen, []))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from file_map_cases import room_for
 
-from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like import LoggedDraws, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._files import file_maps
 from cpprb_like.processes import SharedReplay
 from cpprb_like.processes._folder import FileLock
@@ -51,8 +51,8 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def log(path: Path) -> None:
     """A log of draws."""
     rb = filled()
-    with rb.log_draws(path):
-        rb.sample(3)
+    with LoggedDraws(rb, path) as logged:
+        logged.sample(3)
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
@@ -60,7 +60,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "save compressed": lambda path: filled().save(path, codec="zlib"),
     "save_async": lambda path: filled().save_async(path).result(),
     "save_transitions": lambda path: filled().save_transitions(path.with_suffix(".npz")),
-    "log_draws": log,
+    "LoggedDraws": log,
     "report": lambda path: filled().report(path),
     "rlds": lambda path: filled().export(path, "rlds"),
     "dreamerv3": lambda path: filled().export(path, "dreamerv3"),

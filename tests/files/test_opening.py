@@ -16,7 +16,7 @@ from dataset_cases import place
 from forked import outcome
 from optional import need
 
-from cpprb_like import LoggedDraws, PrioritizedReplayBuffer, ReplayBuffer, checkpoint
+from cpprb_like import DrawLog, LoggedDraws, PrioritizedReplayBuffer, ReplayBuffer, checkpoint
 from cpprb_like._files.peek import counts_of
 from cpprb_like.compat.reagent import ReplayBuffer as ReagentBuffer
 from cpprb_like.compat.reagent._elements import REQUIRED_KEYS
@@ -97,10 +97,10 @@ def test_the_files_beside_the_rows(mode: Any, part: str, tmp_path: Path) -> None
 def test_logs_transitions_and_memory(tmp_path: Path) -> None:
     """Logs of draws, files of transitions, counts of mapped buffers, memory of processes."""
     rb = filled()
-    with rb.log_draws(tmp_path / "draws"):
-        rb.sample(3)
+    with LoggedDraws(rb, tmp_path / "draws") as logged:
+        logged.sample(3)
     rb.save_transitions(tmp_path / "rows.npz")
-    refused(lambda: LoggedDraws(tmp_path / "draws"), tmp_path / "draws")
+    refused(lambda: DrawLog(tmp_path / "draws"), tmp_path / "draws")
     refused(lambda: filled().load_transitions(tmp_path / "rows"), tmp_path / "rows.npz")
     filled(mmap_prefix=tmp_path / "replay")
     refused(lambda: counts_of(tmp_path / "replay.dat"), tmp_path / "replay.dat")

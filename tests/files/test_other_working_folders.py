@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpprb_like import LoggedDraws, ReplayBuffer, checkpoint
+from cpprb_like import DrawLog, LoggedDraws, ReplayBuffer, checkpoint
 from cpprb_like.checkpoint._save import Snapshot
 from cpprb_like.datasets import describe
 from cpprb_like.processes import SharedReplay
@@ -79,11 +79,11 @@ def test_logs_of_draws_and_data_sets(folders: tuple[Path, Path]) -> None:
     rb = ReplayBuffer(10, fields)
     rb.add(obs=range(10), next_obs=range(1, 11), act=range(10), rew=range(10), done=[0] * 10)
     rb.export("rows", "rlds")
-    found, log = describe("rows"), rb.log_draws("draws")
-    rb.sample(3)
+    found, log = describe("rows"), LoggedDraws(rb, "draws")
+    log.sample(3)
     os.chdir(other)
     log.close()
-    assert len(LoggedDraws(log.path)) == 1
+    assert len(DrawLog(log.path)) == 1
     assert describe(found.path).rows == 10
     assert log.path.parent == found.path.parent == mine
 
