@@ -212,6 +212,7 @@ def _time_limit(facts: Facts) -> Found:
 
 
 def _lost_final(facts: Facts) -> Found:
+    is_found = False
     for one, following in facts.pairs:
         before, after = facts.following(one)
         at_end = facts.rows.ends[one.rows[before]]
@@ -222,26 +223,65 @@ def _lost_final(facts: Facts) -> Found:
                 "whether a vector environment has reset already: its final observation is "
                 "info['final_obs']; or whether the step of its reset was added too"
             )
+            is_found = True
             yield following.name, message, look_at
-        elif share := _share_of_first(facts, one, following):
-            message = f"is like the first observation of an episode in {share:.0%} of episode ends"
-            look_at = (
-                "whether the environment resets itself within step: its final observation is lost "
-                "then, or in info['final_obs']"
-            )
-            yield following.name, message, look_at
+        elif share := _share_in_range(facts, one, following):
+            is_found = True
+            yield following.name, f"is like {_FIRST.format(share)}", _RESET_WITHIN_STEP
+    if not is_found and (share := _share_of_equal(facts)):
+        names = [following.name for one, following in facts.pairs if not one.is_constant]
+        yield names[0], f"equals {_FIRST.format(share)}", _RESET_WITHIN_STEP
 
 
-def _share_of_first(facts: Facts, one: FieldFacts, following: FieldFacts) -> float:
+_FIRST = "the first observation of an episode in {:.0%} of episode ends"
+_RESET_WITHIN_STEP = (
+    "whether the environment resets itself within step: its final observation is lost then, or in "
+    "info['final_obs']"
+)
+
+
+def _ends_and_begins(facts: Facts, one: FieldFacts) -> tuple[Array, Array] | None:
+    """Which rows of a field are ends, and which are first ones. None for fewer than 20."""
+    ends, begins = facts.rows.ends[one.rows], np.zeros(len(one.rows), np.bool_)
+    before, after = facts.following(one)
+    begins[after[ends[before]]] = True
+    is_few = min(begins.sum(), ends.sum(), (~ends).sum()) < 20
+    return None if is_few or one.is_constant else (ends, begins)
+
+
+def _share_of_equal(facts: Facts) -> float:
+    """The share of ends whose next observations equal a first one, if few others do; or 0.0.
+
+    Observations of several fields are equal if all of their fields are.
+    """
+    pairs = [pair for pair in facts.pairs if not pair[0].is_constant]
+    if not pairs or len({len(one.rows) for one, _ in pairs}) > 1:
+        return 0.0
+    rows = _ends_and_begins(facts, pairs[0][0])
+    if rows is None:
+        return 0.0
+    ends, begins = rows
+    obs, nexts = np.zeros((2, len(ends)), np.uint64)
+    keys = np.random.default_rng(2).integers(2**64, size=len(pairs), dtype=np.uint64) | 1
+    for key, (one, following) in zip(keys, pairs, strict=True):
+        obs += key * one.hashes
+        nexts += key * following.hashes
+    is_first = np.isin(nexts, obs[begins])
+    share, others = float(is_first[ends].mean()), is_first[~ends].mean()
+    is_lost = (share >= 0.9 and others <= 0.3) or (share >= 0.5 and others <= 0.01)
+    return share if is_lost else 0.0
+
+
+def _share_in_range(facts: Facts, one: FieldFacts, following: FieldFacts) -> float:
     """The share of ends whose next values are like first observations; 0.0 if few are.
 
     Such values lie within the range of first observations, where no others do, and further from
     the values of their row than a step goes.
     """
-    values = _values_at_ends(facts, one, following)
-    if values is None:
+    rows, values = _ends_and_begins(facts, one), _values(one, following)
+    if rows is None or values is None:
         return 0.0
-    obs, nexts, ends, begins = values
+    (ends, begins), (obs, nexts) = rows, values
     first = obs[begins]
     inside = (nexts >= first.min(axis=0)) & (nexts <= first.max(axis=0))
     is_first = inside.mean(axis=1) >= BOX_SHARE
@@ -252,24 +292,14 @@ def _share_of_first(facts: Facts, one: FieldFacts, following: FieldFacts) -> flo
     return share if is_lost else 0.0
 
 
-def _values_at_ends(
-    facts: Facts, one: FieldFacts, following: FieldFacts
-) -> tuple[Array, Array, Array, Array] | None:
-    """Values and next values of all rows, which rows are ends, and which are first ones.
-
-    None for other than small fields of floats, and for fewer than 20 episodes.
-    """
+def _values(one: FieldFacts, following: FieldFacts) -> tuple[Array, Array] | None:
+    """Values and next values of all rows, flat. None for other than small fields of floats."""
     n, width = len(one.rows), int(np.prod(one.shape))
     is_whole = len(one.sampled) == n == len(following.sampled)
-    if one.dtype.kind != "f" or not is_whole or not 0 < width <= MOST_WIDTH or one.is_constant:
+    if one.dtype.kind != "f" or not is_whole or not 0 < width <= MOST_WIDTH:
         return None
     obs, nexts = (found.sampled.reshape(n, width).astype("f8") for found in (one, following))
-    ends, begins = facts.rows.ends[one.rows], np.zeros(n, np.bool_)
-    before, after = facts.following(one)
-    begins[after[ends[before]]] = True
-    is_finite = np.isfinite(obs).all() and np.isfinite(nexts).all()
-    few = min(begins.sum(), ends.sum(), (~ends).sum()) < 20
-    return None if few or not is_finite else (obs, nexts, ends, begins)
+    return (obs, nexts) if np.isfinite(obs).all() and np.isfinite(nexts).all() else None
 
 
 def _order(facts: Facts) -> Found:

@@ -33,6 +33,29 @@ def swinging(obs: Any) -> int:
     return 2 if obs[1] > 0 else 0
 
 
+class Starts(gym.Wrapper[Any, Any, Any, Any]):
+    """FrozenLake, with episodes that begin at one of three tiles."""
+
+    def reset(self, **options: Any) -> Any:
+        _, info = self.env.reset(**options)
+        lake: Any = self.env.unwrapped
+        lake.s = int(lake.np_random.integers(3))
+        return lake.s, info
+
+
+class Images(gym.ObservationWrapper[Any, Any, Any]):
+    """The states of FrozenLake as images: a bright tile for the agent."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_space = gym.spaces.Box(0, 255, (16, 16), np.uint8)
+
+    def observation(self, observation: Any) -> Any:
+        image = np.zeros((8, 2, 8, 2), np.uint8)
+        image[observation // 8, :, observation % 8] = 255
+        return image.reshape(16, 16)
+
+
 SOUND: dict[str, Callable[[], ReplayBuffer]] = {
     "CartPole": lambda: record(gym.make("CartPole-v1"), 3000),
     "CartPole, next_of": lambda: record(gym.make("CartPole-v1"), 3000, next_of="obs"),
@@ -48,6 +71,9 @@ SOUND: dict[str, Callable[[], ReplayBuffer]] = {
     ),
     "Acrobot": lambda: record(gym.make("Acrobot-v1"), 3000),
     "FrozenLake": lambda: record(gym.make("FrozenLake-v1"), 3000),
+    "FrozenLake, starts": lambda: record(Starts(gym.make("FrozenLake8x8-v1")), 3000),
+    "FrozenLake, images": lambda: record(Images(Starts(gym.make("FrozenLake8x8-v1"))), 3000),
+    "FrozenLake, short": lambda: record(gym.make("FrozenLake-v1", max_episode_steps=12), 3000),
     "Taxi": lambda: record(gym.make("Taxi-v4"), 3000),
     "Blackjack": lambda: record(gym.make("Blackjack-v1"), 3000),
     "CliffWalking": lambda: record(gym.make("CliffWalking-v1"), 5000),
@@ -178,6 +204,16 @@ def reset_in_step() -> Any:
     return record(ResetsInStep(gym.make("CartPole-v1")), 3000)
 
 
+def reset_in_step_of_numbers() -> Any:
+    """As ``reset_in_step``; observations are numbers of states."""
+    return record(ResetsInStep(Starts(gym.make("FrozenLake8x8-v1"))), 3000)
+
+
+def reset_in_step_of_images() -> Any:
+    """As ``reset_in_step``; observations are images."""
+    return record(ResetsInStep(Images(Starts(gym.make("FrozenLake8x8-v1")))), 3000)
+
+
 def zero_priorities() -> Any:
     """Some rows have the priority 0."""
     rb = filled(rows_of("CartPole-v1"), PrioritizedReplayBuffer, sampler=Prioritized(eps=0.0))
@@ -258,6 +294,14 @@ FAULTY: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "actions clipped": (clipped, {"clipped-actions": "act"}),
     "a reset that leaks": (leaking_reset, {"lost-final-observation": "next_obs"}),
     "a reset within step": (reset_in_step, {"lost-final-observation": "next_obs"}),
+    "a reset within step, of numbers": (
+        reset_in_step_of_numbers,
+        {"lost-final-observation": "next_obs"},
+    ),
+    "a reset within step, of images": (
+        reset_in_step_of_images,
+        {"lost-final-observation": "next_obs"},
+    ),
     "priorities of zero": (zero_priorities, {"priority-zero": ""}),
     "priorities that collapsed": (collapsed_priorities, {"collapsed-priorities": ""}),
     "weights that become a matrix": (weights_of_another_shape, {"weights-shape": "rew"}),
