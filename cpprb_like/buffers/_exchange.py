@@ -127,6 +127,7 @@ class Exchanged:
         capacity: float | None = None,
         env_dict: Mapping[str, FieldSpec] | None = None,
         strict: bool = False,
+        resume: bool = False,
         progress: Callable[[int, int], None] | None = None,
         **options: Unpack[PrioritizedOptions],
     ) -> Self:
@@ -149,6 +150,9 @@ class Exchanged:
         strict : bool
             Raise an error, not a warning, for values that a buffer cannot hold, such as text of any
             length, and for steps that would be left out.
+        resume : bool
+            Leave the newest episode open if it is open in the files, so the first ``add`` goes on
+            with it. By default it is truncated, as its environment is gone.
         progress : callable, optional
             ``progress(done, total)`` is called with numbers of bytes.
         **options
@@ -197,8 +201,8 @@ class Exchanged:
         >>> path = tempfile.mkdtemp() + "/episodes"
         >>> rb.export(path, "dreamerv3")
         >>> other = ReplayBuffer.from_dataset(path, capacity=100)
-        >>> len(other), len(other.episodes), other.get_current_episode_len()
-        (2, 2, 1)
+        >>> len(other), [one.truncated for one in other.episodes.list()]
+        (2, [False, True])
         """
         from cpprb_like import datasets  # noqa: PLC0415 (on demand)
 
@@ -210,6 +214,7 @@ class Exchanged:
             capacity=capacity,
             env_dict=env_dict,
             strict=strict,
+            resume=resume,
             progress=progress,
             options=options,
         )

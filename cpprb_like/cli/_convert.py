@@ -71,7 +71,7 @@ def read_dataset(
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         buffer = ReplayBuffer.from_dataset(
-            path, format=kind, capacity=size, split=split, strict=strict
+            path, format=kind, capacity=size, split=split, strict=strict, resume=True
         )
     return buffer, [str(warning.message) for warning in warned]
 

@@ -49,7 +49,7 @@ def describe(path: Path, state: int | None = None, reward: str | None = None) ->
         return describe_rows(buffer, about={"path": str(path), "kind": "cpprb file"}, reward=reward)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataLossWarning)  # ``inspect`` shows what is left out
-        buffer = ReplayBuffer.from_dataset(path, format=kind)
+        buffer = ReplayBuffer.from_dataset(path, format=kind, resume=True)
     about = {"path": str(path), "kind": "data set", "format": kind}
     return describe_rows(buffer, about=about, reward=reward)
 
@@ -92,7 +92,7 @@ def _dataset(path: Path, kind: str, reward: str | None) -> dict[str, Any]:
         fields: dict[str, Any] = {name: {} for name in dict.fromkeys([reward, *ends])}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataLossWarning)  # the report has ``left_out``
-            buffer = ReplayBuffer.from_dataset(path, format=kind, env_dict=fields)
+            buffer = ReplayBuffer.from_dataset(path, format=kind, env_dict=fields, resume=True)
         statistics = checkpoint.statistics(buffer, reward)
     files = [file for file in (found.path, *found.path.rglob("*")) if file.is_file()]
     return {

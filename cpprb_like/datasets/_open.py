@@ -310,6 +310,7 @@ def from_dataset(
     capacity: float | None,
     env_dict: Mapping[str, Any] | None,
     strict: bool,
+    resume: bool,
     progress: Callable[[int, int], None] | None,
     options: Mapping[str, Any],
 ) -> Any:
@@ -334,7 +335,7 @@ def from_dataset(
         buffer = make(size, fields, **options)
         count = Progress(progress)
         count.total = header.rows * header.row_nbytes
-        steps = _fill(buffer, reader, count)
+        steps = _fill(buffer, reader, count, resume)
         count(count.total - count.done)
     if steps:
         lost.append(
@@ -362,11 +363,12 @@ def _fields(
     return {name: {**found[name], **spec} for name, spec in env_dict.items()}
 
 
-def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None]) -> int:
+def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None], resume: bool) -> int:
     """Add the rows of a data set to an empty buffer that has some of its fields.
 
-    ``on_read`` is called with the bytes of the rows. Returns the number of steps left out: the
-    buffer has fields for their next values, and the files do not have these values.
+    ``resume`` leaves the newest episode open if it is open in the files. ``on_read`` is called with
+    the bytes of the rows. Returns the number of steps left out: the buffer has fields for their
+    next values, and the files do not have these values.
     """
     header, names = reader.header, buffer.schema.names
     is_lacking = any(name in names for name in reader.unknown)
@@ -386,7 +388,7 @@ def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None]) -> int:
                 n -= 1
             if n:
                 buffer.add(**{name: rows[name][:n] for name in names})
-        if not (episode.is_open and number == last):
+        if not (resume and episode.is_open and number == last):
             buffer.on_episode_end()
     return left_out
 

@@ -476,13 +476,33 @@ def test_that_an_end_is_made_is_told(format: str, tmp_path: Path) -> None:  # no
     three_without_an_end(path, format)
 
     with pytest.warns(DataLossWarning, match="that 2 episodes before the newest have no end"):
-        rb = ReplayBuffer.from_dataset(path)
+        rb = ReplayBuffer.from_dataset(path, resume=True)
 
     assert [one.truncated for one in rb.episodes.list()] == [True, True, False]
     assert rb.get_current_episode_len() > 0
     assert len(describe(path).left_out) == 1
     with pytest.raises(ValueError, match="2 episodes before the newest"):
         ReplayBuffer.from_dataset(path, strict=True)
+
+
+@pytest.mark.parametrize("format", ["dreamerv3", "minari", "minari-arrow", "rlds", "rllib"])
+@pytest.mark.filterwarnings("ignore::cpprb_like.errors.DataLossWarning")
+def test_steps_that_are_added_to_a_data_set_begin_an_episode(
+    format: str,  # noqa: A002
+    tmp_path: Path,
+) -> None:
+    """The first steps of a run joined the newest episode of the files, unless it goes on."""
+    path = tmp_path / "x"
+    three_without_an_end(path, format)
+    *before, newest = [one.length for one in describe(path).episodes]
+    for resume, after in ((False, [newest, 2]), (True, [newest + 2])):
+        rb = ReplayBuffer.from_dataset(path, capacity=100, resume=resume)
+        row = rb[0]
+        for _ in range(2):
+            rb.add(**row)
+        listed = rb.episodes.list()
+        assert [one.length for one in listed] == [*before, *after]
+        assert [one.truncated for one in listed] == [True] * (len(listed) - 1) + [False]
 
 
 # ---------------------------------------------------------------------- flags inside

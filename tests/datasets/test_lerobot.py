@@ -226,7 +226,7 @@ def test_ours_has_the_columns_that_its_info_says(tmp_path: Path) -> None:
     assert tasks.column("task_index").to_pylist() == [0]
     assert table.column("next.done").to_pylist() == [k in (9, 19) for k in range(25)]
     with pytest.warns(DataLossWarning, match="2 of 25 steps are left out"):
-        read = ReplayBuffer.from_dataset(tmp_path / "ours")
+        read = ReplayBuffer.from_dataset(tmp_path / "ours", resume=True)
     ours, rows = rb.get_all_transitions(), read.get_all_transitions()
     kept = ~np.isin(np.arange(25), (19, 24))
     assert [one.length for one in read.episodes.list()] == [10, 9, 4]
@@ -263,7 +263,8 @@ def test_next_observations_of_other_rows_are_features(tmp_path: Path) -> None:
     for t in range(4):
         rb.add(obs=t, next_obs=10 * t, act=0, rew=0)
     rb.export(tmp_path / "x", "lerobot", strict=True)
-    assert_carried(rb, ReplayBuffer.from_dataset(tmp_path / "x", strict=True), "lerobot")
+    read = ReplayBuffer.from_dataset(tmp_path / "x", strict=True, resume=True)
+    assert_carried(rb, read, "lerobot")
 
 
 def foreign(root: Path, **changed: Any) -> Path:
