@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,11 +35,34 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 Made = TypeVar("Made")  # a batch that a function of the caller makes
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from cpprb_like._fields.derived import NStepReturns
     from cpprb_like._fields.schema import Schema
     from cpprb_like._rows.episode_index import EpisodeIndex
     from cpprb_like.buffers._tensors import Conversion, TensorBatch, To, ToName
     from cpprb_like.samplers._starts import Starts
+
+    class BatchesOptions(TypedDict, total=False):
+        """Options of ``Source.batches``, for its overloads."""
+
+        beta: float | Schedule | None
+        replace: bool
+        indexes: bool
+        fields: str | Iterable[str] | None
+        device: Any
+        prefetch: int
+
+    class EpochOptions(TypedDict, total=False):
+        """Options of ``Source.epoch``, for its overloads."""
+
+        shuffle: bool
+        drop_last: bool
+        fields: str | Iterable[str] | None
+        shard: tuple[int, int]
+        seed: Seed
+        device: Any
+        prefetch: int
 
     def if_prioritized(method: Method) -> Method:
         """For type checkers: all objects of a class have the method."""
@@ -172,55 +195,19 @@ class Source(Checkpointed, Reported):
 
     @overload
     def batches(
-        self,
-        batch_size: int,
-        *,
-        beta: float | Schedule | None = None,
-        replace: bool = True,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-        to: None = None,
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: None = None, **options: Unpack[BatchesOptions]
     ) -> Batches[Batch]: ...
     @overload
     def batches(
-        self,
-        batch_size: int,
-        *,
-        beta: float | Schedule | None = None,
-        replace: bool = True,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-        to: ToName,
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: ToName, **options: Unpack[BatchesOptions]
     ) -> Batches[TensorBatch]: ...
     @overload
     def batches(
-        self,
-        batch_size: int,
-        *,
-        beta: float | Schedule | None = None,
-        replace: bool = True,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-        to: Callable[[Batch], Made],
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: Callable[[Batch], Made], **options: Unpack[BatchesOptions]
     ) -> Batches[Made]: ...
     @overload
     def batches(
-        self,
-        batch_size: int,
-        *,
-        beta: float | Schedule | None = None,
-        replace: bool = True,
-        indexes: bool = False,
-        fields: str | Iterable[str] | None = None,
-        to: To | None,
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: To | None, **options: Unpack[BatchesOptions]
     ) -> Batches[Any]: ...
     def batches(
         self,
@@ -306,59 +293,19 @@ class Source(Checkpointed, Reported):
 
     @overload
     def epoch(
-        self,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        fields: str | Iterable[str] | None = None,
-        shard: tuple[int, int] = (0, 1),
-        seed: Seed = None,
-        to: None = None,
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: None = None, **options: Unpack[EpochOptions]
     ) -> Batches[Batch]: ...
     @overload
     def epoch(
-        self,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        fields: str | Iterable[str] | None = None,
-        shard: tuple[int, int] = (0, 1),
-        seed: Seed = None,
-        to: ToName,
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: ToName, **options: Unpack[EpochOptions]
     ) -> Batches[TensorBatch]: ...
     @overload
     def epoch(
-        self,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        fields: str | Iterable[str] | None = None,
-        shard: tuple[int, int] = (0, 1),
-        seed: Seed = None,
-        to: Callable[[Batch], Made],
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: Callable[[Batch], Made], **options: Unpack[EpochOptions]
     ) -> Batches[Made]: ...
     @overload
     def epoch(
-        self,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        fields: str | Iterable[str] | None = None,
-        shard: tuple[int, int] = (0, 1),
-        seed: Seed = None,
-        to: To | None,
-        device: Any = None,
-        prefetch: int = 0,
+        self, batch_size: int, *, to: To | None, **options: Unpack[EpochOptions]
     ) -> Batches[Any]: ...
     def epoch(
         self,
