@@ -55,7 +55,8 @@ def main() -> None:
     results: dict[str, Any] = {"examples": {}}
     if options.output.exists():
         results = json.loads(options.output.read_text(encoding="utf-8"))
-    results |= {"machine": this_machine(), "packages": releases()}
+    results |= {"packages": releases()}
+    machine = this_machine()
     seeds = [int(seed) for seed in options.seeds.split(",")]
     more = ["--quick"] if options.quick else []
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -67,7 +68,7 @@ def main() -> None:
         for name, future in runs:
             found = future.result()
             print(f"{name}: {found}", flush=True)
-            add(results, name, stated[name], found)
+            add(results, name, {"stated": stated[name], "machine": machine}, found)
             options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if options.output == RESULTS:
         update_page(ROOT, "docs/examples.md")
@@ -120,11 +121,11 @@ def wait(process: subprocess.Popen[bytes]) -> float | None:
     return float(used.ru_utime + used.ru_stime)
 
 
-def add(results: dict[str, Any], name: str, stated: str, found: dict[str, Any]) -> None:
+def add(results: dict[str, Any], name: str, about: dict[str, Any], found: dict[str, Any]) -> None:
     """Put a run into the results, in place of an older one with the same seed."""
     example = results["examples"].setdefault(name, {"runs": []})
     runs = [run for run in example["runs"] if run["seed"] != found["seed"]]
-    example["stated"] = stated
+    example |= about
     example["runs"] = sorted([*runs, found], key=lambda run: int(run["seed"]))
     results["examples"] = dict(sorted(results["examples"].items()))
 

@@ -6,7 +6,7 @@ Gymnasium, tqdm and Matplotlib, and no library of networks.
 
 Environment: CartPole-v1.
 Score: at least 450 (mean return of 10 episodes).
-Time: minutes on one core.
+Time: a minute on one core.
 """
 
 import argparse

@@ -44,13 +44,14 @@ def missed(found: dict[str, Any]) -> list[int]:
 
 def _remarks(results: dict[str, Any]) -> str:
     packages = ", ".join(f"{name} {release}" for name, release in results["packages"].items())
-    machine = results["machine"]
     runs = [run for found in results["examples"].values() for run in found["runs"]]
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
-    about = f"{where(machine)}; {packages}; {machine['date']}"
+    machines = [found["machine"] for found in results["examples"].values()]
+    places = " and ".join(sorted({f"{where(one)}, {one['date']}" for one in machines}))
     lines = [
         f"Mean, least and greatest score of the seeds {seeds}, and seconds on one core. *Stated*",
-        f"is the score that the docstring of the example promises. Measured on {about}.",
+        "is the score that the docstring of the example promises. Measured on",
+        f"{places}; {packages}.",
     ]
     for name, found in results["examples"].items():
         lines += [f"`{name}`, seed {seed}, missed what is stated." for seed in missed(found)]

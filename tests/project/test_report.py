@@ -125,7 +125,7 @@ def learned() -> dict[str, Any]:
             {"seed": seed, "score": score, "what": what, "seconds": 60.0 + 20 * seed}
             for seed, score in enumerate(found)
         ]
-        return {"stated": stated, "runs": runs}
+        return {"stated": stated, "machine": run()["machine"], "runs": runs}
 
     failing = scores("at most 5")
     failing["runs"] = [{"seed": 0, "error": "ImportError: no"}]
@@ -134,7 +134,7 @@ def learned() -> dict[str, Any]:
         "other.py": scores("at least 0.9", 1.0, 0.85),
         "third.py": failing,
     }
-    return {"machine": run()["machine"], "packages": {"torch": "2.13.0"}, "examples": examples}
+    return {"packages": {"torch": "2.13.0"}, "examples": examples}
 
 
 def write_results(tree: Path, results: dict[str, Any]) -> None:

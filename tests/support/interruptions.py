@@ -21,11 +21,11 @@ from forked import outcome
 from cpprb_like import ReplayBuffer
 
 HARNESS = (__file__, contextlib.__file__)  # who has to put back what was traced before
-# It gives back a lock, waits and takes it again. An error between these lines leaves the lock free,
-# and Python's own ``with`` around it then raises another error.
-NOT_CUT = (threading.Condition.wait.__code__,)
-
-
+# ``wait`` gives a lock back and takes it again by other methods. An error between leaves the lock
+# free, and Python's own ``with`` around it then raises another error.
+NOT_CUT = {
+    method.__code__ for method in vars(threading.Condition).values() if inspect.isfunction(method)
+}
 EACH = 0  # a number of ``cut_at`` that stands for all lines
 
 
