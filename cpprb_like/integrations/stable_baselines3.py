@@ -434,6 +434,10 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         one of the next episode. ``"TimeLimit.truncated"`` in one of ``infos`` says that a time
         limit ended the episode. Raises ``TypeError`` or ``ValueError`` if a value is not in its
         space. Then nothing was added.
+
+        Algorithms of Stable-Baselines3 take the last observation from ``infos``. Where an
+        environment resets within its own ``step``, they pass the first one, which is stored as in
+        Stable-Baselines3's buffers. ``describe`` of the attribute ``buffer`` finds it.
         """
         n_envs = self.n_envs
         step: dict[str, Any] = {
