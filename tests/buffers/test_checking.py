@@ -272,3 +272,34 @@ def test_ranks_that_do_not_fit_the_weights_are_seen(monkeypatch: pytest.MonkeyPa
         rb.check()
     memory["priorities"][2] = counted
     rb.check()
+
+
+class ChangingRanks:
+    """Ranks whose priorities another thread sets while their groups are read, ``n`` times."""
+
+    def __init__(self, rb: PrioritizedReplayBuffer, ranks: Any, n: int) -> None:
+        self.rb, self.ranks, self.n = rb, ranks, n
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "group_counts" and self.n:
+            self.n -= 1
+            self.rb.update_priorities(np.arange(40), 10.0 ** (self.n % 2 * np.linspace(-3, 3, 40)))
+        return getattr(self.ranks, name)
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+
+@pytest.mark.parametrize("n", [1, 2, 10**6])
+def test_ranks_may_change_during_a_check(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups are counted as of one moment, or not at all if they change all the time."""
+    rb = PrioritizedReplayBuffer(40, {"x": {}}, sampler=RankBased(), seed=0)
+    rb.add(x=np.arange(40), priorities=np.arange(40) + 1.0)
+    rb.sample(1)  # sorts by rank
+    check = _prioritized._check_ranks
+
+    def changing(rows: Any, ranks: Any, weights: Array) -> None:
+        check(rows, ChangingRanks(rb, ranks, n), weights)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_prioritized, "_check_ranks", changing)
+    rb.check()
