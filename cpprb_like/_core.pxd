@@ -323,9 +323,9 @@ cdef inline intp_t c_window_rows(Ring ring) noexcept nogil:
     return 1 + min(ring.lookahead, FETCHED_STEPS - 1)
 
 
-cdef inline void c_fetch(Ring ring, const intp_t* slots, intp_t n) noexcept nogil:
-    """Prefetch the records at n slots, and those of the n-step windows from there on."""
-    cdef intp_t i, size = ring.record_stride, rows = c_window_rows(ring)
+cdef inline void c_fetch(Ring ring, const intp_t* slots, intp_t n, intp_t rows) noexcept nogil:
+    """Prefetch the records of n windows: of the row in each slot, and of ``rows - 1`` behind it."""
+    cdef intp_t i, size = ring.record_stride
     cdef const char* records = <const char*> ring.c_record(0)
     if ring.n_envs == 1:
         c_prefetch_rows(records, size, size * rows, slots, n)

@@ -64,7 +64,9 @@ cdef class BufferBase:
     cdef void c_watch(self) noexcept
     cdef object c_publish(self, intp_t n, const uint8_t* present, Beside beside)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
-    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns)
+    cdef dict c_draw(
+        self, rows, draw, intp_t n, bint replace, list arrays, take, tuple columns, further
+    )
 
 
 cdef class Attachment:

@@ -11,10 +11,18 @@ from cpprb_like._machine.forks import OneProcess
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.draw_counts import WORDS as WORDS
 from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import Schedule
 
+_Choose: TypeAlias = Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]]
 _Take: TypeAlias = Callable[
-    [NDArray[np.intp], list[NDArray[Any]] | None], dict[str, NDArray[Any]] | None
+    [
+        NDArray[np.intp],
+        list[NDArray[Any]] | None,
+        NDArray[np.intp] | None,
+        tuple[Column, ...] | None,
+    ],
+    dict[str, NDArray[Any]],
 ]
 _T = TypeVar("_T")
 
@@ -80,20 +88,27 @@ class BufferBase:
     ) -> int: ...
     def _draw_by(
         self, options: SampleOptions
-    ) -> tuple[
-        Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]],
-        _Take | None,
-        tuple[Column, ...] | None,
-    ]: ...
+    ) -> tuple[_Choose, _Take | None, tuple[Column, ...] | None]: ...
     def _sample(self, batch_size: int, options: SampleOptions) -> dict[str, NDArray[Any]]: ...
-    def _draw(
+    def _draw_rows(
         self,
-        draw: Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]],
+        n: int,
+        options: SampleOptions,
+        starts: Starts | None,
+        take: _Take,
+        columns: tuple[Column, ...] | None,
+        further: Container[str],
+    ) -> dict[str, NDArray[Any]]: ...
+    def _draw_once(
+        self,
+        rows: Ring | Starts,
+        draw: _Choose,
         n: int,
         replace: bool,
         arrays: list[NDArray[Any]] | None,
         take: _Take | None,
         columns: tuple[Column, ...] | None,
+        further: Container[str] | None,
     ) -> dict[str, NDArray[Any]] | None: ...
     def _note_draw(self, slots: NDArray[np.intp], of_all: bool) -> None: ...
     def _stats(self) -> dict[str, float]: ...

@@ -531,8 +531,8 @@ cdef class BufferBase:
         """How to draw and read a batch: the functions ``draw`` and ``take``, and the columns.
 
         ``draw(ring, n, rng, replace=replace)`` chooses slots, like ``Sampler.draw``.
-        ``take(slots, arrays)`` reads the columns, and returns None if rows changed. A ``take`` of None
-        reads stored values of the ring; columns of None are all.
+        ``take(slots, arrays, None, columns)`` reads a batch, like ``RowReader.take``. A ``take`` of
+        None reads stored values of the ring; columns of None are all.
         """
         raise NotImplementedError
 
@@ -556,10 +556,10 @@ cdef class BufferBase:
                 if columns is not None:
                     names = [column.name for column in columns]
                 arrays = self.schema.check_out(out, n, names)
-        cdef dict batch = self.c_draw(draw, n, replace, arrays, take, columns)
+        cdef dict batch = self.c_draw(self.c_ring, draw, n, replace, arrays, take, columns, None)
         if batch is None:
             batch = self._while_writers_wait(
-                partial(self._draw, draw, n, replace, arrays, take, columns)
+                partial(self._draw_once, self.c_ring, draw, n, replace, arrays, take, columns, None)
             )
         if out is None:
             return batch
@@ -568,9 +568,30 @@ cdef class BufferBase:
         out.update(batch)
         return out
 
-    def _draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
+    def _draw_rows(
+        self, intp_t n, SampleOptions options not None, starts, take, tuple columns, further
+    ):
+        """A batch of n rows for a view, drawn among ``starts``, or among all rows if that is None.
+
+        See ``c_draw`` for the other arguments.
+        """
+        cdef bint replace = options.replace
+        rows = self.c_ring if starts is None else starts
+        draw = self.sampler.draw if starts is None else self.sampler.draw_starts
+        if options.beta is not None:
+            draw = partial(draw, beta=options.beta)
+        cdef dict batch = self.c_draw(rows, draw, n, replace, None, take, columns, further)
+        if batch is None:
+            batch = self._while_writers_wait(
+                partial(self._draw_once, rows, draw, n, replace, None, take, columns, further)
+            )
+        return batch
+
+    def _draw_once(
+        self, rows, draw, intp_t n, bint replace, list arrays, take, tuple columns, further
+    ):
         """Call ``c_draw``."""
-        return self.c_draw(draw, n, replace, arrays, take, columns)
+        return self.c_draw(rows, draw, n, replace, arrays, take, columns, further)
 
     def consistently(self, attempt):
         """Read rows by steps of your own, as they were at one moment, while other threads write.
@@ -617,21 +638,27 @@ cdef class BufferBase:
             found = self._while_writers_wait(partial(at_one_moment, ring, attempt))
         return found[0]
 
-    cdef dict c_draw(self, draw, intp_t n, bint replace, list arrays, take, tuple columns):
+    cdef dict c_draw(
+        self, rows, draw, intp_t n, bint replace, list arrays, take, tuple columns, further
+    ):
         """A batch of the rows that ``draw`` chooses, or None if they changed during the read.
 
-        Like ``consistently``, without a Python frame.
+        ``rows`` are the ring or ``Starts`` of it: the first argument of ``draw``. ``further`` are names
+        of the columns beside the fields, None for those of the buffer. Like ``consistently``, without a
+        Python frame.
         """
         cdef Ring ring = self.c_ring
         cdef Moment moment = ring.c_now()
         cdef dict batch
         try:
-            if ring.c_drawable() == 0:
+            if rows is ring and ring.c_drawable() == 0:
                 raise NotEnoughDataError("cannot sample: the buffer is empty")
-            slots, extra = draw(ring, n, self.rng, replace=replace)
+            slots, extra = draw(rows, n, self.rng, replace=replace)
             # Checked before anything is written to the arrays of the caller.
             sampler = self.sampler
-            check_drawn(sampler, slots, extra, n, self.numbers, self.further)
+            check_drawn(
+                sampler, slots, extra, n, self.numbers, self.further if further is None else further
+            )
             if take is None and arrays is not None:
                 ring.c_check_slots(slots)
                 c_fill(ring, arrays, ring.columns if columns is None else columns, slots)
@@ -639,7 +666,7 @@ cdef class BufferBase:
             elif take is None:
                 batch = c_take(ring, slots, None, columns)
             else:
-                batch = take(slots, arrays)
+                batch = take(slots, arrays, None, columns)
         except (ValueError, IndexError):
             if ring.c_is_now(moment):
                 raise
@@ -648,7 +675,7 @@ cdef class BufferBase:
             return None
         for name, values in extra.items():
             batch[name] = c_aligned(values)
-        self.c_count_draw(ring, slots, sampler, True)
+        self.c_count_draw(ring, slots, sampler, rows is ring)
         return batch
 
     def _note_draw(self, cnp.ndarray slots not None, bint of_all):

@@ -286,6 +286,15 @@ class Opened:
 
     # ------------------------------------------------------------------ plans
 
+    def take_of_rows(self) -> Callable[..., Batch] | None:
+        """Function that reads batches of single rows, as ``RowReader.take``.
+
+        None if more than the rows of n-step returns is read, or if n is drawn.
+        """
+        if self.items is not None or self.before or self.filling or self.least < self.most:
+            return None
+        return self.rows.take_of_rows()
+
     def plan(self, columns: tuple[Column, ...] | None) -> ReadPlan:
         """The plan of batches of these columns, or of all.
 
@@ -512,6 +521,8 @@ class ReadPlan:
         # Layers whose columns are made by a revision and not by ``fill``.
         self.revised = [part for part in now.parts if part.columns and not part.fills]
         several = tuple(column for column in columns if column.name not in self.single)
+        # Reads batches without a plan, if the plan would change nothing; else None.
+        self.take = None if self.revisions else now.take_of_rows()
         self.rows = RowPlan(now, several, now.added - self.single)
         self.first: RowPlan | None = None
         if self.single:

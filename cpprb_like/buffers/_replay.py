@@ -354,7 +354,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         """Use these rows from now on. A call that raises leaves the buffer unchanged."""
         nstep = layout.options.nstep
         rows = RowReader(ring, nstep)
-        reading: Any = rows.take if ring.chains or nstep is not None else None
+        reading = rows.take_of_rows() if ring.chains or nstep is not None else None
         index = EpisodeIndex(ring)
         attributes = {
             "_layout": layout,
@@ -538,7 +538,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             if not self.has_priorities:
                 draw = self._draw_named
         columns = None if options.fields is None else self._columns(options.fields)
-        return draw, self._take if columns is None else self._reading(columns), columns
+        return draw, self._take, columns
 
     def view(self, *layers: Layer) -> View:
         """This buffer, read in another way: n-step returns, sequences, frame stacks, new goals.
@@ -722,7 +722,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         return read_columns(fields, self.ring.columns)
 
     def _reading(self, columns: tuple[Column, ...] | None) -> Any:
-        """The function ``take`` of ``BufferBase._draw_by`` for some columns, or for all."""
+        """The function that reads some columns of rows, or all; None: stored values of the ring."""
         if columns is None or self._take is None:
             return self._take
         return partial(self._rows.take, columns=columns)

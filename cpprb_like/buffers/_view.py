@@ -124,11 +124,17 @@ class View(Source):
             chosen = now.ring.columns if columns is None else columns
             wanted = {column.name: now.specs[column.name] for column in chosen}
             arrays = dict(zip(wanted, check_out(out, n, wanted), strict=True))
+        if columns is not None:
+            plan = now.plan(columns)
+        if plan.take is not None and out is None and not options.indexes:
+            batch: Batch = buffer._draw_rows(
+                n, options, now.starts, plan.take, columns, now.further
+            )
+            self.draws += 1
+            return batch
         if options.indexes:
             now.check_indexes()
         draw = partial(now.draw, n, options)
-        if columns is not None:
-            plan = now.plan(columns)
         batch = self._draw(plan, draw, n, arrays, options.indexes)
         if out is None or arrays is None:
             return batch

@@ -529,10 +529,10 @@ cdef class Followers(Rings):
         cdef intp_t n = wanted[0]
         cdef SampleOptions options = wanted[1]
         cdef dict batch, extra = {}
-        if self.is_uniform and self.limits is None and not options.indexes:
+        if wanted[5] is None and self.is_uniform and self.limits is None and not options.indexes:
             rows = self.draw_uniform(n, shards.rng, options.replace)
         else:
-            rows, extra = shards.choose(None, n, options)
+            rows, extra = shards.choose(wanted[5], n, options)
         if wanted[4] is None:
             batch = self.c_take(rows, wanted[3], wanted[2])
         else:
@@ -571,8 +571,8 @@ def consistently(Followers group not None, shards, attempt):
         The shards, whose lock is held.
     attempt : callable or tuple
         A function without arguments that returns such a tuple or None; or a tuple for a batch: n, the
-        options of ``sample``, columns, arrays for them or None, and a function
-        ``take(rows, arrays, None, columns)`` or None.
+        options of ``sample``, columns, arrays for them or None, a function
+        ``take(rows, arrays, None, columns)`` or None, and ``StartsTogether`` or None for all rows.
     """
     cdef dict margins = {}
     cdef tuple found, wanted = attempt if type(attempt) is tuple else None

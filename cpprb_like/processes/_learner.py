@@ -21,6 +21,7 @@ from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
+from cpprb_like._rows.column import Column
 from cpprb_like._rows.draw_counts import DrawCounts
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
@@ -147,7 +148,7 @@ class Learner(Closing, ModelledSource):
         self.ring: Followers = self._shards.group  # the rows of all shards, as those of one ring
         self._columns = self.ring.columns
         self._check_batch_size = model._check_batch_size
-        self._read = RowReader(self.ring, self._nstep).take
+        self._read = RowReader(self.ring, self._nstep).take_of_rows()
         self._take = None if self._nstep is None else self._read
 
     # ------------------------------------------------------------------ sampling
@@ -165,16 +166,32 @@ class Learner(Closing, ModelledSource):
         if out is not None:
             specs = {one.name: ColumnSpec(one.dtype, one.shape) for one in columns}
             arrays = check_out(out, n, specs)
-        wanted = n, options, columns, arrays, self._take
-        shards = self._shards
-        batch: Batch
-        rows, batch = self._at_gate(n, consistently, self.ring, shards, wanted)
-        self._note_draw(rows, True)
+        wanted = n, options, columns, arrays, self._take, None
+        batch = self._draw_wanted(wanted)
         if out is None or arrays is None:
             return batch
         given = {column.name for column in columns}
         out.update({name: values for name, values in batch.items() if name not in given})
         return out
+
+    def _draw_wanted(self, wanted: tuple[Any, ...]) -> Batch:
+        """A batch described by the tuple of ``_followers.consistently``."""
+        batch: Batch
+        rows, batch = self._at_gate(wanted[0], consistently, self.ring, self._shards, wanted)
+        self._note_draw(rows, wanted[-1] is None)
+        return batch
+
+    def _draw_rows(
+        self,
+        n: int,
+        options: SampleOptions,
+        starts: StartsTogether | None,
+        take: Callable[..., Batch],
+        columns: tuple[Column, ...] | None,
+        _: Any,
+    ) -> Batch:
+        """See ``BufferBase._draw_rows``."""
+        return self._draw_wanted((n, options, columns, None, take, starts))
 
     def _at_gate(self, n: int, draw: Callable[..., Found], *arguments: Any) -> Found:
         """Draw a batch of n items with the lock held, when the limiter allows it."""

@@ -13,6 +13,10 @@ cdef class Starts(DerivedState):
     cdef readonly bint across        # whether sequences continue across the ends of episodes
     cdef readonly intp_t stride      # rows of a stream from one start to the next
     cdef readonly intp_t before      # rows of the episode that must precede a start
+    # Of the call in progress, see ``c_note_certain``:
+    cdef intp_t last                 # slot of the newest row
+    cdef intp_t newest               # newest rows that have to be looked at
+    cdef intp_t certain              # rows before these that are starts
     # Made when starts are rare:
     cdef SlotSet starts              # the set of all starts; empty until then
     cdef int64_t waits               # no older row waits for more rows
@@ -26,6 +30,7 @@ cdef class Starts(DerivedState):
     cdef intp_t c_looked_at(self, int64_t row) noexcept nogil
     cdef int c_state(self, intp_t slot) noexcept nogil
     cdef bint c_reads_before(self) noexcept nogil
+    cdef void c_note_certain(self) noexcept
     cdef const uint8_t* c_flags_before(self, intp_t slot) noexcept nogil
     cdef int c_follow(self) except -1
     cdef bint c_is_over(self) noexcept

@@ -16,9 +16,9 @@ from libc.stdint cimport int8_t
 from libc.stdlib cimport calloc, free
 
 from cpprb_like._machine.aligned cimport c_numbers
-from cpprb_like._c.copying cimport FETCHED_FLAGS, c_prefetch
+from cpprb_like._c.copying cimport FETCHED_DRAWN, FETCHED_FLAGS, FETCHED_STEPS, c_prefetch
 from cpprb_like._core cimport (
-    ABSENT, CLEARS, END, LEFT_OUT, WRITTEN, Cursor, Ring, Walk, c_forward, c_is_current,
+    ABSENT, CLEARS, END, LEFT_OUT, WRITTEN, Cursor, Ring, Walk, c_fetch, c_forward, c_is_current,
     c_mark_current, c_previous, c_walk_of,
 )
 from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
@@ -186,6 +186,21 @@ cdef class Starts:
             count += 1
         return STARTS
 
+    cdef void c_note_certain(self) noexcept:
+        """Note which rows are starts by their age alone, for ``c_state_of``.
+
+        Their sequences are neither near the newest row nor near the oldest one. That is enough where
+        no row is absent, and where neither ``stride`` nor ``least`` depends on episodes.
+        """
+        cdef Ring ring = self.ring
+        cdef intp_t newest = max(self.rows - 1, ring.lookahead) * ring.n_envs
+        cdef int64_t oldest = ring.state[WRITTEN] - ring.c_first() - self.before * ring.n_envs
+        self.last = <intp_t> (ring.state[WRITTEN] % ring.capacity) - 1
+        self.newest = newest
+        self.certain = 0
+        if not ring.c_absent() and self.stride == 1 and (self.least == 1 or self.across):
+            self.certain = <intp_t> max(oldest - newest, 0)
+
     # ------------------------------------------------------------------ many
 
     def tell(self, cnp.ndarray slots):
@@ -198,6 +213,7 @@ cdef class Starts:
         cdef intp_t n = cnp.PyArray_DIM(slots, 0)
         cdef cnp.ndarray states = c_numbers(1, &n, cnp.NPY_INT8)
         cdef PyObject* starts = <PyObject*> self
+        self.c_note_certain()
         c_tell(
             &starts, 0, self.c_reads_before(), <const intp_t*> cnp.PyArray_DATA(slots), n,
             <int8_t*> cnp.PyArray_DATA(states),
@@ -451,6 +467,7 @@ cdef intp_t c_share(const Among* among, bint tries) noexcept:
         share.start, share.first = total, -total
         if tries:
             total += (<Starts> among.starts[share.number]).ring.c_stored()
+            (<Starts> among.starts[share.number]).c_note_certain()
         else:
             total += (<Starts> among.starts[share.number]).starts.count
         share.stop = total
@@ -461,15 +478,27 @@ cdef intp_t c_share(const Among* among, bint tries) noexcept:
 cdef void c_tell(
     PyObject** starts, int bits, bint looks, const intp_t* rows, intp_t n, int8_t* states
 ) noexcept:
-    """States of rows, with the number of the ring of ``starts`` in the low ``bits``."""
+    """States of rows, with the number of the ring of ``starts`` in the low ``bits``.
+
+    Called directly after ``c_note_certain`` of each of these ``starts``.
+    """
     cdef intp_t k, first = 0, end, mask = (<intp_t> 1 << bits) - 1
     while first < n:
         end = min(n, first + FETCHED_FLAGS)
         for k in range(first, end if looks else first):
             c_prefetch((<Starts> starts[rows[k] & mask]).c_flags_before(rows[k] >> bits))
         for k in range(first, end):
-            states[k] = <int8_t> (<Starts> starts[rows[k] & mask]).c_state(rows[k] >> bits)
+            states[k] = c_state_of(<Starts> starts[rows[k] & mask], rows[k] >> bits)
         first = end
+
+
+cdef inline int8_t c_state_of(Starts starts, intp_t slot) noexcept nogil:
+    """``Starts.c_state``, without a call for the rows of ``c_note_certain``."""
+    cdef intp_t age = starts.last - slot
+    age = age + starts.ring.capacity if age < 0 else age
+    if <size_t> (age - starts.newest) < <size_t> starts.certain:
+        return STARTS
+    return <int8_t> starts.c_state(slot)
 
 
 cdef intp_t c_try(const Among* among, intp_t* out, intp_t n, Bits* bits) noexcept:
@@ -477,11 +506,14 @@ cdef intp_t c_try(const Among* among, intp_t* out, intp_t n, Bits* bits) noexcep
     cdef intp_t stored = c_share(among, True)
     if stored == 0:
         return 0
-    cdef intp_t stride = (<Starts> among.starts[among.shares[0].number]).stride
+    cdef Starts first = <Starts> among.starts[among.shares[0].number]
+    cdef intp_t stride = first.stride
     cdef intp_t pay = TRIES * max(1, min(stored, stride)), left = SPARE_TRIES + pay
     cdef intp_t[FETCHED_FLAGS] tried
     cdef int8_t[FETCHED_FLAGS] states
-    cdef intp_t k, count, found = 0
+    cdef intp_t k, count, before, found = 0
+    # Longer windows are prefetched when they are read, and rows of several rings too.
+    cdef bint fetches = n <= FETCHED_DRAWN and first.rows <= FETCHED_STEPS and not among.bits
     while found < n and left:
         # The expected number of tries if one row in a stride is a start.
         count = min(FETCHED_FLAGS, left, (n - found) * min(stride, FETCHED_FLAGS))
@@ -490,11 +522,14 @@ cdef intp_t c_try(const Among* among, intp_t* out, intp_t n, Bits* bits) noexcep
             c_name_rows(among.shares, among.count, among.bits, tried, count)
         c_tell(among.starts, among.bits, among.looks, tried, count, states)
         left -= count
+        before = found
         for k in range(count):
             if found < n and states[k] == STARTS:
                 out[found] = tried[k]
                 found += 1
                 left += pay
+        if fetches:
+            c_fetch(first.ring, out + before, found - before, first.rows)
     return found
 
 

@@ -208,8 +208,8 @@ cdef bint c_draw(
     cdef intp_t k = 0, n = cnp.PyArray_DIM(slots, 0)
     cdef intp_t among = plan.among, slot, capacity = ring.capacity
     cdef const char* records = <const char*> ring.c_record(0)
-    cdef intp_t stride = ring.record_stride
-    cdef intp_t size = stride * (c_window_rows(ring) if ring.n_envs == 1 else 1)
+    cdef intp_t stride = ring.record_stride, rows = c_window_rows(ring)
+    cdef intp_t size = stride * (rows if ring.n_envs == 1 else 1)
     cdef bint fetches = n <= FETCHED_DRAWN and plan.first != NUMBERS
     cdef intp_t first = 0 if plan.first == NUMBERS else plan.first
     if shuffle is not None and not plan.skips:
@@ -245,7 +245,7 @@ cdef bint c_draw(
         for slot in range(k):
             values[slot] = ring.c_slot_of_nth(plan.passed + values[slot], plan.oldest)
         if n <= FETCHED_DRAWN:
-            c_fetch(ring, values, k)
+            c_fetch(ring, values, k, rows)
     return k == n
 
 

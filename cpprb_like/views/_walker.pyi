@@ -30,3 +30,10 @@ class Walker:
         steps: NDArray[np.intp] | None = None,
         columns: tuple[Column, ...] | None = None,
     ) -> tuple[dict[str, NDArray[Any]], Any, Any, NDArray[np.intp]]: ...
+    def read(
+        self,
+        slots: NDArray[np.intp],
+        arrays: list[NDArray[Any]] | None = None,
+        steps: NDArray[np.intp] | None = None,
+        columns: tuple[Column, ...] | None = None,
+    ) -> dict[str, NDArray[Any]]: ...

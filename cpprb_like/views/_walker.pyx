@@ -15,10 +15,10 @@ from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Block, c_gather_blocks
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather_at
+from cpprb_like._c.copying cimport FETCHED, FETCHED_STEPS, UNLOCKED_NBYTES, c_gather_at
 from cpprb_like._core cimport (
     NBYTES, OFFSET, STRIDE, TERMINATED, Cursor, Firsts, Ring, Walk,
-    c_cursor, c_forward_in_episode, c_repeat, c_rows_before, c_walk_of, c_window_rows,
+    c_cursor, c_forward_in_episode, c_repeat, c_rows_before, c_walk_of,
 )
 from cpprb_like._rows.gather cimport c_check_arrays, c_check_steps, c_new_array, c_take_chain
 from cpprb_like._rows.rings cimport Rings, Span, c_fetch_records
@@ -115,8 +115,29 @@ cdef class Walker:
         (n, before + 1 + after), where the first and last row of the episode are repeated, or None; the
         rows before and behind each, shape (n, 2), or None; and the rows of each n-step return.
         """
-        cdef Ring ring = self.ring
         c_check_array(slots, "slots", cnp.NPY_INTP, -1)
+        cdef cnp.ndarray windows = None, counts = None
+        cdef intp_t[2] dims
+        dims[0], dims[1] = cnp.PyArray_DIM(slots, 0), 2
+        cdef cnp.ndarray lengths = c_numbers(1, dims, cnp.NPY_INTP)
+        if self.gives_windows:
+            counts = c_numbers(2, dims, cnp.NPY_INTP)
+            dims[1] = self.before + 1 + self.after
+            windows = c_numbers(2, dims, cnp.NPY_INTP)
+        batch = self.c_take(slots, arrays, steps, columns, windows, counts, lengths)
+        return batch, windows, counts, lengths
+
+    def read(self, cnp.ndarray slots not None, list arrays=None, steps=None, tuple columns=None):
+        """The batch of ``take`` alone."""
+        c_check_array(slots, "slots", cnp.NPY_INTP, -1)
+        return self.c_take(slots, arrays, steps, columns, None, None, None)
+
+    cdef dict c_take(
+        self, cnp.ndarray slots, list arrays, steps, tuple columns, cnp.ndarray windows,
+        cnp.ndarray counts, cnp.ndarray lengths,
+    ):
+        """The batch of ``take``, whose further results go to arrays if they are given."""
+        cdef Ring ring = self.ring
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
         if steps is not None:
             c_check_steps(steps, n, self.size)
@@ -127,18 +148,13 @@ cdef class Walker:
             arrays = [c_new_array(ring, column, n) for column in columns]
         else:
             c_check_arrays(arrays, columns, n)
-        cdef cnp.ndarray last = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray lengths = c_numbers(1, &n, cnp.NPY_INTP)
-        cdef cnp.ndarray discount = None, windows = None, counts = None
+        cdef cnp.ndarray discount = None, last = None
         cdef intp_t[2] dims
         dims[0], dims[1] = n, 1
         if self.discount_ndim:
             discount = c_numbers(self.discount_ndim, dims, cnp.NPY_FLOAT32)
-        dims[1] = 2
-        if self.gives_windows:
-            counts = c_numbers(2, dims, cnp.NPY_INTP)
-            dims[1] = self.before + 1 + self.after
-            windows = c_numbers(2, dims, cnp.NPY_INTP)
+        if ring.chains:
+            last = c_numbers(1, dims, cnp.NPY_INTP)
         self.c_fill(slots, columns, arrays, last, lengths, windows, counts, discount, steps)
         if ring.object_columns:
             for column, array in zip(columns, arrays):
@@ -158,22 +174,23 @@ cdef class Walker:
                     self.rings.take_chain(chain, rows, batch[chain.name])
         if discount is not None:
             batch["discount"] = discount
-        return batch, windows, counts, lengths
+        return batch
 
     cdef int c_fill(
         self, cnp.ndarray slots, tuple columns, list arrays, cnp.ndarray last, cnp.ndarray lengths,
         cnp.ndarray windows, cnp.ndarray counts, cnp.ndarray discount, steps
     ) except -1:
-        """Check the rows, walk their windows, and read the columns that lie in the arena."""
+        """Check the rows, walk their windows, and read the columns that lie in the arena.
+
+        Arrays of None are not needed: ``last``, ``lengths``, ``windows`` with ``counts``, ``discount``.
+        """
         cdef Ring ring = self.ring
         cdef Read read
         cdef Span span
         cdef Walk walk
         cdef intp_t* scratch = NULL
-        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), several = 0
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), several = 0, width = 0
         read.slots = <const intp_t*> cnp.PyArray_DATA(slots)
-        read.last = <intp_t*> cnp.PyArray_DATA(last)
-        read.lengths = <intp_t*> cnp.PyArray_DATA(lengths)
         read.discount = NULL
         if discount is not None:
             read.discount = <float32_t*> cnp.PyArray_DATA(discount)
@@ -183,14 +200,17 @@ cdef class Walker:
         if steps is not None:
             read.steps = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray?> steps)
         read.is_whole = windows is not None
+        if not read.is_whole:
+            width = self.before + 1 + self.after
+        scratch = <intp_t*> malloc((2 * n + min(n, FETCHED) * width) * sizeof(intp_t) + 1)
+        read.last, read.lengths, read.windows, read.counts = scratch, scratch + n, scratch + 2 * n, NULL
+        if last is not None:
+            read.last = <intp_t*> cnp.PyArray_DATA(last)
+        if lengths is not None:
+            read.lengths = <intp_t*> cnp.PyArray_DATA(lengths)
         if read.is_whole:
             read.windows = <intp_t*> cnp.PyArray_DATA(windows)
             read.counts = <intp_t*> cnp.PyArray_DATA(counts)
-        else:
-            scratch = <intp_t*> malloc(
-                min(n, FETCHED) * (self.before + 1 + self.after) * sizeof(intp_t) + 1
-            )
-            read.windows, read.counts = scratch, NULL
         if self.rings is not None:
             several = self.rings.mask + 1
         read.outs = <char**> calloc(1 + len(ring.columns), sizeof(char*))
@@ -198,7 +218,7 @@ cdef class Walker:
         read.records = <const char**> malloc((1 + n) * sizeof(char*) + several * sizeof(Walk))
         try:
             if (
-                read.windows == NULL or read.outs == NULL or read.blocks == NULL
+                scratch == NULL or read.outs == NULL or read.blocks == NULL
                 or read.records == NULL
             ):
                 raise MemoryError("no memory left to gather rows")
@@ -253,14 +273,14 @@ cdef class Walker:
 
     cdef void c_read_chunks(self, Ring ring, Read* read, intp_t n) noexcept nogil:
         """Read chunk by chunk, so that records stay in the first cache for all their columns."""
-        cdef intp_t start = 0, count = min(n, FETCHED), following, k, place
-        cdef const Walk* walk
+        cdef intp_t start = 0, count = min(n, FETCHED), following, place
+        cdef intp_t rows = min(1 + self.after, FETCHED_STEPS)
         cdef const intp_t* row
         cdef const char* lasts[FETCHED]
-        c_fetch_windows(ring, read.records, count)
+        c_fetch_windows(ring, read.records, count, rows)
         while start < n:
             following = min(n - start - count, FETCHED)
-            c_fetch_windows(ring, read.records + start + count, following)
+            c_fetch_windows(ring, read.records + start + count, following, rows)
             self.c_walk_chunk(ring, read, start, count, lasts)
             for place in range(ring.in_record):
                 if place == self.lead or read.outs[place] == NULL:
@@ -272,11 +292,7 @@ cdef class Walker:
                     row[OFFSET], row[NBYTES], count,
                 )
             if read.discount != NULL:
-                for k in range(start, start + count):
-                    walk = read.walks + (read.last[k] & read.mask)
-                    read.discount[k] = <float32_t> read.powers[read.lengths[k]]
-                    if walk.flags[(read.last[k] >> read.bits) * walk.stride] & TERMINATED:
-                        read.discount[k] = 0
+                c_find_discounts(read, start, count)
             start += count
             count = following
         if self.rings is None:
@@ -346,14 +362,34 @@ cdef inline const intp_t* c_rows_of(const Read* read, bint last) noexcept nogil:
     return read.slots
 
 
-cdef inline void c_fetch_windows(Ring ring, const char** records, intp_t n) noexcept nogil:
-    """Prefetch records, and those of the n-step windows from there on."""
-    cdef intp_t i, size = ring.record_stride, rows = c_window_rows(ring)
+cdef inline void c_fetch_windows(
+    Ring ring, const char** records, intp_t n, intp_t rows
+) noexcept nogil:
+    """Prefetch records, and those of the windows of ``rows`` rows from there on."""
+    cdef intp_t i, size = ring.record_stride
     if ring.n_envs == 1:
         c_fetch_records(records, ring.record_offset, size * rows, n)
         return
     for i in range(rows):
         c_fetch_records(records, ring.record_offset + i * ring.n_envs * size, size, n)
+
+
+cdef inline void c_find_discounts(const Read* read, intp_t start, intp_t n) noexcept nogil:
+    """Write the discounts of a chunk of n-step returns."""
+    cdef float32_t* discount = read.discount + start
+    cdef const intp_t* lengths = read.lengths + start
+    cdef const intp_t* last = read.last + start
+    cdef const float64_t* powers = read.powers
+    cdef const Walk* walks = read.walks  # of each ring of the batch
+    cdef intp_t k, mask = read.mask, stride = walks[last[0] & mask].stride  # the same of all rings
+    cdef int bits = read.bits
+    cdef float32_t[2] found
+    found[1] = 0.0
+    for k in range(n):
+        found[0] = <float32_t> powers[lengths[k]]
+        discount[k] = found[
+            (walks[last[k] & mask].flags[(last[k] >> bits) * stride] & TERMINATED) != 0
+        ]
 
 
 cdef inline void c_walk_kind(

@@ -24,7 +24,8 @@ from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
-from cpprb_like.samplers import LegacyUniform, Recency, Reverse, Uniform
+from cpprb_like.processes import SharedReplay
+from cpprb_like.samplers import LegacyUniform, Prioritized, Recency, Reverse, Uniform
 from cpprb_like.typing import FieldSpec, NstepSpec
 from cpprb_like.views import NStep
 
@@ -44,6 +45,12 @@ DTYPES: list[Any] = [
 ]
 FRAMES = [(), (1,), (3,), (2, 3), (0,), (40,)]
 ENDS = [(), ("terminated", "truncated"), ("done",), ("done", "truncated"), ("terminated", "done")]
+
+STEPS: dict[str, FieldSpec] = {
+    "obs": {"shape": ()},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": np.bool_},
+}
 
 
 @dataclass(frozen=True)
@@ -690,6 +697,36 @@ def test_numbers_of_steps_are_drawn_evenly() -> None:
     for batch in (view.sample(50) for _ in range(3)):
         for name, column in same.sample(50).items():
             assert_same(batch[name], column, name)
+
+
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized], ids=["uniform", "prioritized"])
+@pytest.mark.parametrize("writers", [0, 2], ids=["buffer", "learner"])
+def test_options_change_no_row_of_a_view(sampler: type[Any], writers: int) -> None:
+    """A view draws the same rows for each option of ``sample``, and counts each draw once."""
+
+    def draw(**options: Any) -> dict[str, Array]:
+        source: Any = ReplayBuffer(60, STEPS, sampler=sampler(), seed=7)
+        actors: list[Any] = [source]
+        if writers:
+            replay = SharedReplay(60, STEPS, writers=writers)
+            actors = [replay.actor(number) for number in range(writers)]
+            source = replay.learner(sampler(), seed=7)
+        for actor in actors:
+            actor.add(obs=np.arange(25), rew=np.arange(25), done=np.arange(25) % 7 == 6)
+        view = source.view(NStep(3, gamma=0.5, discount=True))
+        for number in range(3):
+            assert view.draws == number
+            batch: dict[str, Array] = view.sample(20, **options)
+        assert source.stats()["draws"] == 3
+        return batch
+
+    plain = draw()
+    out = {name: np.zeros_like(plain[name]) for name in STEPS}
+    some = draw(fields=["rew"])
+    assert {*some} == {*plain} - {"obs", "done"}
+    for batch in (draw(indexes=True), draw(out=out), draw(fields=list(STEPS)), some):
+        for name in {*plain} & {*batch}:
+            assert_same(batch[name], plain[name], name)
 
 
 def test_discount_goes_into_the_callers_dict() -> None:
