@@ -30,7 +30,11 @@ class Unknown(Exception):  # noqa: N818 (an answer, no error of a user)
 
 
 def answers(method: Method) -> Method:
-    """Return ``Unknown`` from a method of a host, as Ray prints errors without a waiting caller."""
+    """Return ``Unknown`` from a method of a host, as Ray prints errors without a waiting caller.
+
+    This decorator comes outside ``ray.method``: Ray reads the options of a method from the function
+    that it wraps.
+    """
 
     @wraps(method)
     def answer(*arguments: Any) -> Any:

@@ -27,7 +27,7 @@ from cpprb_like.samplers._prioritized import ByPriority
 from cpprb_like.views import FrameStacks
 from cpprb_like.views._layer import Layer
 
-__all__ = ["UPDATES_KNOWN", "Drawer", "Mass", "Reply", "identity_of", "stacked_pairs"]
+__all__ = ["Drawer", "Mass", "Reply", "identity_of", "stacked_pairs"]
 
 UPDATES_KNOWN = 1024  # answers to calls of ``update`` that are stored: more than are on their way
 
@@ -192,17 +192,17 @@ class Drawer:
     ) -> int:
         """Set priorities, as call ``number`` of the learner; returns how many came too late.
 
-        A repeated call changes nothing and has the same answer.
+        A repeated call changes nothing and has the same answer. A call that raises is not repeated.
         """
-        if number > self.updates:
-            self._raise_largest(largest)
-            with self.learner._shards.lock:
+        with self.learner._shards.lock:
+            if number > self.updates:
+                self.updates = number
+                self._raise_largest(largest)
                 before = self._late_of_all()
                 self.learner.update_priorities(indexes, priorities)
                 self._late[number] = self._late_of_all() - before
-            self._late.pop(number - UPDATES_KNOWN, None)
-            self.updates = number
-        return self._late.get(number, 0)
+                self._late.pop(number - UPDATES_KNOWN, None)
+            return self._late.get(number, 0)
 
     def _late_of_all(self) -> int:
         """Number of priorities that came too late so far, first priorities included."""

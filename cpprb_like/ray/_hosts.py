@@ -223,8 +223,9 @@ def _add_steps(actor: Actor, steps: Batch, begin: int, stop: int) -> None:
 class ShardHost:
     """The Ray actor of a node: see the head of this module.
 
-    Ray runs the methods for adds, the methods for draws and all others in one thread each. Calls of
-    one caller keep their order.
+    Ray runs the methods for adds in one thread, those for draws in another, and all others in four.
+    Calls of one caller for adds, or for draws, keep their order. An exception are calls that were
+    made before the process was there.
 
     Parameters
     ----------
@@ -487,8 +488,8 @@ class ShardHost:
             with contextlib.suppress(BlockingIOError):
                 self._hold(self._replay.actor(number), about)
 
-    @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
     @answers
+    @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
     def add(self, writer: str, number: int, block: Block) -> int:
         """Add the missing steps of a block, and return how many rows were ever written.
 
@@ -513,8 +514,8 @@ class ShardHost:
                     actor.on_episode_end(env)
         return int(actor.ring.written)
 
-    @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
     @answers
+    @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
     def has_credit(self, writer: str, rows: int) -> bool:
         """Whether a writer may add so many rows now, rows on their way included."""
         place = self._writers.get(writer)
@@ -543,10 +544,12 @@ class ShardHost:
 
     # ------------------------------------------------------------------ draws of other nodes
 
+    @answers
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def open_learner(
         self,
         learner: str,
+        identity: str,
         sampler: Sampler,
         seed: Seed,
         views: Mapping[str, tuple[Layer, ...]],
@@ -555,9 +558,12 @@ class ShardHost:
     ) -> None:
         """Open a drawer for a learner of another node, with the views of this learner.
 
-        The learner awaits no answers to its first ``updates`` updates. ``saved`` has the folder
-        and the name of the saved learner, if it was restored.
+        ``identity`` names the memory that the learner knows. The learner awaits no answers to its
+        first ``updates`` updates of this memory. ``saved`` has the folder and the name of the saved
+        learner, if it was restored.
         """
+        if identity != self._identity:  # else the first updates of this memory would be passed over
+            raise Unknown(f"rows of {identity}")
         with self._lock:
             if learner not in self._drawers:
                 self._leave_silent()
@@ -593,14 +599,14 @@ class ShardHost:
         except KeyError:
             raise Unknown(f"learner {learner}") from None
 
-    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     @answers
+    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def mass(self, learner: str, view: str, largest: float) -> tuple[str, Mass]:
         """See ``Drawer.mass``."""
         return self._identity, self._drawer(learner).mass(view, largest)
 
-    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     @answers
+    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def draw(
         self, learner: str, view: str, n: int, options: Mapping[str, Any], largest: float
     ) -> Reply:
@@ -608,8 +614,8 @@ class ShardHost:
         drawer = self._drawer(learner)
         return drawer.for_the_way(drawer.draw(view, n, options, largest), view)
 
-    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     @answers
+    @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def update(
         self,
         learner: str,

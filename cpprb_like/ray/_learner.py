@@ -20,7 +20,7 @@ import numpy as np
 import ray
 from numpy.typing import ArrayLike, NDArray
 from ray._private.state import available_resources_per_node
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import GetTimeoutError, RayTaskError
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import ColumnSpec, check_out
@@ -36,7 +36,7 @@ from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._blocks import Pair, join
 from cpprb_like.ray._calls import GONE, Host, Unknown
-from cpprb_like.ray._drawing import UPDATES_KNOWN, Drawer, Mass, Reply, stacked_pairs
+from cpprb_like.ray._drawing import Drawer, Mass, Reply, stacked_pairs
 from cpprb_like.ray._hosts import About
 from cpprb_like.ray._saving import SavedLearner, state_of
 from cpprb_like.samplers._base import Sampler
@@ -69,6 +69,29 @@ class PartDownError(Exception):
 
 
 @dataclass(eq=False)
+class Update:
+    """An update of priorities at a host.
+
+    Attributes
+    ----------
+    number : int
+        Number of the update, from 1 on. The host makes the updates of a learner in this order.
+    rows, priorities : ndarray
+        The rows by their handles at the host, and their priorities.
+    largest : float
+        The greatest priority that the learner knows.
+    answer : ObjectRef or None
+        Reference of the last call; None before the first call.
+    """
+
+    number: int
+    rows: NDArray[np.int64]
+    priorities: NDArray[np.float64]
+    largest: float
+    answer: Any = None
+
+
+@dataclass(eq=False)
 class Part:
     """The rows of one incarnation of a host, for one learner.
 
@@ -88,6 +111,11 @@ class Part:
         The question for a new mass of each view, and the time at which it was asked.
     told : float
         The greatest priority that was sent to the host.
+    waiting : deque of Update
+        Updates without an answer, oldest first.
+    unsent : dict of float
+        Priorities that were given while the host was down, by row. They are sent in one update when
+        the host answers again.
     """
 
     number: int
@@ -99,8 +127,9 @@ class Part:
     told: float = 1.0
     down_until: float = 0.0
     question: Any = None  # a call that asks a host that is down where it is
-    update: int = 0  # the number of the last call of ``update``
-    waiting: deque[tuple[Any, tuple[Any, ...]]] = field(default_factory=deque)
+    updated: int = 0  # the number of the last update that took effect
+    waiting: deque[Update] = field(default_factory=deque)
+    unsent: dict[int, float] = field(default_factory=dict)
     given: int = 0
     late: int = 0
     waited: float = 0.0
@@ -286,7 +315,7 @@ class ClusterLearner(Closing, ModelledSource):
                 for view, layers in self._views.items():
                     drawer.open_view(view, layers)
             else:
-                self._open_at(host, seed, self._views, saved=saved)
+                self._open_at(host, about.identity, seed, self._views, saved=saved)
         except (FileNotFoundError, TimeoutError):
             return  # it went away again
         if len(self._known) == MOST_PARTS:
@@ -301,17 +330,21 @@ class ClusterLearner(Closing, ModelledSource):
     def _open_at(
         self,
         host: Host,
+        identity: str,
         seed: Seed,
         views: Mapping[str, tuple[Layer, ...]],
         updates: int = 0,
         saved: tuple[str, str] | None = None,
     ) -> None:
-        """Open the learner, or more of its views, at a host; ``TimeoutError`` if it went away."""
-        known = self.name, self.sampler, seed, views, updates, saved
+        """Open the learner, or more of its views, at an incarnation of a host.
+
+        Raises ``TimeoutError`` if this incarnation gives no answer, or is gone.
+        """
+        known = self.name, identity, self.sampler, seed, views, updates, saved
         asked = host.begin("open_learner", *known)
         try:
             self._cluster._presence.answer(host, asked, min(self._timeout, OPEN))
-        except (GetTimeoutError, *GONE) as error:
+        except (GetTimeoutError, *GONE, Unknown) as error:
             raise TimeoutError(f"open_learner: {host} gave no answer") from error
 
     def _try_again(self, part: Part) -> None:
@@ -331,11 +364,16 @@ class ClusterLearner(Closing, ModelledSource):
             if about.identity != part.identity:
                 self._open_part(part.host.number, about)
                 return
-            self._open_at(part.host, None, self._views, part.update - len(part.waiting))
+            self._open_at(part.host, part.identity, None, self._views, part.updated)
             part.forget_masses()
             part.down_until, part.told = 0.0, 1.0
             # Before any other update, as the host takes them in their order.
-            part.waiting = deque(self._sent(part, arguments) for _, arguments in part.waiting)
+            for update in part.waiting:
+                self._send(part, update)
+            if part.unsent:
+                rows = np.fromiter(part.unsent.keys(), np.int64)
+                self._add_update(part, rows, np.fromiter(part.unsent.values(), np.float64))
+                part.unsent = {}
 
     def _usable(self, view: str) -> list[Part]:
         """The hosts that answer, each with its mass."""
@@ -711,7 +749,7 @@ class ClusterLearner(Closing, ModelledSource):
                     part.drawer.open_view(view, layers)
                 else:
                     try:
-                        self._open_at(part.host, None, {view: layers})
+                        self._open_at(part.host, part.identity, None, {view: layers})
                     except TimeoutError:
                         self._is_down(part)
         return view
@@ -757,56 +795,86 @@ class ClusterLearner(Closing, ModelledSource):
         if self._parts.get(part.host.number) is not part:
             self._late_of_gone += len(own)
             return
-        part.update += 1
-        part.told = self._largest
-        arguments = part.update, own, values, self._largest
         if part.drawer is not None:
-            self._count(part, arguments, part.drawer.update(*arguments))
+            part.told = self._largest
+            part.updated += 1
+            late = part.drawer.update(part.updated, own, values, self._largest)
+            self._count(part, len(own), late)
             return
-        if part.down_until:  # all of them are sent when the host answers again
-            part.waiting.append((None, arguments))
+        if part.down_until:
+            before = len(part.unsent)
+            part.unsent.update(zip(own.tolist(), values.tolist(), strict=True))
+            # Of several priorities of a row only the last one is sent; all of them count.
+            self._count(part, len(own) - (len(part.unsent) - before), 0)
             self._try_again(part)
-        else:
-            part.waiting.append(self._sent(part, arguments))
+            return
+        self._add_update(part, own, values)
         while len(part.waiting) > UPDATES_AHEAD and not part.down_until:
             self._confirm(part)
-        if len(part.waiting) > UPDATES_KNOWN:
-            self._settle(part, UPDATES_KNOWN)
 
-    def _sent(self, part: Part, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-        """Send an update: the object reference of the call, and its arguments."""
-        return part.host.begin("update", self.name, part.identity, *arguments), arguments
+    def _add_update(self, part: Part, own: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Send an update after all others."""
+        number = (part.waiting[-1].number if part.waiting else part.updated) + 1
+        part.waiting.append(Update(number, own, values, self._largest))
+        self._send(part, part.waiting[-1])
+        part.told = self._largest
 
-    def _count(self, part: Part, arguments: tuple[Any, ...], late: int) -> None:
-        """Count the priorities of an update that has taken effect."""
-        part.given += len(arguments[1])
+    def _send(self, part: Part, update: Update) -> None:
+        """Send an update, or send it again."""
+        given = update.number, update.rows, update.priorities, update.largest
+        update.answer = part.host.begin("update", self.name, part.identity, *given)
+
+    def _count(self, part: Part, given: int, late: int) -> None:
+        """Count priorities that have taken effect, or came too late."""
+        part.given += given
         part.late += late
 
     def _confirm(self, part: Part) -> None:
-        """Wait until the oldest update has taken effect, or the host is down."""
-        reference, arguments = part.waiting[0]
-        with contextlib.suppress(PartDownError):
-            self._count(part, arguments, self._answer(part, reference))
-            part.waiting.popleft()
+        """Wait until the oldest update has taken effect, or the host is down.
 
-    def _settle(self, part: Part, most: int) -> None:
-        """Wait until at most so many updates have no answer, or until their rows are gone."""
-        until = time.monotonic() + self._timeout
-        while len(part.waiting) > most:
+        An error of the update is raised once.
+        """
+        update = part.waiting[0]
+        if update.answer is None:  # the call that began to send it was interrupted
+            self._send(part, update)
+        late = len(update.rows)  # after an error, which the host raises once
+        try:
+            late = self._answer(part, update.answer)
+        except PartDownError:
+            return
+        except RayTaskError as error:
+            self._complete(part, late)
+            raise error.cause from None
+        self._complete(part, late)
+
+    def _complete(self, part: Part, late: int) -> None:
+        """Count the oldest update, which the host has made."""
+        update = part.waiting[0]
+        part.updated = update.number
+        part.waiting.popleft()
+        self._count(part, len(update.rows), late)
+
+    def _settle(self, part: Part, until: float) -> None:
+        """Wait until all updates have taken effect, or their rows are gone."""
+        while part.waiting or part.unsent:
             if not part.down_until:
                 self._confirm(part)
-            elif time.monotonic() > until:
-                self._give_up(part)
-            else:
-                self._try_again(part)
-                if part.down_until:
-                    part.waited += PAUSE
-                    time.sleep(PAUSE)
+                continue
+            self._try_again(part)
+            if not part.down_until:
+                continue
+            if time.monotonic() > until:
+                raise TimeoutError(
+                    f"flush: {part.host} did not answer in {self._timeout:g} s; its updates wait"
+                )
+            part.waited += PAUSE
+            time.sleep(PAUSE)
 
     def _give_up(self, part: Part) -> None:
-        """Count unanswered updates of a host as late, as their rows are gone."""
-        self._late_of_gone += sum(len(arguments[1]) for _, arguments in part.waiting)
+        """Count updates of a host that did not take effect as late, as their rows are gone."""
+        self._late_of_gone += sum(len(update.rows) for update in part.waiting) + len(part.unsent)
         part.waiting.clear()
+        part.unsent = {}
 
     @if_prioritized
     def get_max_priority(self) -> float:
@@ -816,10 +884,15 @@ class ClusterLearner(Closing, ModelledSource):
             return self._largest
 
     def flush(self) -> None:
-        """Wait until all updates have taken effect."""
+        """Wait until all updates have taken effect.
+
+        Raises ``TimeoutError`` if a host does not answer within ``timeout`` seconds. Its updates
+        wait until it answers again.
+        """
         with self._lock:
+            until = time.monotonic() + self._timeout
             for part in list(self._parts.values()):
-                self._settle(part, 0)
+                self._settle(part, until)
 
     # ------------------------------------------------------------------ state
 

@@ -15,6 +15,7 @@ from cluster_cases import (
     FIELDS,
     UNEVEN,
     cluster,
+    fill,
     filled,
     flush,
     pid_of,
@@ -29,6 +30,7 @@ from cpprb_like.errors import NotEnoughDataError, RateLimitTimeoutError
 from cpprb_like.limiters import MinSize, SampleToInsertRatio
 from cpprb_like.processes import Actor
 from cpprb_like.ray import ClusterActor, ClusterReplay
+from cpprb_like.ray._calls import Unknown
 from cpprb_like.samplers import Prioritized, RankBased, Uniform
 from cpprb_like.views import FrameStacks, NStep, Sequences
 
@@ -163,6 +165,58 @@ def test_updates_reach_their_rows_once_and_late_ones_are_counted(where: str) -> 
             assert learner.stats()["updates"] == 128
             with pytest.raises(IndexError):
                 learner.update_priorities([5000], [1.0])
+
+
+def test_an_update_of_no_row_is_an_error_once_and_later_ones_take_effect(where: str) -> None:
+    """A host on another node raised it again for each later call, and took no further update."""
+    with cluster() as replay:
+        fill(replay, 0, steps(0, 2))
+        with replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0, ahead=0) as learner:
+            no_row = learner._names.name(0, np.array([2**40]))
+
+            def update() -> None:
+                learner.update_priorities(no_row, [2.0])
+                learner.flush()
+
+            with pytest.raises(IndexError, match="expected that of a row"):
+                update()
+            batch = learner.sample(32)
+            learner.update_priorities(batch["indexes"], np.where(batch["id"] == 1, 7.0, 0.0))
+            learner.flush()
+            assert set(learner.sample(32)["id"].tolist()) == {1}
+
+
+def test_a_host_makes_adds_in_one_thread_and_draws_in_another() -> None:
+    """An update that was sent twice ran beside a newer one, and set its priorities after it."""
+
+    class Slow:
+        running = most = 0
+
+        def get(self, *_: Any) -> None:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            time.sleep(0.02)
+            self.running -= 1
+            raise Unknown
+
+    def begin(host: Any) -> None:
+        host.slow = {"adds": Slow(), "draws": Slow()}
+        host._writers, host._drawer = host.slow["adds"], host.slow["draws"].get
+
+    calls: dict[str, Any] = {
+        "add": ("a", 1, None),
+        "has_credit": ("a", 1),
+        "mass": ("a", "", 1.0),
+        "draw": ("a", "", 1, {}, 1.0),
+        "update": ("a", "", 1, np.zeros(0, np.int64), np.zeros(0), 1.0),
+    }
+    with cluster() as replay:
+        (host,) = replay.hosts
+        ray.get(host.begin("__ray_call__", begin))
+        ray.get([host.begin(name, *given) for _ in range(4) for name, given in calls.items()])
+        most = ray.get(host.begin("__ray_call__", lambda it: [x.most for x in it.slow.values()]))
+        assert most == [1, 1]
+        ray.get(host.begin("__ray_call__", lambda it: setattr(it, "_writers", {})))
 
 
 def add_each(actor: Any, n: int) -> None:

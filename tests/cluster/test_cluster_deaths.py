@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_cases import ELSEWHERE, cluster, fill, flush, kill_host, pid_of, steps, until, wipe
+from cluster_cases import (
+    ELSEWHERE,
+    cluster,
+    fill,
+    flush,
+    kill_host,
+    masses_of,
+    pid_of,
+    steps,
+    until,
+    wipe,
+)
 from local_ray import ray
 
 from cpprb_like.limiters import SampleToInsertRatio
@@ -56,9 +67,7 @@ def test_updates_of_a_host_that_was_killed_have_their_effect_in_their_order() ->
             learner.update_priorities([handles[7]], [8.0])
             learner.flush()
             assert learner.stats()["updates"] == 7
-            ask: Any = replay.hosts[0].begin("draw", learner.name, "", 800, {"indexes": True}, 1.0)
-            reply = ray.get(ask)
-            found = dict(zip(reply.columns["id"].tolist(), reply.masses.tolist(), strict=True))
+            found = masses_of(replay.hosts[0], learner)
             for row in range(6):
                 assert found[row] == 1.0 + row
 
@@ -169,3 +178,28 @@ def test_rows_that_were_written_while_a_host_was_not_heard_of_are_reported_as_lo
         assert [loss.rows for loss in replay.losses()] == [50]
         assert ids_of(replay) == list(range(50, 60))
         until(lambda: replay.stats()["inserts"] == 60)
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_updates_of_the_next_memory_of_a_host_take_effect_after_a_late_answer_of_the_last() -> None:
+    """The host passed over as many of them as the memory before had got."""
+    with cluster() as replay:
+        fill(replay, 0, steps(0, 20))
+        about = replay.hosts[0].call("about", timeout=20.0)
+        with replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0, ahead=0) as learner:
+            for number in range(5):
+                learner.update_priorities(learner.sample(8)["indexes"], np.full(8, 1.0 + number))
+            learner.flush()
+            wipe(replay, about)
+            fill(replay, 0, steps(100, 20))
+            (part,) = learner._parts.values()
+            learner._is_down(part)
+            part.question = ray.put(about)  # the host was asked before its node died
+            until(lambda: learner.sample(8)["id"].min() >= 100, 60.0)
+            batch = learner.sample(200)
+            handles = dict(zip(batch["id"].tolist(), batch["indexes"].tolist(), strict=True))
+            learner.update_priorities(list(handles.values()), 50.0 + np.arange(len(handles)))
+            learner.flush()
+            assert masses_of(replay.hosts[0], learner) == dict(
+                zip(handles, 50.0 + np.arange(20), strict=True)
+            )

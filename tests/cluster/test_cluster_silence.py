@@ -11,8 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_cases import ELSEWHERE, FIELDS, cluster, fill, filled, pid_of, steps, until
-from local_ray import ray
+from cluster_cases import (
+    ELSEWHERE,
+    FIELDS,
+    cluster,
+    fill,
+    filled,
+    masses_of,
+    pid_of,
+    steps,
+    until,
+)
 
 import cpprb_like.ray._learner as learning
 from cpprb_like.errors import RateLimitTimeoutError
@@ -101,16 +110,56 @@ def test_updates_for_a_stopped_host_take_effect_when_it_goes_on() -> None:
             with stopped(pid_of(replay.hosts[1])):
                 learner.sample(8)
                 began = time.monotonic()
-                for number in range(40):
+                for number in range(1500):
                     learner.update_priorities([handles[30 + number % 30]], [2.0 + number])
                 assert time.monotonic() - began < LONG
             learner.flush()
+            assert learner.stats()["updates"] == 1500
             assert learner.stats()["late_updates"] == 0
-            ask: Any = replay.hosts[1].begin("draw", learner.name, "", 800, {"indexes": True}, 1.0)
-            reply = ray.get(ask)
-            found = dict(zip(reply.columns["id"].tolist(), reply.masses.tolist(), strict=True))
-            for number in range(10, 40):
-                assert found.get(30 + number % 30, 2.0 + number) == 2.0 + number
+            expected = {30 + number % 30: 2.0 + number for number in range(1470, 1500)}
+            assert masses_of(replay.hosts[1], learner) == expected
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_flush_beside_a_stopped_host_raises_and_its_updates_wait() -> None:
+    """They were dropped after the time-out, and counted as those of rows that are gone."""
+    with filled([30, 30], writers=2) as replay:
+        sampler = Prioritized(alpha=1.0, eps=0.0)
+        with replay.learner(sampler, seed=0, ahead=0, timeout=4.0) as learner:
+            batch = learner.sample(300)
+            handles = dict(zip(batch["id"].tolist(), batch["indexes"].tolist(), strict=True))
+            rows = list(range(30, 60))
+            with stopped(pid_of(replay.hosts[1])):
+                for number in range(3):
+                    values = 2.0 + number + np.arange(30)
+                    learner.update_priorities([handles[row] for row in rows], values)
+                with pytest.raises(TimeoutError, match="flush: host 1 did not answer in 4 s"):
+                    learner.flush()
+            until(lambda: learner.sample(200)["id"].max() >= 30, 60.0)
+            learner.flush()
+            assert learner.stats()["updates"] == 90
+            assert learner.stats()["late_updates"] == 0
+            assert masses_of(replay.hosts[1], learner) == {row: row - 26.0 for row in rows}
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_updates_for_a_stopped_host_take_effect_when_it_is_killed_and_comes_back() -> None:
+    """Those that it had not answered, and those of later calls, each in its order."""
+    with filled([30, 30], writers=2) as replay:
+        sampler = Prioritized(alpha=1.0, eps=0.0)
+        with replay.learner(sampler, seed=0, ahead=0) as learner:
+            batch = learner.sample(300)
+            handles = dict(zip(batch["id"].tolist(), batch["indexes"].tolist(), strict=True))
+            own = pid_of(replay.hosts[1])
+            os.kill(own, signal.SIGSTOP)
+            for number in range(100):
+                learner.update_priorities([handles[30 + number % 30]], [2.0 + number])
+            os.kill(own, signal.SIGKILL)
+            learner.flush()
+            assert learner.stats()["updates"] == 100
+            assert learner.stats()["late_updates"] == 0
+            expected = {30 + number % 30: 2.0 + number for number in range(70, 100)}
+            assert masses_of(replay.hosts[1], learner) == expected
 
 
 @pytest.mark.usefixtures("_elsewhere")

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like.ray import ClusterActor, ClusterReplay
+from cpprb_like.ray import ClusterActor, ClusterLearner, ClusterReplay
+from cpprb_like.ray._calls import answer_of
 
 __all__ = [
     "ELSEWHERE",
@@ -22,6 +23,7 @@ __all__ = [
     "filled",
     "flush",
     "kill_host",
+    "masses_of",
     "pid_of",
     "steps",
     "until",
@@ -89,6 +91,14 @@ def until(look: Any, seconds: float = 20.0) -> None:
 def pid_of(host: Any) -> int:
     """The process of a host."""
     return int(host.call("pid", timeout=30.0))
+
+
+def masses_of(host: Any, learner: ClusterLearner) -> dict[int, float]:
+    """The masses of the rows of a host, by their numbers, for a learner on another node."""
+    asked = host.begin("draw", learner.name, "", 800, {"indexes": True}, 1.0)
+    reply = answer_of(asked, 30.0)
+    found = zip(reply.columns["id"].tolist(), reply.masses.tolist(), strict=True)
+    return dict(sorted(found))
 
 
 def kill_host(host: Any) -> None:
