@@ -154,11 +154,12 @@ class About:
         """Whether the memory of another report of the host came after this one's."""
         return self.identity in [one.identity for one in other.memories[:-1]]
 
-    def after(self, identity: str) -> Incarnation:
-        """The memory that followed another one; this memory, if the next one is not known."""
-        following = zip(self.memories, self.memories[1:], strict=False)
-        found = [then for one, then in following if one.identity == identity]
-        return found[0] if found else self.memories[-1]
+    def after(self, identity: str) -> tuple[Incarnation, ...]:
+        """The memories that followed another one; this memory, if the next one is not known."""
+        names = [one.identity for one in self.memories]
+        return (
+            self.memories[names.index(identity) + 1 :] if identity in names else self.memories[-1:]
+        )
 
 
 @dataclass(frozen=True)
@@ -177,9 +178,9 @@ class Loss:
         Seconds from that checkpoint to the last report. Without a checkpoint, seconds from the
         start of the host.
     moment : float
-        Time of the last report, by ``time.time`` of the node. Rows that processes of the node
-        wrote after the last report are lost too. A host that is not overloaded reports every
-        50 ms.
+        Time of the last report, by ``time.time`` of the node. Without a report, time of the start
+        of the host. Rows that processes of the node wrote after the last report are lost too. A
+        host that is not overloaded reports every 50 ms.
     """
 
     host: int
@@ -259,7 +260,7 @@ class ShardHost:
         self._replay = replay or self._open()
         self._replay.keep()
         self._identity = identity_of(self._replay)
-        self._begun, self._memories = self._replay.begun(self._saved_at, self._checkpoints)
+        self._memories = self._replay.memories(self._saved_at, self._checkpoints)
         self._retake()
         self._credit = None
         if plan.limiter is not None:
@@ -441,7 +442,8 @@ class ShardHost:
         if place is None:
             actor = self._free_actor(shard)
             left = self._replay.left(writer)
-            done = self._begun[shard or 0] if left is None else left.rows_of(known)
+            loaded = self._memories[-1].loaded
+            done = loaded[shard or 0] if left is None else left.rows_of(known)
             place = self._hold(actor, WriterPlace(writer, known + 1, done))
         place.used = time.monotonic()
         rows = int(place.actor.ring.written)

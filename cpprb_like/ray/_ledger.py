@@ -18,6 +18,7 @@ from typing import Any
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.ray._credit import CREDIT_LEASE
 from cpprb_like.ray._hosts import SILENT_WRITER, About, Loss
+from cpprb_like.ray._places import Incarnation
 
 __all__ = ["Copy", "Counts", "Ledger"]
 
@@ -219,15 +220,30 @@ class Ledger:
         that were there is the right one.
         """
         before, now = known.about, found.about
-        noted = self._counts.lost.get(before.identity)
-        is_noted = noted is not None and noted.loss.moment >= before.moment
-        if before.identity == now.identity or now.is_before(before) or is_noted:
+        if before.identity == now.identity or now.is_before(before):
             return
-        after = now.after(before.identity)
-        rows = max(0, sum(before.written) - after.begun)
-        seconds = max(0.0, before.moment - (after.saved_at or known.since))
-        loss = Loss(now.number, rows, seconds, before.moment)
-        self._own.lost[before.identity] = Lost(loss, known.waits, before.written, after.begun)
+        lost = before.identity, before.written, before.moment, known.waits
+        for after in now.after(before.identity):
+            self._note_lost(lost, after, now.number, known.since)
+            # Of a memory between two that were heard of, the loaded rows are known.
+            lost = after.identity, after.loaded, after.moment, (0, 0.0)
+
+    def _note_lost(
+        self,
+        lost: tuple[str, tuple[int, ...], float, tuple[int, float]],
+        after: Incarnation,
+        host: int,
+        since: float,
+    ) -> None:
+        """Note the loss of a memory: identity, rows of each shard, time of these, and waits."""
+        identity, written, moment, waits = lost
+        noted = self._counts.lost.get(identity)
+        if noted is not None and noted.loss.moment >= moment:
+            return
+        begun = sum(after.loaded)
+        seconds = max(0.0, moment - (after.saved_at or since))
+        loss = Loss(host, max(0, sum(written) - begun), seconds, moment)
+        self._own.lost[identity] = Lost(loss, waits, written, begun)
 
     def wrote(self, written: list[tuple[str, int, int]]) -> None:
         """Note what writers know of lost memories: identity, shard, and rows of the shard.

@@ -33,7 +33,7 @@ __all__ = ["COMES_BACK", "Checkpoints", "HostReplay", "Incarnation", "Opened", "
 
 PLACE = "place-"  # file of each shard that a writer of another node has
 LEFT = "left-"  # file of each writer that lost its shard
-BEGUN = "begun"  # file: rows of each shard when the memory was made, and the memories so far
+BEGUN = "begun"  # file: the memories of the host so far
 MOST_MEMORIES = 32
 MOST_LEFT = 256  # files of writers that lost their shard
 COMES_BACK = 60.0  # seconds in which a killed host comes back, and its memory is kept
@@ -47,15 +47,23 @@ class Incarnation:
     ----------
     identity : str
         Identity of the memory: see ``identity_of``.
-    begun : int
-        Number of loaded rows with which the memory began.
+    loaded : tuple of int
+        Loaded rows of each shard with which the memory began.
     saved_at : float
         Time of the save of the loaded rows; 0 if the memory began without rows.
+    moment : float
+        Time at which the memory began, by ``time.time`` of the node.
     """
 
     identity: str
-    begun: int
+    loaded: tuple[int, ...]
     saved_at: float
+    moment: float
+
+    @classmethod
+    def of(cls, identity: str, loaded: list[int], saved_at: float, moment: float) -> Incarnation:
+        """A memory that a file names."""
+        return cls(identity, tuple(loaded), saved_at, moment)
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,8 @@ class Checkpoints:
 
     def memories(self) -> list[Incarnation]:
         """The memories of the host so far, oldest first."""
-        return [Incarnation(*one) for one in _json(self._path)["memories"]] if self.are_ours else []
+        listed = _json(self._path)["memories"] if self.are_ours else []
+        return [Incarnation.of(*one) for one in listed]
 
     def note(self, memories: list[Incarnation]) -> None:
         """Record the memories of the host."""
@@ -202,25 +211,22 @@ class HostReplay(SharedReplay):
 
     # ------------------------------------------------------------------ writers of other nodes
 
-    def begun(
-        self, saved_at: float, checkpoints: Checkpoints | None
-    ) -> tuple[list[int], tuple[Incarnation, ...]]:
-        """Rows of each shard when this memory was made, and the memories of the host, oldest first.
+    def memories(self, saved_at: float, checkpoints: Checkpoints | None) -> tuple[Incarnation, ...]:
+        """The memories of the host, oldest first, this one included.
 
-        The first process of the memory notes both, for those that come after it.
+        The first process of the memory notes them, for those that come after it.
         """
         path = self.folder / BEGUN
         noted = _json(path)
         if noted is None:
-            rows = list(self._adds())
             before = [] if checkpoints is None else checkpoints.memories()
-            memory = Incarnation(self._identity, sum(rows), saved_at)
+            memory = Incarnation(self._identity, self._adds(), saved_at, time.time())
             memories = [*before, memory][-MOST_MEMORIES:]
             if checkpoints is not None:
                 checkpoints.note(memories)
-            noted = {"rows": rows, "memories": [list(vars(one).values()) for one in memories]}
+            noted = {"memories": [list(vars(one).values()) for one in memories]}
             _write(path, noted)
-        return noted["rows"], tuple(Incarnation(*one) for one in noted["memories"])
+        return tuple(Incarnation.of(*one) for one in noted["memories"])
 
     def note_writer(self, shard: int, place: WriterPlace | None) -> None:
         """Note which writer of another node has a shard, whose lock this process has."""

@@ -10,7 +10,9 @@ from cpprb_like.ray._hosts import About, Loss
 from cpprb_like.ray._ledger import Copy, Counts, Ledger
 from cpprb_like.ray._places import Incarnation
 
-A, B, C = Incarnation("a", 0, 0.0), Incarnation("b", 6, 90.0), Incarnation("c", 20, 110.0)
+A = Incarnation("a", (0,), 0.0, 50.0)
+B, C = Incarnation("b", (6,), 90.0, 102.0), Incarnation("c", (20,), 110.0, 115.0)
+OTHER = Incarnation("other", (0,), 0.0, 50.0)
 
 
 def about(number: int, written: int, moment: float, *memories: Incarnation) -> About:
@@ -40,9 +42,21 @@ def test_rows_are_lost_of_the_right_memory_after_two_deaths_without_a_ledger() -
     first = Ledger(None, Counts())
     copy = report(first, about(0, 10, 100.0, A))
     second = Ledger(None, Counts())
-    report(second, about(1, 0, 120.0, Incarnation("other", 0, 0.0)), copy)
+    report(second, about(1, 0, 120.0, OTHER), copy)
     report(second, about(0, 21, 121.0, A, B, C))
-    assert second.losses() == [Loss(0, 4, 10.0, 100.0)]
+    assert second.losses() == [Loss(0, 4, 10.0, 100.0), Loss(0, 0, 0.0, 102.0)]
+
+
+def test_a_memory_that_the_ledger_did_not_hear_of_is_a_loss_of_what_its_writers_know() -> None:
+    """The ledger before it had died as well, and nothing said that rows were missing."""
+    ledger = Ledger(None, Counts())
+    report(ledger, about(0, 10, 100.0, A))
+    after = Incarnation("c", (8,), 101.0, 115.0)
+    report(ledger, about(0, 9, 121.0, A, B, after))
+    assert ledger.losses() == [Loss(0, 4, 10.0, 100.0), Loss(0, 0, 1.0, 102.0)]
+    ledger.wrote([("b", 0, 13)])
+    assert ledger.losses()[1] == Loss(0, 5, 1.0, 102.0)
+    assert ledger.inserts == 18
 
 
 def test_an_older_copy_adds_no_loss_of_the_memory_that_a_host_has_now() -> None:
@@ -53,7 +67,7 @@ def test_an_older_copy_adds_no_loss_of_the_memory_that_a_host_has_now() -> None:
     new = report(first, about(0, 8, 101.1, A, B))
     assert new.moment > old.moment
     second = Ledger(None, Counts())
-    report(second, about(1, 0, 102.0, Incarnation("other", 0, 0.0)), old)
+    report(second, about(1, 0, 102.0, OTHER), old)
     assert second.losses() == []
     report(second, about(0, 9, 102.1, A, B), new)
     assert second.losses() == [Loss(0, 4, 10.0, 100.0)]
@@ -69,7 +83,7 @@ def test_a_loss_counts_the_rows_of_the_newest_report() -> None:
     report(second, about(0, 12, 103.0, A), copy)
     report(second, about(0, 6, 104.0, A, B))
     assert second.losses() == [Loss(0, 6, 13.0, 103.0)]
-    report(second, about(1, 0, 105.0, Incarnation("other", 0, 0.0)), later)
+    report(second, about(1, 0, 105.0, OTHER), later)
     assert second.losses() == [Loss(0, 6, 13.0, 103.0)]
 
 
