@@ -37,12 +37,25 @@ from local_ray import ray
 from numpy.typing import NDArray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from soak_nodes import Memory, Node, Nodes, kill, nodes
-from soak_rows import FIELDS, PLAYER, REMOTE, STOP, Record, check, learn, play, records
+from soak_rows import (
+    FIELDS,
+    PLAYER,
+    REMOTE,
+    STOP,
+    Record,
+    check,
+    has_ended,
+    learn,
+    memory_of,
+    play,
+    records,
+)
 
 from cpprb_like.errors import NotEnoughDataError, RateLimitTimeoutError
 from cpprb_like.limiters import SampleToInsertRatio
 from cpprb_like.ray import ClusterReplay, Loss
 from cpprb_like.ray._calls import answer_of, call
+from cpprb_like.ray._ledger import Counts, Ledger
 from cpprb_like.samplers import Prioritized
 
 # With "stop" a host gets SIGSTOP for ``--stop`` seconds. With "leave" a host is killed, and the
@@ -57,11 +70,10 @@ KINDS = {
     "stop": 0.05,
 }
 QUIET = 90.0  # seconds in which each process must have made a step: the longest time-out is 60
-# Seconds in which rows may be written that a lost host was not heard of with; and in which a player
-# of another node notes that a block was added, as it reads the answer two blocks later.
-HEARD = 12.0
+HEARD = (
+    12.0  # seconds in which rows may be written at a node that a lost host was not heard of with
+)
 FRESH = 1.0  # seconds that counts of hosts are old at most, when the ledger is back
-BACK = 20.0  # seconds after which a host has started on another node
 HOSTS, PLAYERS, LEARNERS = 3, 5, 2
 KNOWN = 5000  # rows of a host whose priorities are remembered
 
@@ -281,8 +293,9 @@ class Soak:
         ids, counts = np.unique(self.rows(), return_counts=True)
         if (counts > 1).any():
             self.faults.append(f"{(counts > 1).sum()} rows are there twice: {ids[counts > 1][:10]}")
-        losses = self.replay.losses()
-        self.losses, missing = losses, Missing(losses, self.silent)
+        of_ledger: Counts = call(self.replay._ledger, "__ray_call__", _counts, timeout=60.0)
+        self.losses = losses = of_ledger.losses()
+        missing = Missing(of_ledger, self.silent)
         added = 0
         for job in self.all_jobs:
             if job.kind != "player" or not job.journal.exists():
@@ -298,18 +311,19 @@ class Soak:
                 is_full = len(own) >= self.replay._options.size  # older rows were written over
                 for row in np.setdiff1d(np.arange(own[0] if is_full else 0, done), own).tolist():
                     place = int(np.searchsorted(ends, row, side="right"))
-                    missing.note(job.number, row, seen, place)
+                    missing.note(job, row, seen, place)
             added += done
         self.faults += missing.faults()
-        reported, gone = sum(loss.rows for loss in losses), sum(missing.of_loss) + missing.late
+        reported = sum(loss.rows for loss in losses)
+        told = sum(map(len, missing.of_loss.values()))
         longest = max((loss.seconds for loss in losses), default=0.0)
         latest = f"{missing.latest:.3f} s after the host was heard of last"
         return [
             f"rows: {added} added for sure, {len(ids)} there",
             f"losses: {len(losses)}, of {reported} rows and {longest:.1f} s at most",
-            f"rows added for sure that are missing: {gone}",
-            f"{sum(missing.of_loss)} of these are among the losses; {missing.late} were written",
-            f"on a node that died, or by a player that ended, up to {latest}",
+            f"rows added for sure that are missing: {told + missing.late}",
+            f"{told} of these are among the losses; {missing.late} were written",
+            f"on a node that died, or by a player that was killed, up to {latest}",
         ]
 
     def report(self, memory: Memory) -> list[str]:
@@ -331,50 +345,67 @@ class Soak:
 
 
 class Missing:
-    """Rows that were added for sure and are not there, by the loss that explains them."""
+    """Rows that were added for sure and are not there, by the loss that explains them.
 
-    def __init__(self, losses: list[Loss], silent: list[tuple[float, float, int | None]]) -> None:
-        self.losses, self.silent = losses, silent
-        self.of_loss = [0] * len(losses)
+    A journal has the memory, the shard and the number of each row. The loss of a memory counts the
+    rows of each shard up to a number: by the last report of the host, or by a writer of another
+    node that came back. A missing row must be one of these, with two exceptions: a row that was
+    written on the node of the host after its last report, and a row of a writer on another node
+    that was killed before it came back.
+    """
+
+    def __init__(self, counts: Counts, silent: list[tuple[float, float, int | None]]) -> None:
+        self._losses = {
+            memory_of(identity): (one, counts.wrote.get(identity, {}))
+            for identity, one in counts.lost.items()
+        }
+        self._silent_times = silent
+        self.of_loss: dict[int, set[tuple[int, int]]] = {memory: set() for memory in self._losses}
         self.late, self.latest = 0, 0.0  # added after the host was heard of last, by how much
         self._faults: list[str] = []
 
-    def note(self, player: int, row: int, seen: list[Record], place: int) -> None:
+    def note(self, job: Job, row: int, seen: list[Record], place: int) -> None:
         """A row is missing, which a player added between two records of its journal."""
         since, added = seen[max(0, place - 1)].moment, seen[place]
+        if added.memory not in self._losses:
+            self._fault(job, row, added, "and its host lost nothing")
+            return
+        lost, wrote = self._losses[added.memory]
+        number, moment = added.number_of(row), lost.loss.moment
+        if number < max(lost.written[added.shard], wrote.get(added.shard, 0)):
+            self.of_loss[added.memory].add((added.shard, number))
+            return
+        self.late, self.latest = self.late + 1, max(self.latest, since - moment)
         is_remote, host = divmod(added.host, REMOTE)
-        of_host = [(k, x.moment) for k, x in enumerate(self.losses) if x.host == host]
-        for number, moment in of_host:
-            if since - HEARD - self._silent(host, moment, since) < moment < added.moment:
-                # A player of another node that came back to the host has told it.
-                is_back = seen[-1].moment > moment + BACK and seen[-1].done > added.done
-                if is_remote and is_back:
-                    # The next loss explains it as well, if there were two within a short time.
-                    near = [k for k, x in of_host if k >= number and x < added.moment + HEARD]
-                    free = [k for k in near if self.of_loss[k] < self.losses[k].rows]
-                    self.of_loss[free[0] if free else number] += 1
-                else:
-                    self.late, self.latest = self.late + 1, max(self.latest, since - moment)
-                return
-        for number, moment in of_host:
-            if moment >= added.moment:
-                self.of_loss[number] += 1
-                return
-        self._faults.append(f"row {row} of player {player} is missing: {added}")
+        if is_remote and (has_ended(job.journal) or seen[-1].memory != added.memory):
+            self._fault(job, row, added, f"and its player came back: {lost} {wrote}")
+        if not is_remote and since > moment + HEARD + self._silent(host, moment, since):
+            self._fault(job, row, added, f"long after {lost}")
+
+    def _fault(self, job: Job, row: int, added: Record, why: str) -> None:
+        self._faults.append(f"row {row} of player {job.number} is missing, {why}; {added}")
 
     def _silent(self, host: int, begin: float, end: float) -> float:
         """Seconds between two moments in which the ledger did not hear of a host."""
         return sum(
             max(0.0, min(end, until) - max(begin, since - HEARD))
-            for since, until, stopped in self.silent
+            for since, until, stopped in self._silent_times
             if stopped in (None, host)
         )
 
     def faults(self) -> list[str]:
         """Rows without a loss, and losses that were more than was reported."""
-        more = zip(self.losses, self.of_loss, strict=True)
-        found = [f"{n} rows are missing, reported was {x}" for x, n in more if n > x.rows]
-        return [*self._faults, *found]
+        found = list(self._faults)
+        for memory, (lost, wrote) in self._losses.items():
+            loss, n = lost.with_rows(wrote), len(self.of_loss[memory])
+            if n > loss.rows:
+                found.append(f"{n} rows are missing, reported was {loss}: {lost} {wrote}")
+        return found
+
+
+def _counts(ledger: Ledger) -> Counts:
+    """The counts of a ledger, with the rows of each shard of lost memories."""
+    return ledger._counts
 
 
 def _rows(replay: ClusterReplay, about: Any) -> NDArray[np.int64]:
@@ -401,6 +432,7 @@ class Audit:
         sampler = Prioritized(alpha=1.0, eps=0.0)
         self.learner = soak.replay.learner(sampler, seed=0, ahead=1, batches=2)
         self.number = self.drawn = self.sent = self.compared = 0
+        self.owners: dict[int, int] = {}  # the last known process of each host
         self.known: dict[int, tuple[str, dict[int, float]]] = {}  # of each host: process, rows
 
     def step(self) -> None:
@@ -414,7 +446,11 @@ class Audit:
 
     def _step(self) -> None:
         learner = self.learner
-        owners = {host.number: self._process(host) for host in self.soak.replay.hosts}
+        for host in self.soak.replay.hosts:
+            owner = self._process(host)
+            if owner is not None:  # else it is stopped, or is not back: its next answer says which
+                self.owners[host.number] = owner
+        owners = dict(self.owners)
         for _ in range(4):
             batch = learner.sample(64)
             check(batch)
@@ -424,9 +460,9 @@ class Audit:
             for part, places, _ in learner._names.split(batch["indexes"]):
                 known = learner._known[part]
                 number = known.host.number
-                owner = f"{owners[number]} {known.identity}"
-                if self.known.get(number, ("", {}))[0] != owner:
-                    self.known[number] = owner, {}
+                process = f"{owners.get(number)} {known.identity}"
+                if self.known.get(number, ("", {}))[0] != process:
+                    self.known[number] = process, {}
                 rows = self.known[number][1]
                 for row in batch["id"][places].tolist():
                     rows.pop(row, None)
@@ -434,27 +470,24 @@ class Audit:
                 for row in list(rows)[:-KNOWN]:
                     del rows[row]
         learner.flush()
-        # Updates for a host that does not answer wait: its rows still have what was sent before.
-        late = {part.host.number for part in learner._parts.values() if part.waiting}
         for host in self.soak.replay.hosts:
-            if host.number not in late:
-                self._compare(host, owners[host.number])
+            self._compare(host, owners.get(host.number))
 
-    def _process(self, host: Any) -> int:
-        """The process of a host; 0 if it does not answer."""
+    def _process(self, host: Any) -> int | None:
+        """The process of a host; None if it does not answer."""
         try:
             return int(ray.get(host.begin("pid"), timeout=5.0))
         except Exception:
-            return 0
+            return None
 
-    def _compare(self, host: Any, owner: int) -> None:
+    def _compare(self, host: Any, owner: int | None) -> None:
         try:
             asked = host.begin("draw", self.learner.name, "", 128, {"indexes": True}, 1.0)
             reply = answer_of(asked, 60.0)
             now = self._process(host)
         except Exception:
             return  # it was killed just now
-        if now != owner or not reply.columns:
+        if now is None or now != owner or not reply.columns:
             return
         process, rows = self.known.get(host.number, ("", {}))
         if process != f"{owner} {reply.identity}":

@@ -10,7 +10,7 @@ import os
 import struct
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,9 @@ __all__ = [
     "Journal",
     "Record",
     "check",
+    "has_ended",
     "learn",
+    "memory_of",
     "play",
     "records",
     "rows_of",
@@ -51,8 +53,9 @@ PLAYER = 32  # bits of an id for the number of a row; above them is the number o
 GAMMA, STEPS = 0.5, 3  # of n-step returns
 BATCH = 32
 REMOTE = 1000  # more than there are hosts
+ENDED = ".ended"  # suffix of the file that a player leaves that ended regularly
 STOP = "stop"  # first word of the files that end players and learners
-RECORD = struct.Struct("<dqqq")
+RECORD = struct.Struct("<dqqqqqq")
 _SHIFTS = np.arange(PIXELS, dtype=np.uint64) % np.uint64(57)
 
 
@@ -69,24 +72,37 @@ class Record:
         rows that it drew and checked, and priorities that it sent.
     host : int
         That has the rows, plus ``REMOTE`` if it is on another node; of a learner 0.
+    memory, shard, rows : int
+        Of a player, the memory of the host (``memory_of``), its shard there, and the rows of the
+        shard when it had the ``done`` rows. All rows since the record before are in this shard.
     """
 
     moment: float
     begun: int
     done: int
     host: int
+    memory: int
+    shard: int
+    rows: int
+
+    def number_of(self, row: int) -> int:
+        """The number in its shard of a row of this player, added since the record before."""
+        return self.rows - self.done + row
 
 
 class Journal:
     """The journal of this process; its first record has the process's number in ``begun``."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.write(os.getpid(), 0, 0)
 
-    def write(self, begun: int, done: int, host: int) -> None:
-        """Add a record."""
-        os.write(self._file, RECORD.pack(time.time(), begun, done, host))
+    def write(
+        self, begun: int, done: int, host: int, place: tuple[int, int, int] = (0, 0, 0)
+    ) -> None:
+        """Add a record; ``place`` are its memory, shard and rows."""
+        os.write(self._file, RECORD.pack(time.time(), begun, done, host, *place))
 
 
 def records(path: Path, count: int = -1) -> list[Record]:
@@ -95,6 +111,16 @@ def records(path: Path, count: int = -1) -> list[Record]:
         data = file.read(count * RECORD.size if count >= 0 else -1)
     whole = len(data) // RECORD.size * RECORD.size
     return [Record(*values) for values in RECORD.iter_unpack(data[:whole])]
+
+
+def memory_of(identity: str) -> int:
+    """The number of a memory of a host in records."""
+    return int(identity, 16) % 2**62
+
+
+def has_ended(journal: Path) -> bool:
+    """Whether the player of a journal ended regularly."""
+    return journal.with_suffix(ENDED).exists()
 
 
 def _hash(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -179,34 +205,94 @@ def _play(replay: ClusterReplay, number: int, rate: float, folder: Path, journal
             time.sleep(0.5)
     if actor is None:
         return
-    remote = isinstance(actor, ClusterActor)
-    host = (
-        REMOTE + actor._host.number if remote else int(actor._folder.path.name.rpartition("-")[2])
-    )
-    begun = done = 0
-    first, flush_at = number << PLAYER, 0
+    player = Remote(actor) if isinstance(actor, ClusterActor) else Local(actor)
+    first, begun, flush_at = number << PLAYER, 0, 0
+
+    def note() -> None:
+        journal.write(begun, player.done, player.host, player.place)
+
+    player.before_moves(note)
     with actor:
         for _ in _until_stopped(folder, "player", number):
             n = int(rng.choice([1, 1, 1, 4, 16]))
             ids = np.arange(first + begun, first + begun + n)
             begun += n
-            journal.write(begun, done, host)
+            note()
             try:
                 actor.add(**rows_of(ids))
-                if remote and begun > flush_at:
-                    actor.flush()
+                if begun > flush_at:
+                    player.flush()
                     flush_at = begun + int(rng.integers(1, 400))
-                if remote:
-                    waiting = sum(block.rows for block, _ in actor._sent)
-                    done = begun - actor._count - waiting
             except RateLimitTimeoutError:  # no learner came: the rows of this call were not added
-                begun -= n
+                begun = player.begun
                 continue
-            if not remote:
-                done = begun
-            journal.write(begun, done, host)
+            note()
             time.sleep(float(rng.exponential(n / rate)))
-    journal.write(begun, begun, host)
+    note()
+    journal.path.with_suffix(ENDED).touch()
+
+
+class Local:
+    """A player on the node of its host: what the host has of its rows."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._first = int(actor.ring.written)
+        self._memory = memory_of(actor._folder.identity)
+        self.host = int(actor._folder.path.name.rpartition("-")[2])
+
+    @property
+    def done(self) -> int:
+        """Rows that are added for sure."""
+        return int(self._actor.ring.written) - self._first
+
+    begun = done  # rows of calls that did not raise
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The memory, the shard, and its rows."""
+        return self._memory, self._actor.number, int(self._actor.ring.written)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def before_moves(self, note: Callable[[], None]) -> None:
+        """It stays in its shard."""
+
+
+class Remote:
+    """A player on another node: what the host has of its rows, by its answers."""
+
+    def __init__(self, actor: ClusterActor) -> None:
+        self._actor = actor
+        self.host = REMOTE + actor._host.number
+        self.flush = actor.flush
+
+    @property
+    def done(self) -> int:
+        """Rows that are added for sure."""
+        return self._actor._sent_rows - sum(block.rows for block, _ in self._actor._sent)
+
+    @property
+    def begun(self) -> int:
+        """Rows of calls that did not raise."""
+        return self._actor._sent_rows + self._actor._count
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The memory, the shard, and its rows that are added for sure."""
+        identity, shard, rows = self._actor._wrote()
+        return memory_of(identity), shard, rows
+
+    def before_moves(self, note: Callable[[], None]) -> None:
+        """Call ``note`` before each time that the actor takes a shard again."""
+        resend = self._actor._resend
+
+        def noted(until: float) -> None:
+            note()
+            resend(until)
+
+        self._actor._resend = noted  # type: ignore[method-assign]
 
 
 def learn(replay: ClusterReplay, number: int, folder: Path) -> None:
