@@ -24,6 +24,7 @@ from cpprb_like.checkpoint._nodes import Node, nodes
 from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.checkpoint._ring_reader import RingReader
+from cpprb_like.samplers._prioritized import PrioritySampler
 from cpprb_like.samplers._uniform import Uniform
 
 __all__ = [
@@ -38,7 +39,6 @@ __all__ = [
 
 Look = Callable[[Any, str | None], Mapping[str, Any]]
 
-BY_PRIORITY = ("Prioritized", "RankBased")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -197,7 +197,8 @@ def _open(
     """A plain buffer with the rows of a holder, and with ``draws`` also the priorities."""
     sampler: Any = Uniform()
     own = Node("", node.attribute("sampler"))
-    if draws and own.cls in BY_PRIORITY and not own.is_callers:
+    known = None if own.is_callers else _classes.class_of(own.cls)
+    if draws and known is not None and issubclass(known, PrioritySampler):
         sampler = opened.part(own.saved, {"beta": 0.0})
     attributes = {"rng": np.random.default_rng(0), "sampler": sampler}
     kind = _classes.class_of("ReplayBuffer")  # ``buffers`` is above this room

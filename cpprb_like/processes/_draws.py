@@ -22,7 +22,6 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import Prioritized
-from cpprb_like.samplers._rank_based import RankBased
 from cpprb_like.samplers._row_weights import (
     RowWeights,
     draw_together,
@@ -89,7 +88,7 @@ class StartsTogether:
 
     def weigh(self, rows: WeightsTogether) -> float:
         """The sum of the masses of all starts: see ``Starts.weigh``."""
-        return sum(self.of(number).weigh(one) * scale for number, one, scale in rows.parts())
+        return sum(self.of(number).weigh(one) for number, one in rows.parts())
 
     def draw(self, n: int, rng: Rng) -> RowNumbers:
         """Draw n starts with equal probability: see ``Starts.draw``."""
@@ -123,9 +122,6 @@ class WeightsTogether:
     ----------
     ring : Followers
         The rings.
-    by_rows : bool
-        Whether the mass of a ring is its number of rows and not its total weight. For weights that
-        cannot be compared between rings, such as weights of ranks.
 
     Attributes
     ----------
@@ -137,9 +133,8 @@ class WeightsTogether:
         Number of priorities passed to ``update``; number of priorities whose rows were gone.
     """
 
-    def __init__(self, ring: Followers, by_rows: bool) -> None:
+    def __init__(self, ring: Followers) -> None:
         self.ring = ring
-        self.by_rows = by_rows
         self.members: dict[int, RowWeights] = {}
         self.largest = LARGEST
         self.given = self.late = 0
@@ -159,20 +154,11 @@ class WeightsTogether:
     def _sync(self) -> None:
         sync_together(list(self.members.values()), *self._floor)
 
-    def parts(self, *, rank: bool = False) -> list[tuple[int, RowWeights, float]]:
-        """The rings with a positive total: number, weights, and mass of a row of weight 1.
-
-        With ``rank`` the rows are ranked again first where that is due.
-        """
+    def parts(self) -> list[tuple[int, RowWeights]]:
+        """The rings with a positive total: number, and weights."""
         self._sync()
-        found = []
-        for number, ring in self.ring.usable_rings:
-            one = self.members[number]
-            if rank:
-                one.rank()
-            if (total := one.total) > 0.0:
-                found.append((number, one, len(ring) / total if self.by_rows else 1.0))
-        return found
+        usable = ((number, self.members[number]) for number, _ in self.ring.usable_rings)
+        return [(number, one) for number, one in usable if one.total > 0.0]
 
     @property
     def largest_priority(self) -> float:
@@ -183,13 +169,13 @@ class WeightsTogether:
 
     @property
     def total(self) -> float:
-        """The sum of all masses."""
-        return sum(one.total * scale for _, one, scale in self.parts())
+        """The sum of all weights."""
+        return sum(one.total for _, one in self.parts())
 
     @property
     def least(self) -> float:
-        """The smallest positive mass of a row; infinity without one."""
-        return min((one.least * scale for _, one, scale in self.parts()), default=math.inf)
+        """The smallest positive weight of a row; infinity without one."""
+        return min((one.least for _, one in self.parts()), default=math.inf)
 
     def draw(
         self,
@@ -202,8 +188,8 @@ class WeightsTogether:
     ) -> tuple[RowNumbers, NDArray[np.int64], Floats, float, float]:
         """As ``RowWeights.draw``, with numbers of rows in place of slots."""
         if replace:
-            parts = self.parts(rank=self.by_rows)
-            rows, masses, least, total = draw_together(parts, self.ring.bits, n, rng, stratified)
+            bits = self.ring.bits
+            rows, masses, least, total = draw_together(self.parts(), bits, n, rng, stratified)
         else:
             rows, masses = self._draw_distinct(n, rng, without)
             least, total = self.least, self.total
@@ -225,7 +211,7 @@ class WeightsTogether:
                 f"cannot draw {n} distinct rows: {found} have a weight above zero"
             )
         drawn, masses, times = [np.empty(0, np.intp)], [np.empty(0)], [np.empty(0)]
-        for number, one, scale in self.parts(rank=self.by_rows and wanted > 0):
+        for number, one in self.parts():
             own = passed.get(number)
             skipped = 0 if own is None else len(own)
             count = one.count(skipped + n) - skipped
@@ -233,8 +219,8 @@ class WeightsTogether:
             total = one.total - (0.0 if own is None else float(one.get(own).sum()))
             left = np.maximum(total - weights.cumsum() + weights, weights)
             drawn.append(self.ring.name(number, slots))
-            masses.append(weights * scale)
-            times.append((rng.exponential(size=count) / (left * scale)).cumsum())
+            masses.append(weights)
+            times.append((rng.exponential(size=count) / left).cumsum())
         order = np.argsort(np.concatenate(times), kind="stable")[:n]
         return np.concatenate(drawn)[order], np.concatenate(masses)[order]
 
@@ -247,16 +233,15 @@ class WeightsTogether:
 
     def count(self, n: int) -> int:
         """The number of rows with a positive weight, at most n."""
-        return min(n, sum(one.count(n) for _, one, _ in self.parts()))
+        return min(n, sum(one.count(n) for _, one in self.parts()))
 
     def get(self, rows: RowNumbers) -> Floats:
         """The masses of rows."""
-        parts = {number: (one, scale) for number, one, scale in self.parts()}
+        parts = dict(self.parts())
         found = np.zeros(len(rows))
         for number, places, slots in self.ring.split(rows):
             if number in parts:
-                one, scale = parts[number]
-                found[places] = one.get(slots) * scale
+                found[places] = parts[number].get(slots)
         return found
 
     def indexes(self, rows: RowNumbers, as_handles: bool) -> NDArray[np.int64]:  # noqa: ARG002
@@ -292,8 +277,8 @@ def check_sampler(sampler: Sampler) -> None:
 
     These rows have no common order of age. Subclasses may depend on one, so they are refused too.
     """
-    if type(sampler) not in (Uniform, Prioritized, RankBased):
+    if type(sampler) not in (Uniform, Prioritized):
         raise TypeError(
-            "sampler: a SharedReplay draws with Uniform, Prioritized or RankBased, and with no "
-            f"subclass of these; got {sampler!r}"
+            "sampler: a SharedReplay draws with Uniform or Prioritized, and with no subclass of "
+            f"these; got {sampler!r}"
         )

@@ -99,7 +99,7 @@ class FollowedShards:
         if isinstance(sampler, ByPriority):
             self.group.priorities_read = bytes(8 * len(paths))
             self.group.first_counts = self._first.counts
-            self.weights = WeightsTogether(self.group, sampler.BY_ROWS)
+            self.weights = WeightsTogether(self.group)
             sampler.open_together(self.weights)
         self._stuck: set[int] = set()  # shards with an edit that did not end in time
         self._fresh: set[int] = set()  # new shards whose rows were not followed yet

@@ -73,10 +73,8 @@ class Learner(Closing, ModelledSource):
     importance-sampling weights and strata. New rows get the greatest priority that this learner
     knows. ``indexes`` are always handles, as with ``check_for_update``.
 
-    *RankBased*: a shard is drawn by the number of its rows. A row of this shard is drawn by its
-    rank in the shard. Importance-sampling weights correct for both probabilities.
-
-    Other samplers raise ``TypeError``: the rows of several processes have no common order of age.
+    Other samplers raise ``TypeError``: the rows of several processes have no common order of age,
+    and ``RankBased`` ranks the rows of one buffer.
 
     ``indexes`` of a batch name a shard and a row of this shard, and stay valid. Each row is whole,
     and was in the replay at the time of the draw.

@@ -418,8 +418,8 @@ class SharedReplay(Closing, Reported):
         Parameters
         ----------
         sampler : Sampler, optional
-            ``Uniform()`` by default, ``Prioritized(...)`` or ``RankBased(...)``. ``Learner``
-            describes each one over several shards.
+            ``Uniform()`` by default, or ``Prioritized(...)``. ``Learner`` describes each one over
+            several shards.
         seed : int, SeedSequence, BitGenerator, Generator, optional
             Seed of the draws.
 

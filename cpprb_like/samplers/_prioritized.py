@@ -13,7 +13,7 @@ import numbers
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -28,7 +28,6 @@ from cpprb_like._machine import machine_memory
 from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
-from cpprb_like.samplers._ranks import Ranks
 from cpprb_like.samplers._row_weights import RowWeights, notes_size
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import Schedule, check, value_at
@@ -205,7 +204,6 @@ class ByPriority(PrioritySampler):
     """
 
     maps_rows = True
-    BY_ROWS: ClassVar[bool] = False  # whether weights of several rings are not comparable
     as_masses = False  # whether ``probabilities`` are weights, not divided by their sum
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -214,9 +212,8 @@ class ByPriority(PrioritySampler):
         The compiled ``prepare`` calls no hooks.
         """
         super().__init_subclass__(**options)
-        hooks = cls.set_new, cls.read_priorities
-        has_own = hooks != (ByPriority.set_new, ByPriority.read_priorities)
-        if has_own and cls.prepare is ByPriority.prepare:
+        maker: Any = next(one for one in cls.__mro__ if "prepare" in vars(one))
+        if (cls.set_new, cls.read_priorities) != (maker.set_new, maker.read_priorities):
             cls.prepare = PrioritySampler.prepare  # type: ignore[method-assign]
 
     def __init__(
@@ -317,7 +314,7 @@ class ByPriority(PrioritySampler):
             raise ValueError(f"{self!r} belongs to another buffer; make one for each")
 
     def move(self, slots: Slots, ring: Ring) -> None:  # noqa: ARG002 (weights go by row id)
-        """See ``Sampler.move``: weights go by row id, and the next draw sorts ranks."""
+        """See ``Sampler.move``: weights go by row id."""
         if self._saved is not None:
             self._saved = self._saved | {"capacity": None}
 
@@ -486,8 +483,8 @@ class ByPriority(PrioritySampler):
         return {"updates": self.rows.given, "late_updates": self.rows.late}
 
     def check_rows(self, ring: Ring, slots: Slots) -> None:
-        """See ``Sampler.check_rows``: checks weights, their sums, and ranks."""
-        _check_weights(self.rows, ring.capacity, slots)
+        """See ``Sampler.check_rows``: checks weights and their sums."""
+        check_weights(self.rows, ring.capacity, slots)
         if self._weighs_all():
             drawn = ring.present_slots()
             wrong = drawn[self.rows.get(drawn) == 0.0]
@@ -780,7 +777,7 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
+def check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
     """Raise ``AssertionError`` unless only ``slots``, which hold a step, have weights.
 
     A fresh tree must have the same sums and find the same slots. Other threads may set priorities
@@ -801,8 +798,6 @@ def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
     ids = f"ids of rows whose weights wait, up to {rows.ring.written - 1}"
     is_known = set(awaited) <= set(waiting) and max(waiting, default=0) <= rows.ring.written
     expect(is_known, ids, awaited, waiting)
-    if rows.ranks is not None:
-        _check_ranks(rows, rows.ranks, weights)
     fresh = SumTree(allocate_floats(tree_size(capacity)), capacity)
     minima = MinTree(allocate_floats(min_tree_size(capacity)), fresh)
     fresh.set_range(0, weights)
@@ -815,27 +810,3 @@ def _check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
         if wrong.size:
             k = int(wrong[0])
             expect(False, f"slot with {targets[k]} before it", int(expected[k]), int(found[k]))
-
-
-def _check_ranks(rows: RowWeights, ranks: Ranks, weights: Floats) -> None:
-    """Raise unless slots with a weight have a priority, and groups count their slots.
-
-    Nothing is checked if other threads set priorities during each try to read the groups.
-    """
-    for _ in range(TRIES):
-        given, priorities, bottoms = rows.given, ranks.priorities, ranks.group_bottoms
-        counts, n_ranked = ranks.group_counts, len(ranks)
-        if rows.given == given:
-            break
-    else:
-        return
-    ranked = ~np.isnan(priorities)
-    wrong = np.flatnonzero(ranked != (weights > 0.0))
-    if wrong.size:
-        slot = int(wrong[0])
-        right = "a number" if weights[slot] > 0.0 else "NaN: it weighs nothing"
-        expect(False, f"priority of slot {slot}", right, priorities[slot])
-    groups = np.searchsorted(-bottoms, -priorities[ranked])
-    expected = np.bincount(groups, minlength=len(bottoms))
-    expect(np.array_equal(expected, counts), "slots of each group of ranks", expected, counts)
-    expect(n_ranked == counts.sum(), "slots with a rank", counts.sum(), n_ranked)

@@ -3,7 +3,6 @@
 from numpy cimport ndarray
 
 from cpprb_like._core cimport Beside, DerivedState
-from cpprb_like.samplers._ranks cimport Ranks
 from cpprb_like._segment_tree cimport MinTree, SumTree
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
@@ -17,15 +16,14 @@ cdef class NewWeights(Beside):
 cdef class RowWeights(DerivedState):
     cdef readonly SumTree tree
     cdef MinTree minima
-    cdef readonly Ranks ranks        # None: proportional prioritization
     cdef readonly float64_t first    # weight of new rows before any weight was set
     cdef float64_t newest_weight     # weight of new rows: the greatest so far
     cdef float64_t greatest_priority  # greatest priority so far
     cdef readonly int64_t given      # priorities passed to ``update``
     cdef readonly int64_t late       # those whose rows were gone
-    cdef int64_t drawn               # ``written`` of the ring at the last draw
-    # Weights of rows whose n-step window is incomplete: row ids, -1 for a free place, and weights (with
-    # ranks, their priorities, as in ``newest_weight``); ``ring.lookahead`` places for each stream.
+    cdef public int64_t drawn        # ``written`` of the ring at the last draw
+    # Weights of rows whose n-step window is incomplete: row ids, -1 for a free place, and weights;
+    # ``ring.lookahead`` places for each stream.
     cdef int64_t[::1] held_rows
     cdef float64_t[::1] held
     cdef int64_t hidden              # entries of the ring's log of hidden rows that were applied
@@ -61,7 +59,6 @@ cdef class RowWeights(DerivedState):
     cdef intp_t c_hold_incomplete(
         self, intp_t* slots, float64_t* weights, intp_t n
     ) noexcept nogil
-    cdef int c_rank(self, intp_t n) except -1
     cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1
     cdef dict c_left_behind(self, float64_t[::1] notes, dict held, bint positive)
     cdef int c_check(self, dict saved, ndarray there) except -1

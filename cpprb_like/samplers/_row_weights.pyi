@@ -5,7 +5,6 @@ from numpy.typing import NDArray
 
 from cpprb_like._core import Beside, DerivedState, Ring
 from cpprb_like._segment_tree import MinTree, SumTree
-from cpprb_like.samplers._ranks import Ranks
 
 _Floats: TypeAlias = NDArray[np.float64]
 _Slots: TypeAlias = NDArray[np.intp]
@@ -20,17 +19,9 @@ class NewWeights(Beside):
 class RowWeights(DerivedState):
     tree: SumTree
     first: float
-    ranks: Ranks | None
-    def __new__(
-        cls,
-        ring: Ring,
-        tree: SumTree,
-        minima: MinTree,
-        first: float,
-        ranks: Ranks | None = None,
-    ) -> RowWeights: ...
+    drawn: int
+    def __new__(cls, ring: Ring, tree: SumTree, minima: MinTree, first: float) -> RowWeights: ...
     def sync(self) -> None: ...
-    def rank(self) -> None: ...
     def beside(self, priorities: _Floats, weights: _Floats) -> NewWeights: ...
     def set_new(self, first: int, clears: int, priorities: _Floats, weights: _Floats) -> None: ...
     def draw(
@@ -69,7 +60,7 @@ def sync_together(
     members: list[RowWeights], priority: float = 0.0, weight: float = 0.0
 ) -> None: ...
 def draw_together(
-    parts: list[tuple[int, RowWeights, float]],
+    parts: list[tuple[int, RowWeights]],
     bits: int,
     n: int,
     rng: np.random.Generator,

@@ -1,12 +1,11 @@
 """Weights of the rows of a ring: a row is drawn with probability ``weight / sum of weights``.
 
-The weight is ``(priority + eps) ** alpha``, or in rank-based prioritization ``rank ** -alpha``. The
-sum tree is updated lazily: an added row costs nothing, and the next draw or update sets the leaves
-of all new rows and sums the nodes above them once. A row whose n-step window is not complete yet
-gets its weight when the ring has completed it. So the cost is proportional to the rows that
-changed. Compiled because it looks at every new row and every drawn one. Not here: how weights are
+The weight is most often ``(priority + eps) ** alpha``. The sum tree is updated lazily: an added row
+costs nothing, and the next draw or update sets the leaves of all new rows and sums the nodes above
+them once. A row whose n-step window is not complete yet gets its weight when the ring has completed
+it. So the cost is proportional to the rows that changed. Compiled because it looks at every new row and every drawn one. Not here: how weights are
 summed and searched (``_segment_tree``), which rows ``indexes`` mean (``_rows.row_handles``), and
-how a priority becomes a weight (``_prioritized``, and ``_ranks``).
+how a priority becomes a weight (``_prioritized``, ``_rank_based``).
 """
 
 cimport cython
@@ -22,7 +21,6 @@ from cpprb_like._c.fences cimport c_fence
 from cpprb_like._core cimport (
     ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Beside, DerivedState, Ring, c_is_current, c_mark_current,
 )
-from cpprb_like.samplers._ranks cimport Ranks
 from cpprb_like._rows.row_handles cimport GONE, NO_ROW, c_find, c_indexes, c_refuse, c_slot_of
 from cpprb_like._c.random_integers cimport c_bit_generator
 from cpprb_like._segment_tree cimport (
@@ -64,19 +62,15 @@ cdef class RowWeights(DerivedState):
     """Weights of the rows of a ring, in a sum tree of as many leaves as the ring has slots.
 
     Rows that cannot be drawn have weight 0. New rows have the greatest weight so far, or ``first``
-    before any weight was set. With ``ranks`` every weight that is passed to this object, ``first``
-    included, is a priority, and NaN stands for a weight of 0. The weight of a row is then that of its
-    rank among the rows that can be drawn. Threads may call the methods, and add rows, concurrently.
+    before any weight was set. Threads may call the methods, and add rows, concurrently.
     """
 
     def __cinit__(
-        self, Ring ring not None, SumTree tree not None, MinTree minima not None, float64_t first,
-        Ranks ranks=None,
+        self, Ring ring not None, SumTree tree not None, MinTree minima not None, float64_t first
     ):
         self.ring = ring
         self.tree = tree
         self.minima = minima
-        self.ranks = ranks
         self.first = self.newest_weight = first
         self.greatest_priority = 1.0
         self.clears = ring.state[CLEARS]
@@ -94,8 +88,6 @@ cdef class RowWeights(DerivedState):
             return
         self.clears = self.ring.state[CLEARS]
         self.tree.c_clear_first(min(self.filled, self.ring.capacity))
-        if self.ranks is not None:
-            self.ranks.c_clear()
         self.filled = self.seen = self.oldest = self.drawn = 0
         self.held_rows[:] = -1
         self.hidden = self.ring.n_hidden
@@ -156,7 +148,7 @@ cdef class RowWeights(DerivedState):
         if self.filled >= stop:
             return
         row = max(self.filled, stop - capacity)
-        if self.ring.lookahead or self.ranks is not None:
+        if self.ring.lookahead:
             for row in range(max(row, self.ring.state[WRITTEN] - capacity), stop):
                 self.c_put(row, weight)
             self.filled = stop
@@ -175,10 +167,7 @@ cdef class RowWeights(DerivedState):
         cdef intp_t slot = <intp_t> (row % self.ring.capacity)
         cdef float64_t* leaf = self.tree.c_level(0) + slot
         if self.ring.c_can_draw(slot):
-            if self.ranks is None:
-                leaf[0] = weight + 0.0  # never minus zero
-            else:
-                leaf[0] = self.ranks.c_set(slot, weight)
+            leaf[0] = weight + 0.0  # never minus zero
             return
         self.c_take_out(slot)
         if not self.ring.c_is_absent(slot) and self.ring.c_is_open(row):
@@ -187,8 +176,6 @@ cdef class RowWeights(DerivedState):
     cdef void c_take_out(self, intp_t slot) noexcept nogil:
         """Set the weight of a slot to 0."""
         self.tree.c_level(0)[slot] = 0.0
-        if self.ranks is not None:
-            self.ranks.c_set(slot, NAN)
 
     cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil:
         """Store the weight of a row until its n-step window is complete."""
@@ -277,10 +264,6 @@ cdef class RowWeights(DerivedState):
         """Bring the weights up to date."""
         self.c_sync()
 
-    def rank(self):
-        """Sort the rows by priority if there are ranks and a sort is due."""
-        self.c_rank(1)
-
     def set_new(
         self, int64_t first, int64_t clears, cnp.ndarray priorities, cnp.ndarray weights
     ):
@@ -331,25 +314,12 @@ cdef class RowWeights(DerivedState):
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row
         for row in range(max(first, self.ring.state[WRITTEN] - capacity), first + n):
-            if self.ring.lookahead or self.ranks is not None:
+            if self.ring.lookahead:
                 self.c_put(row, weights[row - first])
             else:
                 leaves[row % capacity] = weights[row - first] + 0.0  # never minus zero
         self.filled = max(self.filled, first + n)
         self.seen = min(self.seen, first)
-
-    # ------------------------------------------------------------------ ranks
-
-    cdef int c_rank(self, intp_t n) except -1:
-        """Sort the rows by priority if a sort is due and at least n rows can be drawn."""
-        if self.ranks is None:
-            return 0
-        self.c_sync()
-        if self.ranks.c_is_due(self.tree.c_total()) and self.ranks.c_before(self.ranks.groups) >= n:
-            self.ranks.c_sort(self.tree.c_level(0))
-            if self.ranks.known:  # 0 if another thread has cleared the ranks
-                self.tree.c_sum_above(0, self.ranks.known - 1)
-        return 0
 
     # ------------------------------------------------------------------ drawing and updating
 
@@ -378,7 +348,6 @@ cdef class RowWeights(DerivedState):
             n_passed = self.tree.c_check_indexes(without)
             passed = <const intp_t*> cnp.PyArray_DATA(without)
             lifted = c_numbers(1, &n_passed, cnp.NPY_FLOAT64)
-        self.c_rank(1 if replace else max(count, 1))
         cdef cnp.ndarray slots = c_numbers(1, &count, cnp.NPY_INTP)
         cdef cnp.ndarray weights = c_numbers(1, &count, cnp.NPY_FLOAT64)
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(slots)
@@ -513,8 +482,6 @@ cdef class RowWeights(DerivedState):
         self.c_note(priorities, weights, n)
         if self.ring.n_open:
             n = self.c_hold_incomplete(slots, weights, n)
-        if self.ranks is not None:
-            self.ranks.c_set_many(slots, weights, n)
         self.tree.c_set(slots, weights, n)
         self.c_note_down()
 
@@ -552,19 +519,13 @@ cdef class RowWeights(DerivedState):
     def save(self):
         """State as a dict, from which ``restore`` of a new object over the same rows continues.
 
-        ``values[k]`` is the weight of row ``written - len(values) + k``, or its priority if there are
-        ranks, also while its n-step window is incomplete. ``ranks`` has the present weights of these
-        rows, and the groups.
+        ``values[k]`` is the weight of row ``written - len(values) + k``, also while its n-step window is
+        incomplete.
         """
         self.c_sync()
         cdef int64_t written = self.ring.state[WRITTEN], row, first = written - self.ring.c_stored()
         cdef intp_t k
-        slots = self.c_slots(first)
-        leaves = self.tree.get(slots)
-        values, ranks = leaves, None
-        if self.ranks is not None:
-            values = self.ranks.priorities[slots]
-            ranks = leaves, *self.ranks.save()
+        values = self.tree.get(self.c_slots(first))
         for k in range(self.held_rows.shape[0]):
             row = self.held_rows[k]
             if row >= 0 and self.ring.c_is_open(row):
@@ -572,23 +533,21 @@ cdef class RowWeights(DerivedState):
         return {
             "capacity": self.ring.capacity, "written": written, "clears": self.ring.state[CLEARS],
             "drawn": self.drawn, "newest": self.newest_weight, "greatest": self.greatest_priority,
-            "values": values, "ranks": ranks,
+            "values": values,
         }
 
     def restore(self, dict saved not None, bint later=False):
         """Restore a state that ``save`` returned over the same rows.
 
         Rows are found by their ids. NaN in ``values`` stands for the weight of a new row. A ``capacity``
-        of None means that the ring had another capacity, or that rows are missing: then the next draw
-        sorts ranks. With ``later`` rows may have been added since, and nothing happens if the ring was
+        of None means that the ring had another capacity, or that rows are missing. With ``later`` rows may have been added since, and nothing happens if the ring was
         cleared. Raises ``ValueError`` for a ring of other rows, and for a state that ``save`` cannot
         return.
         """
         cdef Ring ring = self.ring
-        cdef int64_t written = saved["written"], drawn = saved["drawn"], first, row
+        cdef int64_t written = saved["written"], drawn = saved["drawn"]
         cdef bint is_whole = saved["capacity"] == ring.capacity
         cdef float64_t newest = saved["newest"]
-        cdef float64_t[::1] weights
         cdef cnp.ndarray values
         if saved["clears"] != ring.state[CLEARS] or written > ring.state[WRITTEN] or not later and (
             written < ring.state[WRITTEN] or not is_whole and saved["capacity"] is not None
@@ -600,21 +559,9 @@ cdef class RowWeights(DerivedState):
             raise ValueError(f"rows at the last draw: expected 0 to {written}, got {drawn}")
         self.c_check_greatest(newest, saved["greatest"])
         self.c_check(saved, None if later or not is_whole else ring.flags() & ABSENT == 0)
-        values, ranks = np.array(saved["values"]), saved["ranks"] if is_whole else None
-        first = written - len(values)
-        if ranks is None:
-            values[np.isnan(values)] = newest
-        if self.ranks is not None:
-            self.ranks.c_clear()
-            if ranks is not None:
-                self.ranks.load(*ranks[1:])
-        self.c_put_all(first, values)
-        if ranks is not None:
-            weights = np.ascontiguousarray(ranks[0])
-            for row in range(max(first, ring.state[WRITTEN] - ring.capacity), written):
-                if weights[row - first] > 0.0 and ring.c_can_draw(<intp_t> (row % ring.capacity)):
-                    self.tree.c_level(0)[row % ring.capacity] = weights[row - first]
-            self.ranks.changes = ranks[3]
+        values = np.array(saved["values"])
+        values[np.isnan(values)] = newest
+        self.c_put_all(written - len(values), values)
         self.tree.rebuild()
         self.newest_weight, self.greatest_priority = newest, saved["greatest"]
         c_mark_current(self)
@@ -635,7 +582,7 @@ cdef class RowWeights(DerivedState):
         cdef int64_t row, written = self.ring.state[WRITTEN], low
         cdef float64_t* leaves = self.tree.c_level(0)
         cdef bint can_draw
-        if self.ranks is None and self.ring.c_drawable() == stored:  # 6 instructions a row, not 100
+        if self.ring.c_drawable() == stored:  # 6 instructions a row, not 100
             np.asarray(self.tree.nodes)[:capacity] = 0.0
             low = max(first, written - stored)
             slot = <intp_t> (low % capacity)
@@ -666,34 +613,21 @@ cdef class RowWeights(DerivedState):
 
         ``there`` says which slots hold a step; None if the ring differs from that of ``save``.
         """
-        values, ranks, newest = saved["values"], saved["ranks"], saved["newest"]
+        values, newest = saved["values"], saved["newest"]
         if values.dtype != np.float64 or values.ndim != 1 or len(values) > saved["written"]:
             raise ValueError(f"weights: expected up to {saved['written']} of float64, got {values!r}")
         most = self.tree.largest if there is None else newest  # over several rings ``newest`` may be less
         if not (np.isnan(values) | (values >= 0.0) & (values <= most)).all():
             raise ValueError(f"weights: expected 0 to {most}")
-        # Compiled code does not check an index of a tuple.
-        if ranks is not None and (type(ranks) is not tuple or len(ranks) != 4):
-            raise ValueError(f"ranks: expected four values, got {ranks!r}")
-        if ranks is not None and (self.ranks is None or ranks[0].shape != values.shape):
-            raise ValueError("the sampler was saved by another kind of sampler")
         if there is None:
             return 0
         if len(values) != len(there):
             raise ValueError(f"weights: expected {len(there)}, got {len(values)}")
-        if there.all() and ranks is None:
+        if there.all():
             return 0
         slots = self.c_slots(saved["written"] - len(values))
-        has_value = ~np.isnan(values) if self.ranks is not None else values > 0.0
-        if (has_value & ~there[slots]).any():
+        if ((values > 0.0) & ~there[slots]).any():
             raise ValueError("weights: expected none where there is no step")
-        if ranks is not None:
-            weighs = ranks[0] > 0.0
-            can_draw = ~self.ring.absent_at(slots)
-            if not ((ranks[0] >= 0.0) & (ranks[0] <= 1.0)).all():
-                raise ValueError("weights: expected 0.0 to 1.0, that of the first rank")
-            if (weighs != (has_value & can_draw)).any():
-                raise ValueError("weights: expected some where there is a priority, and only there")
         return 0
 
     # ------------------------------------------------------------------ in a file
@@ -739,20 +673,16 @@ cdef class RowWeights(DerivedState):
             newest, greatest = notes[NEWEST_WEIGHT], notes[GREATEST_PRIORITY]
         rows = np.arange(first, written)
         leaves = np.asarray(self.tree.nodes)[: len(rows)]
-        values = (leaves if self.ranks is None else self.ranks.left_behind(len(rows)))[
-            rows % self.ring.capacity
-        ]
+        values = leaves[rows % self.ring.capacity]
         for row in list(held):
             if first <= row < min(filled, written):
                 values[row - first] = held[row]
             else:
                 del held[row]
         is_new = rows >= filled
-        if self.ranks is None:  # the leaf of an absent row may not be 0 yet
-            values[~is_new & (self.ring.flags()[rows % self.ring.capacity] & ABSENT != 0)] = 0.0
-        if self.ranks is not None:  # a row without a rank is absent, or a crash brought it back
-            is_new |= np.isnan(values)
-        elif positive:
+        # The leaf of an absent row may not be 0 yet.
+        values[~is_new & (self.ring.flags()[rows % self.ring.capacity] & ABSENT != 0)] = 0.0
+        if positive:
             is_new |= values == 0.0
         known = values[~is_new]
         values[is_new] = NAN
@@ -764,7 +694,7 @@ cdef class RowWeights(DerivedState):
         return {
             "capacity": None, "written": written, "clears": self.ring.state[CLEARS], "drawn": 0,
             "newest": max(newest, known.max(initial=0.0)), "greatest": greatest,
-            "values": values, "ranks": None,
+            "values": values,
         }
 
     def waiting(self):
@@ -807,18 +737,18 @@ cpdef sync_together(list members, float64_t priority=0.0, float64_t weight=0.0):
 
 
 def draw_together(list parts not None, int bits, n, rng, bint stratified):
-    """Draw n rows of several rings, each in proportion to its mass.
+    """Draw n rows of several rings, each in proportion to its weight.
 
-    A part is the number of a ring, its ``RowWeights``, which are up to date, and the mass of a row of
-    weight 1 in the ring. Targets from 0 to the sum of all masses fall into parts, and are searched
-    there. So probabilities and strata are those of one tree.
+    A part is the number of a ring, and its ``RowWeights``, which are up to date. Targets from 0 to the
+    sum of all weights fall into parts, and are searched there. So probabilities and strata are those of
+    one tree.
 
     Returns the numbers of rows, which are slots with the number of the ring in the low ``bits``, and
-    their masses; then the least mass of all rows, and the sum of all masses. Raises
+    their weights; then the least weight of all rows, and the sum of all weights. Raises
     ``NotEnoughDataError`` if that sum is 0.
     """
     cdef intp_t k, number, found, size = c_index(n)
-    cdef float64_t mass, scale, most, start = 0.0, least = INFINITY, total = 0.0
+    cdef float64_t mass, most, start = 0.0, least = INFINITY, total = 0.0
     cdef RowWeights one, last = None
     cdef cnp.ndarray rows = c_numbers(1, &size, cnp.NPY_INTP)
     cdef cnp.ndarray masses = c_numbers(1, &size, cnp.NPY_FLOAT64)
@@ -832,9 +762,9 @@ def draw_together(list parts not None, int bits, n, rng, bint stratified):
     cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(leaves)
     bit_generator = rng.bit_generator
     cdef bitgen_t* source = c_bit_generator(bit_generator)
-    for _, one, scale in parts:
-        total += one.tree.c_total() * scale
-        least = min(least, one.minima.c_min() * scale)
+    for _, one in parts:
+        total += one.tree.c_total()
+        least = min(least, one.minima.c_min())
         last = one
     c_check_drawn(INDEPENDENT, total > 0.0, size)
     with bit_generator.lock:
@@ -843,20 +773,20 @@ def draw_together(list parts not None, int bits, n, rng, bint stratified):
     for k in range(size):
         targets[k] = ((k + targets[k]) / size if stratified else targets[k]) * total
         names[k] = -1
-    for number, one, scale in parts:
-        mass = one.tree.c_total() * scale
-        most = nextafter(one.tree.c_total(), 0.0)
+    for number, one in parts:
+        mass = one.tree.c_total()
+        most = nextafter(mass, 0.0)
         found = 0
         for k in range(size):
             if names[k] < 0 and (targets[k] < start + mass or one is last):
                 # The difference may round up to the total.
-                theirs[found] = min((targets[k] - start) / scale, most)
+                theirs[found] = min(targets[k] - start, most)
                 places[found] = k
                 found += 1
         c_find_leaves(&one.tree.nodes[0], &one.tree.shape, theirs, slots, theirs, found)
         for k in range(found):
             names[places[k]] = slots[k] << bits | number
-            targets[places[k]] = theirs[k] * scale
+            targets[places[k]] = theirs[k]
         start += mass
     return rows, masses, least, total
 

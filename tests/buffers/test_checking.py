@@ -15,7 +15,7 @@ from strategies import Array
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._core import N_STATE_WORDS, WORD_CLEARS, WORD_EDITS, WORD_EPISODES
 from cpprb_like._files.arenas import allocate_floats
-from cpprb_like.samplers import Prioritized, RankBased, _prioritized, _rank_based
+from cpprb_like.samplers import Prioritized, RankBased, _prioritized
 
 DEPTH = 3
 HEADER = slice(64, 64 + 8 * N_STATE_WORDS)  # the words that every buffer has
@@ -248,58 +248,40 @@ def test_priorities_may_change_during_a_check(monkeypatch: pytest.MonkeyPatch) -
     assert rb.stats()["updates"] == 18
 
 
-def test_ranks_that_do_not_fit_the_weights_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot that weighs something has a priority, is counted in its group, and others are not."""
-    memory: dict[str, Any] = {}
-    monkeypatch.setattr(
-        _rank_based, "memory_of", lambda _, name, n: memory.setdefault(name, np.zeros(n))
-    )
+def test_groups_of_ranks_that_do_not_fit_the_priorities_are_seen() -> None:
+    """A slot is in the group of its priority, and a group counts its slots."""
     sampler = RankBased(1.0)
     rb = PrioritizedReplayBuffer(9, {"x": {"shape": ()}}, sampler=sampler)
     rb.add(x=range(5), priorities=range(5))
     rb.sample(1)
     rb.check()
-    for name, slot, wrong in (("priorities", 2, np.nan), ("weights", 3, 0.0)):
-        right = memory[name][slot]
-        memory[name][slot] = wrong
-        with pytest.raises(AssertionError, match=f"priority of slot {slot}"):
-            rb.check()
-        memory[name][slot] = right
+    ranks = sampler._ranks
+    assert ranks is not None
+    ranks.groups[2] += 1
+    with pytest.raises(AssertionError, match="group of slot"):
         rb.check()
-    counted = memory["priorities"][2]
-    memory["priorities"][2] = 4.0
-    with pytest.raises(AssertionError, match="slots of each group"):
-        rb.check()
-    memory["priorities"][2] = counted
+    ranks.groups[2] -= 1
     rb.check()
-
-
-class ChangingRanks:
-    """Ranks whose priorities another thread sets while their groups are read, ``n`` times."""
-
-    def __init__(self, rb: PrioritizedReplayBuffer, ranks: Any, n: int) -> None:
-        self.rb, self.ranks, self.n = rb, ranks, n
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "group_counts" and self.n:
-            self.n -= 1
-            self.rb.update_priorities(np.arange(40), 10.0 ** (self.n % 2 * np.linspace(-3, 3, 40)))
-        return getattr(self.ranks, name)
-
-    def __len__(self) -> int:
-        return len(self.ranks)
+    ranks.counts[:2] += [1, -1]
+    with pytest.raises(AssertionError, match="slots of groups"):
+        rb.check()
 
 
 @pytest.mark.parametrize("n", [1, 2, 10**6])
 def test_ranks_may_change_during_a_check(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups are counted as of one moment, or not at all if they change all the time."""
+    """Groups are compared as of one moment, or not at all if priorities change meanwhile."""
     rb = PrioritizedReplayBuffer(40, {"x": {}}, sampler=RankBased(), seed=0)
     rb.add(x=np.arange(40), priorities=np.arange(40) + 1.0)
     rb.sample(1)  # sorts by rank
-    check = _prioritized._check_ranks
+    follow, left = RankBased._follow, [n]
 
-    def changing(rows: Any, ranks: Any, weights: Array) -> None:
-        check(rows, ChangingRanks(rb, ranks, n), weights)  # type: ignore[arg-type]
+    def changing(sampler: RankBased, n: int = 0) -> None:
+        follow(sampler, n)
+        if left[0]:
+            left[0] -= 1
+            priorities = 10.0 ** (left[0] % 2 * np.linspace(-3, 3, 40))
+            sampler.update_priorities(np.arange(40), priorities)
 
-    monkeypatch.setattr(_prioritized, "_check_ranks", changing)
-    rb.check()
+    monkeypatch.setattr(RankBased, "_follow", changing)
+    for _ in range(3):
+        rb.check()

@@ -31,7 +31,7 @@ from cpprb_like.limiters import MinSize, SampleToInsertRatio
 from cpprb_like.processes import Actor
 from cpprb_like.ray import ClusterActor, ClusterReplay
 from cpprb_like.ray._calls import Unknown
-from cpprb_like.samplers import Prioritized, RankBased, Uniform
+from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.views import FrameStacks, NStep, Sequences
 
 
@@ -55,7 +55,7 @@ def test_an_actor_adds_and_a_learner_draws(where: str) -> None:
 
 
 @pytest.mark.parametrize("hosts", UNEVEN)
-@pytest.mark.parametrize("kind", [Uniform, Prioritized, RankBased])
+@pytest.mark.parametrize("kind", [Uniform, Prioritized])
 def test_draws_are_those_of_one_buffer(where: str, hosts: int, kind: Any) -> None:
     """By the chi-square test; weights are those of one buffer, row by row."""
     counts = UNEVEN[hosts]
@@ -94,8 +94,6 @@ def test_draws_are_those_of_one_buffer(where: str, hosts: int, kind: Any) -> Non
             for row, weight in zip(batch["id"].tolist(), batch["weights"].tolist(), strict=True):
                 if row in weights:
                     assert weights[row] == pytest.approx(weight, rel=1e-5)
-        if kind is RankBased:
-            return  # a rank is one of its shard
         total = drawn.sum()
         few = expected * total < 5
         chi = ((drawn - expected * total) ** 2 / (expected * total))[~few].sum()

@@ -40,10 +40,9 @@ def weights(rb: PrioritizedReplayBuffer) -> Any:
     """The weight of each slot, by ranks that are exact; and the priority of the next row."""
     sampler = rb.sampler
     assert isinstance(sampler, ByPriority)
-    sampler.rows.sync()
-    ranks = sampler.rows.ranks
     slots = rb.ring.present_slots()
-    found = sampler.rows.get(slots) if ranks is None else ranks.priorities[slots]
+    by_rank = isinstance(sampler, RankBased)
+    found = sampler.row_priorities(slots) if by_rank else sampler.rows.get(slots)
     return found.tolist(), rb.get_max_priority()
 
 

@@ -38,7 +38,7 @@ from cpprb_like._core import STOPS, stop_at
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.processes._folder import MENDER, FileLock, is_owned, said_by
 from cpprb_like.processes._shards import ShardFiles, mend
-from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
+from cpprb_like.samplers import Prioritized, Sampler, Uniform
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
 
@@ -348,11 +348,6 @@ def with_priorities() -> Sampler:
     return Prioritized(0.7)
 
 
-def by_rank() -> Sampler:
-    """The same, of ranks."""
-    return RankBased(0.7)
-
-
 def update(learner: Learner, batch: dict[str, Any]) -> None:
     """Priorities of a batch, by which rows of low numbers are drawn often."""
     if learner.has_priorities:
@@ -374,7 +369,7 @@ def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
         number = chance.randrange(1 << 30)
         if kind == "writer":
             return Child(kind, act(replay, options, number, clears=True))
-        sampler = chance.choice([Uniform, with_priorities, by_rank])
+        sampler = chance.choice([Uniform, with_priorities])
         return Child(kind, learn(replay, options, number, sampler, update=update))
 
     with replay, ended(children):

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from cpprb_like.processes import SharedReplay
-from cpprb_like.samplers import Prioritized, RankBased
+from cpprb_like.samplers import Prioritized
 from cpprb_like.views import Sequences
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("kind", [Prioritized, RankBased])
-def test_rows_come_with_their_first_priorities(kind: Any, steps: int) -> None:
+def test_rows_come_with_their_first_priorities(steps: int) -> None:
     """As in Ape-X: learners that are there, and later ones, draw by what actors said.
 
     Actors had no way to say it: each new row had the greatest priority.
@@ -23,7 +22,7 @@ def test_rows_come_with_their_first_priorities(kind: Any, steps: int) -> None:
     nstep: Any = {"Nstep": {"size": steps, "rew": "x", "gamma": 1.0}} if steps > 1 else {}
     fields: Any = {"x": {"shape": ()}, "y": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
     with SharedReplay(80, fields, writers=2, **nstep) as replay:
-        early, uniform = replay.learner(kind(), seed=0), replay.learner(seed=0)
+        early, uniform = replay.learner(Prioritized(), seed=0), replay.learner(seed=0)
         actors = [replay.actor(), replay.actor()]
         for t in range(20):
             for k, actor in enumerate(actors):
@@ -31,14 +30,13 @@ def test_rows_come_with_their_first_priorities(kind: Any, steps: int) -> None:
                 actor.add(x=1, y=100 * k + t, done=t == 19, priorities=priorities)
                 if t == 3:
                     early.sample(4)
-        for learner in (early, replay.learner(kind(), seed=0)):
-            if kind is Prioritized:
-                drawn = learner.sample(200)["y"]
-                assert (drawn == 107).mean() > 0.9
+        for learner in (early, replay.learner(Prioritized(), seed=0)):
+            drawn = learner.sample(200)["y"]
+            assert (drawn == 107).mean() > 0.9
             assert learner.get_max_priority() == 100.0
         assert len(np.unique(uniform.sample(500)["y"])) == 40
         actors[0].add(x=[1, 1], y=[50, 51], done=[False, True])
-        if steps == 1 and kind is Prioritized:
+        if steps == 1:
             batch = early.sample(300)
             assert np.isin(batch["y"], [50, 51, 107]).mean() > 0.9, "new ones have the greatest"
             early.update_priorities(batch["indexes"], np.zeros(300))

@@ -14,7 +14,7 @@ from scale import LONG
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.processes import Actor, SharedReplay
-from cpprb_like.samplers import Prioritized, RankBased, Uniform
+from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.samplers._row_weights import update_together
 from cpprb_like.views import Sequences
 
@@ -30,7 +30,6 @@ FIELDS: dict[str, Any] = {
 SAMPLERS: dict[str, Any] = {
     "uniform": Uniform,
     "prioritized": lambda: Prioritized(1.0, eps=0.0),
-    "ranks": lambda: RankBased(1.0),
 }
 
 

@@ -42,7 +42,6 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "Prioritized": Prioritized,
     "independent": lambda: Prioritized(stratified=False),
     "batch": lambda: Prioritized(weights="batch"),
-    "RankBased": RankBased,
 }
 in_every_sampler = pytest.mark.parametrize("name", SAMPLERS)
 
@@ -101,11 +100,10 @@ def test_every_sampler_draws_whole_rows_of_all_shards(replay: SharedReplay, name
         seen |= set(batch["id"].tolist())
         assert (turn % 2 == 0) or len(set(batch["id"].tolist())) == 40
     assert {number // EACH for number in seen} == {0, 1, 2}
-    if name != "RankBased":
-        assert len(seen) > 450
+    assert len(seen) > 450
 
 
-@pytest.mark.parametrize("name", ["Uniform", "Prioritized", "RankBased"])
+@pytest.mark.parametrize("name", ["Uniform", "Prioritized"])
 def test_all_rows_are_drawn_once_without_replacement(replay: SharedReplay, name: str) -> None:
     """And one more row is one too many."""
     learner = replay.learner(SAMPLERS[name](), seed=0)
@@ -354,7 +352,7 @@ def test_what_has_no_priorities_says_so(replay: SharedReplay) -> None:
     assert not hasattr(learner, "get_max_priority")
     with pytest.raises(TypeError, match="no priorities"):
         learner.sample(4, beta=0.5)
-    with pytest.raises(TypeError, match="Uniform, Prioritized or RankBased"):
+    with pytest.raises(TypeError, match="Uniform or Prioritized, and with no subclass"):
         replay.learner("uniform")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="another buffer"):
         replay.learner(PrioritizedReplayBuffer(4, SMALL).sampler)
@@ -701,96 +699,24 @@ class Own(Prioritized):
 
 @pytest.mark.parametrize(
     "make",
-    [LegacyUniform, lambda: Recency(least=500), lambda: Reverse(3), Own, PrioritySampler, Sampler],
+    [
+        LegacyUniform,
+        RankBased,
+        lambda: Recency(least=500),
+        lambda: Reverse(3),
+        Own,
+        PrioritySampler,
+        Sampler,
+    ],
 )
 def test_samplers_of_other_classes_are_refused(make: Callable[[], Sampler]) -> None:
     """The rows of several processes have no common order of age; the error says what is taken."""
     with filled((3, 3), env_dict=SMALL) as replay:
         for _ in range(2):
-            with pytest.raises(TypeError, match="Uniform, Prioritized or RankBased"):
+            with pytest.raises(TypeError, match="Uniform or Prioritized, and with no subclass"):
                 replay.learner(make())
         assert [one.kind for one in replay.members() if one.kind == "learner"] == []
         assert len(replay.learner(seed=0)) == 6
-
-
-# ---------------------------------------------------------------------- ranks
-
-
-def ranked(sizes: tuple[int, ...], seed: int) -> tuple[SharedReplay, Any, Array]:
-    """A replay with shards of these sizes, and a learner of it: see ``by_rank``."""
-    replay = filled(sizes, env_dict=SMALL, capacity=40)
-    return replay, *by_rank(replay, seed)
-
-
-def by_rank(replay: SharedReplay, seed: int) -> tuple[Any, Array]:
-    """A new learner by rank, and the indexes of all rows by ``id``.
-
-    Its ranks were sorted, and so many priorities have changed since that the next draw sorts again.
-    """
-    learner = replay.learner(RankBased(1.0, beta=1.0, probabilities=True), seed=seed)
-    rng, n = np.random.default_rng(seed), len(learner)
-    every = learner.sample(n, replace=False)
-    indexes = every["indexes"][np.argsort(every["id"])]
-    learner.update_priorities(indexes, rng.random(n) * 10)
-    learner.sample(4)
-    for k in rng.permutation(n)[: 3 * n // 4].tolist():
-        learner.update_priorities(indexes[k : k + 1], 100 ** rng.random(1))
-    return learner, indexes
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_probabilities_of_distinct_rows_by_rank_are_those_that_they_are_drawn_with(
-    seed: int,
-) -> None:
-    """A shard with fewer rows than the batch was sorted after its weights had been summed.
-
-    Probabilities were off by 39 %, and importance-sampling weights up to 1.6.
-    """
-    replay, learner, _ = ranked((10, 30, 6), seed)
-    with replay:
-        batch = learner.sample(46, replace=False)
-        np.testing.assert_allclose(batch["probabilities"].sum(), 1.0)
-        np.testing.assert_allclose(batch["weights"].max(), 1.0, rtol=1e-6)
-        again = learner.sample(46, replace=False)
-        order, other = np.argsort(batch["id"]), np.argsort(again["id"])
-        np.testing.assert_allclose(
-            batch["probabilities"][order], again["probabilities"][other], rtol=1e-12
-        )
-
-
-def test_distinct_rows_by_rank_come_one_after_another_by_their_probability() -> None:
-    """Over two shards, of which one has fewer rows than the batch: pairs of first rows."""
-    rounds, n = 600, 7
-    counts = np.zeros((n, n))
-    with filled((2, 5), env_dict=SMALL, capacity=40) as replay:
-        for seed in range(rounds):
-            learner, indexes = by_rank(replay, 1)
-            learner.reseed(seed)
-            batch = learner.sample(3, replace=False)
-            place = {index: k for k, index in enumerate(indexes.tolist())}
-            first, second, _ = (place[index] for index in batch["indexes"].tolist())
-            counts[first, second] += 1
-            p = np.zeros(n)
-            for one in learner.sample(n, replace=False), batch:
-                p[[place[index] for index in one["indexes"].tolist()]] = one["probabilities"]
-            learner.close()
-    expected = rounds * np.outer(p, p) / (1 - p)[:, None]
-    there = ~np.eye(n, dtype=bool)
-    limit_of(counts[there], expected[there])
-
-
-def test_a_refused_draw_by_rank_sorts_nothing() -> None:
-    """As a buffer's: what is drawn next is what would have been drawn without it."""
-    found = []
-    for refused in (False, True):
-        replay, learner, _ = ranked((10, 30, 6), 3)
-        with replay:
-            if refused:
-                with pytest.raises(NotEnoughDataError):
-                    learner.sample(47, replace=False)
-            learner.reseed(5)
-            found.append(learner.sample(20)["id"].tolist())
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("writers", [2, 3])  # one shard more than there are rows in

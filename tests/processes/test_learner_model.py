@@ -14,7 +14,7 @@ from reference_shards import ReferenceShards, ShardRow
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.processes import Actor, Learner, SharedReplay
-from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
+from cpprb_like.samplers import Prioritized, Sampler, Uniform
 
 ALPHA, EPS, BETA = 0.7, 0.01, 0.5
 EPISODE = 4
@@ -28,7 +28,6 @@ FIELDS: dict[str, Any] = {
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "prioritized": lambda: Prioritized(ALPHA, beta=BETA, eps=EPS, probabilities=True),
     "uniform": Uniform,
-    "ranks": lambda: RankBased(ALPHA),
 }
 
 

@@ -18,7 +18,7 @@ from interruptions import Cut, cut_at
 from scale import LONG
 
 from cpprb_like.processes import Learner, SharedReplay
-from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
+from cpprb_like.samplers import Prioritized, Sampler, Uniform
 from cpprb_like.schedules import Linear
 from cpprb_like.views import Sequences
 
@@ -27,7 +27,6 @@ EACH = 40  # rows of a shard
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "uniform": Uniform,
     "prioritized": lambda: Prioritized(0.7, beta=Linear(0.4, 1.0, 30)),
-    "ranks": lambda: RankBased(0.8),
 }
 
 
@@ -130,12 +129,10 @@ def test_another_capacity(tmp_path: Path, capacity: int) -> None:
     with SharedReplay(2 * EACH, **PLAIN, writers=2) as replay:
         actors = [replay.actor(number) for number in range(2)]
         learner = replay.learner(Prioritized(1.0, eps=0.0), seed=3)
-        ranked = replay.learner(RankBased(1.0), seed=3)
         add(actors, PLAIN, 0, 50)
-        for one in (learner, ranked):
-            batch = one.sample(80, replace=False)
-            one.update_priorities(batch["indexes"], batch["t"] + 1.0)
-        replay.save(tmp_path, learners={"main": learner, "ranked": ranked})
+        batch = learner.sample(80, replace=False)
+        learner.update_priorities(batch["indexes"], batch["t"] + 1.0)
+        replay.save(tmp_path, learners={"main": learner})
     with SharedReplay.load(tmp_path, capacity=capacity) as again:
         other = again.restore_learner(tmp_path, "main")
         rows = other.sample(min(capacity, 80), beta=1.0, replace=False)
@@ -143,10 +140,6 @@ def test_another_capacity(tmp_path: Path, capacity: int) -> None:
             rows["weights"], (rows["t"].min() + 1.0) / (rows["t"] + 1.0), rtol=1e-6
         )
         assert other.get_max_priority() == 100.0
-        rows = again.restore_learner(tmp_path, "ranked").sample(30, beta=1.0)
-        for shard in (rows["t"] >= 60, rows["t"] < 40):  # ranks are those of a shard
-            order = np.argsort(rows["t"][shard])
-            assert (np.diff(rows["weights"][shard][order]) <= 0).all()
 
 
 def test_a_view_and_a_limiter(tmp_path: Path) -> None:

@@ -166,12 +166,12 @@ NO_CONDITION = (
     "one buffer"
 )
 NO_ORDER = (
-    "the rows of several processes have no common order of age, and a draw of its own is not known "
-    "there: a `SharedReplay` draws with `Uniform`, `Prioritized` or `RankBased`"
+    "the rows of several processes have no common order of age or rank, and a draw of its own is "
+    "not known there: a `SharedReplay` draws with `Uniform` or `Prioritized`"
 )
 
 
-UNORDERED = ("Recency", "Reverse", "LegacyUniform")  # samplers that no learner takes
+UNORDERED = ("RankBased", "Recency", "Reverse", "LegacyUniform")  # samplers that no learner takes
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ class ReferenceRanked:
     alpha: float = 0.7
     bits: int = 6
     priorities: dict[int, float] = field(default_factory=dict)
-    weights: dict[int, float] = field(default_factory=dict)
+    settled: dict[int, float] = field(default_factory=dict)  # weights at the last draw
+    changed: set[int] = field(default_factory=set)  # slots since then
     bottoms: list[float] = field(default_factory=list)  # least priority of each group but the last
     ordered: int = 0  # rows at the last sort
     changes: int = 0  # of priorities since
@@ -63,19 +64,26 @@ class ReferenceRanked:
     def drop(self, slot: int) -> None:
         """A slot has no row any longer."""
         if slot in self.priorities:
-            self.changes += 1
-            del self.priorities[slot], self.weights[slot]
+            del self.priorities[slot]
+            self.changed.add(slot)
 
     def set(self, slot: int, priority: float) -> None:
-        """The slot gets the mean weight of the ranks that its group has now."""
-        self.changes += 1
+        """A slot has a row of this priority."""
         self.greatest = max(self.greatest, priority)
         self.priorities[slot] = priority
-        groups = [self.group(other) for other in self.priorities.values()]
-        before = sum(group < self.group(priority) for group in groups)
-        here = groups.count(self.group(priority))
-        ranks = range(before + 1, before + here + 1)
-        self.weights[slot] = float(np.mean([self.rank_weight(rank) for rank in ranks]))
+        self.changed.add(slot)
+
+    @property
+    def weights(self) -> dict[int, float]:
+        """Slots that changed since the last draw have the mean weight of their group's ranks."""
+        groups = {slot: self.group(priority) for slot, priority in self.priorities.items()}
+        found = {}
+        for slot, group in groups.items():
+            before = sum(other < group for other in groups.values())
+            ranks = range(before + 1, before + [*groups.values()].count(group) + 1)
+            mean = float(np.mean([self.rank_weight(rank) for rank in ranks]))
+            found[slot] = mean if slot in self.changed else self.settled[slot]
+        return found
 
     # ---- ranks ---------------------------------------------------------------------------
 
@@ -103,7 +111,7 @@ class ReferenceRanked:
 
     def sort(self) -> None:
         """Give every row the weight of its rank, and a group to the rows of each cell."""
-        self.weights = paper_weights(self.priorities, self.alpha)
+        self.settled = paper_weights(self.priorities, self.alpha)
         order = sorted(self.priorities.values(), reverse=True)
         lowest = [
             order[min(last, len(order)) - 1] for first, last in self.cells() if first <= len(order)
@@ -116,10 +124,15 @@ class ReferenceRanked:
 
         Or a quarter of these, and all rows weigh a quarter more than all ranks, or less.
         """
-        if not self.priorities or self.changes == 0 or 4 * self.changes < self.ordered:
+        if not self.priorities:
             return
-        total = sum(self.weights.values())
-        expected = sum(self.rank_weight(rank) for rank in range(1, len(self.weights) + 1))
+        self.settled = self.weights
+        self.changes += len(self.changed)
+        self.changed = set()
+        if self.changes == 0 or 4 * self.changes < self.ordered:
+            return
+        total = sum(self.settled.values())
+        expected = sum(self.rank_weight(rank) for rank in range(1, len(self.settled) + 1))
         strays = total >= 1.25 * expected or expected >= 1.25 * total
         if self.changes >= self.ordered or strays:
             self.sort()

@@ -201,7 +201,7 @@ def refusal(cell: Cell) -> None:
     elif cell.option == "shared":
         with (
             SharedReplay(10, {"x": {}}, writers=2) as replay,
-            pytest.raises(TypeError, match="Uniform, Prioritized or RankBased"),
+            pytest.raises(TypeError, match="Uniform or Prioritized, and with"),
         ):
             replay.learner(SAMPLERS[cell.sampler]())
     else:
