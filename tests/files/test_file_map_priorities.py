@@ -41,8 +41,8 @@ def weights(rb: PrioritizedReplayBuffer) -> Any:
     sampler = rb.sampler
     assert isinstance(sampler, ByPriority)
     slots = rb.ring.present_slots()
-    by_rank = isinstance(sampler, RankBased)
-    found = sampler.row_priorities(slots) if by_rank else sampler.rows.get(slots)
+    read = sampler.row_priorities if isinstance(sampler, RankBased) else sampler.rows.get
+    found = read(slots)
     return found.tolist(), rb.get_max_priority()
 
 
