@@ -584,12 +584,15 @@ class ClusterReplay(Closing, Reported):
         given = dict(resources or LITTLE)
         begin = {name: (str(base / manifest["states"] / name), states[name]) for name in states}
         self._begin(plan, nodes, given, begin, Counts(**manifest["counts"]))
-        if manifest["has_parameters"]:
-            try:
+        try:
+            abouts = self._abouts(START, self.hosts)
+            written = sum(sum(about.written) for about in abouts.values())
+            ray.get(self._ledger.begin_balanced.remote(written), timeout=START)
+            if manifest["has_parameters"]:
                 self.parameters.publish(read_parameters(base / manifest["states"]))
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def restore_learner(

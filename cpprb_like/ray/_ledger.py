@@ -110,6 +110,10 @@ class Counts:
         The lost memories by their identity, oldest first.
     wrote : dict of dict of int
         For lost memories, the rows of shards that writers of other nodes had written for sure.
+    shift : int
+        Items that the limiter counts as drawn besides ``samples``, as the cluster was loaded.
+    is_unsettled : bool
+        Whether the first call that the limiter holds may still change ``shift``.
     """
 
     samples: int = 0
@@ -119,6 +123,13 @@ class Counts:
     gone_before: int = 0
     lost: dict[str, Lost] = field(default_factory=dict)
     wrote: dict[str, dict[int, int]] = field(default_factory=dict)
+    shift: int = 0
+    is_unsettled: bool = False
+
+    @property
+    def drawn(self) -> int:
+        """Number of items that the limiter counts as drawn."""
+        return self.samples + self.shift
 
     @property
     def gone(self) -> int:
@@ -143,6 +154,8 @@ class Counts:
             self.version + other.version,
             self.gone_before + other.gone_before,
             {**self.lost, **other.lost},
+            shift=self.shift + other.shift,
+            is_unsettled=self.is_unsettled and not other.shift,
         )
         for one in self, other:
             for identity, shards in one.wrote.items():
@@ -293,8 +306,36 @@ class Ledger:
             self._note_loss(known, found)
             found.since = min(known.since, found.since)
 
+    # ------------------------------------------------------------------ the limiter
+
+    def begin_balanced(self, written: int) -> None:
+        """Begin in the middle of the range, with the rows that the hosts of a cluster loaded.
+
+        See ``begin_balanced`` of the limiters for the reason.
+        """
+        if self._limiter is None:
+            return
+        ratio, _, low, high = self._limiter.bounds
+        if written and math.isfinite(low) and math.isfinite(high):
+            drawn = (self._counts.gone + written) * ratio - (low + high) / 2
+            self._before.shift = max(0, round(drawn)) - self._before.samples
+            self._before.is_unsettled = True
+
+    @property
+    def _balance(self) -> float:
+        """The inserts, in items that may be drawn for them, less the items drawn."""
+        assert self._limiter is not None
+        return self.inserts * self._limiter.bounds[0] - self._counts.drawn
+
+    def _settle(self, room: float) -> None:
+        """Raise the balance so far, once after a load: for a call that is held, to its end."""
+        if self._counts.is_unsettled and math.isfinite(room):
+            self._own.shift = -math.trunc(room)
+
     def _grant(self, known: Shards, wanted: list[int]) -> None:
         """Share the remaining inserts among the actors that have used most of their credit."""
+        assert self._limiter is not None
+        low = self._limiter.bounds[2]
         written = known.about.written
         known.silent = [number for number, n in enumerate(wanted) if n == SILENT_WRITER]
         for number, n in enumerate(wanted):
@@ -302,6 +343,9 @@ class Ledger:
                 known.credit[number] = written[number]
         given = sum(one.promised for one in self._hosts.values())
         free = self._most_inserts() - self._counts.gone - given
+        if any(n > known.credit[k] - written[k] + free for k, n in enumerate(wanted) if n > 0):
+            self._settle(low - self._balance)
+            free = self._most_inserts() - self._counts.gone - given
         actors = len(self._hosts) * max(1, sum(n >= 0 for n in wanted))
         for number, n in enumerate(wanted):
             ahead = known.credit[number] - written[number]
@@ -318,7 +362,7 @@ class Ledger:
         if math.isinf(high):
             return 2**62
         gone = self.inserts - self.rows
-        return max(int(min_size) + gone, math.floor((high + self._counts.samples) / ratio))
+        return max(int(min_size) + gone, math.floor((high + self._counts.drawn) / ratio))
 
     @property
     def inserts(self) -> int:
@@ -353,11 +397,13 @@ class Ledger:
         """How many batches of n items may be drawn now, at most ``most``; they count as drawn."""
         count = most
         if self._limiter is not None:
-            ratio, min_size, low, _ = self._limiter.bounds
+            _, min_size, low, high = self._limiter.bounds
             if self.rows < min_size:
                 count = 0
             elif math.isfinite(low):
-                left = self.inserts * ratio - self._counts.samples - low
+                if self._balance - n < low:
+                    self._settle(high - self._balance)
+                left = self._balance - low
                 count = min(most, max(0, int(left // n)) if n else most)
         self._own.samples += count * n
         return count

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cluster_cases import ELSEWHERE, UNEVEN, cluster, fill, steps, until
 
-from cpprb_like.limiters import SampleToInsertRatio
+from cpprb_like.limiters import Backlog, SampleToInsertRatio
 from cpprb_like.ray import ClusterReplay
 from cpprb_like.samplers import Prioritized
 from cpprb_like.schedules import Linear
@@ -60,6 +60,27 @@ def test_priorities_come_back_where_other_hosts_are_near(
         assert (restored.sample(500)["id"] % 2 == 1).all()
         with pytest.raises(ValueError, match=r"learner 'other': expected one of \['main'\]"):
             again.restore_learner(tmp_path, "other")
+
+
+@pytest.mark.parametrize("first", ["add", "sample"])
+def test_after_a_load_blocks_and_batches_as_large_as_the_range_go_on(
+    first: str, tmp_path: Path
+) -> None:
+    """The counts of a save may leave no room for either side, which then waited for ever."""
+    with cluster(limiter=Backlog(64, timeout=5.0)) as replay:
+        learner = replay.learner(seed=0, ahead=0)
+        fill(replay, 0, steps(0, 64))
+        until(lambda: replay.stats()["inserts"] == 64)
+        learner.sample(32)
+        replay.save(tmp_path)
+    with ClusterReplay.load(tmp_path) as again:
+        learner = again.learner(seed=0, ahead=0)
+        if first == "sample":
+            learner.sample(64)
+        for turn in range(3):
+            fill(again, 0, steps(64 + 64 * turn, 64))
+            learner.sample(64)
+        assert again.stats()["samples"] == 32 + 64 * (3 + (first == "sample"))
 
 
 def test_counts_of_the_limiter_and_parameters_come_back(tmp_path: Path, where: str) -> None:
