@@ -157,8 +157,12 @@ class WeightsTogether:
     def parts(self) -> list[tuple[int, RowWeights]]:
         """The rings with a positive total: number, and weights."""
         self._sync()
-        usable = ((number, self.members[number]) for number, _ in self.ring.usable_rings)
-        return [(number, one) for number, one in usable if one.total > 0.0]
+        found = []
+        for number, _ in self.ring.usable_rings:
+            one = self.members[number]
+            if one.total > 0.0:
+                found.append((number, one))
+        return found
 
     @property
     def largest_priority(self) -> float:
