@@ -87,7 +87,7 @@ def test_a_vector_environment(format: str, mode: str, tmp_path: Path) -> None:  
 
     rb.export(place(tmp_path, format), format)
 
-    assert_carried(rb, ReplayBuffer.from_dataset(place(tmp_path, format)), format)
+    assert_carried(rb, ReplayBuffer.from_dataset(place(tmp_path, format), resume=True), format)
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_dict_observations_with_images(format: str, tmp_path: Path) -> None:  # 
 
     rb.export(place(tmp_path, format), format)
 
-    assert_carried(rb, ReplayBuffer.from_dataset(place(tmp_path, format)), format)
+    assert_carried(rb, ReplayBuffer.from_dataset(place(tmp_path, format), resume=True), format)
 
 
 @pytest.mark.slow
@@ -114,7 +114,8 @@ def test_atari(format: str, tmp_path: Path) -> None:  # noqa: A002
     rb = recorded(env, 120, 100, next_of="obs", stack_compress="obs")
 
     rb.export(place(tmp_path, format), format)
-    got = ReplayBuffer.from_dataset(place(tmp_path, format), next_of="obs", stack_compress="obs")
+    options: dict[str, Any] = {"next_of": "obs", "stack_compress": "obs", "resume": True}
+    got = ReplayBuffer.from_dataset(place(tmp_path, format), **options)
 
     assert_carried(rb, got, format)
     assert got.nbytes < 1.3 * rb.nbytes
