@@ -260,7 +260,8 @@ class RankBased(ByPriority):
             ranks.move(changed, kept.get(changed))
             if late:  # rows whose n-step window was incomplete, and rows that are left out
                 waiting = np.arange(max(ranks.written - late, alive), ranks.written)
-                waiting = np.append(waiting, np.arange(ranks.first, first)) % ring.capacity
+                left_out = np.arange(max(ranks.first, alive), first)
+                waiting = np.union1d(waiting, left_out) % ring.capacity
                 ranks.move(waiting, kept.get(waiting), told=False)
             if ranks.counts.sum() != len(ring):  # rows were deleted
                 ranked = np.flatnonzero(ranks.groups != NONE)

@@ -3,9 +3,10 @@
 The weight is most often ``(priority + eps) ** alpha``. The sum tree is updated lazily: an added row
 costs nothing, and the next draw or update sets the leaves of all new rows and sums the nodes above
 them once. A row whose n-step window is not complete yet gets its weight when the ring has completed
-it. So the cost is proportional to the rows that changed. Compiled because it looks at every new row and every drawn one. Not here: how weights are
-summed and searched (``_segment_tree``), which rows ``indexes`` mean (``_rows.row_handles``), and
-how a priority becomes a weight (``_prioritized``, ``_rank_based``).
+it. So the cost is proportional to the rows that changed. Compiled because it looks at every new row
+and every drawn one. Not here: how weights are summed and searched (``_segment_tree``), which rows
+``indexes`` mean (``_rows.row_handles``), and how a priority becomes a weight (``_prioritized``,
+``_rank_based``).
 """
 
 cimport cython
@@ -540,9 +541,9 @@ cdef class RowWeights(DerivedState):
         """Restore a state that ``save`` returned over the same rows.
 
         Rows are found by their ids. NaN in ``values`` stands for the weight of a new row. A ``capacity``
-        of None means that the ring had another capacity, or that rows are missing. With ``later`` rows may have been added since, and nothing happens if the ring was
-        cleared. Raises ``ValueError`` for a ring of other rows, and for a state that ``save`` cannot
-        return.
+        of None means that the ring had another capacity, or that rows are missing. With ``later`` rows
+        may have been added since, and nothing happens if the ring was cleared. Raises ``ValueError``
+        for a ring of other rows, and for a state that ``save`` cannot return.
         """
         cdef Ring ring = self.ring
         cdef int64_t written = saved["written"], drawn = saved["drawn"]

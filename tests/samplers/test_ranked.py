@@ -408,6 +408,37 @@ def test_rows_with_incomplete_windows_have_no_rank() -> None:
     np.testing.assert_allclose(batch["probabilities"], chances, rtol=1e-12)
 
 
+@given(
+    calls=st.lists(
+        st.tuples(st.sampled_from(["add", "add", "delete", "draw"]), st.integers(1, 11)),
+        max_size=12,
+    ),
+    n_envs=st.integers(1, 2),
+)
+def test_rows_of_any_n_step_history_have_one_rank(
+    calls: list[tuple[str, int]], n_envs: int
+) -> None:
+    """A row that waited at the last draw, and was left out of the oldest since, counted twice."""
+    fields: dict[str, FieldSpec] = {**X, "r": {"shape": ()}, "done": {"shape": ()}}
+    steps: NstepSpec = {"size": 3, "rew": "r"}
+    sampler = rank_based()
+    rb = PrioritizedReplayBuffer(
+        10 * n_envs, fields, sampler=sampler, seed=0, Nstep=steps, n_envs=n_envs
+    )
+    for call, n in calls:
+        if call == "add":
+            shape = (n, n_envs) if n_envs > 1 else (n,)
+            done = np.zeros(shape)
+            done[-1] = n % 2
+            rb.add(x=np.zeros(shape), r=np.zeros(shape), done=done)
+        elif call == "delete":
+            with suppress(ValueError, IndexError):  # it has not ended, or there is none
+                rb.episodes.delete(0)
+        elif len(rb):
+            rb.sample(4)
+        rb.check()
+
+
 def test_calls_that_are_cut_short_are_whole_or_nothing() -> None:
     """Ctrl-C at any line of ``add``, ``update_priorities``, ``sample``: as before it, or after."""
 
