@@ -259,9 +259,9 @@ class RankBased(ByPriority):
             changed = np.unique(np.concatenate([fresh, *hints]))
             ranks.move(changed, kept.get(changed))
             if late:  # rows whose n-step window was incomplete, and rows that are left out
-                waiting = np.arange(max(ranks.written - late, alive), ranks.written)
                 left_out = np.arange(max(ranks.first, alive), first)
-                waiting = np.union1d(waiting, left_out) % ring.capacity
+                waiting = np.arange(max(ranks.written - late, alive, first), ranks.written)
+                waiting = np.append(left_out, waiting) % ring.capacity
                 ranks.move(waiting, kept.get(waiting), told=False)
             if ranks.counts.sum() != len(ring):  # rows were deleted
                 ranked = np.flatnonzero(ranks.groups != NONE)
