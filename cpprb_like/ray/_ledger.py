@@ -328,7 +328,7 @@ class Ledger:
         return self.inserts * self._limiter.bounds[0] - self._counts.drawn
 
     def _settle(self, room: float) -> None:
-        """Raise the balance so far, once after a load: for a call that is held, to its end."""
+        """Raise the balance by ``room``, once after a load: the limiter holds a call."""
         if self._counts.is_unsettled and math.isfinite(room):
             self._own.shift = -math.trunc(room)
 
