@@ -685,7 +685,10 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def _check_indexes(self) -> None:
         sampler: Any = self.sampler
         if self.has_priorities and not sampler.check_for_update:
-            raise ValueError("indexes: without check_for_update they are slots")
+            raise ValueError(
+                "indexes: without check_for_update they are slots, which get other rows later; "
+                "make the buffer, or its sampler, with check_for_update=True"
+            )
         if "indexes" in self.schema.names:
             raise ValueError("indexes: there is a field of this name")
 
