@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 
 from cpprb_like._arguments.later import attach
-from cpprb_like.buffers._prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
 from cpprb_like.buffers._replay import ReplayBuffer as ReplayBuffer
 
 __version__ = "0.1.0"

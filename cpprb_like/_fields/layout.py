@@ -6,7 +6,7 @@ Only this module knows the places. Not here: the memory (``arenas``), and fields
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from cpprb_like._core import N_STATE_WORDS
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Field, Schema
-from cpprb_like._machine.machine_memory import format_nbytes
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf
 from cpprb_like._rows.column import Column
 
@@ -135,7 +134,7 @@ class Layout(OfOptions):
         """Bytes outside of the arena for the newest value of each environment."""
         return self.n_envs * (field.nbytes + 1) if field.name in self.schema.chained else 0
 
-    def _nbytes_of(self, field: Field) -> int:
+    def nbytes_of(self, field: Field) -> int:
         """Bytes of all rows of a field."""
         if field.name not in self.schema.chained:
             return self.capacity * field.nbytes
@@ -257,39 +256,6 @@ class Layout(OfOptions):
         )
         digest = hashlib.sha256(description.encode()).digest()
         return IDENTITY.ljust(IDENTITY_NBYTES - len(digest)) + digest
-
-    def table(self, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
-        """A table of the fields and their bytes.
-
-        ``overflow`` has the bytes of the overflow by field. ``index`` is the size in bytes of the
-        index of rows.
-        """
-        apart = {name: size for name, size in (overflow or {}).items() if size}
-        rows = [("field", "dtype", "shape", "bytes/step", "total")]
-        for field in self.schema.fields:
-            stored = str(self.schema.stored_nbytes(field))
-            total = format_nbytes(self._nbytes_of(field))
-            rows.append((field.name, str(field.dtype), str(field.shape), stored, total))
-        rows += [
-            (f"(overflow of {name})", "", "", "", format_nbytes(size))
-            for name, size in apart.items()
-        ]
-        extra = (
-            self.total_nbytes - sum(map(self._nbytes_of, self.schema.fields)) - self.sampler_nbytes
-        )
-        rows.append(("(flags, padding, header)", "", "", "", format_nbytes(extra)))
-        if self.sampler_nbytes:
-            rows.append(("(sampler)", "", "", "", format_nbytes(self.sampler_nbytes)))
-        if index:
-            rows.append(("(rows not to draw)", "", "", "", format_nbytes(index)))
-        total = format_nbytes(self.total_nbytes + sum(apart.values()) + index)
-        rows.append(("total", "", "", "", total))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for *texts, nbytes, total in rows:
-            left = "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=False))
-            lines.append(f"  {left}  {nbytes.rjust(widths[3])}  {total.rjust(widths[4])}")
-        return "\n".join(lines)
 
 
 def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, int]]:

@@ -32,19 +32,15 @@ _arenas: list[tuple[weakref.ref[Bytes], Layout]] = []
 def open_arena(layout: Layout) -> Bytes:
     """Memory for a layout, on the heap.
 
-    Raises ``MemoryError`` if the machine does not have enough free memory; the message lists the
-    bytes of each field.
+    Raises ``MemoryError`` if the machine does not have enough free memory.
     """
     what = f"a buffer of {layout.capacity} steps"
     untouched = sum(share for share in map(_untouched, _arenas) if share)
     if untouched:
         beside = machine_memory.format_nbytes(untouched)
         what += f" (beside {beside} that other buffers have yet to fill)"
-    try:
-        machine_memory.require(layout.total_nbytes + untouched, what)
-        arena = allocate(layout.nbytes)
-    except MemoryError as error:
-        raise MemoryError(f"{error}\n{layout.table()}") from None
+    machine_memory.require(layout.total_nbytes + untouched, what)
+    arena = allocate(layout.nbytes)
     if layout.nbytes >= HUGE_PAGE_NBYTES:
         _arenas[:] = [entry for entry in _arenas if entry[0]() is not None]
         _arenas.append((weakref.ref(arena), layout))

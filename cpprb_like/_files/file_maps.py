@@ -169,7 +169,7 @@ class Files:
         self.frozen = READ_ONLY if mode == "r" else None
         self._places = _Places.of(layout)
         if self._places.nbytes > sys.maxsize:
-            raise MemoryError(f"no file can have {self._places.nbytes} bytes\n{layout.table()}")
+            raise MemoryError(f"no file can have {self._places.nbytes} bytes")
         self._asides = Aside.all(layout)
         self._sides: dict[str, _Side] = {}
         self._overflows: dict[str, Any] = {}  # overflow in each side file, by name
@@ -195,8 +195,7 @@ class Files:
                 error.filename = str(self.path)
             if error.errno == errno.ENOMEM:
                 raise MemoryError(
-                    f"{self.path}: no memory left to map {self._places.nbytes:,} bytes\n"
-                    f"{layout.table()}"
+                    f"{self.path}: no memory left to map {self._places.nbytes:,} bytes"
                 ) from error
             raise
         self._memory = memory

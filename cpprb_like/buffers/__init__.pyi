@@ -6,12 +6,12 @@ from cpprb_like.buffers._episodes import Episode as Episode
 from cpprb_like.buffers._episodes import Episodes as Episodes
 from cpprb_like.buffers._logged import LoggedDraws as LoggedDraws
 from cpprb_like.buffers._mixture import Mixture as Mixture
-from cpprb_like.buffers._prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
-from cpprb_like.buffers._prioritized import ReverseReplayBuffer as ReverseReplayBuffer
-from cpprb_like.buffers._prioritized import create_buffer as create_buffer
 from cpprb_like.buffers._replay import ReplayBuffer as ReplayBuffer
-from cpprb_like.buffers._replay_memory import ReplayMemory as ReplayMemory
 from cpprb_like.buffers._source import ColumnSpec as ColumnSpec
 from cpprb_like.buffers._source import Source as Source
 from cpprb_like.buffers._tensors import TensorBatch as TensorBatch
 from cpprb_like.buffers._view import View as View
+from cpprb_like.compat._replay_memory import ReplayMemory as ReplayMemory
+from cpprb_like.compat.cpprb._prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+from cpprb_like.compat.cpprb._prioritized import ReverseReplayBuffer as ReverseReplayBuffer
+from cpprb_like.compat.cpprb._prioritized import create_buffer as create_buffer

@@ -5,7 +5,7 @@ from cpython.object cimport PyObject
 from numpy cimport ndarray
 
 from cpprb_like._rows.column cimport Column
-from cpprb_like._rows.draw_counts cimport DrawCounts
+from cpprb_like.buffers._draw_counts cimport DrawCounts
 from cpprb_like._core cimport Beside, Ring
 from cpprb_like._c.typedefs cimport intp_t, uint8_t
 

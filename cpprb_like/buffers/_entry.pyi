@@ -9,7 +9,7 @@ from typing_extensions import Self, disjoint_base
 from cpprb_like._core import Beside, Ring
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._rows.column import Column
-from cpprb_like._rows.draw_counts import WORDS as WORDS
+from cpprb_like.buffers._draw_counts import WORDS as WORDS
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.schedules import Schedule

@@ -18,7 +18,7 @@ from cpython.unicode cimport (
 from cpprb_like._machine.aligned cimport c_aligned
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
-from cpprb_like._rows.draw_counts cimport DrawCounts
+from cpprb_like.buffers._draw_counts cimport DrawCounts
 from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring
 from cpprb_like._c.number_casts cimport NO_NUMBER
 from cpprb_like._rows.gather cimport c_fill, c_find_arrays, c_take
@@ -31,7 +31,7 @@ import numpy as np
 
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like._arguments.foreign_arrays import read_array
-from cpprb_like._rows.draw_counts import WORDS
+from cpprb_like.buffers._draw_counts import WORDS
 from cpprb_like._machine.machine_memory import require
 
 cnp.import_array()

@@ -1,6 +1,6 @@
 """``explain``: place of a row, the rows that a draw of it reads, and whether it can be drawn.
 
-Not here: measures over all rows (``report``), and counts of draws (``_rows.draw_counts``).
+Not here: measures over all rows (``report``), and counts of draws (``_draw_counts``).
 """
 
 from __future__ import annotations

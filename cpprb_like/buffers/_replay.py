@@ -41,6 +41,7 @@ from cpprb_like.buffers._cpprb_names import CpprbNames
 from cpprb_like.buffers._entry import Attachment, SampleOptions, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
+from cpprb_like.buffers._field_table import field_table
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
 from cpprb_like.buffers._source import (
     Batch,
@@ -266,10 +267,8 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     ) -> None:
         """Open new rows with checked options, or the rows of a file."""
         layout = Layout.of(options, sampler.nbytes_for(options.capacity))
-        files, opens = None, mmap_mode in ("r", "r+", "a")
-        if mmap_prefix is not None:
-            files = self._files_of(layout, mmap_prefix, mmap_mode)
-        arena = arenas.open_arena(layout) if files is None else files.arena
+        opens = mmap_mode in ("r", "r+", "a")
+        files, arena = self._open_memory(layout, mmap_prefix, mmap_mode)
         if files is not None and opens:
             try:
                 _check_memory(layout, arena)  # before a ring uses it
@@ -300,7 +299,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         options, sampler = self._layout.options, self.sampler
         options = replace(options, n_envs=read_n_envs(n_envs, options.size))
         layout = Layout.of(options, sampler.nbytes_for(options.capacity))
-        arena = arenas.open_arena(layout)
+        _, arena = self._open_memory(layout)
         ring = self._make_ring(layout, arena)
         sampler._leave()
         try:
@@ -309,6 +308,16 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
             sampler._leave()
             sampler.open(self.ring)
             raise
+
+    def _open_memory(
+        self, layout: Layout, prefix: str | Path | None = None, mode: file_maps.FileMode = "x"
+    ) -> tuple[file_maps.Files | None, NDArray[np.uint8]]:
+        """The files of a buffer with ``mmap_prefix``, and its arena."""
+        try:
+            files = None if prefix is None else self._files_of(layout, prefix, mode)
+            return files, arenas.open_arena(layout) if files is None else files.arena
+        except MemoryError as error:
+            raise MemoryError(f"{error}\n{field_table(layout)}") from error
 
     @staticmethod
     def _files_of(layout: Layout, prefix: str | Path, mode: file_maps.FileMode) -> file_maps.Files:
@@ -954,7 +963,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
     def __repr__(self) -> str:
         envs = f", n_envs={self.n_envs}" if self.n_envs > 1 else ""
         head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)})"
-        return f"{head}\n{self._layout.table(self._overflow(), self.ring.index_nbytes)}"
+        return f"{head}\n{field_table(self._layout, self._overflow(), self.ring.index_nbytes)}"
 
     def __copy__(self) -> ReplayBuffer:
         """A deep copy, as two buffers cannot share rows."""
@@ -992,7 +1001,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         try:
             attributes = dict(state["attributes"])
             layout = snapshot.check_layout(state["layout"])
-            arena = arenas.open_arena(layout)
+            _, arena = self._open_memory(layout)
             ring = self._make_ring(layout, arena)
             snapshot.load(state, arena, ring)
             _check_memory(layout, arena, ring)
@@ -1019,12 +1028,9 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
         if not isinstance(sampler, Sampler):
             raise ValueError(f"sampler: expected one, got {type(sampler).__name__}")
         layout = Layout.of(options, sampler.nbytes_for(options.capacity))
-        files = None
-        if target.mmap_prefix is not None:
-            if target.mmap_mode not in ("x", "w"):
-                raise ValueError(f"mmap_mode: expected 'x' or 'w', got {target.mmap_mode!r}")
-            files = self._files_of(layout, target.mmap_prefix, target.mmap_mode)
-        arena = arenas.open_arena(layout) if files is None else files.arena
+        if target.mmap_prefix is not None and target.mmap_mode not in ("x", "w"):
+            raise ValueError(f"mmap_mode: expected 'x' or 'w', got {target.mmap_mode!r}")
+        files, arena = self._open_memory(layout, target.mmap_prefix, target.mmap_mode)
         ring = self._make_ring(layout, arena, files)
         found = reader.fill(layout, arena, ring)
         _check_memory(layout, arena, ring)

@@ -15,7 +15,7 @@ import re
 import sys
 from typing import NamedTuple
 
-from cpprb_like._fields.json_codec import from_json, to_json
+from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._machine.crc32 import crc32
 from cpprb_like.checkpoint._disk import Disk, Signature
 from cpprb_like.checkpoint._state import ARRAY_NAME, State

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import warn
-from cpprb_like._fields import json_codec
-from cpprb_like._fields.saved_layout import differences
+from cpprb_like._files import json_codec
 from cpprb_like.checkpoint import _manifest
 from cpprb_like.checkpoint._arrays import read_array
 from cpprb_like.checkpoint._disk import Disk, OpenFiles
 from cpprb_like.checkpoint._nodes import Node
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.checkpoint._ring_reader import RingReader, read_objects
+from cpprb_like.checkpoint._saved_layout import differences
 from cpprb_like.checkpoint._state import State
 from cpprb_like.checkpoint._values import Decoder
 from cpprb_like.errors import DamagedError

@@ -30,9 +30,8 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._fields.json_codec import MOST
 from cpprb_like._fields.layout import Layout
-from cpprb_like._fields.saved_layout import SavedLayout, is_foreign
+from cpprb_like._files.json_codec import MOST
 from cpprb_like._files.recovery import derive, end_before
 from cpprb_like._rows.chained import FrameStack
 from cpprb_like._rows.chained import load as load_chain
@@ -40,6 +39,7 @@ from cpprb_like._rows.column import Column, load_objects
 from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._options import Decode, LoadOptions
+from cpprb_like.checkpoint._saved_layout import SavedLayout, is_foreign
 from cpprb_like.checkpoint._segments import Part, parts_of
 from cpprb_like.checkpoint._state import File, ObjectFiles, PartFile, State
 from cpprb_like.errors import DamagedError

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import FLAG_ABSENT, WORD_ABSENT_ROWS, Ring
-from cpprb_like._fields.saved_layout import SavedLayout
 from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint import _arrays, _manifest, _segments
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
@@ -26,6 +25,7 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._nodes import Node
 from cpprb_like.checkpoint._options import Codec, Encode
 from cpprb_like.checkpoint._savable import RowsToSave
+from cpprb_like.checkpoint._saved_layout import SavedLayout
 from cpprb_like.checkpoint._segments import Part
 from cpprb_like.checkpoint._state import (
     File,

@@ -1,6 +1,6 @@
 """A state of a checkpoint: the content of a manifest, as frozen dataclasses.
 
-A manifest is the JSON of these classes (``_fields.json_codec``), which check their values. Not
+A manifest is the JSON of these classes (``_files.json_codec``), which check their values. Not
 here: the bytes of a manifest (``_manifest``), and the JSON of objects in ``State.root``
 (``_values``).
 """
@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cpprb_like._fields.json_codec import number
-from cpprb_like._fields.saved_layout import SavedLayout
+from cpprb_like._files.json_codec import number
+from cpprb_like.checkpoint._saved_layout import SavedLayout
 from cpprb_like.errors import DamagedError
 
 __all__ = [

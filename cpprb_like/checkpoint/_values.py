@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields.json_codec import dtype_from_json, dtype_to_json
+from cpprb_like._files.json_codec import dtype_from_json, dtype_to_json
 from cpprb_like._machine.generators import read_seed
 from cpprb_like._machine.prefetch_state import state_before, state_of_generator
 from cpprb_like.checkpoint import _classes

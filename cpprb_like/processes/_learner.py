@@ -22,7 +22,7 @@ from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like._rows.column import Column
-from cpprb_like._rows.draw_counts import DrawCounts
+from cpprb_like.buffers._draw_counts import DrawCounts
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
 from cpprb_like.buffers._replay import ReplayBuffer, check_columns

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._arguments.narrow_dtypes import kind_of
-from cpprb_like._fields.json_codec import from_json, to_json
+from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.aligned import empty
 from cpprb_like._machine.file_systems import replacing

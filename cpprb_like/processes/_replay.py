@@ -20,14 +20,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_ABSENT_ROWS, WORD_EPISODES, WORD_WRITTEN
-from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
+from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import wait_until
-from cpprb_like._rows.draw_counts import stats_of
+from cpprb_like.buffers._draw_counts import stats_of
 from cpprb_like.buffers._reported import Reported
 from cpprb_like.buffers._warnings import warn_of_rows
 from cpprb_like.limiters import RateLimiter

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_CLEARS, WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
-from cpprb_like._fields import json_codec
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
-from cpprb_like._files import file_maps
+from cpprb_like._files import file_maps, json_codec
 from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers._replay import ReplayBuffer

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._files.opening import open_regular
-from cpprb_like._rows.draw_counts import WORDS
+from cpprb_like.buffers._draw_counts import WORDS
 from cpprb_like.limiters._counters import shape_for
 
 __all__ = ["GIVEN", "LATE", "MOST_LEARNERS", "SLOTS", "Words", "mapped"]

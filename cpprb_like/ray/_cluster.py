@@ -24,9 +24,9 @@ from ray.util.scheduling_strategies import (
 )
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
+from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, wait_until
 from cpprb_like.buffers._reported import Ranges, Reported

@@ -15,8 +15,8 @@ from combinations import Cell, build
 from saved_cases import add, digest, digest_of_copy, make, update
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._fields.json_codec import dtype_from_json, dtype_to_json
 from cpprb_like._fields.layout import Layout
+from cpprb_like._files.json_codec import dtype_from_json, dtype_to_json
 from cpprb_like.checkpoint import _manifest, _segments
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._segments import record_dtype

@@ -15,7 +15,7 @@ from optional import need
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, checkpoint
 from cpprb_like._arguments.narrow_dtypes import descr_of, name_of, named
-from cpprb_like._fields.json_codec import _parsed
+from cpprb_like._files.json_codec import _parsed
 from cpprb_like.processes import SharedReplay
 
 ml_dtypes: Any = need("ml_dtypes", "pip install ml_dtypes")

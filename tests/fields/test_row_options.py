@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._fields.json_codec import from_json, to_json
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Stack
+from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes import SharedReplay
 from cpprb_like.typing import FieldSpec

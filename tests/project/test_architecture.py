@@ -39,12 +39,14 @@ FOR_ALL = (
     "cpprb_like.views._stacking.",
 )
 # cpprb's own classes are made of parts of the engine, as the buffers are.
-OF_THE_ENGINE = {("compat", "cpprb"), ("ray",)}
-# Calls that hand on to a room above, which they import when they are made.
+OF_THE_ENGINE = {("compat", "cpprb"), ("compat", "_replay_memory.py"), ("ray",)}
+# Calls and names that hand on to a room above, which is imported on their first use.
 DOORS = {
+    "buffers/__init__.pyi": {"compat"},
     "buffers/_exchange.py": {"datasets"},
     "buffers/_reported.py": {"report"},
     "ray/_cluster.py": {"report"},
+    "samplers/__init__.pyi": {"compat"},
 }
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd")
 GENERATED = re.compile(r".*\.(c|cpp|so|pyd|o|html|pyc|whl|tar\.gz)|.*\.egg-info/.*|(build|dist)/.*")

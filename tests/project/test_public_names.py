@@ -28,7 +28,8 @@ RARE = (
 OF_FEW = (
     *(f"cpprb_like.checkpoint.{name}" for name in ("_arrays", "_load", "_save", "_values")),
     *(f"cpprb_like.views.{name}" for name in ("_frame_stacks", "_hindsight", "_sequences")),
-    *(f"cpprb_like.samplers.{name}" for name in ("_laber", "_rank_based", "_recency")),
+    *(f"cpprb_like.samplers.{name}" for name in ("_rank_based", "_recency")),
+    *("cpprb_like.compat.cpprb._laber", "cpprb_like.compat.cpprb._processes"),
     *(f"cpprb_like.buffers.{name}" for name in ("_mixture", "_prefetch", "_tensors", "_view")),
     *("cpprb_like._files.file_maps", "cpprb_like._files.recovery", "json", "lzma"),
 )
@@ -85,6 +86,7 @@ def test_a_training_loop_imports_nothing_more() -> None:
     """What waits is not needed to make a buffer, to add to it or to draw from it."""
     done = run(
         "import sys, numpy.random; before = set(sys.modules); import cpprb_like\n"
+        "cpprb_like.ReplayBuffer, cpprb_like.PrioritizedReplayBuffer\n"
         "first = set(sys.modules) - before\n"
         "for cls in (cpprb_like.ReplayBuffer, cpprb_like.PrioritizedReplayBuffer):\n"
         "    rb = cls(10, {'obs': {'shape': 2}, 'done': {'shape': ()}}, seed=0)\n"

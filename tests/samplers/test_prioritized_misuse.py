@@ -34,7 +34,7 @@ from cpprb_like import (
     ReplayBuffer,
 )
 from cpprb_like.buffers import Mixture, _replay
-from cpprb_like.buffers import _prioritized as buffer_module
+from cpprb_like.compat.cpprb import _prioritized as buffer_module
 from cpprb_like.samplers import Prioritized, PrioritySampler, RankBased, Uniform
 from cpprb_like.samplers import _prioritized as sampler_module
 from cpprb_like.typing import FieldSpec

@@ -1,6 +1,6 @@
 """cpprb's buffer classes: each is a ``ReplayBuffer`` with a certain sampler.
 
-Not here: the samplers (``samplers``).
+Not here: the samplers (``samplers``, ``_reverse``).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cpprb_like.buffers._replay import ReplayBuffer
+from cpprb_like.compat.cpprb._reverse import Reverse
 from cpprb_like.samplers._prioritized import Prioritized, PrioritySampler
 from cpprb_like.typing import BufferOptions, FieldSpec, PrioritizedOptions
 
@@ -120,8 +121,6 @@ class ReverseReplayBuffer(ReplayBuffer):
         stride: int = 300,
         **options: Unpack[BufferOptions],
     ) -> None:
-        from cpprb_like.samplers._reverse import Reverse  # noqa: PLC0415 (on demand)
-
         if "sampler" in options:
             raise TypeError(
                 "sampler: ReverseReplayBuffer has its own; use ReplayBuffer for another"

@@ -2,7 +2,7 @@
 
 A large batch is drawn uniformly, and the network computes its current TD errors. The training batch
 is drawn out of the large batch by these priorities. So no priority is stored or outdated. Not here:
-the draw of the large batch (``buffers._replay``).
+the draw of the large batch (``ReplayBuffer``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``SavedLayout``: fields and options of the rows in files.
 
-Not here: their JSON (``json_codec``), and the memory of a buffer (``layout``).
+Not here: their JSON (``_files.json_codec``), and the memory of a buffer (``_fields.layout``).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._fields.json_codec import number
 from cpprb_like._fields.layout import OfOptions
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema
+from cpprb_like._files.json_codec import number
 from cpprb_like._machine.byte_order import native
 
 __all__ = ["SavedLayout", "differences", "is_foreign"]

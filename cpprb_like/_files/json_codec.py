@@ -2,7 +2,8 @@
 
 The annotations of a dataclass decide which JSON is valid, so a new key of a file is one line of a
 dataclass. Every value that is read is checked; ``DamagedError`` names the place of the first wrong
-value. Not here: the dataclasses of each file (``saved_layout``, ``checkpoint._state``).
+value. Not here: the dataclasses of each file (``checkpoint._saved_layout``,
+``checkpoint._state``).
 """
 
 from __future__ import annotations
