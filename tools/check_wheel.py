@@ -39,7 +39,6 @@ NOT_FOR_WHEELS = (
     "tests/project/test_constraints.py",
     "tests/project/test_packaging.py",
     "tests/project/test_release.py",
-    "tests/project/test_page_words.py",
 )
 USE = """
 import pathlib, sys

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from module_map import AT_THE_TOP, LEAVES, PACKAGE, ROOMS, first_sentence, modules, room_of
-from tree_numbers import mean_sentence, pages_for_maintainers
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of what is private, the outer rooms may take what reads arguments, as they read the same ones,
@@ -115,9 +114,7 @@ def test_every_file_is_in_a_room() -> None:
 @pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_every_module_begins_with_a_sentence(path: Path) -> None:
     """The map of modules, ``make map``, is made of these sentences."""
-    sentence = first_sentence(path)
-    assert sentence.endswith(".")
-    assert 2 <= len(sentence.split()) <= 25
+    assert first_sentence(path).endswith(".")
 
 
 def test_the_page_of_the_design_lists_the_rooms_in_order() -> None:
@@ -126,13 +123,6 @@ def test_the_page_of_the_design_lists_the_rooms_in_order() -> None:
     table = page.partition("\n| room | question |\n")[2].partition("\n\n")[0]
     columns = [line.split("|")[1] for line in table.splitlines()]
     assert re.findall(r"`(\w+)`", "".join(columns)) == list(ROOMS)
-
-
-def test_the_pages_for_maintainers_are_short() -> None:
-    """Design, decisions, promises and the words of the source: at most 5,500 words together."""
-    texts = pages_for_maintainers(ROOT)
-    assert sum(len(text.split()) for text in texts) <= 5500
-    assert all(mean_sentence(text) <= 19 for text in texts)
 
 
 @in_every_source
@@ -179,7 +169,6 @@ def test_each_room_says_what_it_is(room: str) -> None:
     """The docstring of a room's ``__init__`` is what a newcomer reads first."""
     text = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text("utf-8")))
     assert text is not None
-    assert len(text.splitlines()) >= 4
     assert "May import" in text
 
 
