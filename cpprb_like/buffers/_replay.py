@@ -37,7 +37,6 @@ from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.gather import take, write
 from cpprb_like._rows.indexing import resolve
 from cpprb_like._rows.row_handles import without_row
-from cpprb_like.buffers._cpprb_names import CpprbNames
 from cpprb_like.buffers._entry import Attachment, SampleOptions, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
@@ -96,7 +95,7 @@ class _Unset:
         raise RuntimeError(not_initialised(buffer))
 
 
-class ReplayBuffer(MomentSource, HoldsRows, Exchanged, CpprbNames):
+class ReplayBuffer(MomentSource, HoldsRows, Exchanged):
     """Experience replay: a ring buffer of the newest ``size`` steps, sampled uniformly by default.
 
     Parameters

@@ -15,7 +15,16 @@ import numpy as np
 import pytest
 from crashing_disk import MemoryDisk
 from forked import outcome
-from saved_cases import add, check_rows, digest, digest_of_copy, make, update, versions_of
+from saved_cases import (
+    add,
+    check_rows,
+    digest,
+    digest_of_copy,
+    make,
+    small_segments,
+    update,
+    versions_of,
+)
 from scale import LONG, repeats
 
 from cpprb_like import ReplayBuffer
@@ -24,9 +33,11 @@ from cpprb_like.checkpoint import CancelledError, _disk, _manifest, _ring_writer
 SAVES = 300 if LONG else repeats(15, 6)
 
 
+_small_segments = small_segments(6000)
+
+
 @pytest.fixture(autouse=True)
-def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 6000)
+def _no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_ring_writer, "COPIED_NBYTES", 0)
 
 

@@ -18,7 +18,7 @@ import pytest
 from crashing_disk import Folder, MemoryDisk, crashes
 from forged_folders import files_in
 from interruptions import Cut, cut_at, first_and_last
-from saved_cases import add, digest, digest_of_copy, make, mixture, parts, update
+from saved_cases import add, digest, digest_of_copy, make, mixture, parts, small_segments, update
 from scale import LONG, repeats
 
 import cpprb_like
@@ -29,7 +29,6 @@ from cpprb_like.checkpoint import (
     _manifest,
     _ring_writer,
     _saved,
-    _segments,
     load,
 )
 
@@ -39,9 +38,7 @@ PURE = ("json_codec.py", "narrow_dtypes.py", "_state.py")
 NONE = "no checkpoint"
 
 
-@pytest.fixture(autouse=True)
-def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 1100)
+_small_segments = small_segments(1100)
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ import pytest
 from crashing_disk import Folder, MemoryDisk
 from forged_folders import damaged, forged, sealed
 from optional import need
-from saved_cases import add, digest, make, mixture, parts, update
+from saved_cases import add, digest, make, mixture, parts, small_segments, update
 from scale import LONG, repeats
 
 from cpprb_like import NotEnoughDataError
-from cpprb_like.checkpoint import _saved, _segments, load
+from cpprb_like.checkpoint import _saved, load
 from cpprb_like.views import FrameStacks, NStep, Sequences
 
 needs_linux = pytest.mark.skipif(
@@ -55,9 +55,7 @@ THINGS: dict[str, Callable[[], Any]] = {
 by_thing = pytest.mark.parametrize("name", THINGS)
 
 
-@pytest.fixture(autouse=True)
-def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 3000)
+_small_segments = small_segments(3000)
 
 
 @pytest.fixture

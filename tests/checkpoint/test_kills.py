@@ -12,19 +12,16 @@ from pathlib import Path
 import pytest
 from forked import outcome
 from optional import need
-from saved_cases import add, check_rows, digest, digest_of_copy, make, update
+from saved_cases import add, check_rows, digest, digest_of_copy, make, small_segments, update
 from scale import LONG
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.checkpoint import _segments
 
 KILLS = 1000 if LONG else 12
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
 
-@pytest.fixture(autouse=True)
-def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 6000)
+_small_segments = small_segments(6000)
 
 
 def save_for_ever(folder: Path, seed: int, pipe: int) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from saved_cases import add, check_rows, digest, make, update, versions_of
+from saved_cases import add, check_rows, digest, make, small_segments, update, versions_of
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.checkpoint import DamagedError, _manifest, _segments
+from cpprb_like.checkpoint import DamagedError, _manifest
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._state import File
 
@@ -33,9 +33,7 @@ KINDS = (
 by_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.fixture(autouse=True)
-def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 6000)
+_small_segments = small_segments(6000)
 
 
 def saved(kind: str, folder: Path) -> ReplayBuffer:

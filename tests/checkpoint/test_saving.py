@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from combinations import OPTIONS, SAMPLERS, Cell, build
 from hypothesis import HealthCheck, given, settings
+from saved_cases import small_segments
 from scale import LONG, repeats
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
@@ -83,10 +84,7 @@ def assert_same(one: ReplayBuffer, two: ReplayBuffer) -> None:
             np.testing.assert_array_equal(values, second[name], err_msg=name)
 
 
-@pytest.fixture(autouse=True)
-def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So small that even these buffers have several."""
-    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 1 << 11)
+_small_segments = small_segments(1 << 11)
 
 
 OPERATIONS = st.tuples(

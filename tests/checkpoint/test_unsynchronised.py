@@ -15,17 +15,14 @@ from typing import Any
 
 import pytest
 from crashing_disk import Folder, MemoryDisk, UnsynchronisedMemoryDisk, crashes, kills
-from saved_cases import add, digest, digest_of_copy, make, mixture, parts, update
+from saved_cases import add, digest, digest_of_copy, make, mixture, parts, small_segments, update
 
 from cpprb_like import ReplayBuffer, checkpoint
-from cpprb_like.checkpoint import DamagedError, _disk, _manifest, _saved, _segments, load
+from cpprb_like.checkpoint import DamagedError, _disk, _manifest, _saved, load
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.processes import SharedReplay
 
-
-@pytest.fixture(autouse=True)
-def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 1100)
+_small_segments = small_segments(1100)
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ import hashlib
 from typing import Any
 
 import numpy as np
+import pytest
 from strategies import Array
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like.buffers import View
+from cpprb_like.checkpoint import _segments
 from cpprb_like.samplers import RankBased
 
 FIELDS: dict[str, Any] = {
@@ -195,3 +197,13 @@ def digest(thing: Any) -> str:
 def digest_of_copy(thing: Any) -> str:
     """The same; the thing draws what it would have drawn."""
     return digest(copy.deepcopy(thing))
+
+
+def small_segments(nbytes: int) -> Any:
+    """A fixture for all tests of a file: segments so small that small buffers have several."""
+
+    @pytest.fixture(autouse=True)
+    def segments_of(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_segments, "SEGMENT_NBYTES", nbytes)
+
+    return segments_of
