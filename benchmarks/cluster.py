@@ -28,6 +28,7 @@ import between_processes
 from between_processes import BATCHES, FIELDS, step_of
 from environments import Environment, answer, this_machine
 from reports.wording import digits, grid
+from result_files import write
 
 # Before Ray is imported: it listens on the loopback alone.
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -308,7 +309,7 @@ def main() -> None:
         before = json.loads(options.out.read_text(encoding="utf-8"))["cases"]
         cases = [one for one in before if options.only not in one["package"]] + cases
     results = {"machine": this_machine(), "rounds": options.rounds, "cases": cases}
-    options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write(options.out, results)
     print(cluster_tables(results))
 
 

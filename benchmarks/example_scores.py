@@ -27,6 +27,7 @@ from typing import Any
 
 from environments import this_machine
 from report import update_page
+from result_files import write
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES, RESULTS = ROOT / "examples", ROOT / "benchmarks" / "results" / "examples.json"
@@ -69,7 +70,7 @@ def main() -> None:
             found = future.result()
             print(f"{name}: {found}", flush=True)
             add(results, name, {"stated": stated[name], "machine": machine}, found)
-            options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            write(options.output, results)
     if options.output == RESULTS:
         update_page(ROOT, "docs/examples.md")
 

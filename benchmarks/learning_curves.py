@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from result_files import write
+
 RESULTS = Path(__file__).resolve().parent / "results"
 NUMBERS, PICTURE = RESULTS / "learning_curves.json", RESULTS / "learning_curves.svg"
 SEEDS = (0, 1, 2)
@@ -112,7 +114,7 @@ def run_all() -> None:
         for run in pool.imap(train, wanted):
             runs.append(run)
             print(f"{run['case']}, {run['buffer']}, seed {run['seed']}: {run['seconds']:.0f} s")
-            NUMBERS.write_text(json.dumps({"versions": versions, "runs": runs}, indent=1) + "\n")
+            write(NUMBERS, {"versions": versions, "runs": runs})
 
 
 def draw() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from environments import Environment, answer, this_machine
 from reports.processes import processes_tables
+from result_files import write
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
@@ -75,7 +76,7 @@ def main() -> None:
         "about": {name: result(pythons, {"package": name, "what": "about"}) for name in packages},
         "cases": [one | best(found) for one, found in zip(wanted, rounds, strict=True)],
     }
-    options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write(options.out, results)
     print(processes_tables(results))
 
 

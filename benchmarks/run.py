@@ -21,6 +21,7 @@ from environments import PEERS, Environment, answer, this_machine
 from reports.findings import Cases
 from reports.tables import missed, table
 from reports.waits import waits_table
+from result_files import write
 from tqdm import tqdm
 
 import cpprb_like
@@ -86,8 +87,7 @@ def measured(
 
 def finish(results: dict[str, Any], output: Path, of: Cases = cases) -> NoReturn:
     """Write results, print their table, and exit with 1 if a promise was not held."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write(output, results)
     print(f"{table(results, of)}\n\nwritten to {output}")
     promises = missed(results, of)
     sys.exit("\nnot held:\n" + "\n".join(promises) if promises else 0)
@@ -143,7 +143,7 @@ def _measure_waits(effort: Effort, peers: dict[str, Party], options: argparse.Na
     found["machine"] = this_machine()
     whole = options.peers == PEERS
     path = options.output.with_name(f"waiting-{options.effort if whole else 'partial'}.json")
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write(path, found)
     print(f"{waits_table(found)}\n\nwritten to {path}")
 
 
