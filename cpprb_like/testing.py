@@ -20,14 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
+from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer, View
+from cpprb_like.buffers._reading import Reading
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, PrioritySampler, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views import Layer, Windows
+from cpprb_like.views._windows import Walk
 
 __all__ = ["check_layer", "check_sampler"]
 
@@ -639,8 +642,8 @@ OWN_ARRAYS = "fill gives arrays of its own, to which no later batch is written"
 LOOKS_ONLY = "fill changes neither the layer nor what it is given"
 BY_WINDOW = "the value of a row follows from the rows of its window alone"
 LAYER_COPIED = "a layer is copied with its view, and the copy reads the same"
-NO_RANDOM = "what is random comes from drawn.rng of a revision"
-REVISED = "a revision changes only the fields that changes names"
+NO_RANDOM = "what is random comes from windows.rng"
+CHANGED = "a layer changes only the fields that columns or changes names"
 
 
 def check_layer(
@@ -791,7 +794,7 @@ class _LayerStage:
         self.view = rb.view(make_layer())
         self.now = self.view._now
         self.part = self.now.parts[0]
-        self.own = {name: self.view.columns[name] for name in self.part.columns}
+        self.own = self.part.changes | set(self.part.columns)
         self.slots = np.ascontiguousarray(self.now.drawable(rb.ring.present_slots()))
 
     def check(self) -> None:
@@ -801,10 +804,10 @@ class _LayerStage:
             raise ValueError(f"make_layer: expected at most 8 rows around a row, got {around}")
         before, picture = _global_states(), _picture(self.rb)
         whole = self._read(self.view, self.slots)
-        self._check_revised(whole)
-        if self.part.fills:
-            self._check_fill()
-        is_random = self.part.revises or self.now.least < self.now.most
+        self._check_others(whole)
+        is_random = self.now.least < self.now.most
+        if self.own:
+            is_random |= self._check_fill()
         if not is_random and self.now.items is None:
             self._check_batches(whole)
             self._check_calls(whole)
@@ -823,26 +826,28 @@ class _LayerStage:
         assert found is not None
         return found
 
-    def _check_revised(self, whole: dict[str, NDArray[Any]]) -> None:
-        """Check that columns that the layer does not revise equal the columns without the layer."""
+    def _check_others(self, whole: dict[str, NDArray[Any]]) -> None:
+        """Check that other columns than those of the layer equal the columns without the layer."""
         steps, items = self.part.layer.steps(self.rb.schema, None), self.part.layer.items()
         if steps is not None or items is not None:
             return
         plain = self.rb[self.slots] if len(self.slots) else {}
-        allowed = {*self.own, *self.part.changes}
         for name, values in plain.items():
-            if name not in allowed and _value(values) != _value(whole[name]):
-                raise _broken(self.where, REVISED, f"{name!r} changed")
+            if name not in self.own and _value(values) != _value(whole[name]):
+                raise _broken(self.where, CHANGED, f"{name!r} changed")
 
-    def _check_fill(self) -> None:
-        """Call ``fill`` with windows that record reads."""
-        wanted = self.part.columns
+    def _check_fill(self) -> bool:
+        """Call ``fill`` with windows that record reads; returns whether it drew random numbers."""
+        wanted = {name: self.now.row_specs[name] for name in sorted(self.own)}
+        is_random = False
         for n in {0, len(self.slots)}:
             slots = self.slots[:n]
             state = _pickle_bytes(self.part.layer)
             spy = self._windows(slots)
+            rng_state = _value(np.frombuffer(pickle.dumps(spy.rng), np.uint8))
             given = [array.copy() for array in (spy.slots, spy.rows, spy.counts)]
-            found = self.part.layer.fill(spy, wanted)
+            found = self._fill(spy, wanted)
+            is_random |= _value(np.frombuffer(pickle.dumps(spy.rng), np.uint8)) != rng_state
             more = sorted(spy.names - self.part.reads)
             if more:
                 raise _broken(self.where, READS, f"it read {more}")
@@ -851,7 +856,7 @@ class _LayerStage:
                 raise _broken(self.where, LOOKS_ONLY, "it wrote to the windows")
             if state is not None and _pickle_bytes(self.part.layer) != state:
                 raise _broken(self.where, LOOKS_ONLY, "its attributes changed")
-            other = self.part.layer.fill(self._windows(slots), wanted)
+            other = self._fill(self._windows(slots), wanted)
             for name in wanted:
                 if name not in found:
                     raise _broken(self.where, MADE, f"{name!r} is not there")
@@ -862,13 +867,29 @@ class _LayerStage:
                     len(array) and np.shares_memory(array, other[name])
                 ):
                     raise _broken(self.where, OWN_ARRAYS, f"got a view as {name!r}")
+        return is_random
+
+    def _fill(self, windows: Windows, wanted: Mapping[str, ColumnSpec]) -> Mapping[str, Any]:
+        """What ``fill`` returns, or the function that it returns."""
+        found = self.part.layer.fill(windows, wanted)
+        return found() if callable(found) else found
 
     def _windows(self, slots: Slots) -> _Spy:
-        """The windows of rows."""
-        now = self.now
-        values, rows, counts, steps = now.walk(slots, None, None, now.plan(None).rows.base)
-        walk, fields = (rows, now.before, counts, steps), now.rows.last_fields
-        found = _Spy(now.ring, slots, walk, self.part.around, fields, values, {})
+        """The windows of rows, with the same random numbers in each call."""
+        now, plan = self.now, self.now.plan(None)
+        attempt = Reading(plan, lambda: (slots, {}), len(slots), None, 0, located=False)
+        attempt.moment, attempt.is_gone = now.ring.now(), False
+        attempt.rng = np.random.default_rng(0)
+        walk: Walk | None = None
+        if self.part.changes:
+            values, walk = plan.rows.read(slots, None, None, attempt)
+        elif now.walks:
+            values, rows, counts, steps = now.walk(slots, None, None, plan.rows.base)
+            walk = rows, now.before, counts, steps
+        else:
+            values = now.rows.take(slots, None, None, plan.rows.base)
+        around, last = self.part.around, now.rows.last_fields
+        found = _Spy(attempt, slots, walk, around, last, values, {}, None, plan.stored)
         found.names = set()
         return found
 

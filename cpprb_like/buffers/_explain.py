@@ -153,8 +153,8 @@ def _reads(now: Opened, ids: NDArray[np.int64], place: int) -> list[str]:
         if before or after:
             window = ids[max(0, place - before) : place + after + 1]
             found.append(f"{part.name}: {_rows(window)}")
-        if part.revises and not part.fills:
-            found.append(f"{part.name}: further rows of its episode, drawn at random")
+        if part.changes:
+            found.append(f"{part.name}: changes {', '.join(sorted(part.changes))} in each draw")
     return found
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, cast
 
@@ -34,15 +35,16 @@ from cpprb_like.samplers._base import with_handles
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.samplers._where import Where, is_true
-from cpprb_like.views._layer import Drawn, Items, Layer, Plan, Revision
+from cpprb_like.views._layer import Items, Layer, ViewedRows
 from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._sequences import (
     ROW_INDEXES,
     SequenceReader,
     Taken,
+    by_row,
     spread,
 )
-from cpprb_like.views._windows import Walk, Windows
+from cpprb_like.views._windows import Attempt, ItemRows, RowValues, Walk, Windows
 
 __all__ = ["Choose", "Opened", "ReadPlan", "Reading", "chunks"]
 
@@ -54,36 +56,51 @@ Choose = Callable[[], tuple[Slots, Extra]]
 class Part:
     """One layer over the rows of one ring, and the checked results of its hooks."""
 
-    def __init__(self, layer: Layer, buffer: MomentSource, fields: dict[str, ColumnSpec]) -> None:
+    def __init__(self, layer: Layer, rows: ViewedRows, fields: dict[str, ColumnSpec]) -> None:
         self.name = type(layer).__name__
-        self.layer = opened = layer.open(buffer)
-        self.fills = type(opened).fill is not Layer.fill
-        self.revises = type(opened).revises is not Layer.revises
+        self.layer = opened = layer.open(rows)
         before, after = opened.around(fields)
         around = f"{self.name}.around"
         self.around = as_int(around, before, 0), as_int(around, after, 0)
-        self.reads = self._names_of("reads", opened.reads(fields), fields)
+        self.reads = self._fields_of("reads", opened.reads(fields), fields)
         found = opened.condition(fields)
         self.condition = None
         if found is not None:
-            self.condition = self._names_of("condition", found[0], fields), found[1]
-        self.changes = self._names_of("changes", opened.changes(fields), fields)
+            self.condition = self._fields_of("condition", found[0], fields), found[1]
+        self.changes = self._names_of("changes", opened.changes(fields))
+        self.columns: dict[str, ColumnSpec] = {}
+        self.replaced = self.added = frozenset[str]()
+
+    def read_columns(
+        self, made: Mapping[str, ColumnSpec], fields: Mapping[str, ColumnSpec]
+    ) -> None:
+        """Read which columns the layer makes beside the columns ``made`` without it."""
+        opened = self.layer
         self.columns = {
-            name: self._column_of(name, found) for name, found in opened.columns(fields).items()
+            name: self._column_of(name, found) for name, found in opened.columns(made).items()
         }
         self.replaced = frozenset(self.columns) & frozenset(fields)
         self.added = frozenset(self.columns) - frozenset(fields)
-        if self.columns and not self.fills and (self.replaced or not self.revises):
+        wrong = sorted(self.changes - frozenset(made))
+        if wrong:
+            raise ValueError(
+                f"{self.name}.changes: expected some of the columns {list(made)}, got {wrong[0]!r}"
+            )
+        if (self.columns or self.changes) and type(opened).fill is Layer.fill:
             raise TypeError(
-                f"{self.name}: expected a method fill, which makes {list(self.columns)}, got none"
+                f"{self.name}: expected a method fill, which makes "
+                f"{[*self.columns, *sorted(self.changes)]}, got none"
             )
 
-    def _names_of(
-        self, hook: str, names: Iterable[str], fields: dict[str, ColumnSpec]
-    ) -> frozenset[str]:
+    def _names_of(self, hook: str, names: Iterable[str]) -> frozenset[str]:
         if isinstance(names, str):
             raise TypeError(f"{self.name}.{hook}: expected names of fields, got {names!r}")
-        found = frozenset(names)
+        return frozenset(names)
+
+    def _fields_of(
+        self, hook: str, names: Iterable[str], fields: dict[str, ColumnSpec]
+    ) -> frozenset[str]:
+        found = self._names_of(hook, names)
         if not found <= set(fields):
             wrong = sorted(map(str, found - set(fields)))
             raise ValueError(
@@ -102,13 +119,12 @@ class Part:
                 f"(np.float32, (3,)), got {found!r}"
             ) from None
 
-    def cast(self, name: str, values: Any, spec: ColumnSpec, n: int, hook: str = "fill") -> Array:
-        """Values of a column that ``fill`` or another hook returned, cast to its dtype."""
-        where = f"{self.name}.{hook}"
+    def cast(self, name: str, values: Any, spec: ColumnSpec, n: int) -> Array:
+        """Values of n rows that ``fill`` returned for a column, cast to its dtype."""
+        where, shape = f"{self.name}.fill", (n, *spec.shape)
         if not isinstance(values, np.ndarray):
             found = "nothing" if values is None else f"{type(values).__name__}"
             raise TypeError(f"{where}: expected an array for {name!r}, got {found}")
-        shape = (n, *spec.shape)
         if values.shape != shape:
             raise ValueError(f"{where}: expected shape {shape} for {name!r}, got {values.shape}")
         if not np.can_cast(values.dtype, spec.dtype, "same_kind"):
@@ -128,9 +144,10 @@ class Opened:
         self.sampler = buffer.sampler
         fields = {column.name: ColumnSpec(column.dtype, column.shape) for column in ring.columns}
         self.names = frozenset(fields)
-        self.parts = [Part(layer, buffer, fields) for layer in layers]
         self.nstep: NStepReturns | None
-        self.nstep, self.least = self._read_steps()
+        self.nstep, self.least = self._read_steps(layers)
+        rows = ViewedRows(ring, buffer.schema, self.nstep)
+        self.parts = [Part(layer, rows, fields) for layer in layers]
         self.most = 1 if self.nstep is None else self.nstep.size
         self.items: Items | None = None
         for part in self.parts:
@@ -138,30 +155,29 @@ class Opened:
             if found is not None and self.items is not None:
                 raise ValueError(f"{part.name}: expected one layer that says what an item is")
             self.items = found if found is not None else self.items
-        self._check_parts()
-        self.filling = [part for part in self.parts if part.fills]
+        self._open_columns(fields)
         self.conditions = [part.condition for part in self.parts if part.condition is not None]
         self.before = max((part.around[0] for part in self.parts), default=0)
         self.after = max((part.around[1] for part in self.parts), default=0)
         self._open_starts()
         self._open_reader()
-        self._open_columns(fields)
         self.items_reader: SequenceReader | None = None
         if self.items is not None:
             self.items_reader = self._open_items(self.items)
         # Whether items hold stored values only.
-        self.is_plain = self.nstep is None and not self.filling
+        self.is_plain = self.nstep is None and not self.makers and not self.remade
 
-    def _read_steps(self) -> tuple[NStepReturns | None, int]:
+    def _read_steps(self, layers: tuple[Layer, ...]) -> tuple[NStepReturns | None, int]:
         """The n-step returns of the view, or None for single steps, and the least n."""
         buffer, default = self.buffer, self.buffer._nstep
         said = [
-            (part, steps)
-            for part in self.parts
-            if (steps := part.layer.steps(buffer.schema, default)) is not None
+            (layer, steps)
+            for layer in layers
+            if (steps := layer.steps(buffer.schema, default)) is not None
         ]
         if len(said) > 1:
-            raise ValueError(f"{said[1][0].name}: expected one layer that says the n of rows")
+            name = type(said[1][0]).__name__
+            raise ValueError(f"{name}: expected one layer that says the n of rows")
         if not said:
             return default, 1 if default is None else default.size
         steps = said[0][1]
@@ -171,18 +187,19 @@ class Opened:
         return steps.returns, steps.least
 
     def _check_parts(self) -> None:
-        """Raise ``ValueError`` if a layer changes fields that another layer reads or makes."""
+        """Raise ``ValueError`` if two layers make a column, or one changes what another reads."""
         summed = set() if self.nstep is None else set(self.nstep.rewards)
         makers: dict[str, str] = {}
         for part in self.parts:
-            for name in part.columns:
+            for name in part.columns if not part.changes else ():
                 if name in makers:
                     raise ValueError(f"{part.name}: {makers[name]} makes the column {name!r} too")
                 if name in summed:
                     raise ValueError(f"{part.name}: n-step returns make the column {name!r} too")
                 makers[name] = part.name
             for other in self.parts:
-                both = sorted(other.changes & (part.reads | part.replaced | part.changes))
+                read = (part.reads - part.replaced) | part.changes
+                both = sorted(other.changes & read)
                 if both and other is not part:
                     raise ValueError(f"{part.name}: {both} are changed by {other.name}")
 
@@ -230,8 +247,8 @@ class Opened:
 
     def _open_reader(self) -> None:
         """Make the reader of single rows."""
-        revised = self.most > 1 and any(part.revises for part in self.parts)
-        self.walks = bool(self.filling) or revised
+        is_single = self.most == 1 and not self.before and not self.after
+        self.walks = bool(self.makers or self.changers) and not is_single
         self.rows = RowReader(
             self.ring, self.nstep, (self.before, self.after) if self.walks else None
         )
@@ -240,42 +257,60 @@ class Opened:
     def _open_columns(self, fields: dict[str, ColumnSpec]) -> None:
         """Compute the columns of a batch: dtype and shape of an item, and first-row columns."""
         items, nstep = self.items, self.nstep
-        along = () if items is None else (items.rows,)
-        added: dict[str, ColumnSpec] = {}  # further columns that are read with the rows
+        made = dict(fields)  # dtype and shape of a row
         if nstep is not None and nstep.discount:
-            added["discount"] = ColumnSpec(np.dtype(np.float32), nstep.discount_shape)
-        others: dict[str, ColumnSpec] = {}
+            made.setdefault("discount", ColumnSpec(np.dtype(np.float32), nstep.discount_shape))
+        marks: dict[str, ColumnSpec] = {}
         if items is not None:
-            others[items.mark] = ColumnSpec(np.dtype(np.bool_), ())
-        taken = {*added, *others, "indexes", ROW_INDEXES, *self.sampler.columns}
-        self.replaced_by: dict[str, Part] = {}
-        specs = dict(fields)
-        for part in self.parts:
-            for name, spec in part.columns.items():
-                if name in fields:
-                    self.replaced_by[name] = part
-                    specs[name] = spec
-                elif name in taken:
-                    raise ValueError(f"{part.name}: {name!r} is a further column of the view")
-                else:
-                    (added if part.fills else others)[name] = spec
-        self.added = frozenset(added)
+            marks[items.mark] = ColumnSpec(np.dtype(np.bool_), ())
+        taken = {*made, *marks, "indexes", ROW_INDEXES, *self.sampler.columns} - set(fields)
+        # Layers that make columns of the rows, then layers that change columns of others.
+        self.makers = [part for part in self.parts if not part.changes]
+        self.changers = [part for part in self.parts if part.changes]
+        for part in self.makers:
+            part.read_columns(fields, fields)
+        self.makers = [part for part in self.makers if part.columns]
+        self.replaced_by = {name: part for part in self.makers for name in part.replaced}
+        for part in self.makers:
+            self._refuse_taken(part, taken)
+            made |= part.columns
+        self.added = frozenset(made) - frozenset(fields)  # further columns, read with the rows
+        self.remade = frozenset[str]()  # columns that a layer gives another dtype or shape
+        final = dict(made)
+        for part in self.changers:
+            part.read_columns(made, fields)
+            self._refuse_taken(part, taken - self.added)
+            final |= part.columns
+        self.remade = frozenset(name for name, spec in made.items() if final[name] != spec)
+        self._check_parts()
+        self.row_specs = final
         self.single = frozenset[str]()
         if items is not None:
-            names = [*fields, *added]
+            names = [*fields, *self.added]
             self.single = frozenset(read_names("first_only", items.first_only, names))
-
-        def item(name: str, spec: ColumnSpec) -> ColumnSpec:
-            return spec if name in self.single else ColumnSpec(spec.dtype, (*along, *spec.shape))
-
-        self.specs = {name: item(name, spec) for name, spec in specs.items()}
-        self.further = {name: item(name, spec) for name, spec in {**added, **others}.items()}
+        self.specs = {name: self._item_spec(name, final[name]) for name in fields}
+        further = {name: final[name] for name in made if name not in fields}
+        further |= marks | {name: final[name] for name in final if name not in made}
+        self.further = {name: self._item_spec(name, spec) for name, spec in further.items()}
         twice = sorted(set(fields) & set(self.further))
         if twice:
             raise ValueError(f"view adds the column {twice[0]!r}: a field has this name")
         self.item_nbytes = sum(map(self._nbytes_of, ring_names(self.ring.columns)))
         if items is not None:
             self.item_nbytes += 16 * items.rows
+
+    @staticmethod
+    def _refuse_taken(part: Part, taken: AbstractSet[str]) -> None:
+        """Raise ``ValueError`` if a layer makes a column that the view or the sampler makes."""
+        for name in part.columns:
+            if name in taken:
+                raise ValueError(f"{part.name}: {name!r} is a further column of the view")
+
+    def _item_spec(self, name: str, spec: ColumnSpec) -> ColumnSpec:
+        """Dtype and shape of an item of a column, from those of a row."""
+        if self.items is None or name in self.single:
+            return spec
+        return ColumnSpec(spec.dtype, (self.items.rows, *spec.shape))
 
     def _open_items(self, items: Items) -> SequenceReader:
         """Make the reader of items of several rows."""
@@ -291,7 +326,7 @@ class Opened:
 
         None if more than the rows of n-step returns is read, or if n is drawn.
         """
-        if self.items is not None or self.before or self.filling or self.least < self.most:
+        if self.items is not None or self.before or self.makers or self.least < self.most:
             return None
         return self.rows.take_of_rows()
 
@@ -301,10 +336,6 @@ class Opened:
         This object has no reference to a plan, as a cycle would keep the rows alive.
         """
         return ReadPlan(self, self.ring.columns if columns is None else columns)
-
-    def read_again(self, slots: Slots, steps: Slots | None, columns: tuple[Column, ...]) -> Batch:
-        """Columns of rows of ``steps`` steps each, without the columns of layers."""
-        return RowPlan(self, columns, frozenset()).read(slots, None, steps)[0]
 
     def require_memory(self, n: int, columns: tuple[Column, ...] | None) -> None:
         """Raise ``MemoryError`` if n items of these columns do not fit into the memory left."""
@@ -350,9 +381,9 @@ class Opened:
         drawn = self.buffer.rng.integers(self.least, self.most, n, endpoint=True)
         return drawn.astype(np.intp, copy=False)
 
-    def others(self, slots: Slots, strategy: int) -> Slots:
+    def others(self, slots: Slots, rng: np.random.Generator, strategy: int) -> Slots:
         """Slots of other rows of the same episodes: see ``choose_rows``."""
-        return choose_rows(self.buffer._episodes, slots, self.buffer.rng, strategy)
+        return choose_rows(self.buffer._episodes, slots, rng, strategy)
 
     def drawable(self, slots: Slots) -> Slots:
         """The slots whose rows can be drawn, out of these."""
@@ -441,7 +472,7 @@ class RowPlan:
         wanted = added | set(names)
         self.fills = [
             (part, found)
-            for part in now.filling
+            for part in now.makers
             if (found := {name: one for name, one in part.columns.items() if name in wanted})
         ]
         # Replaced fields that no batch has, and a layer reads for its further columns.
@@ -453,32 +484,39 @@ class RowPlan:
         self._no_discount = has_discount and "discount" not in added
 
     def read(
-        self, slots: Slots, given: Batch | None, steps: Slots | None
+        self,
+        slots: Slots,
+        given: Batch | None,
+        steps: Slots | None,
+        attempt: Attempt,
+        item_rows: ItemRows | None = None,
     ) -> tuple[Batch, Walk | None]:
         """The columns of the rows in these slots, and their windows if layers read windows.
 
-        ``given`` are the caller's arrays; ``steps`` is the n of each row, or None if n is fixed.
+        ``given`` are the caller's arrays, but for columns that another layer gives another shape;
+        ``steps`` is the n of each row, or None if n is fixed.
         """
         now, arrays = self.now, None
+        walk: Walk | None = None
         if given is not None:
             arrays = [self._array_of(column, given, len(slots)) for column in self.base]
         if not now.walks:
             values = now.rows.take(slots, arrays, steps, self.base)
-            if self._no_discount:
-                del values["discount"]
-            return values, None
-        values, rows, counts, lengths = now.walk(slots, arrays, steps, self.base)
+        else:
+            values, rows, counts, lengths = now.walk(slots, arrays, steps, self.base)
+            walk = rows, now.before, counts, lengths
         if self._no_discount:
             del values["discount"]
-        walk = rows, now.before, counts, lengths
         if not self.fills:
             return values, walk
         batch: dict[str, Any] = dict.fromkeys(self.order)  # in the order of the fields
         batch.update(values)
-        out, n = given or {}, len(slots)
+        out, last, n = given or {}, now.rows.last_fields, len(slots)
         for part, wanted in self.fills:
-            windows = Windows(now.ring, slots, walk, part.around, now.rows.last_fields, values, out)
+            windows = Windows(attempt, slots, walk, part.around, last, values, out, item_rows)
             found = part.layer.fill(windows, wanted)
+            if callable(found):
+                raise TypeError(f"{part.name}.fill: expected arrays, got a function; see changes")
             for name, spec in wanted.items():
                 array: Any = found.get(name)
                 if (
@@ -492,14 +530,14 @@ class RowPlan:
                     continue
                 if array is not out[name]:
                     out[name][...] = array
-                batch[name] = out[name]  # not a copy: revisions write to it
+                batch[name] = out[name]  # not a copy: later layers write to it
         for name in self._left_out:
             del batch[name]
         return batch, walk
 
     def _array_of(self, column: Column, given: Batch, n: int) -> Array:
-        """The caller's array, or a fresh one for a field that a layer replaces."""
-        if column.name in self.now.replaced_by:
+        """The caller's array, or a fresh one for a field to which a layer gives other values."""
+        if column.name in self.now.replaced_by or column.name not in given:
             return new_array(self.now.ring, column, n)
         return given[column.name]
 
@@ -510,27 +548,33 @@ class ReadPlan:
     def __init__(self, now: Opened, columns: tuple[Column, ...]) -> None:
         self.now = now
         self.columns = columns
-        self.single = now.single & {*now.added, *ring_names(columns)}
-        replaced = frozenset(now.replaced_by)
-        plan = Plan(now.ring, columns, self.single, now.nstep, replaced)
-        self.revisions = [
-            revision
-            for part in now.parts
-            if part.revises and (revision := part.layer.revises(plan)) is not None
-        ]
-        # Layers whose columns are made by a revision and not by ``fill``.
-        self.revised = [part for part in now.parts if part.columns and not part.fills]
-        several = tuple(column for column in columns if column.name not in self.single)
+        names = frozenset(ring_names(columns))
+        self.single = now.single & (now.added | names)
+        wanted = {
+            name: spec for name, spec in now.row_specs.items() if name in names | {*now.further}
+        }
+        # Layers that change columns of the batch, and which of them.
+        self.changes: list[tuple[Part, dict[str, ColumnSpec]]] = []
+        for part in now.changers:
+            own = part.changes | set(part.columns)
+            found = {name: spec for name, spec in wanted.items() if name in own}
+            if found:
+                self.changes.append((part, found))
         # Reads batches without a plan, if the plan would change nothing; else None.
-        self.take = None if self.revisions else now.take_of_rows()
+        self.take = None if self.changes else now.take_of_rows()
+        several = tuple(column for column in columns if column.name not in self.single)
         self.rows = RowPlan(now, several, now.added - self.single)
         self.first: RowPlan | None = None
         if self.single:
             first = tuple(column for column in columns if column.name in self.single)
             self.first = RowPlan(now, first, now.added & self.single)
+        # Columns whose values are as the rows are stored.
+        self.stored = frozenset(ring_names(several)) - frozenset(now.replaced_by)
+        if now.nstep is not None and now.most > 1:
+            self.stored -= {*now.nstep.rewards, *now.nstep.last_step_fields}
 
 
-class Reading:
+class Reading(Attempt):
     """State of a batch during its read. ``choose`` returns n slots, or any number if n is None."""
 
     def __init__(
@@ -546,32 +590,47 @@ class Reading:
         self.plan = plan
         self.choose = choose
         self.n = n
-        self.arrays = arrays
+        self.arrays = {} if arrays is None else arrays  # of the caller
+        self.direct = arrays  # those that have the shape of what is read
+        if arrays is not None and (remade := plan.now.remade):
+            self.direct = {name: one for name, one in arrays.items() if name not in remade} or None
         self.located = located
-        self.items = 0  # items of the last attempt
+        self.draws = draws
+        self.ring = plan.now.ring
+        self.rng = plan.now.buffer.rng
         self.slots: Slots = NO_SLOTS  # rows of the last attempt
-        self.revisions: list[Revision] = []
-        for revision in plan.revisions:
-            self.revisions.append(revision(draws))
+        self.item_rows: ItemRows | None = None
+        # Functions of layers that compute columns when the batch is read; they refer to ``self``.
+        self.later: list[tuple[Part, dict[str, ColumnSpec], Callable[[], Mapping[str, Array]]]] = []
+
+    def others(self, slots: Slots, strategy: int) -> Slots:
+        """See ``Attempt.others``."""
+        return self.plan.now.others(slots, self.rng, strategy)
+
+    def steps(self, slots: Slots, names: frozenset[str]) -> Batch:
+        """See ``Attempt.steps``: without the layers that change columns."""
+        columns = tuple(column for column in self.ring.columns if column.name in names)
+        plan = RowPlan(self.plan.now, columns, frozenset())
+        return plan.read(slots, None, np.ones(len(slots), np.intp), self)[0]
 
     def attempt(self) -> tuple[Slots, Batch] | None:
         """Choose rows and read them; None if they were overwritten or cleared."""
-        now = self.plan.now
-        ring = now.ring
-        moment = ring.now()
+        now, plan, ring = self.plan.now, self.plan, self.ring
+        moment = self.moment = ring.now()
+        self.is_gone, self.later = False, []
         slots, extra = self.choose()
         self.slots = slots
-        self.items = n = len(slots) if self.n is None else self.n
+        n = len(slots) if self.n is None else self.n
         check_drawn(now.sampler, slots, extra, n, now.names, now.further)
         batch: Batch | None
         if now.items is None:
             steps = None if now.least == now.most else now.draw_steps(n)
-            batch, walk = self.plan.rows.read(slots, self.arrays, steps)
-            if self.revisions and not self._choose(slots, slots, n, (), None, None, walk, batch):
-                return None
+            batch, walk = plan.rows.read(slots, self.direct, steps, self)
+            if plan.changes:
+                self._change(slots, walk, batch, batch)
         else:
             batch = self._read_items(slots)
-        if batch is None:
+        if batch is None or self.is_gone:
             return None
         # ``Ring.holds`` does not check the rows before the drawn ones.
         if now.before and not ring.is_now(moment) and not now.all_drawable(slots):
@@ -586,103 +645,110 @@ class Reading:
         assert reader is not None
         assert items is not None
         walk: Walk | None = None
+        values: Batch = {}  # columns that are read row by row
         if now.is_plain:
-            located = self.located or bool(self.revisions)
-            taken = reader.copy(slots, plan.columns, plan.single, self.arrays, located)
-            if taken is None:
-                return None
+            located = self.located or bool(plan.changes)
+            taken = reader.copy(slots, plan.columns, plan.single, self.direct, located)
         else:
             taken = reader.locate(slots)
-            if taken is None:
-                return None
-            walk = self._read_rows(taken)
-        if self.revisions and not self._choose_items(slots, taken, walk):
+        if taken is None:
             return None
+        if taken.slots is not None:
+            self.item_rows = rows = ItemRows(taken.there, taken.marks, across=items.across)
+            if not now.is_plain:
+                values, walk = self._read_rows(taken, rows)
+            if plan.changes:
+                of_rows = RowValues(values, taken.batch, plan.single, rows)
+                self._change(taken.slots.ravel()[rows.places], walk, of_rows, taken.batch)
         taken.batch[items.mark] = taken.marks
         if self.located:
             taken.batch[ROW_INDEXES] = reader.indexes(taken)
         return taken.batch
 
-    def _read_rows(self, taken: Taken) -> Walk | None:
+    def _read_rows(self, taken: Taken, rows: ItemRows) -> tuple[Batch, Walk | None]:
         """Read each row that is not padding, and put it into its place."""
-        plan, there, rows = self.plan, taken.there, taken.slots
-        assert rows is not None
-        arrays = {} if self.arrays is None else self.arrays
-        places = np.flatnonzero(there)
+        plan, places, slots = self.plan, rows.places, taken.slots
+        assert slots is not None
         steps = plan.now.draw_steps(len(places))
-        found, walk = plan.rows.read(rows.ravel()[places], None, steps)
+        found, walk = plan.rows.read(slots.ravel()[places], None, steps, self, rows)
+        given = self.direct or {}
         batch = {
-            name: spread(values, there, places, arrays.get(name)) for name, values in found.items()
+            name: spread(values, rows.there, places, given.get(name))
+            for name, values in found.items()
         }
         if plan.first is not None:
             if steps is not None:
-                steps = steps[places % there.shape[1] == 0]
-            batch |= plan.first.read(np.ascontiguousarray(rows[:, 0]), self.arrays, steps)[0]
+                steps = steps[rows.firsts]
+            first = np.ascontiguousarray(slots[:, 0])
+            batch |= plan.first.read(first, self.direct, steps, self)[0]
         taken.batch = {column.name: batch[column.name] for column in plan.columns} | batch
-        return walk
+        return found, walk
 
-    # ------------------------------------------------------------------ revisions
+    # ------------------------------------------------------------------ layers with changes
 
-    def _choose_items(self, slots: Slots, taken: Taken, walk: Walk | None) -> bool:
-        assert taken.slots is not None
-        items = self.plan.now.items
-        assert items is not None
-        begins = taken.marks.copy() if items.across else np.zeros_like(taken.marks)
-        begins[:, :1] = True
-        places = np.flatnonzero(taken.there)
-        runs = np.cumsum(begins.ravel())[places]
-        return self._choose(
-            slots,
-            taken.slots.ravel()[places],
-            len(slots),
-            taken.there.shape[1:],
-            places,
-            np.diff(runs, prepend=0) != 0,
-            walk,
-            taken.batch,
-        )
+    def _change(
+        self, slots: Slots, walk: Walk | None, values: Mapping[str, Array], batch: Batch
+    ) -> None:
+        """Call the layers that change columns. ``values`` are the columns of single rows."""
+        plan, last = self.plan, self.plan.now.rows.last_fields
+        for part, wanted in plan.changes:
+            windows = Windows(
+                self, slots, walk, part.around, last, values, self.arrays, self.item_rows,
+                plan.stored,
+            )  # fmt: skip
+            found = part.layer.fill(windows, wanted)
+            if callable(found):
+                self.later.append((part, wanted, found))
+            else:
+                self._put(part, wanted, found, batch)
 
-    def _choose(
+    def _put(
         self,
-        drawn: Slots,
-        slots: Slots,
-        n: int,
-        shape: tuple[int, ...],
-        places: Slots | None,
-        begins: NDArray[np.bool_] | None,
-        walk: Walk | None,
+        part: Part,
+        wanted: dict[str, ColumnSpec],
+        found: Mapping[str, Array],
         batch: Batch,
-    ) -> bool:
-        """Call ``choose`` of each revision; false if one finds that rows changed."""
-        now, windows = self.plan.now, None
-        if walk is not None:
-            around = now.before, walk[0].shape[1] - 1 - now.before
-            windows = Windows(now.ring, slots, walk, around, now.rows.last_fields, batch, {})
-        rows = Drawn(
-            slots=slots,
-            items=n,
-            shape=shape,
-            places=places,
-            begins=begins,
-            windows=windows,
-            rng=now.buffer.rng,
-            others=now.others,
-            still=partial(now.all_drawable, drawn),
-            read=now.read_again,  # no method of ``self``, which would make a cycle
-        )
-        for revision in self.revisions:  # noqa: SIM110 (generators change StopIteration of users)
-            if not revision.choose(rows, batch):
-                return False
-        return True
+    ) -> None:
+        """Put columns of single rows into the batch."""
+        rows = self.item_rows
+        n = len(self.slots) if rows is None else len(rows.places)
+        for name, spec in wanted.items():
+            values: Any = found.get(name)
+            if (
+                type(values) is not np.ndarray
+                or values.dtype != spec.dtype
+                or values.shape != (n, *spec.shape)
+            ):
+                values = part.cast(name, values, spec, n)
+            given = self.arrays.get(name)
+            if rows is not None and name not in self.plan.single:
+                if name in batch and name not in self.plan.now.remade:
+                    by_row(batch[name])[rows.places] = values
+                else:
+                    batch[name] = aligned(spread(values, rows.there, rows.places, given))
+                continue
+            if rows is not None:
+                values = values[rows.firsts]
+            if given is None:
+                batch[name] = aligned(values)
+                continue
+            if values is not given:
+                given[...] = values
+            batch[name] = given
 
-    def write(self, batch: Batch) -> bool:
-        """Write the revised columns; false if rows were overwritten, so new rows must be drawn."""
-        for revision in self.revisions:
-            if not revision.write(batch):
+    def finish(self, batch: Batch) -> bool:
+        """Call the functions that layers returned; false if new rows must be drawn.
+
+        That is if a function read a row that was overwritten after the batch was read.
+        """
+        later, self.later = self.later, []  # no cycle
+        for part, wanted, compute in later:
+            try:
+                found = compute()
+            except Exception:
+                if not self.is_gone:
+                    raise
+            if self.is_gone:
                 return False
-        now = self.plan.now
-        for part in self.plan.revised:
-            for name in part.columns:
-                found = part.cast(name, batch.get(name), now.further[name], self.items, "revises")
-                batch[name] = aligned(found)
+            self._put(part, wanted, found, batch)
         return True

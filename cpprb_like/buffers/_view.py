@@ -151,7 +151,7 @@ class View(Source):
         while True:
             one = Reading(plan, choose, n, arrays, self.draws, located=located)
             batch: Batch = self.buffer.consistently(one.attempt)
-            if not one.revisions or one.write(batch):
+            if not one.later or one.finish(batch):
                 self.draws += 1
                 if n is not None:
                     self.buffer._note_draw(one.slots, plan.now.starts is None)
@@ -227,7 +227,7 @@ class View(Source):
             plan = plan.now.plan(columns)
         one = Reading(plan, lambda: (slots, {}), len(slots), None, self.draws, located=False)
         found = one.attempt()
-        return found[1] if found is not None and one.write(found[1]) else None
+        return found[1] if found is not None and one.finish(found[1]) else None
 
     def _begin_epoch(
         self, fields: tuple[str, ...] | None, shuffle: bool, rng: np.random.Generator | None

@@ -450,12 +450,12 @@ class OpenedShards(Opened):
         starts: Any = self.starts
         return self._shards.choose(starts, n, options)
 
-    def others(self, slots: RowNumbers, strategy: int) -> RowNumbers:
+    def others(self, slots: RowNumbers, rng: np.random.Generator, strategy: int) -> RowNumbers:
         """See ``Opened.others``: rows of the same shard."""
         shards = self._shards
         found = np.empty(len(slots), np.intp)
         for number, places, own in shards.group.split(slots):
-            chosen = choose_rows(shards.reader(number)._episodes, own, shards.rng, strategy)
+            chosen = choose_rows(shards.reader(number)._episodes, own, rng, strategy)
             found[places] = shards.group.name(number, chosen)
         return found
 

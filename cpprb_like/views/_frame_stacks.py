@@ -15,7 +15,7 @@ from cpprb_like._arguments.arrays import Batch
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like._machine.aligned import empty
-from cpprb_like.views._layer import Fields, Layer
+from cpprb_like.views._layer import Fields, Layer, ViewedRows
 from cpprb_like.views._stacking import read_stacks, take_stacks
 from cpprb_like.views._windows import Windows
 
@@ -100,7 +100,7 @@ class FrameStacks(Layer):
         depths, axis, padding = (state[name] for name in ("depths", "axis", "padding"))
         FrameStacks.__init__(self, depths, axis=axis, padding=padding)
 
-    def open(self, rows: Any) -> Layer:
+    def open(self, rows: ViewedRows) -> Layer:
         """See ``Layer.open``."""
         return _Stacks(self, rows.ring)
 

@@ -8,27 +8,23 @@ new goal (``samplers._starts``), and cpprb's HER, which stores copies (``compat.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.narrow_dtypes import kind_of
-from cpprb_like._core import Moment, Ring
 from cpprb_like._fields import casting
-from cpprb_like._fields.schema import Field, Schema
-from cpprb_like._machine.aligned import empty
-from cpprb_like.samplers._starts import EPISODE, FINAL, FUTURE, RANDOM
+from cpprb_like._fields.schema import Field
 from cpprb_like.schedules import Schedule, check, value_at
-from cpprb_like.views._layer import Drawn, Fields, Layer, Plan, Revision, as_names
-from cpprb_like.views._rows import discounted_sums, read_fields
-from cpprb_like.views._sequences import by_row
+from cpprb_like.views._layer import Fields, Layer, ViewedRows, as_names
+from cpprb_like.views._rows import discounted_sums
+from cpprb_like.views._windows import STRATEGIES, Strategy, Windows
 
 __all__ = [
     "Goals",
     "Hindsight",
-    "RelabelPlan",
     "Relabelling",
     "Strategy",
     "alike",
@@ -41,10 +37,8 @@ __all__ = [
     "read_strategy",
 ]
 
-Strategy = Literal["future", "final", "episode", "random"]
 RewardFunc = Callable[[Array, Array, Mapping[str, Array]], ArrayLike]
 
-STRATEGIES = {"future": FUTURE, "final": FINAL, "episode": EPISODE, "random": RANDOM}
 OWN_NAME = "relabelled"
 GOALS = (
     "desired_goal",  # a field of its own
@@ -187,17 +181,20 @@ class Hindsight(Layer):
         self.terminated = terminated
         self.relabelled = bool(relabelled)
 
-    def open(self, rows: Any) -> Layer:
+    def open(self, rows: ViewedRows) -> Layer:
         """See ``Layer.open``."""
-        return Goals(self, rows.schema)
+        return Goals(self, rows)
 
 
 class Goals(Layer):
     """The fields of a buffer that a ``Hindsight`` reads and writes."""
 
-    def __init__(self, layer: Hindsight, schema: Schema) -> None:
-        fields = {field.name: field for field in schema.fields}
+    def __init__(self, layer: Hindsight, rows: ViewedRows) -> None:
+        fields = {field.name: field for field in rows.schema.fields}
         self.layer = layer
+        self.nstep = rows.nstep
+        self.most = 1 if rows.nstep is None else rows.nstep.size
+        self.names = tuple(column.name for column in rows.ring.columns)
         self.fields = _read_goals(layer.goal, fields)
         achieved = layer.achieved
         if achieved is None:
@@ -212,162 +209,138 @@ class Goals(Layer):
         self.terminated: Field | None = None
         if layer.terminated_func is not None:
             self.terminated = _read_number_field("terminated", layer.terminated, fields)
-        changed = [field.name for field in (*self.fields, self.reward, self.terminated) if field]
+        self.changed = [*self.fields, self.reward]
+        if self.terminated is not None:
+            self.changed.append(self.terminated)
+        changed = [field.name for field in self.changed]
         if len(set(changed)) < len(changed) or achieved in changed:
             raise ValueError(
                 "goal, achieved, reward, terminated: expected different fields, "
                 f"got {[*changed, achieved]}"
             )
-        self.changed = frozenset(changed)
         if layer.relabelled and OWN_NAME in fields:
             raise ValueError(f"relabelled: the buffer has a field {OWN_NAME!r}")
+        # Other columns of n-step returns, which end where a new goal terminates the episode.
+        self.cut: list[str] = []
+        self.cuts_discount = self.sums_reward = False
+        if rows.nstep is not None and self.terminated is not None:
+            self.cuts_discount = rows.nstep.discount
+            self.sums_reward = self.most > 1 and self.reward.name in rows.nstep.rewards
+            ahead = {*rows.nstep.rewards, *rows.nstep.last_step_fields} - set(changed)
+            self.cut = [name for name in self.names if name in ahead and self.most > 1]
         # Fields that functions have read of relabelled rows. Draws read these fields with the rows,
         # as rows may be overwritten before a function is called.
         self.asked: set[str] = set()
 
-    def changes(self, fields: Fields) -> frozenset[str]:  # noqa: ARG002
+    def around(self, fields: Fields) -> tuple[int, int]:  # noqa: ARG002
+        """See ``Layer.around``: the rewards of all steps of n-step returns are computed anew."""
+        return 0, self.most - 1
+
+    def changes(self, fields: Fields) -> list[str]:  # noqa: ARG002
         """See ``Layer.changes``."""
-        return self.changed
+        return [field.name for field in self.changed]
 
-    def columns(self, fields: Fields) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:  # noqa: ARG002
-        """See ``Layer.columns``."""
-        return {OWN_NAME: (np.bool_, ())} if self.layer.relabelled else {}
+    def columns(self, fields: Fields) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
+        """See ``Layer.columns``: ``relabelled``, and n-step returns that end earlier."""
+        for field in self.changed:
+            if fields[field.name] != (field.dtype, field.shape):
+                raise ValueError(
+                    f"Hindsight: expected {field.name!r} as it is stored, {kind(field)}, and no "
+                    f"layer that makes it {fields[field.name]}"
+                )
+        names = [*self.cut, "discount"] if self.cuts_discount else self.cut
+        found: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {name: fields[name] for name in names}
+        if self.layer.relabelled:
+            found[OWN_NAME] = np.bool_, ()
+        return found
 
-    def revises(self, plan: Plan) -> Callable[[int], Revision]:
-        """See ``Layer.revises``."""
-        relabelled = RelabelPlan(self, plan)
-
-        def revision(draws: int) -> Revision:
-            ratio = value_at(self.layer.relabel_ratio, draws, "relabel_ratio", 0, 1)
-            return Relabelling(relabelled, ratio)
-
-        return revision
+    def fill(self, windows: Windows, wanted: Fields) -> Callable[[], Batch]:
+        """See ``Layer.fill``: rows are chosen and read here, functions are called afterwards."""
+        ratio = value_at(self.layer.relabel_ratio, windows.draws, "relabel_ratio", 0, 1)
+        return Relabelling(self, windows, wanted, ratio).columns
 
 
-class RelabelPlan:
-    """Plan of the relabelling in batches with given columns."""
+class Relabelling:
+    """New goals for rows of one batch: which rows get them, and the columns of the batch."""
 
-    def __init__(self, goals: Goals, plan: Plan) -> None:
-        layer, nstep = goals.layer, plan.nstep
+    def __init__(self, goals: Goals, windows: Windows, wanted: Fields, ratio: float) -> None:
         self.goals = goals
-        self.ring = plan.ring
-        self.single = plan.single
-        self.nstep = nstep
-        self.most = 1 if nstep is None else nstep.size
-        self.is_several = self.most > 1
-        self.names = names = frozenset(column.name for column in plan.columns)
-        # Columns that a batch has unchanged, so the functions get them from the batch.
-        self.as_asked = frozenset() if self.is_several else names - plan.single - plan.replaced
-        self.fields = [field for field in goals.fields if field.name in names]
-        self.sets_reward = goals.reward.name in names
-        self.sets_end = goals.terminated is not None and goals.terminated.name in names
-        # Columns of n-step returns, which end where a new goal terminates the episode.
-        ahead = set() if nstep is None else names & {*nstep.rewards, *nstep.last_step_fields}
-        cuts = bool(ahead) or (nstep is not None and nstep.discount)
-        self.asks_ends = layer.terminated_func is not None and (self.sets_end or cuts)
-        is_cut = ahead - goals.changed if self.asks_ends and self.is_several else ()
-        self.cut = tuple(column for column in plan.columns if column.name in is_cut)
+        self.windows = windows
+        self.wanted = wanted
+        self.nstep = goals.nstep
+        self.is_several = goals.most > 1
+        self.fields = [field for field in goals.fields if field.name in wanted]
+        self.sets_reward = goals.reward.name in wanted
+        self.sets_end = goals.terminated is not None and goals.terminated.name in wanted
+        cut = [name for name in goals.cut if name in wanted] if goals.cut else []
+        self.asks_ends = self.sets_end or (
+            goals.terminated is not None
+            and (goals.cuts_discount or cut != [] or (self.sets_reward and goals.sums_reward))
+        )
         self.calls_functions = self.sets_reward or self.asks_ends
-
-
-class Relabelling(Revision):
-    """New goals for rows of one batch: chosen while rows are read, written at the end."""
-
-    def __init__(self, plan: RelabelPlan, ratio: float) -> None:
-        self.plan = plan
-        self.ratio = ratio
-
-    # ------------------------------------------------------------------ while rows are read
-
-    def choose(self, drawn: Drawn, batch: Batch) -> bool:
-        """Choose the rows to relabel and read their new goals; false if rows were overwritten."""
-        plan, ring, goals = self.plan, self.plan.ring, self.plan.goals
-        moment = ring.now()
-        self.drawn = drawn
-        if drawn.begins is None or drawn.places is None:
-            numbers = self.places = np.flatnonzero(drawn.rng.random(len(drawn.slots)) < self.ratio)
-            given = self.slots = drawn.slots.take(numbers)
-            self.owners = None
-        else:  # rows of one episode in one item share a goal
-            firsts = np.flatnonzero(drawn.begins)
-            changed = drawn.rng.random(len(firsts)) < self.ratio
-            runs = np.cumsum(drawn.begins) - 1
-            numbers = np.flatnonzero(changed[runs])
-            self.owners = (np.cumsum(changed) - 1)[runs[numbers]]
-            self.places, self.slots = drawn.places[numbers], drawn.slots[numbers]
-            given = drawn.slots[firsts[changed]]
-        others = drawn.others(given, STRATEGIES[goals.layer.strategy])
+        given = self._choose(ratio)
+        others = windows.others(goals.layer.strategy, given)
         achieved = goals.achieved.name
-        if plan.fields or plan.calls_functions:
-            self.reached = read_fields(ring, others, {achieved})[achieved]
-        asked = self._open_windows(numbers) if plan.is_several else self.slots
-        in_batch = {name: self._rows_of(batch[name]) for name in plan.as_asked}
-        self.rows = RelabelledRows(ring, moment, asked, self.places, in_batch, goals, drawn.still)
-        if plan.calls_functions:
-            early = {achieved, *goals.asked.copy()} - in_batch.keys()
-            self.rows.more = read_fields(ring, asked, early) if early else {}
-        self.steps: Batch = {}  # columns of each row of the windows
-        if plan.cut:
-            self.steps = drawn.read(asked, np.ones(len(asked), np.intp), plan.cut)
-        return ring.holds(moment, others)
+        if self.fields or self.calls_functions:
+            self.reached = windows.take(others, (achieved,))[achieved]
+        asked = self._open_windows() if self.is_several else self.slots
+        in_batch = frozenset[str]() if self.is_several else windows.stored
+        self.rows = RelabelledRows(goals, windows, asked, self.numbers, in_batch)
+        early = {achieved, *goals.asked.copy()} - in_batch
+        if self.calls_functions and early:
+            self.rows.more = windows.take(asked, early)
+        # Columns of each row of the windows, for returns that end early.
+        self.steps = windows.take_steps(asked, cut) if cut else {}
 
-    def _open_windows(self, numbers: Slots) -> Slots:
+    def _choose(self, ratio: float) -> Slots:
+        """Choose the rows to relabel; returns the slots of those for which goals are drawn."""
+        windows = self.windows
+        begins, rng = windows.begins, windows.rng
+        self.owners: Slots | None = None  # by row: the number of its goal
+        if begins is None:
+            self.numbers = (rng.random(len(windows.slots)) < ratio).nonzero()[0]
+            self.slots = windows.slots.take(self.numbers)
+            return self.slots
+        firsts = np.flatnonzero(begins)  # rows of one episode in one item share a goal
+        is_changed = rng.random(len(firsts)) < ratio
+        runs = np.cumsum(begins) - 1
+        self.numbers = np.flatnonzero(is_changed[runs])
+        self.owners = (np.cumsum(is_changed) - 1)[runs[self.numbers]]
+        self.slots = windows.slots[self.numbers]
+        given: Slots = windows.slots[firsts[is_changed]]
+        return given
+
+    def _open_windows(self) -> Slots:
         """Slots of all rows in the n-step windows of the rows to relabel."""
-        windows = self.drawn.windows
-        assert windows is not None
-        self.lengths = windows.steps[numbers]
-        self.within = np.arange(self.plan.most) < self.lengths[:, np.newaxis]
-        rows = windows.rows[numbers, windows.before : windows.before + self.plan.most]
-        asked: Slots = rows[self.within]
+        self.lengths = self.windows.steps[self.numbers]
+        self.within = np.arange(self.goals.most) < self.lengths[:, np.newaxis]
+        asked: Slots = self.windows.rows[self.numbers][self.within]
         return asked
 
     # ------------------------------------------------------------------ when the batch is read
 
-    def write(self, batch: Batch) -> bool:
-        """Write new goals, rewards and end flags into the batch.
+    def columns(self) -> Batch:
+        """The columns of the batch with new goals, rewards and ends."""
+        values = self.windows.values
+        self.batch = {name: values[name] for name in self.wanted if name != OWN_NAME}
+        if len(self.numbers) and (self.fields or self.calls_functions):
+            self._write()
+        if self.goals.layer.relabelled:
+            marks = self.batch[OWN_NAME] = np.zeros(len(self.windows), np.bool_)
+            marks[self.numbers] = True
+        return self.batch
 
-        Return false if rows were overwritten before a function read one of their fields.
-        """
-        if len(self.places) and (self.plan.fields or self.plan.calls_functions):
-            try:
-                self._write(batch)
-            except Exception:
-                if not self.rows.are_gone:
-                    raise
-            if self.rows.are_gone:
-                return False
-        if self.plan.goals.layer.relabelled:
-            marks = empty((self.drawn.items, *self.drawn.shape), np.dtype(np.bool_))
-            marks[...] = False
-            self._rows_of(marks)[self.places] = True
-            batch[OWN_NAME] = marks
-        return True
-
-    def _rows_of(self, column: Array) -> Array:
-        """A view of a column of the batch with one axis of rows."""
-        return by_row(column) if self.drawn.shape else column
-
-    def _put(self, batch: Batch, name: str, values: Array, at: Slots | None = None) -> None:
-        """Write values of the relabelled rows, or of the rows numbered ``at``, into the batch."""
-        places = self.places if at is None else self.places[at]
-        if name in self.plan.single:
-            rows = self.drawn.shape[0]
-            first = np.flatnonzero(places % rows == 0)
-            batch[name][places[first] // rows] = values[first]
-        else:
-            self._rows_of(batch[name])[places] = values
-
-    def _write(self, batch: Batch) -> None:
-        goals, rows, reached = self.plan.goals, self.rows, self.reached
+    def _write(self) -> None:
+        goals, rows, reached = self.goals, self.rows, self.reached
         layer, goal = goals.layer, goals.fields[0]
         if layer.goal_func is not None:
             reached = column_of("goal_func", layer.goal_func(reached), len(reached), goal)
         new = reached if self.owners is None else reached[self.owners]
-        for field in self.plan.fields:
-            self._put(batch, field.name, new)
-        if not self.plan.calls_functions:
+        for field in self.fields:
+            self.batch[field.name][self.numbers] = new
+        if not self.calls_functions:
             return
-        if self.plan.is_several:
+        if self.is_several:
             new = np.repeat(new, self.lengths, axis=0)
         n = len(new)
         achieved = rows.stored(goals.achieved.name)
@@ -376,10 +349,10 @@ class Relabelling(Revision):
         rows.goals = {field.name: new for field in goals.fields}
         rewards = ends = None
         # Copies for the caller's functions, which may write to them.
-        if self.plan.sets_reward:
+        if self.sets_reward:
             found = layer.reward_func(achieved.copy(), new.copy(), rows)
             rewards = finite_column("reward_func", found, n, goals.reward)
-        if self.plan.asks_ends:
+        if self.asks_ends:
             assert layer.terminated_func is not None
             assert goals.terminated is not None
             found = layer.terminated_func(achieved.copy(), new.copy(), rows)
@@ -387,26 +360,27 @@ class Relabelling(Revision):
         lengths: Any = 1
         first: Any = slice(None)  # the only row of each window
         last = first
-        if self.plan.is_several:
+        if self.is_several:
             lengths, first = self.lengths, np.cumsum(self.lengths) - self.lengths
             if ends is not None:
-                lengths = self._cut(batch, ends, first)
+                lengths = self._cut(ends, first)
             last = first + lengths - 1
-        name, nstep = goals.reward.name, self.plan.nstep
         if rewards is not None:
-            self._put(batch, name, self._sum(name, rewards, first, lengths))
+            name = goals.reward.name
+            self.batch[name][self.numbers] = self._sum(name, rewards, first, lengths)
         if ends is None:
             return
-        if self.plan.sets_end and goals.terminated is not None:
+        nstep = self.nstep
+        if self.sets_end and goals.terminated is not None:
             name = goals.terminated.name
             is_last = nstep is not None and name in nstep.last_step_fields
-            self._put(batch, name, ends[last if is_last else first])
+            self.batch[name][self.numbers] = ends[last if is_last else first]
         if nstep is not None and nstep.discount:
             is_over = ends.reshape(n, -1)[last, 0] != 0
             factor = np.where(is_over, 0.0, nstep.gamma**lengths).astype(np.float32)
-            self._put(batch, "discount", factor.reshape(-1, *nstep.discount_shape))
+            self.batch["discount"][self.numbers] = factor.reshape(-1, *nstep.discount_shape)
 
-    def _cut(self, batch: Batch, ends: Array, first: Slots) -> Slots:
+    def _cut(self, ends: Array, first: Slots) -> Slots:
         """Shorten n-step returns that the new goal terminates; return their numbers of steps.
 
         ``ends`` has a value for each row of all windows, ``first`` the place of each first row.
@@ -416,77 +390,72 @@ class Relabelling(Revision):
         lengths = np.where(over.any(axis=1), over.argmax(axis=1) + 1, self.lengths)
         cut = np.flatnonzero(lengths < self.lengths)
         for name, values in self.steps.items() if len(cut) else ():
-            if self.plan.nstep and name in self.plan.nstep.last_step_fields:
+            if self.nstep and name in self.nstep.last_step_fields:
                 found = values[first + lengths - 1]
             else:
                 found = self._sum(name, values, first, lengths)
-            self._put(batch, name, found[cut], cut)
+            self.batch[name][self.numbers[cut]] = found[cut]
         return lengths
 
     def _sum(self, name: str, values: Array, first: Any, lengths: Any) -> Array:
         """n-step returns of a reward field; for another field the values of the first rows."""
-        nstep = self.plan.nstep
-        if nstep is None or name not in nstep.rewards or not self.plan.is_several:
+        nstep = self.nstep
+        if nstep is None or name not in nstep.rewards or not self.is_several:
             alone: Array = values[first]
             return alone
         steps = np.zeros((*self.within.shape, *values.shape[1:]), values.dtype)
         steps[self.within] = values
-        return discounted_sums(steps, np.arange(self.plan.most) < lengths[:, None], nstep.gamma)
+        return discounted_sums(steps, np.arange(self.goals.most) < lengths[:, None], nstep.gamma)
 
 
 class RelabelledRows(Mapping[str, Array]):
     """Relabelled rows, for the user's functions.
 
-    A field is copied at each access, and read from the ring at the first one if necessary.
+    A field is copied at each access. It comes from the batch for names of ``in_batch``, else from
+    the ring, at the first access if it was not read before.
     """
 
     def __init__(
         self,
-        ring: Ring,
-        moment: Moment,
-        slots: Slots,
-        places: Slots,
-        batch: Batch,
         goals: Goals,
-        still: Callable[[], bool],
+        windows: Windows,
+        slots: Slots,
+        numbers: Slots,
+        in_batch: frozenset[str],
     ) -> None:
-        self.ring = ring
-        self.moment = moment
-        self.slots = slots
-        self.places = places
-        self.batch = batch
+        self._names = goals.names
+        self._asked = goals.asked
+        self._windows = windows
+        self._slots = slots
+        self._numbers = numbers
+        self._in_batch = in_batch
         self.more: Batch = {}  # fields of these rows that are not in the batch
         self.goals: Batch = {}
-        self.asked = goals.asked
-        self.still = still
-        self.are_gone = False  # whether rows were overwritten before a field was read
 
     def stored(self, name: str) -> Array:
         """Copy of a field's values in these rows; for a goal field, the new values."""
         if name in self.goals:
             return self.goals[name].copy()
-        if name in self.batch:
-            return self.batch[name].take(self.places, axis=0)
+        if name in self._in_batch:
+            return self._windows.values[name].take(self._numbers, axis=0)
         if name not in self.more:
-            self.asked.add(name)
-            self.are_gone = True  # holds if the next line raises
-            self.more |= read_fields(self.ring, self.slots, {name})
-            self.are_gone = not (self.ring.holds(self.moment, self.slots) and self.still())
+            self._asked.add(name)
+            self.more |= self._windows.take(self._slots, (name,))
         return self.more[name].copy()
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self:
+        if name not in self._names:
             raise KeyError(f"{name!r} is none of the fields {list(self)}")
         return self.stored(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in list(self)
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
-        return (column.name for column in self.ring.columns)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self.ring.columns)
+        return len(self._names)
 
 
 # ---------------------------------------------------------------------- checks
@@ -498,11 +467,11 @@ def check_callable(name: str, value: object, *, optional: bool = False) -> None:
         raise TypeError(f"{name}: expected a function, got {value!r}")
 
 
-def read_strategy(strategy: object) -> str:
+def read_strategy(strategy: object) -> Strategy:
     """A key of ``STRATEGIES``."""
     if not isinstance(strategy, str) or strategy not in STRATEGIES:
         raise ValueError(f"strategy: expected one of {list(STRATEGIES)}, got {strategy!r}")
-    return strategy
+    return cast("Strategy", strategy)
 
 
 def read_field(option: str, name: object, fields: dict[str, Field]) -> Field:

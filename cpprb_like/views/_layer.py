@@ -10,26 +10,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-from cpprb_like._arguments.arrays import Array, Batch, Slots
-from cpprb_like._core import Ring
+from cpprb_like._arguments.arrays import Array, Batch
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import ColumnSpec, Schema
-from cpprb_like._rows.column import Column
 
 if TYPE_CHECKING:
     from cpprb_like.views._windows import Windows
 
 __all__ = [
     "Condition",
-    "Drawn",
     "Items",
     "Layer",
-    "Plan",
-    "Revision",
     "Steps",
+    "ViewedRows",
     "as_names",
     "check_layers",
 ]
@@ -59,46 +54,13 @@ class Items:
     first_only: Any  # names of columns that are read for the first row only
 
 
-@dataclass
-class Plan:
-    """The columns that are read for the batches of a view."""
+@dataclass(frozen=True)
+class ViewedRows:
+    """The rows of a view, of a buffer or of the shards of a learner: see ``Layer.open``."""
 
-    ring: Ring
-    columns: tuple[Column, ...]
-    single: frozenset[str]  # columns that hold the first row of each item only
-    nstep: NStepReturns | None
-    replaced: frozenset[str]  # fields whose stored values a layer replaces
-
-
-@dataclass
-class Drawn:
-    """The rows of a batch that was read, for layers that revise the batch.
-
-    Rows of all items follow one another, without padding.
-    """
-
-    slots: Slots  # slots of the rows
-    items: int
-    shape: tuple[int, ...]  # shape of the rows of an item: () or (T,)
-    places: Slots | None  # place of each row in the batch, rows on one axis; None: in order
-    begins: NDArray[np.bool_] | None  # whether a row begins an item, or an episode; None: all do
-    windows: Windows | None  # windows of the rows, if a layer reads windows
-    rng: np.random.Generator
-    others: Callable[[Slots, int], Slots]  # draws rows of the same episodes: see ``choose_rows``
-    still: Callable[[], bool]  # whether no row before the drawn ones was overwritten
-    read: Callable[[Slots, Slots | None, tuple[Column, ...]], Batch]  # rows, steps, columns
-
-
-class Revision:
-    """Changes of a layer in one batch after it was read: see ``Layer.revises``."""
-
-    def choose(self, drawn: Drawn, batch: Batch) -> bool:  # noqa: ARG002 (for subclasses)
-        """Choose and read rows during a draw; false if rows were overwritten: repeat the draw."""
-        return True
-
-    def write(self, batch: Batch) -> bool:  # noqa: ARG002 (for subclasses)
-        """Write into the batch; false if rows that it needs were overwritten: repeat the draw."""
-        return True
+    ring: Any  # ``Ring``, or ``Followers`` for all shards, whose slots are numbers of rows
+    schema: Schema
+    nstep: NStepReturns | None  # the n-step returns of the view
 
 
 class Layer:
@@ -121,6 +83,9 @@ class Layer:
     rows of all sequences at once, and the view puts the values in their places. With ``NStep`` and
     ``FrameStacks`` a layer still reads rows as they are stored. A view cannot be made if one layer
     ``changes`` a field that another layer ``reads`` or ``changes``.
+
+    Layers without ``changes`` are called first, then those with, both in the order of the view. So
+    a seed gives the same random numbers: those of the sampler, of random n, and of each layer.
 
     ``cpprb_like.testing.check_layer`` tests that a layer follows these rules.
 
@@ -147,22 +112,6 @@ class Layer:
     ([6.0, 3.0, 3.0], [3.0, 2.0, 2.0])
     """
 
-    def open(self, rows: Any) -> Layer:  # noqa: ARG002 (for subclasses)
-        """The layer for the rows of a buffer: the view calls the other hooks of this layer.
-
-        Parameters
-        ----------
-        rows : ReplayBuffer or Learner
-            Owner of the rows, with ``rows.ring`` and ``rows.schema``. A learner has one ring for
-            all shards, whose slots are numbers of rows.
-
-        Returns
-        -------
-        Layer
-            By default the layer itself. Another layer may hold values derived from the rows.
-        """
-        return self
-
     def steps(
         self,
         schema: Schema,  # noqa: ARG002 (for subclasses)
@@ -173,6 +122,22 @@ class Layer:
         ``default`` is the buffer's own ``Nstep``. At most one layer of a view sets n-step returns.
         """
         return None
+
+    def open(self, rows: ViewedRows) -> Layer:  # noqa: ARG002 (for subclasses)
+        """The layer for the rows of a buffer: the view calls the other hooks of this layer.
+
+        Parameters
+        ----------
+        rows : ViewedRows
+            The rows: ``rows.ring``, ``rows.schema``, and ``rows.nstep``, the n-step returns of the
+            view or None. A learner has one ring for all shards, whose slots are numbers of rows.
+
+        Returns
+        -------
+        Layer
+            By default the layer itself. Another layer may hold values derived from the rows.
+        """
+        return self
 
     def items(self) -> Items | None:
         """The rows of an item; None, the default: one row. At most one layer sets them."""
@@ -204,7 +169,12 @@ class Layer:
         return ()
 
     def changes(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
-        """Names of the fields that the layer's revision changes; by default none."""
+        """Names of the columns whose values the layer changes; by default none.
+
+        A layer with changes is called after the layers without. ``windows.values`` has the columns
+        that these have made, and the fields that they leave as they are. No other layer may read or
+        change the same fields.
+        """
         return ()
 
     def columns(
@@ -213,41 +183,40 @@ class Layer:
     ) -> Mapping[str, tuple[DTypeLike, tuple[int, ...]]]:
         """Columns that the layer computes: dtype and shape of a row, by name; by default none.
 
-        A column with the name of a field replaces that field. Others are added to each batch.
+        A column with the name of a field replaces that field. Others are added to each batch. A
+        layer with ``changes`` gets, as ``fields``, the columns that the other layers make. It names
+        a column that it changes only if dtype or shape change too.
         """
         return {}
 
-    def fill(self, windows: Windows, wanted: Fields) -> Mapping[str, Array]:  # noqa: ARG002
+    def fill(
+        self,
+        windows: Windows,  # noqa: ARG002 (for subclasses)
+        wanted: Fields,  # noqa: ARG002
+    ) -> Mapping[str, Array] | Callable[[], Mapping[str, Array]]:
         """Compute the columns of the layer.
 
         The method may be called again for the same batch, and from several threads. It changes
-        neither the layer nor the arrays of ``windows``.
+        neither the layer nor the arrays of ``windows``, but for the values of its ``changes``.
+        Random numbers come from ``windows.rng``.
 
         Parameters
         ----------
         windows : Windows
             The n rows, and as many rows around each as ``around`` declares.
         wanted : dict of ColumnSpec
-            The columns to compute: all but replaced fields that ``fields=`` leaves out.
+            The columns to compute: all but replaced or changed fields that ``fields=`` leaves out.
 
         Returns
         -------
-        dict of ndarray
+        dict of ndarray, or callable
             A fresh array for each of ``wanted``, shape ``(n, *shape)``. Arrays are cast to the
-            dtype of the column, if it is of the same kind and holds the values.
+            dtype of the column, if it is of the same kind and holds the values. A layer with
+            ``changes`` may return a function instead, which returns the dict. It is called without
+            arguments, when it is known that no row was overwritten during the read, and may take
+            its time. It reads rows by ``windows.take`` only.
         """
         return {}
-
-    def revises(self, plan: Plan) -> Callable[[int], Revision] | None:  # noqa: ARG002
-        """Function that makes the revision of a batch with the columns of ``plan``.
-
-        Returns
-        -------
-        callable or None
-            ``revision(draws)`` is called before each draw, with the number of batches drawn so far.
-            None, the default: no revision.
-        """
-        return None
 
     def __repr__(self) -> str:
         options = [

@@ -6,16 +6,128 @@ A batch is walked once, and all layers read these windows. Not here: the walk al
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._arguments.arrays import Array, Slots
-from cpprb_like._core import FLAG_END, FLAG_TERMINATED, Ring
+from cpprb_like._arguments.arrays import Array, Batch, Slots
+from cpprb_like._core import FLAG_END, FLAG_TERMINATED
+from cpprb_like.samplers._starts import EPISODE, FINAL, FUTURE, RANDOM
+from cpprb_like.views._rows import read_fields
+from cpprb_like.views._sequences import by_row
 from cpprb_like.views._stacking import read_stacks
 
-__all__ = ["Windows"]
+__all__ = ["STRATEGIES", "Attempt", "ItemRows", "RowValues", "Strategy", "Walk", "Windows"]
 
+Strategy = Literal["future", "final", "episode", "random"]
 Walk = tuple[Slots, int, Slots, Slots]  # rows, rows before, counts and lengths: ``Walker.take``
+
+STRATEGIES = {"future": FUTURE, "final": FINAL, "episode": EPISODE, "random": RANDOM}
+
+
+class Attempt:
+    """One attempt to read a batch, as the layers of a view see it.
+
+    Attributes
+    ----------
+    ring : Ring
+        The rows.
+    moment : Moment
+        The moment before the draw.
+    rng : numpy.random.Generator
+        The generator of the buffer.
+    draws : int
+        Batches drawn so far.
+    is_gone : bool
+        Whether rows were overwritten before a layer had read them.
+    """
+
+    ring: Any
+    moment: Any
+    rng: np.random.Generator
+    draws: int
+    is_gone: bool
+
+    def others(self, slots: Slots, strategy: int) -> Slots:
+        """Draw rows of the same episodes: see ``choose_rows``."""
+        raise NotImplementedError
+
+    def steps(self, slots: Slots, names: frozenset[str]) -> Batch:
+        """Columns of single steps: see ``Windows.take_steps``."""
+        raise NotImplementedError
+
+    def read(self, slots: Slots, names: frozenset[str]) -> Batch:
+        """Fields of any rows, as they are stored; notes if a row was overwritten meanwhile."""
+        was_gone, self.is_gone = self.is_gone, True  # holds if the next line raises
+        values = read_fields(self.ring, slots, names)
+        self.is_gone = was_gone or not self.ring.holds(self.moment, slots)
+        return values
+
+
+class ItemRows:
+    """The rows of a batch of items, one after another without padding.
+
+    ``there`` has shape ``(n, T)`` and is false for padding. ``marks`` are those of ``Sequences``.
+    """
+
+    def __init__(self, there: NDArray[np.bool_], marks: NDArray[np.bool_], *, across: bool) -> None:
+        self.there = there
+        self.places: Slots = np.flatnonzero(
+            there
+        )  # place of each row, rows of all items on one axis
+        self._marks = marks if across else None
+
+    @property
+    def items(self) -> Slots:
+        """The number of the item of each row."""
+        items: Slots = self.places // self.there.shape[1]
+        return items
+
+    @property
+    def firsts(self) -> Slots:
+        """The numbers of the rows that are the first of an item."""
+        return np.flatnonzero(self.places % self.there.shape[1] == 0)
+
+    @property
+    def begins(self) -> NDArray[np.bool_]:
+        """Whether each row is the first one of an item, or of an episode in it."""
+        begins = np.zeros_like(self.there) if self._marks is None else self._marks.copy()
+        begins[:, :1] = True
+        found: NDArray[np.bool_] = begins.ravel()[self.places]
+        return found
+
+
+class RowValues(Mapping[str, Array]):
+    """Columns of a batch of items, with one axis for all rows without padding.
+
+    ``rows`` has the columns that were read row by row; others are gathered from ``batch``. A column
+    of ``single`` has the value of the first row in all rows of an item.
+    """
+
+    def __init__(
+        self, rows: Batch, batch: Batch, single: frozenset[str], item_rows: ItemRows
+    ) -> None:
+        self._rows = rows
+        self._batch = batch
+        self._single = single
+        self._item_rows = item_rows
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._rows:
+            values, item_rows = self._batch[name], self._item_rows
+            is_single = name in self._single
+            self._rows[name] = (
+                values[item_rows.items] if is_single else by_row(values)[item_rows.places]
+            )
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._batch)
+
+    def __len__(self) -> int:
+        return len(self._batch)
 
 
 class Windows:
@@ -30,52 +142,92 @@ class Windows:
         Slots of the rows themselves.
     before, after : int
         Maximum number of rows on each side.
-    rows : ndarray of intp, shape (n, before + 1 + after)
-        Slots of the rows, oldest first; column ``before`` is ``slots``. Places outside of the
-        window repeat its first or last row.
-    counts : ndarray of intp, shape (n, 2)
-        Number of rows of each window before the row itself, and behind it.
-    steps : ndarray of intp, shape (n,)
-        Number of rows of each n-step return; 1 without ``NStep``.
     last_fields : frozenset of str
         Fields of the batch that are read from the last row of the n-step return.
     values : dict of ndarray
         Columns of the batch that were read already, by name.
+    stored : frozenset of str
+        Names of ``values`` that are as the rows are stored: no sum, and made by no layer. Empty for
+        layers without ``changes``.
     out : dict of ndarray
         Arrays of the caller for columns of the batch, by name. A layer may write its own columns to
         these arrays and return them.
+    rng : numpy.random.Generator
+        The generator of the buffer, from which all random numbers of layers come.
+    draws : int
+        Batches drawn so far: the time of a schedule.
     """
 
     __slots__ = (
-        "_before", "_ring", "_rows", "after", "before", "counts", "last_fields", "out", "rows",
-        "slots", "steps", "values",
+        "_attempt", "_item_rows", "_walk", "after", "before", "draws", "last_fields", "out", "rng",
+        "slots", "stored", "values",
     )  # fmt: skip
 
     def __init__(
         self,
-        ring: Ring,
+        attempt: Attempt,
         slots: Slots,
-        walk: Walk,
+        walk: Walk | None,
         around: tuple[int, int],
         last_fields: frozenset[str],
-        values: dict[str, Array],
-        out: dict[str, Array],
+        values: Mapping[str, Array],
+        out: Batch,
+        item_rows: ItemRows | None = None,
+        stored: frozenset[str] = frozenset(),
     ) -> None:
-        rows, before, counts, self.steps = walk
-        self._ring = ring
-        self._rows, self._before = rows, before  # windows of the walk, which may be wider
+        self._attempt = attempt
+        self._item_rows = item_rows
+        self.rng, self.draws = attempt.rng, attempt.draws
         self.slots = slots
         self.before, self.after = around
-        self.rows, self.counts = rows, counts
-        if rows.shape[1] != self.before + 1 + self.after:
-            self.rows = rows[:, before - self.before : before + 1 + self.after]
-            self.counts = np.minimum(counts, around)
         self.last_fields = last_fields
         self.values = values
+        self.stored = stored
         self.out = out
+        self._walk = walk
 
     def __len__(self) -> int:
         return len(self.slots)
+
+    def _walked(self) -> Walk:
+        """The walk of all layers, whose windows may be wider; None is a walk without other rows."""
+        if self._walk is None:
+            n = len(self.slots)
+            counts, steps = np.zeros((n, 2), np.intp), np.ones(n, np.intp)
+            self._walk = self.slots.reshape(n, 1), 0, counts, steps
+        return self._walk
+
+    @property
+    def rows(self) -> Slots:
+        """Slots of the rows, shape ``(n, before + 1 + after)``, oldest first.
+
+        Column ``before`` is ``slots``. Places outside of the window repeat its first or last row.
+        """
+        rows, before, _, _ = self._walked()
+        return rows[:, before - self.before : before + 1 + self.after]
+
+    @property
+    def counts(self) -> Slots:
+        """Number of rows of each window before the row itself, and behind it: shape ``(n, 2)``."""
+        rows, _, counts, _ = self._walked()
+        if rows.shape[1] == self.before + 1 + self.after:
+            return counts
+        return np.minimum(counts, (self.before, self.after))
+
+    @property
+    def steps(self) -> Slots:
+        """Number of rows of each n-step return, shape ``(n,)``; 1 without ``NStep``."""
+        return self._walked()[3]
+
+    @property
+    def items(self) -> Slots:
+        """The number of the item of each row: rows of one sequence have the same number."""
+        return np.arange(len(self)) if self._item_rows is None else self._item_rows.items
+
+    @property
+    def begins(self) -> NDArray[np.bool_] | None:
+        """Whether each row begins an item, or an episode within an item; None if all rows do."""
+        return None if self._item_rows is None else self._item_rows.begins
 
     @property
     def there(self) -> NDArray[np.bool_]:
@@ -96,7 +248,7 @@ class Windows:
         return self._has_flags(FLAG_TERMINATED)
 
     def _has_flags(self, flags: int) -> NDArray[np.bool_]:
-        found = self._ring.flags_at(np.ascontiguousarray(self.rows[:, -1]))
+        found = self._attempt.ring.flags_at(np.ascontiguousarray(self.rows[:, -1]))
         has: NDArray[np.bool_] = (found & flags) == flags
         return has
 
@@ -105,10 +257,45 @@ class Windows:
 
         Values outside of the windows are zero, or None for Python objects.
         """
-        for column in self._ring.columns:
+        ring = self._attempt.ring
+        for column in ring.columns:
             if column.name == name:
-                return read_stacks(self._ring, column, np.where(self.there, self.rows, -1), 0)
-        raise KeyError(f"{name!r} is none of the fields {[one.name for one in self._ring.columns]}")
+                return read_stacks(ring, column, np.where(self.there, self.rows, -1), 0)
+        raise KeyError(f"{name!r} is none of the fields {[one.name for one in ring.columns]}")
+
+    def others(self, strategy: Strategy, slots: Slots | None = None) -> Slots:
+        """Draw another row for each row, for example one whose goal the row gets.
+
+        Parameters
+        ----------
+        strategy : {"future", "final", "episode", "random"}
+            ``"future"`` draws from the row itself and later rows of its episode, ``"episode"`` from
+            all rows of the episode, and ``"random"`` from all rows of the buffer, each with the
+            same probability. ``"final"`` is the last row of the episode.
+        slots : ndarray of intp, optional
+            Rows of the batch, by default all.
+
+        Returns
+        -------
+        ndarray of intp
+            The slots of the other rows, for ``take``. The function that ``fill`` may return draws
+            no rows.
+        """
+        return self._attempt.others(self.slots if slots is None else slots, STRATEGIES[strategy])
+
+    def take(self, slots: Slots, names: Iterable[str]) -> Batch:
+        """Fields of any rows, as they are stored, by name.
+
+        If rows were overwritten since the batch was drawn, the view draws it again.
+        """
+        return self._attempt.read(slots, frozenset(names))
+
+    def take_steps(self, slots: Slots, names: Iterable[str]) -> Batch:
+        """Fields of any rows, each as a step of its own, as the layers without ``changes`` make it.
+
+        The function that ``fill`` may return does not call this method.
+        """
+        return self._attempt.steps(slots, frozenset(names))
 
     def up_to(self, depth: int, *, last: bool, repeat: bool) -> Slots:
         """The slots of the newest rows up to each row, or up to the last one of its n-step return.
@@ -127,13 +314,13 @@ class Windows:
         ndarray of intp, shape (n, depth)
             A fresh dense array, oldest first.
         """
-        before, rows = self._before, self._rows
+        rows, before, counts, steps = self._walk or self._walked()
         if last:
-            places = (self.steps + (before - depth))[:, np.newaxis] + np.arange(depth)
+            places = (steps + (before - depth))[:, np.newaxis] + np.arange(depth)
             found: Slots = rows[np.arange(len(rows))[:, np.newaxis], places]
         else:
             places = np.arange(before + 1 - depth, before + 1)
             found = rows[:, before + 1 - depth : before + 1].copy()
         if not repeat:
-            found[places < before - self.counts[:, :1]] = -1
+            found[places < before - counts[:, :1]] = -1
         return found

@@ -197,8 +197,8 @@ def test_the_reason_is_the_one_that_holds() -> None:
         assert reason in found["reasons"][0], layers
 
 
-def test_goals_of_other_rows() -> None:
-    """Hindsight says that it reads rows that it draws."""
+def test_changed_columns() -> None:
+    """A layer that changes columns says which."""
     rb = ReplayBuffer(
         50,
         {
@@ -218,4 +218,4 @@ def test_goals_of_other_rows() -> None:
             achieved="achieved",
         )
     )
-    assert any("drawn at random" in one for one in view.explain(3)["reads"])
+    assert "Hindsight: changes goal, rew in each draw" in view.explain(3)["reads"]

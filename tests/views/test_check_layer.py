@@ -190,7 +190,7 @@ BROKEN: dict[type[Layer], str] = {
     Shares: "arrays of its own",
     TakesViews: "arrays of its own",
     Random: "the rows of its window alone|what is random",
-    Draws: "what is random comes from drawn.rng",
+    Draws: "what is random comes from windows.rng",
     WrongShape: "an array of n rows for each wanted column.*expected shape",
     Absent: "an array of n rows for each wanted column.*got nothing",
     NotPickled: "copied with its view, and the copy reads the same",

@@ -19,7 +19,6 @@ from cpprb_like.buffers import Mixture
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences, Windows
-from cpprb_like.views._layer import Drawn, Revision
 
 Array = npt.NDArray[Any]
 GAMMA, LAMBDA, HORIZON = 0.9, 0.7, 6
@@ -318,40 +317,29 @@ def test_a_column_that_is_no_column_is_refused(spec: Any) -> None:
         rb.view(Replaces("more", spec))
 
 
-class Revises(Declares):
-    """Makes a column in a revision, of as many rows too many."""
+class Ones(Declares):
+    """Makes a column of ones when the batch is read, of as many rows too many."""
 
     def __init__(self, more: int) -> None:
         self.more = more
+
+    def changes(self, fields: Mapping[str, Any]) -> list[str]:
+        del fields
+        return ["rew"]
 
     def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         del fields
         return {"more": (np.float32, ())}
 
-    def revises(self, plan: Any) -> Any:
-        del plan
-        return lambda draws: Ones(draws, self.more)
-
-
-class Ones(Revision):
-    """A column of ones."""
-
-    def __init__(self, draws: int, more: int) -> None:
-        self.draws, self.more = draws, more
-
-    def choose(self, drawn: Drawn, batch: dict[str, Array]) -> bool:
-        del batch
-        self.shape = drawn.items + self.more, *drawn.shape
-        return True
-
-    def write(self, batch: dict[str, Array]) -> bool:
-        batch["more"] = np.ones(self.shape)
-        return True
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> Any:
+        del wanted
+        more = np.ones(len(windows) + self.more)
+        return lambda: {"rew": windows.values["rew"], "more": more}
 
 
 @pytest.mark.parametrize("others", [(), (Sequences(2),)])
-def test_a_column_of_a_revision_is_checked(others: tuple[Layer, ...]) -> None:
-    """As one of ``fill``: a batch had it in whatever shape and dtype, from learners too."""
+def test_a_column_of_a_late_function_is_checked(others: tuple[Layer, ...]) -> None:
+    """As one of ``fill`` itself, from learners too."""
     shape = (4, *(2,) * len(others))
     rb = ReplayBuffer(20, FIELDS, seed=0)
     rb.add(**steps(0, 10))
@@ -360,11 +348,202 @@ def test_a_column_of_a_revision_is_checked(others: tuple[Layer, ...]) -> None:
             actor.add(**steps(0, 10))
         source: Any
         for source in rb, replay.learner(seed=0):
-            found = source.view(Revises(0), *others).sample(4)["more"]
+            found = source.view(Ones(0), *others).sample(4)["more"]
             assert (found.shape, found.dtype) == (shape, np.float32)
-            view = source.view(Revises(1), *others)
-            with pytest.raises(ValueError, match=r"Revises\.revises: expected shape \(4"):
+            view = source.view(Ones(1), *others)
+            with pytest.raises(ValueError, match=r"Ones\.fill: expected shape \("):
                 view.sample(4)
+
+
+WHOLE, CROP = 6, 4
+PIXELS: dict[str, Any] = {
+    "obs": {"shape": (WHOLE, WHOLE), "dtype": "i4"},
+    "rew": {"shape": ()},
+    "done": {"shape": (), "dtype": bool},
+}
+
+
+class Crops(Layer):
+    """One random crop of the images of each item."""
+
+    def changes(self, fields: Mapping[str, Any]) -> list[str]:
+        return [name for name in ("obs", "next_obs") if name in fields]
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: (fields[name].dtype, (CROP, CROP, *fields[name].shape[2:]))
+            for name in self.changes(fields)
+        }
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> dict[str, Array]:
+        n = len(windows)
+        corners = windows.rng.integers(0, WHOLE - CROP + 1, (2, n))
+        y, x = corners[:, windows.items, None] + np.arange(CROP)
+        where = np.arange(n)[:, None, None], y[:, :, None], x[:, None]
+        return {name: windows.values[name][where] for name in wanted}
+
+
+def pixels(n: int, **options: Any) -> ReplayBuffer:
+    """Images whose pixels say which step and which place they are, in episodes of 7 steps."""
+    rb = ReplayBuffer(40, PIXELS, next_of="obs", **{"seed": 0} | options)
+    for t in range(n):
+        image = 100 * t + np.arange(WHOLE * WHOLE).reshape(WHOLE, WHOLE)
+        rb.add(obs=image, next_obs=image + 100, rew=t, done=t % 7 == 6)
+    return rb
+
+
+def check_crops(batch: Mapping[str, Array], depth: int = 0) -> set[int]:
+    """Each image is a crop, the next one the same of the next step; returns the corners."""
+    obs, following = (
+        batch[name].reshape(-1, *batch[name].shape[-2 - bool(depth) :])
+        for name in ("obs", "next_obs")
+    )
+    there = batch.get("mask", np.ones(len(obs), bool)).ravel()
+    inner = np.arange(CROP)[:, np.newaxis] * WHOLE + np.arange(CROP)
+    corners = obs[there].reshape(there.sum(), -1)[:, -1] - inner[-1, -1]
+    assert there.any()
+    for image, after in zip(obs[there], following[there], strict=True):
+        newest, later = (image[..., -1], after[..., -1]) if depth else (image, after)
+        assert (newest - newest[0, 0] == inner).all()
+        assert (later == newest + 100).all()
+        if depth:
+            assert (after[..., :-1] == image[..., 1:]).all()
+    return set((corners % 100).tolist())
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+@pytest.mark.parametrize("items", [(), (Sequences(4),), (Sequences(5, across_episodes=True),)])
+def test_a_layer_of_random_crops(items: tuple[Layer, ...], depth: int) -> None:
+    """Of single images and of stacks that another layer makes; of a sequence all alike."""
+    stacks = (FrameStacks({"obs": depth}),) if depth else ()
+    rb = pixels(60)
+    view = rb.view(Crops(), *items, *stacks)
+    out = {
+        name: np.zeros((30, *spec.shape), spec.dtype)
+        for name, spec in view.columns.items()
+        if name in view.fields
+    }
+    assert view.sample(30, out=out) is out
+    assert len(check_crops(out, depth)) > 5
+    batch = view.sample(30)
+    check_arrays({name: values for name, values in batch.items() if name in PIXELS})
+    check_crops(batch, depth)
+    for k in range(30 if items else 0):
+        item = {name: values[k] for name, values in batch.items() if name != "rew"}
+        assert len(check_crops(item, depth)) == 1
+    assert "obs" not in view.sample(3, fields="rew")
+    only = view.sample(3, fields=["next_obs"])["next_obs"]
+    assert only.shape == batch["next_obs"][:3].shape
+
+
+def test_random_numbers_of_layers_are_repeated_by_a_seed_and_a_copy() -> None:
+    """They come from the generator of the buffer, after those of the draw."""
+    views = [pixels(60).view(Crops(), NStep((1, 3), discount=True)) for _ in range(2)]
+    views[0].sample(5)
+    views[1].sample(5)
+    views += [copy.deepcopy(views[0]), pickle.loads(pickle.dumps(views[0]))]
+    expected = views[0].sample(20)
+    for view in views[1:]:
+        for name, found in view.sample(20).items():
+            np.testing.assert_array_equal(found, expected[name])
+
+
+@pytest.mark.parametrize("first_only", [(), "obs"])
+def test_crops_of_columns_of_first_rows(first_only: Any) -> None:
+    """A column of first rows is cropped as the other columns of its sequence."""
+    batch = pixels(60).view(Crops(), Sequences(4, first_only=first_only)).sample(30)
+    first = batch["obs"] if first_only else batch["obs"][:, 0]
+    np.testing.assert_array_equal(batch["next_obs"][:, 0], first + 100)
+
+
+def test_a_learner_crops_what_it_draws() -> None:
+    """Of every shard, with goals that another layer changes."""
+    with SharedReplay(40, PIXELS, next_of="obs", writers=2) as replay:
+        for number in range(2):
+            for t in range(15):
+                image = 100 * t + np.arange(WHOLE * WHOLE).reshape(WHOLE, WHOLE)
+                replay.actor(number).add(obs=image, next_obs=image + 100, rew=t, done=t == 14)
+        view = replay.learner(Uniform(), seed=0).view(Crops(), Sequences(3))
+        check_crops(view.sample(20))
+
+
+class Sums(Layer):
+    """Reads a field that another layer changes."""
+
+    def reads(self, fields: Mapping[str, Any]) -> list[str]:
+        del fields
+        return ["obs"]
+
+
+class Wrong(Crops):
+    """Changes a column that there is not."""
+
+    def changes(self, fields: Mapping[str, Any]) -> list[str]:
+        del fields
+        return ["image"]
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        del fields
+        return {}
+
+
+def test_changes_that_do_not_go_together_are_refused() -> None:
+    """By the names of both layers, when the view is made."""
+    rb = pixels(10)
+    with pytest.raises(ValueError, match=r"Sums: \['obs'\] are changed by Crops"):
+        rb.view(Crops(), Sums())
+    with pytest.raises(ValueError, match=r"Wrong\.changes: expected some of the columns .*'image'"):
+        rb.view(Wrong())
+    goals = {**PIXELS, "goal": {"shape": 2}, "at": {"shape": 2}}
+    named: Any = {"goal": "goal", "achieved": "at"}
+    her = Hindsight(lambda at, goal, rows: at[:, 0] * 0, **named)
+    with pytest.raises(ValueError, match="Hindsight: expected 'goal' as it is stored"):
+        ReplayBuffer(10, goals, seed=0).view(FrameStacks({"goal": 2}), her)
+
+
+class Another(Layer):
+    """Gives each row the reward of another row of its episode, when the batch is read."""
+
+    def __init__(self, meddle: Any = None) -> None:
+        self.meddle = meddle
+
+    def changes(self, fields: Mapping[str, Any]) -> list[str]:
+        del fields
+        return ["rew"]
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> Any:
+        del wanted
+        others = windows.others("future")
+
+        def compute() -> dict[str, Array]:
+            if self.meddle is not None:
+                self.meddle()
+            return windows.take(others, ["rew"])
+
+        return compute
+
+
+def test_another_row_of_the_episode_is_read_late() -> None:
+    """If it was overwritten when it is read, the batch is drawn again."""
+    rb = pixels(21)
+    calls: list[None] = []
+
+    def meddle() -> None:
+        calls.append(None)
+        if len(calls) == 1:
+            for t in range(35):
+                rb.add(
+                    obs=np.zeros((WHOLE, WHOLE)),
+                    next_obs=0 * np.ones((WHOLE, WHOLE)),
+                    rew=70 + t,
+                    done=False,
+                )
+
+    batch = rb.view(Another()).sample(50)
+    number = batch["obs"][:, 0, 0] // 100
+    assert ((batch["rew"] >= number) & (batch["rew"] // 7 == number // 7)).all()
+    assert rb.view(Another(meddle)).sample(50)["rew"].shape == (50,)
+    assert len(calls) == 2
 
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
