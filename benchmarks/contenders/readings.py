@@ -48,11 +48,11 @@ def drawing_sequences(
     return statement(f"batch = view.sample({n})", view=view)
 
 
-def sequences_floor(rb: ReplayBuffer, n: int, length: int) -> Work:
-    """A loop that copies as many rows into columns, wherever they start."""
+def sequences_floor(rb: ReplayBuffer, n: int, length: int, *, across: bool = False) -> Work:
+    """A loop that copies as many rows into columns, wherever they start, and marks their ends."""
     view = rb.view(Sequences(length))
     batches = view.sample(n), view.sample(n)
-    return compiled(Floor(rb).sequences(batches, length))
+    return compiled(Floor(rb).sequences(batches, length, across=across))
 
 
 def frame_sequences_floor(rb: ReplayBuffer, n: int, length: int) -> Work:
@@ -99,7 +99,11 @@ ours.works_on(
     sequences=drawing_sequences,
     sequences_across=partial(drawing_sequences, across_episodes=True),
 )
-floor.works_on(long_episodes, sequences=sequences_floor, sequences_across=sequences_floor)
+floor.works_on(
+    long_episodes,
+    sequences=sequences_floor,
+    sequences_across=partial(sequences_floor, across=True),
+)
 ours.works_on(single_frames, frame_sequences=drawing_sequences)
 floor.works_on(single_frames, frame_sequences=frame_sequences_floor)
 ours.works_on(

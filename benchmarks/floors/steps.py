@@ -26,6 +26,7 @@ from contender import Cannot
 from data import Batch
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._core import FLAG_END
 
 Repeat = Callable[[int], None]  # does its work that many times
 
@@ -38,7 +39,7 @@ SOURCE = r"""
 typedef struct {               /* the record that the package makes of ENV_DICT */
     int64_t act;
     float obs[4], rew, next_obs[4];
-    uint8_t done;
+    uint8_t done, flags;       /* flags: whether the step ended an episode, and why */
 } Step;
 
 typedef struct {               /* steps, a record of so many bytes each */
@@ -176,19 +177,29 @@ int64_t write_pairs(Pairs to, int64_t nbytes, int64_t capacity, int64_t slot, Pa
     return slot;
 }
 
-/* Draw n starts, and copy the length steps from each of them into the columns, fetching the next sequence. */
-void sequences(Steps steps, int64_t starts, BitGenerator *bits, int64_t *slots, const Columns *batches, int64_t n,
-               int64_t length, int64_t calls)
+/* Draw n starts, and copy the length steps from each of them into the columns, fetching the next sequence.
+   A sequence stops where its episode ends, or goes on across the end; marks say which steps it has, or which
+   follow an end. */
+void sequences(Steps steps, int64_t starts, BitGenerator *bits, int64_t *slots, const Columns *batches,
+               uint8_t *const *marks, int64_t end, int64_t across, int64_t n, int64_t length, int64_t calls)
 {
     while (calls--) {
         Columns to = batches[calls & 1];
+        uint8_t *mark = marks[calls & 1];
         for (int64_t k = 0; k < n; k++)
             slots[k] = bounded(bits, (uint32_t)starts);
-        for (int64_t k = 0, row = 0; k < n; k++) {
+        memset(mark, 0, (size_t)(n * length));
+        for (int64_t k = 0; k < n; k++) {
             int64_t next = slots[k + 1 < n ? k + 1 : k];
-            for (int64_t t = 0; t < length; t++, row++) {
+            int ended = 0;
+            for (int64_t t = 0, row = k * length; t < length; t++, row++) {
+                const Step *from = step_at(steps, slots[k] + t);
                 __builtin_prefetch(step_at(steps, next + t));
-                copy_step(to, row, step_at(steps, slots[k] + t));
+                copy_step(to, row, from);
+                mark[row] = across ? ended : 1;
+                ended = (from->flags & end) != 0;
+                if (ended && !across)
+                    break;
             }
         }
     }
@@ -341,12 +352,14 @@ class Floor:
         given = *source, len(self.rb), self.bits, np.zeros(n, np.int64), to, n
         return repeat(loop, *given, alive=(self.rb, batch))
 
-    def sequences(self, batches: tuple[Batch, Batch], length: int) -> Repeat:
-        """Draws sequences of steps into batches of sequences."""
+    def sequences(self, batches: tuple[Batch, Batch], length: int, *, across: bool) -> Repeat:
+        """Draws sequences of steps into batches of sequences, with a mark for each step."""
         n, columns = len(batches[0]["act"]), (Columns * 2)(*map(Columns.of, batches))
+        marks = [np.zeros(n * length, np.uint8) for _ in batches]
+        addresses = (ctypes.c_void_p * 2)(*(mark.ctypes.data for mark in marks))
         source = self.steps(), self._starts(length), self.bits, np.zeros(n, np.int64)
-        loop = self.loops.sequences
-        return repeat(loop, *source, columns, n, length, alive=(self.rb, batches))
+        to = columns, addresses, int(FLAG_END), int(across), n, length
+        return repeat(self.loops.sequences, *source, *to, alive=(self.rb, batches, marks))
 
     def copy_runs(self, name: str, n: int, length: int) -> Repeat:
         """Draws sequences of what holds a field, its block or all records, with memcpy."""
