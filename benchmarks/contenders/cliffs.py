@@ -419,7 +419,7 @@ def drawing_images(rb: Any, place: int, n: int) -> Work:
     from floors.steps import Floor  # noqa: PLC0415
 
     if place == 0:
-        return compiled(Floor(rb).copy_pairs(rb.sample(n)))
+        return compiled(Floor(rb).copy_pairs((rb.sample(n), rb.sample(n))))
     return statement(f"batch = rb.sample({n})", rb=rb)
 
 

@@ -121,7 +121,7 @@ def stacked_sample_floor(rows: int, frames_first: bool, n: int) -> Work:
     """Memcpy of pairs that are stored whole."""
     del frames_first
     whole = filled(rows, "images")
-    return compiled(Floor(whole).copy_pairs(whole.sample(n)))
+    return compiled(Floor(whole).copy_pairs((whole.sample(n), whole.sample(n))))
 
 
 @floor.does("stacked_nbytes")

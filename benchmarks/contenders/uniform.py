@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from budgets import FLOOR, OURS
 from contender import Contender
 from data import GAME, KINDS, Batch, filling, one_step, random_steps, trajectory
-from floors.steps import Floor
+from floors.steps import Batches, Floor, Repeat
 from loop import Add, Sample, loop_cases
 from measure import Work, compiled, statement
 
@@ -96,8 +97,17 @@ def adding_many_floor(rb: ReplayBuffer, n: int, kind: str) -> Work:
 
 def drawing_floor(rb: ReplayBuffer, n: int, kind: str) -> Work:
     """Small: a loop over the same records. Wide: memcpy of the observations alone."""
-    draw = Floor(rb).sample if kind == "small" else Floor(rb).copy_pairs
-    return compiled(draw(rb.sample(n)))
+    return compiled(_floor_of(rb, kind)((rb.sample(n), rb.sample(n))))
+
+
+def drawing_into_floor(rb: ReplayBuffer, n: int, kind: str) -> Work:
+    """``drawing_floor`` into one batch."""
+    batch = rb.sample(n)
+    return compiled(_floor_of(rb, kind)((batch, batch)))
+
+
+def _floor_of(rb: ReplayBuffer, kind: str) -> Callable[[Batches], Repeat]:
+    return Floor(rb).sample if kind == "small" else Floor(rb).copy_pairs
 
 
 ours.works_on(
@@ -118,7 +128,7 @@ floor.works_on(
     add_many=adding_many_floor,
     sample=drawing_floor,
     sample_distinct=drawing_floor,
-    sample_into=drawing_floor,
+    sample_into=drawing_into_floor,
 )
 ours.works_on(for_envs, add_envs=adding_many)
 floor.works_on(for_envs, add_envs=adding_many_floor)

@@ -2,8 +2,8 @@
 
 Compiled at run time by the system's C compiler with the flags of the package, into a folder that is
 deleted when the process ends. Each function repeats its work ``calls`` times, so that entering C from Python does
-not count. Sequences are read into two batches in turn, as in a program that keeps one until it has
-the next: a single one would stay in nearer caches.
+not count. Rows are read into two batches in turn, as in a program that keeps one until it has the
+next: a single one would stay in nearer caches.
 """
 
 # ruff: noqa: E501 (C code in a string)
@@ -29,6 +29,7 @@ from cpprb_like import ReplayBuffer
 from cpprb_like._core import FLAG_END
 
 Repeat = Callable[[int], None]  # does its work that many times
+Batches = tuple[Batch, Batch]  # read in turn
 
 STEP_OFFSETS = {"obs": 8, "act": 0, "rew": 24, "next_obs": 28, "done": 44}  # of Step, below
 
@@ -137,13 +138,13 @@ static void gather(Steps steps, const int64_t *slots, Columns to, int64_t n)
 }
 
 /* Draw n slots, then copy their steps. */
-void sample(Steps steps, int64_t stored, BitGenerator *bits, int64_t *slots, Columns to, int64_t n,
+void sample(Steps steps, int64_t stored, BitGenerator *bits, int64_t *slots, const Columns *batches, int64_t n,
             int64_t calls)
 {
     while (calls--) {
         for (int64_t k = 0; k < n; k++)
             slots[k] = bounded(bits, (uint32_t)stored);
-        gather(steps, slots, to, n);
+        gather(steps, slots, batches[calls & 1], n);
     }
 }
 
@@ -153,10 +154,11 @@ typedef struct {               /* two columns of wide rows */
 } Pairs;
 
 /* Draw n slots, and memcpy the rows of two columns at these slots. */
-void copy_pairs(Pairs from, int64_t nbytes, int64_t stored, BitGenerator *bits, int64_t *slots, Pairs to, int64_t n,
-                int64_t calls)
+void copy_pairs(Pairs from, int64_t nbytes, int64_t stored, BitGenerator *bits, int64_t *slots, const Pairs *batches,
+                int64_t n, int64_t calls)
 {
     while (calls--) {
+        Pairs to = batches[calls & 1];
         for (int64_t k = 0; k < n; k++)
             slots[k] = bounded(bits, (uint32_t)stored);
         for (int64_t k = 0; k < n; k++)
@@ -338,21 +340,23 @@ class Floor:
 
         return work
 
-    def sample(self, batch: Batch) -> Repeat:
-        """Draws steps into a batch."""
-        return self._draw(self.loops.sample, (self.steps(),), Columns.of(batch), batch)
+    def sample(self, batches: Batches) -> Repeat:
+        """Draws steps into batches."""
+        columns = (Columns * 2)(*map(Columns.of, batches))
+        return self._draw(self.loops.sample, (self.steps(),), columns, batches)
 
-    def copy_pairs(self, batch: Batch) -> Repeat:
-        """Draws the observations of a batch, with memcpy."""
-        source = self.pairs(), batch["obs"][0].nbytes
-        return self._draw(self.loops.copy_pairs, source, Pairs.of(batch), batch)
+    def copy_pairs(self, batches: Batches) -> Repeat:
+        """Draws the observations of batches, with memcpy."""
+        source = self.pairs(), batches[0]["obs"][0].nbytes
+        pairs = (Pairs * 2)(*map(Pairs.of, batches))
+        return self._draw(self.loops.copy_pairs, source, pairs, batches)
 
-    def _draw(self, loop: Any, source: tuple[Any, ...], to: Any, batch: Batch) -> Repeat:
-        n = len(batch["act"])
+    def _draw(self, loop: Any, source: tuple[Any, ...], to: Any, batches: Batches) -> Repeat:
+        n = len(batches[0]["act"])
         given = *source, len(self.rb), self.bits, np.zeros(n, np.int64), to, n
-        return repeat(loop, *given, alive=(self.rb, batch))
+        return repeat(loop, *given, alive=(self.rb, batches))
 
-    def sequences(self, batches: tuple[Batch, Batch], length: int, *, across: bool) -> Repeat:
+    def sequences(self, batches: Batches, length: int, *, across: bool) -> Repeat:
         """Draws sequences of steps into batches of sequences, with a mark for each step."""
         n, columns = len(batches[0]["act"]), (Columns * 2)(*map(Columns.of, batches))
         marks = [np.zeros(n * length, np.uint8) for _ in batches]
