@@ -7,6 +7,8 @@ from dataclasses import dataclass
 OURS = "cpprb_like"
 FLOOR = "floor"  # the same work in C, or a call that does nothing; of a cliff, the usual work
 PLAIN = "cpprb_like, uniform"  # our own buffer without what the case is about
+CALL = "cpprb_like, no rows"  # our own call for a batch without rows
+HAND = "NumPy by hand"  # a draw that a program without a buffer writes: arrays, indexed
 BEFORE = "before: "  # begins the names of contenders of another checkout
 
 Numbers = dict[str, float]  # of those that did the case: seconds, or whatever its unit is
@@ -14,7 +16,7 @@ Numbers = dict[str, float]  # of those that did the case: seconds, or whatever i
 
 def is_peer(name: str) -> bool:
     """A contender that is another system."""
-    return name.removeprefix(BEFORE) not in (OURS, FLOOR, PLAIN)
+    return name.removeprefix(BEFORE) not in (OURS, FLOOR, PLAIN, CALL, HAND)
 
 
 class Budget:
@@ -32,18 +34,20 @@ class Budget:
 
 @dataclass(frozen=True)
 class AtMost(Budget):
-    """Ours takes so many times what another takes, and some seconds, at most."""
+    """Ours takes so many times what another takes, and what a third takes, at most."""
 
     times: float
     than: str = FLOOR
-    plus: float = 0.0
+    plus: str | None = None
 
     def bound(self, numbers: Numbers) -> float | None:
-        """So many times the number of the other."""
-        return self.times * numbers[self.than] + self.plus if self.than in numbers else None
+        """So many times the number of the other, and the number of the third."""
+        if self.than not in numbers or self.plus not in (None, *numbers):
+            return None
+        return self.times * numbers[self.than] + (0 if self.plus is None else numbers[self.plus])
 
     def __str__(self) -> str:
-        plus = f" + {1e6 * self.plus:g} us" if self.plus else ""
+        plus = f" + {self.plus}" if self.plus else ""
         return f"<= {self.times:g} x {self.than}{plus}"
 
 

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from budgets import FLOOR, OURS
-from contender import Contender
+from budgets import CALL, FLOOR, HAND, OURS
+from contender import Cannot, Contender
 from data import GAME, KINDS, Batch, filling, one_step, random_steps, trajectory
 from floors.steps import Batches, Floor, Repeat
 from loop import Add, Sample, loop_cases
@@ -24,6 +24,8 @@ ours = Contender(OURS, "ReplayBuffer(rows, env_dict).")
 floor = Contender(
     FLOOR, "The same work in C on the same memory; of an add, a method without body.", ours.shelf
 )
+call = Contender(CALL, "sample(0).", ours.shelf)
+hand = Contender(HAND, "rng.integers(...), and an indexed array for each field.")
 
 
 class Empty:
@@ -106,6 +108,22 @@ def drawing_into_floor(rb: ReplayBuffer, n: int, kind: str) -> Work:
     return compiled(_floor_of(rb, kind)((batch, batch)))
 
 
+def drawing_nothing(rb: ReplayBuffer, kind: str) -> Work:
+    """What each draw takes, however few rows it has."""
+    if kind != "small":
+        raise Cannot("the call counts beside small steps only")
+    return drawing(rb, 0)
+
+
+def drawing_by_hand(rows: int, kind: str) -> Work:
+    """A draw of no rows from arrays."""
+    columns = random_steps(1, kind).items()
+    arrays = {name: np.zeros((rows, *column.shape[1:]), column.dtype) for name, column in columns}
+    batch = ", ".join(f"{name!r}: {name}[indexes]" for name in arrays)
+    draw = f"indexes = rng.integers(0, {rows}, 0)\nbatch = {{{batch}}}"
+    return statement(draw, rng=np.random.default_rng(0), **arrays)
+
+
 def _floor_of(rb: ReplayBuffer, kind: str) -> Callable[[Batches], Repeat]:
     return Floor(rb).sample if kind == "small" else Floor(rb).copy_pairs
 
@@ -130,6 +148,8 @@ floor.works_on(
     sample_distinct=drawing_floor,
     sample_into=drawing_into_floor,
 )
+call.works_on(filled, sample=drawing_nothing)
+hand.does("sample_none")(drawing_by_hand)
 ours.works_on(for_envs, add_envs=adding_many)
 floor.works_on(for_envs, add_envs=adding_many_floor)
 ours.does("import_time")(partial(importing, "cpprb_like"))
