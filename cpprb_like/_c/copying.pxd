@@ -73,6 +73,10 @@ cdef inline void c_prefetch_rows(
     cdef intp_t k
     cdef const char* line
     cdef const char* last
+    if size <= CACHE_LINE and (<uintptr_t> rows | stride) % CACHE_LINE == 0:
+        for k in range(n):  # each row lies in one line
+            c_prefetch(rows + slots[k] * stride)
+        return
     for k in range(n):
         line = rows + slots[k] * stride
         last = line + size - 1

@@ -228,8 +228,8 @@ cdef bint c_draw(
         for k in range(n):
             slot = first + values[k]
             values[k] = slot if slot < capacity else slot - capacity
-            if fetches:
-                c_prefetch_rows(records, stride, size, values + k, 1)
+        if fetches:
+            c_prefetch_rows(records, stride, size, values, n)
         k = n
     else:
         while k < n:
