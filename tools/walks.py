@@ -1,9 +1,9 @@
-"""Print how far a call goes: ``python tools/walks.py``, with the frames, functions and files of each.
+"""Print how far a call goes: ``python tools/walks.py``, by its frames, functions and files.
 
-A *walk* is what a reader goes through who follows a call from its first line to its last. The second
-call is followed, so imports and what is made on first use do not count. With compiled modules that were
-built with the directive ``profile``, their functions count too, but not those that hold no interpreter
-lock; without, the frames of Python alone. Only code of the package counts.
+A *walk* is what a reader goes through who follows a call from its first line to its last. The
+second call is followed, so imports and what is made on first use do not count. Only code of the
+package counts: Python's, and that of compiled modules if they were built with the directive
+``profile``, but for functions that hold no interpreter lock.
 """
 
 from __future__ import annotations
