@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-__all__ = ["EDIT_PATIENCE", "LOOK_PATIENCE", "PATIENCE", "PAUSE", "sleep", "wait_until"]
+__all__ = ["EDIT_PATIENCE", "LOOK_PATIENCE", "PATIENCE", "PAUSE", "every", "sleep", "wait_until"]
 
 Found = TypeVar("Found")
 
@@ -35,6 +35,11 @@ def sleep(seconds: float) -> None:
         time.sleep(seconds)
     else:
         _yield()
+
+
+def every(seconds: float) -> Callable[[float], None]:
+    """A ``sleep`` for ``wait_until`` that is always so long, for looks that cost more."""
+    return lambda _: time.sleep(seconds)
 
 
 def wait_until(

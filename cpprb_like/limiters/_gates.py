@@ -16,6 +16,7 @@ from cpprb_like._machine.prefetch_state import sleep, wanted_since
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters._counters import Counters, Turn, Waits
+from cpprb_like.limiters._formulas import balance_of, check_add, check_sample, samples_to_begin
 from cpprb_like.limiters._policies import RateLimiter
 
 __all__ = ["Gate", "Peers", "begin_balanced", "stats", "waits"]
@@ -39,13 +40,13 @@ def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> Calla
     so that calls as large as the range can go on too. Counts are not saved: one side mostly waits
     when a save is made, and its counts would block it for ever if the other side changed.
     """
-    ratio, _, low, high = limiter.bounds
-    samples, down, up = 0, 0, 0
-    if rows and math.isfinite(low) and math.isfinite(high):
-        samples = max(0, round(rows * ratio - (low + high) / 2))
-        balance = rows * ratio - samples
-        down, up = math.floor(balance - low), min(samples, math.floor(high - balance))
-    return partial(counters.set_base, rows, samples, down, up)
+    bounds = limiter.bounds
+    samples = samples_to_begin(bounds, rows)
+    if samples is None:
+        return partial(counters.set_base, rows, 0, 0, 0)
+    balance = balance_of(bounds, rows, samples)
+    down, up = math.floor(balance - bounds.min_diff), math.floor(bounds.max_diff - balance)
+    return partial(counters.set_base, rows, samples, down, min(samples, up))
 
 
 class Peers:
@@ -128,19 +129,8 @@ class Gate:
 
     def _check_possible(self, n: int) -> None:
         """Raise ``ValueError`` if n items are more than the limiter can ever allow at once."""
-        ratio, min_size, low, high = self.limiter.bounds
-        balance = self.counters.totals().balance
-        if self._adds:
-            items, advice = "rows", "add fewer at once"
-            is_possible = n <= min_size or n * ratio + min(low, balance) <= high
-        else:
-            items, advice = "items", "draw smaller batches"
-            is_possible = n <= max(high, min_size * ratio, balance) - low
-        if not is_possible:
-            raise ValueError(
-                f"{self._what} of {n} {items} in one call: {self.limiter} can never allow that; "
-                f"{advice}, or take a greater error_buffer or size"
-            )
+        check = check_add if self._adds else check_sample
+        check(self.limiter, n, self.counters.totals().balance)
 
     def _message(self, turn: Turn, began: float) -> str:
         others = waits(self.counters, self._other_lines)
