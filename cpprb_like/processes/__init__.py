@@ -5,8 +5,9 @@ batches from their rows as from one buffer. May import: ``limiters`` and the roo
 """
 
 from cpprb_like.processes._learner import Learner
+from cpprb_like.processes._mass import Mass
 from cpprb_like.processes._parameters import Parameters
 from cpprb_like.processes._replay import Member, SharedReplay
 from cpprb_like.processes._shards import Actor
 
-__all__ = ["Actor", "Learner", "Member", "Parameters", "SharedReplay"]
+__all__ = ["Actor", "Learner", "Mass", "Member", "Parameters", "SharedReplay"]

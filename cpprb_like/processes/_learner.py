@@ -34,6 +34,7 @@ from cpprb_like.processes._draws import RowNumbers, StartsTogether
 from cpprb_like.processes._folder import Closing, FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._followers import Followers, consistently
+from cpprb_like.processes._mass import Mass, mass_of
 from cpprb_like.processes._saving import SavedLearner, copy_of
 from cpprb_like.processes._words import GIVEN, LATE, Words
 from cpprb_like.samplers._base import Extra, Sampler
@@ -396,6 +397,46 @@ class Learner(Closing, ModelledSource):
             read = np.array(getattr(saved, "heard", ()), np.int64)
             self._shards.group.priorities_read = read.tobytes()
 
+    def mass(self) -> Mass:
+        """The mass of all rows, for a program that draws from several learners as from one.
+
+        Each item comes from a learner with a probability in proportion to its mass. A learner whose
+        sampler has ``probabilities`` and ``as_masses`` gives the mass of each item of a batch. So
+        the probability of an item over all learners is its mass by the sum of all masses. A view
+        has this method, too.
+
+        Examples
+        --------
+        >>> from cpprb_like.processes import SharedReplay
+        >>> replay = SharedReplay(100, {"x": {"shape": ()}}, writers=1)
+        >>> with replay.actor() as actor:
+        ...     actor.add(x=[1, 2, 3])
+        0
+        >>> replay.learner(seed=0).mass().total
+        3.0
+        """
+        return mass_of(self._shards, None)
+
+    @property
+    def late_updates(self) -> int:
+        """Number of priorities that came after their row was gone, first priorities included."""
+        with self._shards.lock:
+            self._shards.follow()
+            weights = self._shards.weights
+            return 0 if weights is None else weights.late
+
+    @if_prioritized
+    def raise_max_priority(self, priority: float) -> None:
+        """Raise the priority of new rows to this one, if it is greater than that of all rows.
+
+        Another learner of the same program may have given the greatest priority.
+        """
+        shards = self._shards
+        assert shards.weights is not None
+        with shards.lock:
+            weight = float(shards.sampler._weigh(np.array([priority]))[0])
+            shards.weights.raise_largest(priority, weight)
+
     @if_prioritized
     def get_max_priority(self) -> float:
         """The priority of new rows: the greatest that this learner knows, 1.0 at first.
@@ -487,6 +528,11 @@ class LearnerView(View):
         draw = super()._draw
         found: Batch = self.buffer._at_gate(n, draw, plan, choose, n, arrays, located)
         return found
+
+    def mass(self) -> Mass:
+        """The mass of all items of the view: see ``Learner.mass``."""
+        starts: Any = self._now.starts
+        return mass_of(self.buffer._shards, starts)
 
     def _check_epoch(self) -> None:
         self.buffer._check_epoch()

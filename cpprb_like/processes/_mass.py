@@ -1,0 +1,58 @@
+"""``Mass``: how much of a draw from several learners one learner has.
+
+A program that draws from several learners draws the learner of each item first, by its mass. Not
+here: the masses of shards within one learner (``_draws``).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from cpprb_like.processes._draws import StartsTogether
+from cpprb_like.processes._followed import FollowedShards
+
+__all__ = ["Mass", "mass_of"]
+
+
+@dataclass(frozen=True)
+class Mass:
+    """The mass of a learner, or of its view, in draws from several: ``Learner.mass``.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that can be drawn.
+    total : float
+        The sum of the masses of all items that can be drawn: their number, or their weights.
+    least : float
+        The least mass of an item above 0; infinity if there is none, and for a view.
+    largest : float
+        The greatest priority that a row was given.
+    moment : float
+        Time of these values, by ``time.monotonic``.
+    """
+
+    rows: int
+    total: float
+    least: float
+    largest: float
+    moment: float
+
+
+def mass_of(shards: FollowedShards, starts: StartsTogether | None) -> Mass:
+    """The present mass of all rows, or of the rows at which the items of a view can start."""
+    with shards.lock:
+        shards.follow()
+        rows, weights = len(shards.group), shards.weights
+        total, least, greatest = float(rows), 1.0, 1.0
+        if weights is not None:
+            greatest = weights.largest_priority
+            if starts is not None:
+                total, least = starts.weigh(weights), math.inf
+            else:
+                total, least = weights.total, weights.least
+        elif starts is not None:
+            total = float(starts.count)
+    return Mass(rows, total, least, greatest, time.monotonic())
