@@ -18,6 +18,7 @@ CLASSES = {
     "buffers._mixture": "Mixture",
     "limiters._rate_limited": "RateLimited",
     "processes._saving": "processes.SavedReplay processes.SavedLearner processes.SavedShard",
+    "ray._saving": "ray.SavedCluster ray.SavedLearner",
     "limiters._policies": "MinSize SampleToInsertRatio Backlog",
     "samplers._uniform": "Uniform",
     "samplers._recency": "Recency",

@@ -218,16 +218,18 @@ class _ClusterSteps(_Front):
 
         Episodes that had ended are counted, as if each had as many steps.
         """
-        leaves = {one.name: (one.shape, one.dtype) for one in replay._options.schema.fields}
+        learner = replay.learner(self._sampler, seed=self._seed)
+        leaves = {one.name: (one.shape, one.dtype) for one in learner.schema.fields}
         missing_names = {REWARD, TIME, ID, *ENDS} - leaves.keys()
         if missing_names:
+            learner.close()
             raise ValueError(
                 f"cluster: expected the fields of a saved buffer, with {sorted(missing_names)}, "
                 f"got {list(leaves)}"
             )
         self.replay, self._form = replay, _Form.of_fields(leaves)
         self.capacity = replay.capacity
-        self._learner = replay.learner(self._sampler, seed=self._seed)
+        self._learner = learner
         rows = self._num_timesteps_added = len(self._learner)
         counts = [host.call("stats", timeout=PATIENCE) for host in replay.hosts]
         episodes = int(sum(one["episodes"] for one in counts))

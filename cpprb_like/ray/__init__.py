@@ -15,7 +15,7 @@ except ImportError as error:
 
 from cpprb_like.ray._adding import ClusterActor
 from cpprb_like.ray._cluster import ClusterReplay
-from cpprb_like.ray._hosts import Loss
 from cpprb_like.ray._learner import ClusterLearner
+from cpprb_like.ray._messages import Loss
 
 __all__ = ["ClusterActor", "ClusterLearner", "ClusterReplay", "Loss"]

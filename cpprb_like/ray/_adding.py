@@ -21,14 +21,15 @@ from ray.exceptions import GetTimeoutError
 
 from cpprb_like._arguments.arrays import Array, Batch
 from cpprb_like._fields.row_options import RowOptions
-from cpprb_like._machine.waiting import PAUSE
+from cpprb_like._machine.waiting import PAUSE, every, wait_until
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
+from cpprb_like.limiters._formulas import check_add
 from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._blocks import Block, pack
 from cpprb_like.ray._calls import GONE, Host, Unknown, answer_of
-from cpprb_like.ray._credit import CREDIT_LEASE, check_possible
+from cpprb_like.ray._credit import CREDIT_LEASE
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.typing import FieldSpec
 
@@ -240,14 +241,16 @@ class ClusterActor(Closing):
         while self._sent:  # credit is that of rows which are not written yet
             self._confirm()
         began = time.monotonic()
-        check_possible(limiter, rows)
-        while not self._has_credit(rows):
-            waited = time.monotonic() - began
-            if limiter.timeout is not None and waited > limiter.timeout:
-                raise RateLimitTimeoutError(
-                    f"add of {rows}: waited {waited:.1f} s for learners; {self._why(limiter)}"
-                )
-            time.sleep(PAUSE)
+        check_add(limiter, rows)
+        wait_until(
+            lambda: self._has_credit(rows),
+            limiter.timeout,
+            lambda: RateLimitTimeoutError(
+                f"add of {rows}: waited {time.monotonic() - began:.1f} s for learners; "
+                f"{self._why(limiter)}"
+            ),
+            sleep=every(PAUSE),
+        )
         self._waited_for_samples += time.monotonic() - began
 
     def _why(self, limiter: RateLimiter) -> str:

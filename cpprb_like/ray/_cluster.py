@@ -28,31 +28,21 @@ from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._machine.generators import Seed
-from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, wait_until
+from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, every, wait_until
 from cpprb_like.buffers._reported import Ranges, Reported
-from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Learner, Member
 from cpprb_like.processes._folder import Closing, check_name, memory_path, remove_left
 from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
 from cpprb_like.ray._adding import ClusterActor
 from cpprb_like.ray._calls import GONE, Host, call
-from cpprb_like.ray._hosts import NAMESPACE, About, HostPlan, Loss, ShardHost
+from cpprb_like.ray._connection import Connection
+from cpprb_like.ray._hosts import ShardHost
 from cpprb_like.ray._learner import ClusterLearner
 from cpprb_like.ray._ledger import Counts, Ledger
+from cpprb_like.ray._messages import NAMESPACE, HostPlan, Loss
 from cpprb_like.ray._parameters import ClusterParameters
-from cpprb_like.ray._places import HostReplay
-from cpprb_like.ray._presence import Presence
-from cpprb_like.ray._saving import (
-    MANIFEST,
-    STATES,
-    SavedLearner,
-    read_manifest,
-    read_parameters,
-    save_host,
-    write_manifest,
-    write_parameters,
-)
+from cpprb_like.ray._saving import STATES, SavedCluster, save_host
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.typing import FieldSpec
 from cpprb_like.typing import RowOptions as RowKeywords
@@ -69,7 +59,6 @@ LEFT = 1.0  # seconds in which the processes of killed hosts end
 ASKED = 10.0  # seconds in which a host names its members
 READ = 600.0  # seconds in which a host reads its rows for a report
 CLOSE = 30.0  # seconds in which they free their memory, before they are killed
-LOOK = 0.01  # seconds between two questions for credit
 # What actors reserve by default: one byte. If they reserve nothing, Ray asks any node where to put
 # them, and a new node takes them itself. Then one death ends the ledger and a host.
 LITTLE: dict[str, Any] = {"num_cpus": 0, "memory": 1}
@@ -161,7 +150,7 @@ class ClusterReplay(Closing, Reported):
         shards = as_int("writers", writers, 1) * len(nodes)
         size = -(-read_size(capacity) // shards)  # of a shard
         keywords: dict[str, Any] = {"default_dtype": default_dtype, "n_envs": n_envs, **options}
-        self._options = RowOptions.read(size, env_dict, **keywords)
+        rows = RowOptions.read(size, env_dict, **keywords)
         if limiter is not None:
             limiter._check_capacity(size * shards)
         plan = HostPlan(
@@ -175,35 +164,32 @@ class ClusterReplay(Closing, Reported):
             None if checkpoints is None else str(Path(checkpoints).resolve()),
             float(checkpoint_seconds),
         )
-        self._begin(plan, nodes, dict(resources or LITTLE))
+        self._begin(plan, rows, nodes, dict(resources or LITTLE))
 
     def _begin(
         self,
         plan: HostPlan,
+        options: RowOptions,
         nodes: list[str],
         resources: dict[str, Any],
         begin: Mapping[str, tuple[str, int]] | None = None,
         counts: Counts | None = None,
     ) -> None:
         """Start the ledger and the hosts, and wait until all of them run."""
-        self.name, self._plan, self._limiter = plan.cluster, plan, plan.limiter
-        self._replays: dict[str, HostReplay] = {}  # of hosts of this node, by identity
         self._placed: list[Any] = []
-        self.hosts: list[Host] = []
         self._parameters: ClusterParameters | None = None  # of this process
-        self._is_closed = False
         restarts: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
         node = str(ray.get_runtime_context().get_node_id())
         here = NodeAffinitySchedulingStrategy(node, soft=True)
         named = {"name": plan.ledger, "namespace": NAMESPACE}
         ledger = ray.remote(Ledger).options(**restarts, **named, **LITTLE, scheduling_strategy=here)
         try:
-            self._ledger = ledger.remote(plan.limiter, counts or Counts())
+            handle = ledger.remote(plan.limiter, counts or Counts())
         except ValueError as error:  # of Ray, for a name that is taken
             raise FileExistsError(
                 f"name: there is a cluster of the name {plan.cluster!r} in this Ray"
             ) from error
-        self._presence = Presence(self._ledger)
+        self._connection = Connection(plan, options, handle)
         try:
             self._start(plan, nodes, {**restarts, **resources}, begin)
         except BaseException:  # Ray would keep what it reserved until this process ends
@@ -266,33 +252,31 @@ class ClusterReplay(Closing, Reported):
         out. Raises ``BlockingIOError`` if all writers are taken, and ``TimeoutError`` if no host
         answers.
         """
-        self._check_open()
+        self._connection.check_open()
         hosts = self.hosts
         if host is not None:
             hosts = [hosts[as_int("host", host, 0, len(hosts) - 1)]]
         until = time.monotonic() + timeout
-        while True:
-            abouts = self._abouts(max(0.0, until - time.monotonic()), hosts)
-            if abouts or time.monotonic() > until:
-                break
-            time.sleep(PAUSE)  # their processes are started again
-        if not abouts:
-            names = ", ".join(map(str, hosts))
-            raise TimeoutError(f"actor: none of {names} answered within {timeout:g} s")
+        names = ", ".join(map(str, hosts))
+        abouts = wait_until(  # their processes may be started again
+            lambda: self._connection.abouts(max(0.0, until - time.monotonic()), hosts),
+            timeout,
+            lambda: TimeoutError(f"actor: none of {names} answered within {timeout:g} s"),
+            sleep=every(PAUSE),
+        )
         taken: BlockingIOError | None = None
-        own = [about for about in abouts.values() if about.node == self._node()]
+        own = [about for about in abouts.values() if about.node == self._connection.node()]
         for about in own:
             with contextlib.suppress(FileNotFoundError):
                 try:
-                    return self._opened(about).actor()
+                    return self._connection.opened(about).actor()
                 except BlockingIOError as error:
                     taken = error
+        known = self._connection.options, timeout, self._connection.limiter
         for about in sorted(abouts.values(), key=lambda about: sum(about.written)):
             if about not in own or taken is None:
                 try:
-                    return ClusterActor(
-                        self.hosts[about.number], self._options, timeout, self._limiter
-                    )
+                    return ClusterActor(self.hosts[about.number], *known)
                 except BlockingIOError as error:
                     taken = error
         assert taken is not None
@@ -327,52 +311,30 @@ class ClusterReplay(Closing, Reported):
         timeout : float
             Seconds that a call waits for hosts, and for the limiter.
         """
-        self._check_open()
+        self._connection.check_open()
         return ClusterLearner(
-            self, sampler, seed, ahead=ahead, batches=batches, nbytes=nbytes, timeout=timeout
+            self._connection,
+            sampler,
+            seed,
+            ahead=ahead,
+            batches=batches,
+            nbytes=nbytes,
+            timeout=timeout,
         )
 
     @property
     def parameters(self) -> ClusterParameters:
         """Weights on their way from a learner to the actors, as ``SharedReplay.parameters``."""
         if self._parameters is None:
-            self._parameters = ClusterParameters(self)
+            self._parameters = ClusterParameters(self._connection)
         return self._parameters
 
     # ------------------------------------------------------------------ who is there
 
-    def _node(self) -> str:
-        """The node of this process."""
-        return str(ray.get_runtime_context().get_node_id())
-
-    def _opened(self, about: About) -> HostReplay:
-        """The shared replay of a host of this node; ``FileNotFoundError`` if it is gone."""
-        replay = self._replays.get(about.identity)
-        if replay is None:
-            known = about.replay, about.base, self._limiter, about.identity
-            replay = HostReplay.on_node(*known)
-            self._replays[about.identity] = replay
-        return replay
-
-    def _abouts(self, timeout: float, hosts: Sequence[Host] | None = None) -> dict[int, About]:
-        """The locations of the hosts that answer, by their numbers."""
-        return self._answers("about", timeout=timeout, hosts=hosts)
-
-    def _answers(
-        self, method: str, *arguments: Any, timeout: float, hosts: Sequence[Host] | None = None
-    ) -> dict[int, Any]:
-        """The answers of the hosts that are neither silent nor gone, by their numbers."""
-        asked = {host.number: host.begin(method, *arguments) for host in hosts or self.hosts}
-        return self._presence.answers(asked, timeout)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise RuntimeError(f"the cluster {self.name!r} was closed")
-
     def members(self) -> list[tuple[int, Member]]:
         """The actors and learners of each host that answers, by the number of the host."""
-        self._check_open()
-        found = self._answers("members", timeout=ASKED)
+        self._connection.check_open()
+        found = self._connection.answers("members", timeout=ASKED)
         return [(number, one) for number in sorted(found) for one in found[number]]
 
     def stats(self) -> dict[str, float]:
@@ -392,8 +354,8 @@ class ClusterReplay(Closing, Reported):
             - ``waits_for_samples`` and ``seconds_waiting_for_samples``: the same for ``add``. All
               four include only completed waits.
         """
-        self._check_open()
-        found: dict[str, float] = call(self._ledger, "stats", timeout=HOST_PATIENCE)
+        self._connection.check_open()
+        found: dict[str, float] = call(self._connection.ledger, "stats", timeout=HOST_PATIENCE)
         return found
 
     def describe(
@@ -412,7 +374,7 @@ class ClusterReplay(Closing, Reported):
         """
         from cpprb_like.report._describe import joined  # noqa: PLC0415 (on demand)
 
-        self._check_open()
+        self._connection.check_open()
         if draws is not None:
             raise TypeError("draws: handles belong to a learner, and hosts cannot read them")
         asked = {host: host.begin("describe", reward, ranges) for host in self.hosts}
@@ -431,39 +393,24 @@ class ClusterReplay(Closing, Reported):
 
     def losses(self) -> list[Loss]:
         """The losses of rows by deaths of nodes, oldest first."""
-        self._check_open()
-        found: list[Loss] = call(self._ledger, "losses", timeout=HOST_PATIENCE)
+        self._connection.check_open()
+        found: list[Loss] = call(self._connection.ledger, "losses", timeout=HOST_PATIENCE)
         return found
+
+    @property
+    def name(self) -> str:
+        """The name of the cluster."""
+        return self._connection.name
+
+    @property
+    def hosts(self) -> list[Host]:
+        """The hosts, by their numbers."""
+        return self._connection.hosts
 
     @property
     def capacity(self) -> int:
         """Steps stored in all."""
-        return self._options.size * self._plan.writers * len(self.hosts)
-
-    # ------------------------------------------------------------------ the limiter
-
-    def _take(self, n: int, most: int, until: float, timeout: float) -> int:
-        """How many batches of n items may be drawn, at least one."""
-        if self._limiter is None:
-            return most
-        began, waited = time.monotonic(), 0.0
-        while True:
-            count: int = call(self._ledger, "take", n, most, timeout=timeout)
-            if count:
-                if waited:
-                    self._ledger.waited.remote(waited)
-                return count
-            waited = time.monotonic() - began
-            if time.monotonic() > min(until, began + (self._limiter.timeout or timeout)):
-                why = call(self._ledger, "why", timeout=timeout)
-                raise RateLimitTimeoutError(
-                    f"sample of {n}: waited {waited:.1f} s for inserts: {why}"
-                )
-            time.sleep(LOOK)
-
-    def _give_back(self, n: int) -> None:
-        if self._limiter is not None:
-            self._ledger.give_back.remote(n)
+        return self._connection.options.size * self._connection.plan.writers * len(self.hosts)
 
     # ------------------------------------------------------------------ saving
 
@@ -491,22 +438,23 @@ class ClusterReplay(Closing, Reported):
         timeout : float
             Seconds that hosts may take. After a ``TimeoutError`` the folder has the old state.
         """
-        self._check_open()
+        self._connection.check_open()
         base = Path(folder).resolve()
         base.mkdir(parents=True, exist_ok=True)
         given: dict[str, Any] = dict(learners or {})
         for name, learner in given.items():
-            if not isinstance(learner, ClusterLearner) or learner._cluster.name != self.name:
+            if not isinstance(learner, ClusterLearner) or learner._connection.name != self.name:
                 raise TypeError(
                     f"learners[{name!r}]: expected a learner of {self}, got {learner!r}"
                 )
-        described = {str(name): learner._described() for name, learner in given.items()}
+        saved = {str(name): learner._to_save() for name, learner in given.items()}
         own: dict[int, dict[str, Learner]] = {}  # of hosts of this node
         for learner in given.values():
             for number, drawer in learner._drawers_here().items():
                 own.setdefault(number, {})[learner.name] = drawer.learner
-        before = read_manifest(base) if (base / MANIFEST).exists() else {"states": ""}
-        states = next(name for name in STATES if name != before["states"])
+        states = STATES[0]
+        with contextlib.suppress(FileNotFoundError):
+            states = next(name for name in STATES if name != SavedCluster.read(base).states)
         folders = {host.number: str(base / states / f"host-{host.number}") for host in self.hosts}
         asked = {
             host.number: host.begin("save", folders[host.number])
@@ -519,27 +467,24 @@ class ClusterReplay(Closing, Reported):
             raise TimeoutError(f"save: a host gave no answer: {error}") from error
         for number, some in own.items():
             about = self.hosts[number].call("about", timeout=timeout)
-            found[number] = save_host(self._opened(about), folders[number], some)
+            found[number] = save_host(self._connection.opened(about), folders[number], some)
         newest = self.parameters.latest()
-        if newest is not None:
-            write_parameters(base / states, newest[1])
-        write_manifest(
-            base,
-            states=states,
-            hosts={f"host-{number}": found[number] for number in sorted(found)},
-            cluster=self._described(),
-            learners=described,
-            counts=call(self._ledger, "counts", timeout=timeout),
-            has_parameters=newest is not None,
-        )
+        SavedCluster(
+            self._described(),
+            states,
+            {f"host-{number}": found[number] for number in sorted(found)},
+            saved,
+            call(self._connection.ledger, "counts", timeout=timeout),
+            None if newest is None else newest[1],
+        ).write(base)
 
     def _described(self) -> dict[str, Any]:
         """The description of the cluster that ``load`` needs besides the states of its hosts."""
         return {
-            "options": to_json(self._options),
-            "capacity": self._plan.capacity,
-            "writers": self._plan.writers,
-            "limiter": limiter_to_json(self._limiter),
+            "options": to_json(self._connection.options),
+            "capacity": self._connection.plan.capacity,
+            "writers": self._connection.plan.writers,
+            "limiter": limiter_to_json(self._connection.limiter),
         }
 
     @classmethod
@@ -563,13 +508,13 @@ class ClusterReplay(Closing, Reported):
         if ``checkpoints`` is the folder of a running cluster.
         """
         base = Path(folder).resolve()
-        manifest = read_manifest(base)
-        cluster, states = manifest["cluster"], manifest["hosts"]
+        saved = SavedCluster.read(base)
+        cluster, states = saved.description, saved.hosts
         nodes = _nodes(len(states) if hosts is None else hosts)
         if len(nodes) != len(states):
             raise ValueError(f"hosts: expected {len(states)}, as were saved, got {len(nodes)}")
         self = cls.__new__(cls)
-        self._options = from_json(RowOptions, cluster["options"], "options")
+        options: RowOptions = from_json(RowOptions, cluster["options"], "options")
         plan = HostPlan(
             *_names(name),
             0,
@@ -582,14 +527,14 @@ class ClusterReplay(Closing, Reported):
             float(checkpoint_seconds),
         )
         given = dict(resources or LITTLE)
-        begin = {name: (str(base / manifest["states"] / name), states[name]) for name in states}
-        self._begin(plan, nodes, given, begin, Counts(**manifest["counts"]))
+        begin = {name: (str(base / saved.states / name), states[name]) for name in states}
+        self._begin(plan, options, nodes, given, begin, Counts(**saved.counts))
         try:
-            abouts = self._abouts(START, self.hosts)
+            abouts = self._connection.abouts(START, self.hosts)
             written = sum(sum(about.written) for about in abouts.values())
-            ray.get(self._ledger.begin_balanced.remote(written), timeout=START)
-            if manifest["has_parameters"]:
-                self.parameters.publish(read_parameters(base / manifest["states"]))
+            ray.get(self._connection.ledger.begin_balanced.remote(written), timeout=START)
+            if saved.parameters is not None:
+                self.parameters.publish(saved.parameters)
         except BaseException:
             self.close()
             raise
@@ -624,9 +569,12 @@ class ClusterReplay(Closing, Reported):
             A host does not answer.
         """
         base = Path(folder).resolve()
-        saved = SavedLearner.of(read_manifest(base), base, name)
+        cluster = SavedCluster.read(base)
+        saved = cluster.learner(name)
+        folders = {host.number: cluster.folder(base, host.number) for host in self.hosts}
         how: dict[str, Any] = {"ahead": ahead, "batches": batches, "nbytes": nbytes}
-        return ClusterLearner(self, saved.sampler(), None, saved, timeout=timeout, **how)
+        given = self._connection, saved.sampler, None, saved, folders
+        return ClusterLearner(*given, timeout=timeout, **how)
 
     # ------------------------------------------------------------------ the end
 
@@ -636,30 +584,30 @@ class ClusterReplay(Closing, Reported):
         Actors and learners of this process keep the rows that they have mapped. Other methods raise
         ``RuntimeError`` from now on, in processes of other nodes after a second.
         """
-        if self._is_closed:
+        if self._connection.is_closed:
             return
-        self._is_closed = True
-        for replay in self._replays.values():
+        self._connection.is_closed = True
+        for replay in self._connection.replays.values():
             replay.close()
         self._end(CLOSE)
 
     def _end(self, seconds: float) -> None:
         """End the hosts, after so many seconds in which they free their memory."""
         with contextlib.suppress(RayTaskError):
-            self._answers("close", timeout=seconds)
+            self._connection.answers("close", timeout=seconds)
         for host in self.hosts:
             ray.kill(host.actor)
-        ray.kill(self._ledger)
+        ray.kill(self._connection.ledger)
         for group in self._placed:
             remove_placement_group(group)
         # Memory of this node that a host did not free, as its process was not there.
-        plans = [replace(self._plan, number=host.number) for host in self.hosts]
+        plans = [replace(self._connection.plan, number=host.number) for host in self.hosts]
         folders = {memory_path() / plan.replay for plan in plans}
-        folders |= {replay.folder for replay in self._replays.values()}
+        folders |= {replay.folder for replay in self._connection.replays.values()}
         wait_until(lambda: _are_removed(folders), LEFT)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_replays": {}, "_parameters": None}
+        return {**self.__dict__, "_parameters": None}
 
     def __repr__(self) -> str:
         return (

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
+from cpprb_like.limiters._formulas import check_add
 from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes._limits import LimitedActor
 
@@ -33,7 +34,6 @@ __all__ = [
     "WORDS",
     "Credit",
     "CreditedActor",
-    "check_possible",
     "note_wait",
 ]
 
@@ -43,16 +43,6 @@ CREDIT = "credit"  # file in the folder of the replay
 # have waited, how long, and when the host brought counts of the ledger, by ``time.time_ns``.
 WORDS = GIVEN, WANTED, WAITS, NANOSECONDS, HEARD = range(5)
 Found = TypeVar("Found")
-
-
-def check_possible(limiter: RateLimiter, n: int) -> None:
-    """Raise ``ValueError`` if n rows in one call are more than a limiter can ever allow."""
-    ratio, min_size, low, high = limiter.bounds
-    if not math.isinf(high) and n > min_size and n * ratio > high - max(low, -high):
-        raise ValueError(
-            f"add of {n} rows in one call: {limiter} can never allow that; add fewer at once, or "
-            "take a greater error_buffer or size"
-        )
 
 
 def note_wait(words: NDArray[np.int64], seconds: float) -> None:
@@ -78,7 +68,7 @@ class Credit:
         """Wait for credit for n rows; ``RateLimitTimeoutError`` when the time is out."""
         if self._left() >= n:
             return
-        check_possible(self._limiter, n)
+        check_add(self._limiter, n)
         began = time.monotonic()
         self._words[WANTED] = n
         try:

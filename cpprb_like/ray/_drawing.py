@@ -7,27 +7,27 @@ a call of Ray. Not here: how many rows come from each host (``_learner``).
 from __future__ import annotations
 
 import copy
-import time
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._arguments.arrays import Array
 from cpprb_like._fields.schema import Schema, Stack
 from cpprb_like._machine.generators import Seed
 from cpprb_like.buffers._source import Source
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.processes import Learner, SharedReplay
-from cpprb_like.ray._blocks import Chained, Pair, pairs_of, part
+from cpprb_like.processes import Learner, Mass, SharedReplay
+from cpprb_like.ray._blocks import Pair, pairs_of, part
+from cpprb_like.ray._messages import Reply
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.samplers._prioritized import ByPriority
 from cpprb_like.views import FrameStacks
 from cpprb_like.views._layer import Layer
 
-__all__ = ["Drawer", "Mass", "Reply", "identity_of", "stacked_pairs"]
+__all__ = ["Drawer", "identity_of", "stacked_pairs"]
 
 UPDATES_KNOWN = 1024  # answers to calls of ``update`` that are stored: more than are on their way
 
@@ -35,54 +35,6 @@ UPDATES_KNOWN = 1024  # answers to calls of ``update`` that are stored: more tha
 def identity_of(replay: SharedReplay) -> str:
     """The identity of a host's memory, which differs from the identity of each later memory."""
     return replay._identity
-
-
-@dataclass(frozen=True)
-class Mass:
-    """The mass of a host in draws over all hosts.
-
-    Attributes
-    ----------
-    rows : int
-        Rows that can be drawn.
-    total : float
-        The sum of the masses of all items that can be drawn: their number, or their weights.
-    least : float
-        The least mass of an item above 0; infinity if there is none, and for a view.
-    largest : float
-        The greatest priority that a row was given.
-    moment : float
-        Time of these values, by ``time.monotonic``. At a learner of another node, the time at which
-        the learner asked for them.
-    """
-
-    rows: int
-    total: float
-    least: float
-    largest: float
-    moment: float
-
-
-@dataclass(frozen=True)
-class Reply:
-    """Items that a host drew.
-
-    Attributes
-    ----------
-    identity : str
-        See ``identity_of``.
-    columns : dict of (ndarray or Chained)
-        The items of all batches that were asked for, one after another.
-    masses : ndarray or None
-        The mass of each item; None if all masses are 1.
-    mass : Mass
-        The mass of the host before the draw.
-    """
-
-    identity: str
-    columns: Mapping[str, Array | Chained]
-    masses: NDArray[np.float64] | None
-    mass: Mass
 
 
 def stacked_pairs(source: Source, layers: tuple[Layer, ...]) -> list[Pair]:
@@ -129,7 +81,7 @@ class Drawer:
     def _begin(self, replay: SharedReplay, learner: Learner) -> None:
         self.learner = learner
         self.identity = identity_of(replay)
-        self._sources: dict[str, Source] = {"": learner}
+        self._sources: dict[str, Any] = {"": learner}  # the learner and its views
         self._pairs = {"": stacked_pairs(learner, ())}
         self.updates = 0  # the number of the last call of ``update``
         self._late: dict[int, int] = {}  # the answers to the last calls
@@ -144,21 +96,8 @@ class Drawer:
     def mass(self, view: str = "", largest: float = 1.0) -> Mass:
         """The present mass of the host; ``largest`` as for ``draw``."""
         self._raise_largest(largest)
-        learner, source = self.learner, self._sources[view]
-        rows, greatest = len(learner), 1.0
-        total, least = float(rows), 1.0
-        starts: Any = None if source is learner else source._now.starts  # type: ignore[attr-defined]
-        with learner._shards.lock:
-            weights = learner._shards.weights
-            if weights is not None:
-                greatest = weights.largest_priority
-                if starts is not None:
-                    total, least = starts.weigh(weights), np.inf
-                else:
-                    total, least = weights.total, weights.least
-            elif starts is not None:
-                total = float(starts.count)
-        return Mass(rows, total, least, greatest, time.monotonic())
+        mass: Mass = self._sources[view].mass()
+        return mass
 
     def draw(
         self,
@@ -178,7 +117,7 @@ class Drawer:
             columns = self._sources[view].sample(n, **options)
         except NotEnoughDataError:
             columns = {}
-            mass = Mass(mass.rows, 0.0, np.inf, mass.largest, mass.moment)
+            mass = replace(mass, total=0.0, least=math.inf)
         masses = columns.pop("probabilities", None)
         columns.pop("weights", None)
         return Reply(self.identity, columns, masses, mass)
@@ -194,21 +133,14 @@ class Drawer:
 
         A repeated call changes nothing and has the same answer. A call that raises is not repeated.
         """
-        with self.learner._shards.lock:
-            if number > self.updates:
-                self.updates = number
-                self._raise_largest(largest)
-                before = self._late_of_all()
-                self.learner.update_priorities(indexes, priorities)
-                self._late[number] = self._late_of_all() - before
-                self._late.pop(number - UPDATES_KNOWN, None)
-            return self._late.get(number, 0)
-
-    def _late_of_all(self) -> int:
-        """Number of priorities that came too late so far, first priorities included."""
-        self.learner._shards.follow()
-        weights = self.learner._shards.weights
-        return 0 if weights is None else weights.late
+        if number > self.updates:
+            self.updates = number
+            self._raise_largest(largest)
+            before = self.learner.late_updates
+            self.learner.update_priorities(indexes, priorities)
+            self._late[number] = self.learner.late_updates - before
+            self._late.pop(number - UPDATES_KNOWN, None)
+        return self._late.get(number, 0)
 
     def for_the_way(self, reply: Reply, view: str) -> Reply:
         """The reply for a process of another node: frames that two stacks share travel once."""
@@ -217,10 +149,8 @@ class Drawer:
 
     def _raise_largest(self, largest: float) -> None:
         """Raise the priority of new rows to at least this one, the greatest of all hosts."""
-        weights, sampler = self.learner._shards.weights, self.learner.sampler
-        if weights is not None and isinstance(sampler, ByPriority):
-            with self.learner._shards.lock:
-                weights.raise_largest(largest, float(sampler._weigh(np.array([largest]))[0]))
+        if self.learner.has_priorities:
+            self.learner.raise_max_priority(largest)
 
     def close(self) -> None:
         """Leave the replay."""

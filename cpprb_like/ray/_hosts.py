@@ -24,12 +24,11 @@ from ray.exceptions import RayError
 
 from cpprb_like._arguments.arrays import Batch
 from cpprb_like._machine.generators import Seed
-from cpprb_like._machine.waiting import wait_until
+from cpprb_like._machine.waiting import every, wait_until
 from cpprb_like.checkpoint import states
 from cpprb_like.checkpoint._manifest import name_of
 from cpprb_like.errors import DamagedError
-from cpprb_like.limiters import RateLimiter
-from cpprb_like.processes import Actor, Member, SharedReplay
+from cpprb_like.processes import Actor, Mass, Member, SharedReplay
 from cpprb_like.processes._folder import is_any_awaited, memory_path
 from cpprb_like.ray._blocks import Block, unpack
 from cpprb_like.ray._calls import Unknown, answers, call
@@ -42,151 +41,26 @@ from cpprb_like.ray._credit import (
     WANTED,
     note_wait,
 )
-from cpprb_like.ray._drawing import Drawer, Mass, Reply, identity_of
-from cpprb_like.ray._parameters import VERSION, split
-from cpprb_like.ray._places import (
-    COMES_BACK,
-    Checkpoints,
-    HostReplay,
-    Incarnation,
+from cpprb_like.ray._drawing import Drawer, identity_of
+from cpprb_like.ray._messages import (
+    NAMESPACE,
+    NOBODY,
+    SILENT_WRITER,
+    About,
+    HostPlan,
     Opened,
-    WriterPlace,
+    Reply,
 )
+from cpprb_like.ray._parameters import VERSION, split
+from cpprb_like.ray._places import COMES_BACK, Checkpoints, HostReplay, WriterPlace
 from cpprb_like.ray._saving import save_host
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
-__all__ = ["NAMESPACE", "NOBODY", "SILENT_WRITER", "About", "HostPlan", "Loss", "ShardHost"]
+__all__ = ["ShardHost"]
 
-NAMESPACE = "cpprb_like"  # in Ray, of the names of ledgers
-# In place of the rows that the call of a shard waits for: no actor has the shard, or a writer of
-# another node that has made no call for ``CREDIT_LEASE``.
-NOBODY, SILENT_WRITER = -1, -2
 BEAT = 0.05  # seconds between two reports to the ledger
 LEASE = 30.0  # seconds after which the place of a silent writer or learner may be given to another
-
-
-@dataclass(frozen=True)
-class HostPlan:
-    """The arguments from which a host creates its replay at each start.
-
-    Attributes
-    ----------
-    cluster, identity : str
-        Name of the cluster, and its identity, which no other cluster has.
-    number : int
-        Number of the host, from 0 on.
-    capacity, writers : int
-        Rows of the host, and the greatest number of writers at the same time.
-    fields : dict
-        ``env_dict``.
-    options : dict
-        Further keyword arguments of ``SharedReplay``.
-    limiter : RateLimiter or None
-        Limiter of the cluster. With a limiter, actors ask for credit.
-    folder : str or None
-        Folder of the checkpoints of this host.
-    seconds : float
-        Seconds between two checkpoints.
-    begin : (str, int) or None
-        Folder and number of a saved state, with which the host begins.
-    """
-
-    cluster: str
-    identity: str
-    number: int
-    capacity: int
-    writers: int
-    fields: Mapping[str, Any]
-    options: Mapping[str, Any]
-    limiter: RateLimiter | None = None
-    folder: str | None = None
-    seconds: float = 60.0
-    begin: tuple[str, int] | None = None
-
-    @property
-    def replay(self) -> str:
-        """The name of the host's shared replay, which no other cluster has."""
-        return f"{self.identity}-{self.number}"
-
-    @property
-    def ledger(self) -> str:
-        """The name of the ledger in Ray.
-
-        A name and not a handle, as Ray warns of handles among arguments of constructors that are
-        called again. Ray refuses a second ledger of a name.
-        """
-        return f"ledger-{self.cluster}"
-
-
-@dataclass(frozen=True)
-class About:
-    """The location and the memory of a host.
-
-    Attributes
-    ----------
-    number : int
-        Number of the host.
-    node : str
-        Name of the node in Ray.
-    replay, base : str
-        Name and folder of its shared replay, for processes of the node.
-    identity : str
-        See ``identity_of``.
-    written : tuple of int
-        Rows that were ever written to each shard.
-    memories : tuple of Incarnation
-        The memories of the host so far, this one included.
-    moment : float
-        Time of the count of rows, or just before, by ``time.time`` of the node.
-    """
-
-    number: int
-    node: str
-    replay: str
-    base: str
-    identity: str
-    written: tuple[int, ...]
-    memories: tuple[Incarnation, ...]
-    moment: float
-
-    def is_before(self, other: About) -> bool:
-        """Whether the memory of another report of the host came after this one's."""
-        return self.identity in [one.identity for one in other.memories[:-1]]
-
-    def after(self, identity: str) -> tuple[Incarnation, ...]:
-        """The memories that followed another one; this memory, if the next one is not known."""
-        names = [one.identity for one in self.memories]
-        return (
-            self.memories[names.index(identity) + 1 :] if identity in names else self.memories[-1:]
-        )
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The loss of the memory of a host: ``ClusterReplay.losses``.
-
-    Attributes
-    ----------
-    host : int
-        Number of the host.
-    rows : int
-        Rows that the host had written by its last report, without the rows of the checkpoint with
-        which it restarts. Later rows of writers on other nodes are counted, as soon as these
-        writers come back to the host.
-    seconds : float
-        Seconds from that checkpoint to the last report. Without a checkpoint, seconds from the
-        start of the host.
-    moment : float
-        Time of the last report, by ``time.time`` of the node. Without a report, time of the start
-        of the host. Rows that processes of the node wrote after the last report are lost too. A
-        host that is not overloaded reports every 50 ms.
-    """
-
-    host: int
-    rows: int
-    seconds: float
-    moment: float
 
 
 @dataclass
@@ -256,7 +130,7 @@ class ShardHost:
         self._checkpoints = None
         if plan.folder is not None:
             self._checkpoints = Checkpoints(plan.folder, plan.identity, plan.ledger)
-        replay = wait_until(self._open_with_room, COMES_BACK, sleep=lambda _: time.sleep(BEAT))
+        replay = wait_until(self._open_with_room, COMES_BACK, sleep=every(BEAT))
         self._replay = replay or self._open()
         self._replay.keep()
         self._identity = identity_of(self._replay)

@@ -16,9 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cpprb_like.limiters import RateLimiter
+from cpprb_like.limiters._formulas import (
+    balance_of,
+    most_inserts,
+    room_for_samples,
+    samples_to_begin,
+)
 from cpprb_like.ray._credit import CREDIT_LEASE
-from cpprb_like.ray._hosts import SILENT_WRITER, About, Loss
-from cpprb_like.ray._places import Incarnation
+from cpprb_like.ray._messages import SILENT_WRITER, About, Incarnation, Loss
 
 __all__ = ["Copy", "Counts", "Ledger"]
 
@@ -313,19 +318,12 @@ class Ledger:
 
         See ``begin_balanced`` of the limiters for the reason.
         """
-        if self._limiter is None:
+        if self._limiter is None or not written:
             return
-        ratio, _, low, high = self._limiter.bounds
-        if written and math.isfinite(low) and math.isfinite(high):
-            drawn = (self._counts.gone + written) * ratio - (low + high) / 2
-            self._before.shift = max(0, round(drawn)) - self._before.samples
+        drawn = samples_to_begin(self._limiter.bounds, self._counts.gone + written)
+        if drawn is not None:
+            self._before.shift = drawn - self._before.samples
             self._before.is_unsettled = True
-
-    @property
-    def _balance(self) -> float:
-        """The inserts, in items that may be drawn for them, less the items drawn."""
-        assert self._limiter is not None
-        return self.inserts * self._limiter.bounds[0] - self._counts.drawn
 
     def _settle(self, room: float) -> None:
         """Raise the balance by ``room``, once after a load: the limiter holds a call."""
@@ -335,7 +333,7 @@ class Ledger:
     def _grant(self, known: Shards, wanted: list[int]) -> None:
         """Share the remaining inserts among the actors that have used most of their credit."""
         assert self._limiter is not None
-        low = self._limiter.bounds[2]
+        bounds = self._limiter.bounds
         written = known.about.written
         known.silent = [number for number, n in enumerate(wanted) if n == SILENT_WRITER]
         for number, n in enumerate(wanted):
@@ -344,7 +342,7 @@ class Ledger:
         given = sum(one.promised for one in self._hosts.values())
         free = self._most_inserts() - self._counts.gone - given
         if any(n > known.credit[k] - written[k] + free for k, n in enumerate(wanted) if n > 0):
-            self._settle(low - self._balance)
+            self._settle(-room_for_samples(bounds, self.inserts, self._counts.drawn))
             free = self._most_inserts() - self._counts.gone - given
         actors = len(self._hosts) * max(1, sum(n >= 0 for n in wanted))
         for number, n in enumerate(wanted):
@@ -358,11 +356,8 @@ class Ledger:
     def _most_inserts(self) -> int:
         """Number of rows that may be inserted in all, given the draws so far."""
         assert self._limiter is not None
-        ratio, min_size, _, high = self._limiter.bounds
-        if math.isinf(high):
-            return 2**62
-        gone = self.inserts - self.rows
-        return max(int(min_size) + gone, math.floor((high + self._counts.drawn) / ratio))
+        deletes = self.inserts - self.rows
+        return most_inserts(self._limiter.bounds, self._counts.drawn, deletes)
 
     @property
     def inserts(self) -> int:
@@ -397,14 +392,15 @@ class Ledger:
         """How many batches of n items may be drawn now, at most ``most``; they count as drawn."""
         count = most
         if self._limiter is not None:
-            _, min_size, low, high = self._limiter.bounds
-            if self.rows < min_size:
+            bounds, inserts = self._limiter.bounds, self.inserts
+            if self.rows < bounds.min_size:
                 count = 0
-            elif math.isfinite(low):
-                if self._balance - n < low:
-                    self._settle(high - self._balance)
-                left = self._balance - low
-                count = min(most, max(0, int(left // n)) if n else most)
+            elif math.isfinite(bounds.min_diff):
+                if room_for_samples(bounds, inserts, self._counts.drawn) < n:
+                    balance = balance_of(bounds, inserts, self._counts.drawn)
+                    self._settle(bounds.max_diff - balance)
+                room = room_for_samples(bounds, inserts, self._counts.drawn)
+                count = min(most, max(0, int(room // n)) if n else most)
         self._own.samples += count * n
         return count
 

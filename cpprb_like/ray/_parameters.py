@@ -8,19 +8,18 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from numpy.typing import ArrayLike
 
-from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE
-from cpprb_like.processes._parameters import read_parameters
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, every, wait_until
+from cpprb_like.processes._parameters import TIMEOUT, read_parameters
 from cpprb_like.ray._calls import GONE, call
+from cpprb_like.ray._connection import Connection
 from cpprb_like.ray._places import HostReplay
 from cpprb_like.ray._presence import SILENT
-
-if TYPE_CHECKING:
-    from cpprb_like.ray._cluster import ClusterReplay
 
 __all__ = ["ClusterParameters"]
 
@@ -38,8 +37,8 @@ class ClusterParameters:
     version comes that much later.
     """
 
-    def __init__(self, cluster: ClusterReplay) -> None:
-        self._cluster = cluster
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._lock = threading.Lock()
         self._own: HostReplay | None = None
         self._read = 0, 0  # the last version of the own host: its number there, and in the cluster
@@ -55,10 +54,10 @@ class ClusterParameters:
         Waits until the hosts that are heard of have the version. A host that starts later, or was
         silent, takes it from the ledger.
         """
-        self._cluster._check_open()
+        self._connection.check_open()
         given = values if isinstance(values, Mapping) else {ALONE: values}
         arrays = read_parameters(given)
-        ledger = self._cluster._ledger
+        ledger = self._connection.ledger
         reference = ray.put(arrays)
         version: int = call(ledger, "publish", [reference], timeout=HOST_PATIENCE)
         with self._lock:
@@ -68,11 +67,11 @@ class ClusterParameters:
                 host.number: self._asked[host.number]
                 if self._asked.get(host.number) in late
                 else host.begin("publish", version, reference)
-                for host in self._cluster.hosts
+                for host in self._connection.hosts
             }
             asked = {number: one for number, one in self._asked.items() if one not in late}
             self._known, self._question, self._look_at = None, None, -math.inf
-        self._cluster._presence.answers(asked, HOST_PATIENCE)
+        self._connection.presence.answers(asked, HOST_PATIENCE)
         return version
 
     def latest(self, after: int = 0) -> tuple[int, Any] | None:
@@ -102,22 +101,26 @@ class ClusterParameters:
         self._read = found[0], int(found[1][VERSION])
         return split(found, after)
 
-    def wait(self, after: int = 0, timeout: float | None = 60.0) -> tuple[int, Any]:
-        """Wait for a version, and return the newest as ``latest``: see ``Parameters.wait``."""
-        began = time.monotonic()
-        while True:
-            found = self.latest(after)
-            if found is not None:
-                return found
-            if timeout is not None and time.monotonic() - began > timeout:
-                raise TimeoutError(f"parameters: no version after {after} in {timeout:g} s")
-            time.sleep(PAUSE)
+    def wait(self, version: int = 1, timeout: float | None = TIMEOUT) -> tuple[int, Any]:
+        """Wait for a version or a newer one, and return the newest: see ``Parameters.wait``."""
+        wanted = as_int("version", version, 1)
+
+        def why() -> TimeoutError:
+            newest = self.latest()
+            there = "nothing was published yet" if newest is None else f"{newest[0]} is the newest"
+            return TimeoutError(
+                f"waited {timeout} s for version {wanted} of the parameters: {there}"
+            )
+
+        found = wait_until(lambda: self.latest(wanted - 1), timeout, why, sleep=every(PAUSE))
+        assert found is not None
+        return found
 
     # ------------------------------------------------------------------ what hosts say
 
     def _look(self, now: float) -> None:
         """Take the answer of a host, and ask again; the first time wait for an answer."""
-        self._cluster._check_open()
+        self._connection.check_open()
         if self._own is not None and not self._own.folder.exists():
             self._own, self._is_lost, self._read = None, True, (0, 0)
         if self._own is None and self._is_lost:
@@ -129,7 +132,7 @@ class ClusterParameters:
         is_first = self._known is None and self._question is None
         while True:
             if self._question is None:
-                host = self._cluster.hosts[self._turn % len(self._cluster.hosts)]
+                host = self._connection.hosts[self._turn % len(self._connection.hosts)]
                 after = 0 if self._known is None else self._known[0]
                 self._question, self._asked_at = host.begin("parameters", after), time.monotonic()
             wait = min(SILENT, max(0.0, until - time.monotonic())) if is_first else 0.0
@@ -150,10 +153,10 @@ class ClusterParameters:
 
     def _look_for_own(self) -> None:
         """Find the host of this node, if there is one that answers."""
-        for about in self._cluster._abouts(HOST_PATIENCE).values():
-            if about.node == self._cluster._node():
+        for about in self._connection.abouts(HOST_PATIENCE).values():
+            if about.node == self._connection.node():
                 with contextlib.suppress(FileNotFoundError):
-                    self._own = self._cluster._opened(about)
+                    self._own = self._connection.opened(about)
 
 
 def split(found: tuple[int, Any] | None, after: int) -> tuple[int, Any] | None:

@@ -28,8 +28,9 @@ from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.processes._saving import read_saved
 from cpprb_like.processes._words import mapped
 from cpprb_like.ray._credit import CREDIT, WORDS, CreditedActor
+from cpprb_like.ray._messages import Incarnation
 
-__all__ = ["COMES_BACK", "Checkpoints", "HostReplay", "Incarnation", "Opened", "WriterPlace"]
+__all__ = ["COMES_BACK", "Checkpoints", "HostReplay", "WriterPlace"]
 
 PLACE = "place-"  # file of each shard that a writer of another node has
 LEFT = "left-"  # file of each writer that lost its shard
@@ -37,33 +38,6 @@ BEGUN = "begun"  # file: the memories of the host so far
 MOST_MEMORIES = 32
 MOST_LEFT = 256  # files of writers that lost their shard
 COMES_BACK = 60.0  # seconds in which a killed host comes back, and its memory is kept
-
-
-@dataclass(frozen=True)
-class Incarnation:
-    """One memory of a host, from its creation to the death of its node.
-
-    Attributes
-    ----------
-    identity : str
-        Identity of the memory: see ``identity_of``.
-    loaded : tuple of int
-        Loaded rows of each shard with which the memory began.
-    saved_at : float
-        Time of the save of the loaded rows; 0 if the memory began without rows.
-    moment : float
-        Time at which the memory began, by ``time.time`` of the node.
-    """
-
-    identity: str
-    loaded: tuple[int, ...]
-    saved_at: float
-    moment: float
-
-    @classmethod
-    def of(cls, identity: str, loaded: list[int], saved_at: float, moment: float) -> Incarnation:
-        """A memory that a file names."""
-        return cls(identity, tuple(loaded), saved_at, moment)
 
 
 @dataclass(frozen=True)
@@ -90,31 +64,6 @@ class WriterPlace:
     def rows_of(self, known: int) -> int:
         """Rows of the shard that the writer knows: its present shard or its previous one."""
         return self.rows if known == self.number else self.before
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The answer to ``ShardHost.open_writer``.
-
-    Attributes
-    ----------
-    shard : int
-        Number of the shard.
-    place : int
-        Number of the place.
-    rows : int
-        Rows that were ever written to the shard.
-    done : int
-        Rows of the shard that the writer had before, up to the writer's last one.
-    identity : str
-        Identity of the memory of the host: see ``identity_of``.
-    """
-
-    shard: int
-    place: int
-    rows: int
-    done: int
-    identity: str
 
 
 class Checkpoints:

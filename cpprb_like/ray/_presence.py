@@ -11,15 +11,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError
 
 from cpprb_like.ray._calls import GONE, Host, answer_of
-
-if TYPE_CHECKING:
-    from cpprb_like.ray._hosts import About
+from cpprb_like.ray._messages import About
 
 __all__ = ["SILENT", "Presence"]
 

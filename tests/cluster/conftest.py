@@ -13,7 +13,7 @@ from cluster_cases import ELSEWHERE, FIELDS, until
 from local_ray import local_ray
 
 from cpprb_like.processes import SharedReplay
-from cpprb_like.ray import ClusterReplay
+from cpprb_like.ray._connection import Connection
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,7 +26,7 @@ def _ray(_shared_memory_of_its_own: None) -> Iterator[None]:
 def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether this process is on the node of the hosts, or asks them by calls of Ray."""
     if request.param == ELSEWHERE:
-        monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+        monkeypatch.setattr(Connection, "node", lambda _: ELSEWHERE)
     return str(request.param)
 
 

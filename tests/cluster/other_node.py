@@ -54,7 +54,7 @@ def answers_come_ahead(found: Nodes) -> None:
                 if number % BATCHES == 0:
                     time.sleep(1.0)  # the host has answered
                 draw(learner)
-            ((_, ahead, *_),) = learner._groups.values()
+            ((_, ahead, *_),) = learner._batches.groups.values()
             (answer,) = ahead.answers
             own = ray.get_runtime_context().get_node_id()
             where = ray.experimental.get_object_locations

@@ -171,7 +171,7 @@ class Soak:
         for place, (began, until, host) in enumerate(self.silent):
             if host is None and math.isinf(until):
                 with contextlib.suppress(Exception):
-                    stats = ray.get(self.replay._ledger.stats.remote(), timeout=0.5)
+                    stats = ray.get(self.replay._connection.ledger.stats.remote(), timeout=0.5)
                     if stats["hosts"] == HOSTS and stats["age_of_counts"] < FRESH:
                         self.silent[place] = began, time.time(), None
 
@@ -195,7 +195,7 @@ class Soak:
             if kind == "leave":
                 self.have_leave(node)
         elif kind == "ledger":
-            kill(int(call(self.replay._ledger, "pid", timeout=20.0)))
+            kill(int(call(self.replay._connection.ledger, "pid", timeout=20.0)))
             if all(math.isfinite(until) for _, until, _ in self.silent):
                 self.silent.append((time.time(), math.inf, None))
         elif kind == "stop":
@@ -293,7 +293,9 @@ class Soak:
         ids, counts = np.unique(self.rows(), return_counts=True)
         if (counts > 1).any():
             self.faults.append(f"{(counts > 1).sum()} rows are there twice: {ids[counts > 1][:10]}")
-        of_ledger: Counts = call(self.replay._ledger, "__ray_call__", _counts, timeout=60.0)
+        of_ledger: Counts = call(
+            self.replay._connection.ledger, "__ray_call__", _counts, timeout=60.0
+        )
         self.losses = losses = of_ledger.losses()
         missing = Missing(of_ledger, self.silent)
         added = 0
@@ -308,7 +310,8 @@ class Soak:
             if seen:
                 done = max(one.done for one in seen)
                 ends = np.array([one.done for one in seen])
-                is_full = len(own) >= self.replay._options.size  # older rows were written over
+                size = self.replay._connection.options.size
+                is_full = len(own) >= size  # older rows were written over
                 for row in np.setdiff1d(np.arange(own[0] if is_full else 0, done), own).tolist():
                     place = int(np.searchsorted(ends, row, side="right"))
                     missing.note(job, row, seen, place)
@@ -410,7 +413,7 @@ def _counts(ledger: Ledger) -> Counts:
 
 def _rows(replay: ClusterReplay, about: Any) -> NDArray[np.int64]:
     """The ids of the rows of a host, on its node."""
-    with replay._opened(about).learner() as learner:
+    with replay._connection.opened(about).learner() as learner:
         n = len(learner)
         if not n:
             return np.empty(0, np.int64)
@@ -457,8 +460,8 @@ class Audit:
             self.number += 1
             learner.update_priorities(batch["indexes"], np.full(64, float(self.number)))
             self.drawn, self.sent = self.drawn + 64, self.sent + 64
-            for part, places, _ in learner._names.split(batch["indexes"]):
-                known = learner._known[part]
+            for part, places, _ in learner._batches.names.split(batch["indexes"]):
+                known = learner._directory.known[part]
                 number = known.host.number
                 process = f"{owners.get(number)} {known.identity}"
                 if self.known.get(number, ("", {}))[0] != process:

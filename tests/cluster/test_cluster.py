@@ -78,7 +78,7 @@ def test_draws_are_those_of_one_buffer(where: str, hosts: int, kind: Any) -> Non
             handles = one.sample(n, replace=False)
             one.update_priorities(handles["indexes"], priorities[handles["id"]])
             learner.sample(8)
-            learner._groups.clear()  # those that were drawn before the updates
+            learner._batches.groups.clear()  # those that were drawn before the updates
         drawn = np.zeros(n)
         weights: dict[int, float] = {}
         for _ in range(80):
@@ -170,7 +170,7 @@ def test_an_update_of_no_row_is_an_error_once_and_later_ones_take_effect(where: 
     with cluster() as replay:
         fill(replay, 0, steps(0, 2))
         with replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0, ahead=0) as learner:
-            no_row = learner._names.name(0, np.array([2**40]))
+            no_row = learner._batches.names.name(0, np.array([2**40]))
 
             def update() -> None:
                 learner.update_priorities(no_row, [2.0])

@@ -12,6 +12,7 @@ from cluster_cases import cluster, steps, until
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import SampleToInsertRatio
 from cpprb_like.ray import ClusterActor, ClusterReplay
+from cpprb_like.ray._connection import Connection
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
@@ -19,7 +20,7 @@ def test_single_steps_and_several_at_once_alternate(
     n_envs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those with priorities, and steps of some environments; a bad step adds nothing."""
-    monkeypatch.setattr(ClusterReplay, "_node", lambda _: "elsewhere")
+    monkeypatch.setattr(Connection, "node", lambda _: "elsewhere")
     fields: dict[str, Any] = {
         "x": {"shape": 2},
         "id": {"shape": (), "dtype": np.int64},
@@ -83,7 +84,7 @@ def test_a_step_that_the_limiter_refused_is_there_once_after_another_try(n: int)
                 until(lambda: len(learner) >= 8)
                 learner.sample(8)
 
-        with ClusterActor(replay.hosts[0], replay._options, 20.0, limiter) as actor:
+        with ClusterActor(replay.hosts[0], replay._connection.options, 20.0, limiter) as actor:
             for first in range(0, 60, n):
                 given = steps(first, n)
                 if n == 1:
@@ -93,7 +94,7 @@ def test_a_step_that_the_limiter_refused_is_there_once_after_another_try(n: int)
         assert refused > 2
         until(lambda: len(learner) == 60)
         about = replay.hosts[0].call("about", timeout=20.0)
-        with replay._opened(about).learner() as own:
+        with replay._connection.opened(about).learner() as own:
             rows = own.sample(len(own), replace=False)
     assert sorted(rows["id"].tolist()) == list(range(60))
 
@@ -102,7 +103,7 @@ def test_more_steps_than_a_limiter_can_ever_allow_are_refused_and_not_kept() -> 
     """They stayed in the actor, whose later calls all raised the same error."""
     limiter = SampleToInsertRatio(1.0, 8, 16.0, timeout=5.0)
     with cluster(limiter=limiter) as replay, replay.learner(seed=0) as learner:
-        with ClusterActor(replay.hosts[0], replay._options, 20.0, limiter) as actor:
+        with ClusterActor(replay.hosts[0], replay._connection.options, 20.0, limiter) as actor:
             with pytest.raises(ValueError, match="can never allow"):
                 actor.add(**steps(0, 500))
             actor.add(**steps(500, 8))

@@ -27,18 +27,19 @@ from local_ray import ray
 from cpprb_like.limiters import SampleToInsertRatio
 from cpprb_like.ray import ClusterActor, ClusterReplay
 from cpprb_like.ray._calls import call
+from cpprb_like.ray._connection import Connection
 from cpprb_like.ray._places import HostReplay, WriterPlace
 from cpprb_like.samplers import Prioritized
 
 
 @pytest.fixture
 def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+    monkeypatch.setattr(Connection, "node", lambda _: ELSEWHERE)
 
 
 def kill_ledger(replay: ClusterReplay) -> None:
     """Kill the process of the ledger."""
-    os.kill(call(replay._ledger, "pid", timeout=20.0), signal.SIGKILL)
+    os.kill(call(replay._connection.ledger, "pid", timeout=20.0), signal.SIGKILL)
 
 
 def ids_of(replay: ClusterReplay) -> list[int]:
@@ -165,7 +166,7 @@ def test_rows_that_were_written_while_a_host_was_not_heard_of_are_reported_as_lo
         flush(actor)
         until(lambda: replay.stats()["inserts"] == 30)
         about = replay.hosts[0].call("about", timeout=20.0)
-        ledger = call(replay._ledger, "pid", timeout=20.0)
+        ledger = call(replay._connection.ledger, "pid", timeout=20.0)
         os.kill(ledger, signal.SIGSTOP)
         try:
             actor.add(**steps(30, 20))
@@ -192,8 +193,8 @@ def test_updates_of_the_next_memory_of_a_host_take_effect_after_a_late_answer_of
             learner.flush()
             wipe(replay, about)
             fill(replay, 0, steps(100, 20))
-            (part,) = learner._parts.values()
-            learner._is_down(part)
+            (part,) = learner._directory.parts.values()
+            learner._directory.is_down(part)
             part.question = ray.put(about)  # the host was asked before its node died
             until(lambda: learner.sample(8)["id"].min() >= 100, 60.0)
             batch = learner.sample(200)

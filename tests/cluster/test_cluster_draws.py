@@ -35,7 +35,9 @@ def writers(replay: ClusterReplay) -> Iterator[None]:
 
     def write(number: int) -> None:
         try:
-            with ClusterActor(replay.hosts[number], replay._options, 20.0, None) as actor:
+            with ClusterActor(
+                replay.hosts[number], replay._connection.options, 20.0, None
+            ) as actor:
                 first = (number + 1) * 1_000_000
                 while not done.wait(0.03):
                     new = steps(first, 2 + number)

@@ -20,7 +20,7 @@ from cpprb_like.ray import ClusterReplay
 def ids_of(replay: ClusterReplay) -> set[int]:
     """The numbers of the rows of the first host."""
     about = replay.hosts[0].call("about", timeout=60.0)
-    with replay._opened(about).learner() as learner:
+    with replay._connection.opened(about).learner() as learner:
         n = len(learner)
         return set(learner.sample(n, replace=False)["id"].tolist()) if n else set()
 

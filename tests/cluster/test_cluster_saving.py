@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from cluster_cases import ELSEWHERE, UNEVEN, cluster, fill, steps, until
 
+from cpprb_like.errors import DamagedError
 from cpprb_like.limiters import Backlog, SampleToInsertRatio
 from cpprb_like.ray import ClusterReplay
+from cpprb_like.ray._connection import Connection
+from cpprb_like.ray._saving import SavedCluster, SavedLearner
 from cpprb_like.samplers import Prioritized
 from cpprb_like.schedules import Linear
 
@@ -54,7 +57,7 @@ def test_priorities_come_back_where_other_hosts_are_near(
         batch = learner.sample(2000)
         learner.update_priorities(batch["indexes"], np.where(batch["id"] % 2, 3.0, 0.0))
         replay.save(tmp_path, learners={"main": learner})
-    monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+    monkeypatch.setattr(Connection, "node", lambda _: ELSEWHERE)
     with ClusterReplay.load(tmp_path) as again:
         restored = again.restore_learner(tmp_path, "main", ahead=0)
         assert (restored.sample(500)["id"] % 2 == 1).all()
@@ -108,4 +111,25 @@ def test_learners_of_others_are_refused(tmp_path: Path) -> None:
     with cluster() as replay, cluster() as other:
         with pytest.raises(TypeError, match=r"learners\['main'\]: expected a learner of"):
             replay.save(tmp_path, learners={"main": other.learner(seed=0)})
-        assert not (tmp_path / "cluster.json").exists()
+        assert not (tmp_path / "cluster").exists()
+
+
+def test_a_save_that_was_changed_is_an_error(tmp_path: Path) -> None:
+    """Each file has a checksum; those of the parameters and the learners had none."""
+    rng, values = np.random.default_rng(0), {"w": np.arange(1000.0)}
+    learner = SavedLearner("name", 3, 5, rng, Prioritized(beta=0.5))
+    counts = {"samples": 1, "gone_before": 0}
+    saved = SavedCluster({"writers": 1}, "a", {"host-0": 1}, {"main": learner}, counts, values)
+    saved.write(tmp_path)
+    again = SavedCluster.read(tmp_path)
+    assert (again.parameters["w"] == values["w"]).all()
+    assert again.learner("main").rng.random() == np.random.default_rng(0).random()
+    for file in (path for path in tmp_path.rglob("*") if path.stat().st_size and path.is_file()):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 8
+        file.write_bytes(content)
+        with pytest.raises(DamagedError):
+            SavedCluster.read(tmp_path)
+        content[len(content) // 2] ^= 8
+        file.write_bytes(content)
+    assert SavedCluster.read(tmp_path).hosts == {"host-0": 1}

@@ -23,12 +23,14 @@ from cluster_cases import (
     until,
 )
 
-import cpprb_like.ray._learner as learning
+import cpprb_like.ray._ahead as asking
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import SampleToInsertRatio
-from cpprb_like.ray import ClusterActor, ClusterReplay
+from cpprb_like.ray import ClusterActor
 from cpprb_like.ray._calls import Host
+from cpprb_like.ray._connection import Connection
 from cpprb_like.ray._parameters import INTERVAL
+from cpprb_like.ray._updates import UPDATES_AHEAD
 from cpprb_like.samplers import Prioritized
 
 LONG = 20.0  # seconds of a call that waits for a stopped host; a time-out is longer
@@ -36,7 +38,7 @@ LONG = 20.0  # seconds of a call that waits for a stopped host; a time-out is lo
 
 @pytest.fixture
 def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+    monkeypatch.setattr(Connection, "node", lambda _: ELSEWHERE)
 
 
 @contextmanager
@@ -70,7 +72,7 @@ def test_a_stopped_host_costs_its_rows_only() -> None:
                     "actor()": lambda: replay.actor().close(),
                     "sample": lambda: [learner.sample(32) for _ in range(40)],
                     "publish": lambda: replay.parameters.publish({"w": np.ones(4)}),
-                    "latest": lambda: replay.parameters.wait(after=version),
+                    "latest": lambda: replay.parameters.wait(version + 1),
                     "members": replay.members,
                     "learner()": lambda: replay.learner(seed=1).close(),
                 }
@@ -82,7 +84,7 @@ def test_a_stopped_host_costs_its_rows_only() -> None:
                 assert max(waits.values()) < LONG, waits
                 assert learner.sample(200)["id"].max() < 80
                 began = time.monotonic()
-                for number in range(3 * learning.UPDATES_AHEAD):
+                for number in range(3 * UPDATES_AHEAD):
                     batch = learner.sample(8)
                     learner.update_priorities(batch["indexes"], np.full(8, 1.0 + number))
                 assert time.monotonic() - began < LONG
@@ -249,11 +251,11 @@ def test_batches_on_their_way_fit_into_what_the_object_store_has_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A store that is full writes to the disk, and asking ahead was slower than not to do it."""
-    monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+    monkeypatch.setattr(Connection, "node", lambda _: ELSEWHERE)
     store = {"object_store_memory": 100e6}
     fields: dict[str, Any] = {**FIELDS, "image": {"shape": 100_000, "dtype": np.uint8}}
-    monkeypatch.setattr(learning, "available_resources_per_node", lambda: {"a": store})
-    monkeypatch.setattr(learning, "STORE", 0.0)
+    monkeypatch.setattr(asking, "available_resources_per_node", lambda: {"a": store})
+    monkeypatch.setattr(asking, "STORE", 0.0)
     with cluster(1, 64, env_dict=fields) as replay:
         fill(replay, 0, {**steps(0, 20), "image": np.zeros((20, 100_000), np.uint8)})
         with replay.learner(seed=0, ahead=2, batches=16) as learner:
@@ -261,7 +263,7 @@ def test_batches_on_their_way_fit_into_what_the_object_store_has_left(
                 store["object_store_memory"] = left
                 for _ in range(60):  # past what was asked for before
                     learner.sample(1)
-                (groups,) = learner._groups.values()
+                (groups,) = learner._batches.groups.values()
                 assert len(groups) <= calls
                 assert all(len(group.owners) <= most for group in groups)
                 if calls > 1:

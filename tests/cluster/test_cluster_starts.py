@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from ray.util import placement_group_table
 import cpprb_like.ray._cluster as module
 from cpprb_like.processes import SharedReplay
 from cpprb_like.ray import ClusterActor, ClusterReplay
+from cpprb_like.ray._connection import Connection
+from cpprb_like.ray._messages import About
 
 
 @pytest.mark.parametrize(("hosts", "writers"), [(3, 1), (3, 4), (1, 3)])
@@ -23,7 +26,7 @@ def test_a_cluster_holds_as_many_steps_as_it_was_asked_for(hosts: int, writers: 
         assert 10 <= replay.capacity < 10 + hosts * writers
         fill(replay, hosts - 1, steps(0, 10))
         held = replay.hosts[hosts - 1].call("about", timeout=20.0)
-        assert replay.capacity == hosts * writers * replay._options.size
+        assert replay.capacity == hosts * writers * replay._connection.options.size
         assert sum(held.written) == 10
 
 
@@ -69,18 +72,19 @@ def test_an_actor_goes_to_another_host_if_its_own_is_full(where: str) -> None:
             actor.close()
 
 
-def test_an_actor_of_a_full_node_sends_its_steps_to_another_node() -> None:
+def test_an_actor_of_a_full_node_sends_its_steps_to_another_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whose host has room: it was refused."""
+    abouts = Connection.abouts
 
-    class Somewhere(ClusterReplay):
-        def _answers(self, method: str, *arguments: Any, **options: Any) -> dict[int, Any]:
-            """Answers in which the second host is on another node."""
-            found = super()._answers(method, *arguments, **options)
-            if method == "about" and 1 in found:
-                object.__setattr__(found[1], "node", ELSEWHERE)
-            return found
+    def elsewhere(*arguments: Any, **options: Any) -> dict[int, About]:
+        """Answers in which the second host is on another node."""
+        found = abouts(*arguments, **options)
+        return {k: replace(one, node=ELSEWHERE) if k == 1 else one for k, one in found.items()}
 
-    with Somewhere(100, FIELDS, writers=1, hosts=2) as replay, replay.actor() as first:
+    monkeypatch.setattr(Connection, "abouts", elsewhere)
+    with cluster(2, 100, writers=1) as replay, replay.actor() as first:
         assert not isinstance(first, ClusterActor)
         with replay.actor() as second:
             assert isinstance(second, ClusterActor)

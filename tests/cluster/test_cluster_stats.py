@@ -13,7 +13,8 @@ from cluster_cases import ELSEWHERE, cluster, fill, flush, kill_host, steps, unt
 
 from cpprb_like.limiters import SampleToInsertRatio
 from cpprb_like.processes import Actor
-from cpprb_like.ray import ClusterActor, ClusterReplay
+from cpprb_like.ray import ClusterActor
+from cpprb_like.ray._connection import Connection
 
 
 def test_stats_say_who_waited_for_whom_and_how_long(where: str) -> None:
@@ -101,7 +102,7 @@ def test_a_learner_says_how_long_it_waited_for_a_host_that_was_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the number of the host."""
-    monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+    monkeypatch.setattr(Connection, "node", lambda _: ELSEWHERE)
     with cluster() as replay:
         fill(replay, 0, steps(0, 30))
         with replay.learner(seed=0, ahead=0) as learner:
@@ -116,7 +117,7 @@ def test_an_actor_that_waits_for_the_limiter_finds_a_host_with_other_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The new process knew no such writer, and the actor raised that."""
-    monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+    monkeypatch.setattr(Connection, "node", lambda _: ELSEWHERE)
     limiter = SampleToInsertRatio(1.0, 10, 1000.0, timeout=30.0)
     with cluster(limiter=limiter) as replay, replay.actor() as actor:
         actor.add(**steps(0, 30))

@@ -6,9 +6,8 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
-from cpprb_like.ray._hosts import About, Loss
 from cpprb_like.ray._ledger import Copy, Counts, Ledger
-from cpprb_like.ray._places import Incarnation
+from cpprb_like.ray._messages import About, Incarnation, Loss
 
 A = Incarnation("a", (0,), 0.0, 50.0)
 B, C = Incarnation("b", (6,), 90.0, 102.0), Incarnation("c", (20,), 110.0, 115.0)

@@ -89,8 +89,8 @@ def test_uniform_transitions_are_those_of_rllib(made: Any, kind: str, n_step: in
         include_extra_model_outputs=True,
     )
     assert len({(item.id_, item.t_started) for item in items}) > 100
-    assert sum(about.written != () for about in ours.replay._abouts(10.0).values()) == 2
-    assert all(sum(about.written) > 20 for about in ours.replay._abouts(10.0).values())
+    assert sum(about.written != () for about in ours.replay._connection.abouts(10.0).values()) == 2
+    assert all(sum(about.written) > 20 for about in ours.replay._connection.abouts(10.0).values())
     short = 0
     for item in items:
         place = where[item.id_, item.t_started]
@@ -349,7 +349,7 @@ def test_env_runners_add_their_episodes_themselves() -> None:
         for _ in range(3):
             algo.train()
         assert not buffer._lanes._lanes
-        added = sum(sum(one.written) for one in buffer.replay._abouts(10.0).values())
+        added = sum(sum(one.written) for one in buffer.replay._connection.abouts(10.0).values())
         assert added == buffer.get_added_timesteps() > 400
         writers = [one for _, one in buffer.replay.members() if one.kind == "actor" and one.alive]
         assert len({one.pid for one in writers}) == 2

@@ -60,7 +60,7 @@ def cluster(hosts: int = 1, capacity: int | None = None, **options: Any) -> Clus
 
 def fill(replay: ClusterReplay, number: int, rows: dict[str, Any]) -> None:
     """Add rows to one host."""
-    with ClusterActor(replay.hosts[number], replay._options, 20.0, None) as actor:
+    with ClusterActor(replay.hosts[number], replay._connection.options, 20.0, None) as actor:
         actor.add(**rows)
 
 

@@ -1,0 +1,326 @@
+"""``Ahead``: batches that a learner asks hosts for, ahead of the calls that need them.
+
+The host of each item is drawn by the host's mass. The host draws the item. Not here: which hosts
+answer (``_directory``), and draws at a host (``_drawing``).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray._private.state import available_resources_per_node
+
+from cpprb_like._fields.schema import ColumnSpec
+from cpprb_like._machine.aligned import empty
+from cpprb_like._rows.rings import Parts
+from cpprb_like.buffers._source import Batch
+from cpprb_like.processes import Mass
+from cpprb_like.ray._blocks import Pair, join
+from cpprb_like.ray._directory import MOST_PARTS, Directory
+from cpprb_like.ray._messages import Reply
+from cpprb_like.ray._parts import Part, PartDownError
+from cpprb_like.ray._updates import Updates
+
+__all__ = ["Ahead"]
+
+STORE = 0.5  # seconds between two looks at what the object stores have left
+INLINE = 100e3  # bytes of an answer that Ray carries without its object store
+
+
+@dataclass(frozen=True)
+class BatchKind:
+    """One kind of batches of a learner.
+
+    Attributes
+    ----------
+    view : str
+        Name of the view.
+    n : int
+        Number of items of a batch.
+    options : dict
+        Further arguments of ``sample`` at a host.
+    specs : dict of ColumnSpec
+        The fields of a batch.
+    pairs : list of Pair
+        The fields that are stacks and next stacks of the same frames.
+    """
+
+    view: str
+    n: int
+    options: Mapping[str, Any]
+    specs: Mapping[str, ColumnSpec]
+    pairs: list[Pair]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same for two calls of ``sample`` that want the same kind of batches."""
+        return self.view, self.n, self.options.get("fields"), self.options["indexes"]
+
+
+@dataclass(eq=False)
+class Group:
+    """Batches that were requested together.
+
+    Attributes
+    ----------
+    owners : ndarray of intp, shape (batches, n)
+        The place in ``parts`` of the host of each item.
+    chances : dict of float
+        The probability with which each part was drawn, by its number.
+    parts : list of Part
+        The hosts.
+    masses : list of Mass
+        The mass of each host by which its number of items was drawn.
+    answers : list
+        The ``Reply`` of each part, or the reference of the call; None without a request.
+    """
+
+    asked: float  # by ``time.monotonic``
+    owners: NDArray[np.intp] = field(init=False)
+    chances: NDArray[np.float64] = field(init=False)
+    parts: list[Part] = field(init=False)
+    masses: list[Mass] = field(init=False)
+    answers: list[Any] = field(init=False)
+    taken: NDArray[np.intp] = field(init=False)  # items of each part that were given so far
+    next: int = 0  # the batch that is given next
+
+
+class Ahead:
+    """The batches that one learner has asked hosts for. Each caller holds the learner's lock.
+
+    Parameters
+    ----------
+    directory : Directory
+        The hosts.
+    updates : Updates
+        The updates of the learner.
+    learner : str
+        Name of the learner.
+    rng : numpy.random.Generator
+        The generator that draws the host of each item.
+    is_weighted : bool
+        Whether items have masses, which batches have as probabilities.
+    ahead, batches, nbytes
+        As for ``ClusterReplay.learner``.
+
+    Attributes
+    ----------
+    names : Parts
+        The handles of batches: part, and handle at the host.
+    age_of_masses, age_of_batch, waited_for_inserts : float
+        See ``ClusterLearner.stats``.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        updates: Updates,
+        learner: str,
+        rng: np.random.Generator,
+        *,
+        is_weighted: bool,
+        ahead: int,
+        batches: int,
+        nbytes: float,
+    ) -> None:
+        self._directory, self._updates = directory, updates
+        self._learner, self._rng, self._is_weighted = learner, rng, is_weighted
+        self._ahead, self._batches, self._nbytes = ahead, batches, nbytes
+        self._connection = directory.connection
+        self.names = Parts(MOST_PARTS)
+        self.groups: dict[tuple[Any, ...], deque[Group]] = {}
+        self._ahead_now = ahead  # as far as the object stores have room
+        self._store_at, self._store_left = -math.inf, math.inf
+        self.age_of_masses = self.age_of_batch = math.nan
+        self.waited_for_inserts = 0.0
+
+    def next(self, kind: BatchKind, arrays: Batch | None) -> Batch:
+        """The next batch, from earlier requests or from new ones; ``arrays`` take its fields.
+
+        A prioritized batch has ``probabilities``, and ``least``, the least probability of a row.
+        """
+        until = time.monotonic() + self._directory.timeout
+        groups = self.groups.setdefault(kind.key, deque())
+        for other in [other for other in self.groups if other != kind.key]:
+            self._forget(other)  # the program went on to another kind of batch
+        while True:
+            if not groups:
+                groups.append(self._ask(kind, until))
+            group = groups[0]
+            self._collect(group, kind, until)
+            while len(groups) <= self._ahead_now and self._is_far(group):
+                groups.append(self._ask(kind, until))
+            if group.next == 0 and len(groups) > 1:
+                self._pull(groups[1])
+            batch = self._batch(group, kind, arrays)
+            if group.next == len(group.owners):
+                groups.popleft()
+            return batch
+
+    def _is_far(self, group: Group) -> bool:
+        return self._ahead > 0 and any(part.drawer is None for part in group.parts)
+
+    def _pull(self, group: Group) -> None:
+        """Make Ray bring ready answers to this node now, and not when they are read."""
+        asked = [answer for answer in group.answers if isinstance(answer, ray.ObjectRef)]
+        if asked:
+            ray.wait(asked, num_returns=len(asked), timeout=0)
+
+    def forget_all(self) -> None:
+        """Drop all batches that were requested and not returned."""
+        for key in list(self.groups):
+            self._forget(key)
+
+    def _forget(self, key: tuple[Any, ...]) -> None:
+        """Drop batches that were requested from hosts and will not be returned."""
+        for group in self.groups.pop(key):
+            left = group.owners[group.next :].size
+            if left:
+                self._connection.give_back(left)
+
+    def _ask(self, kind: BatchKind, until: float) -> Group:
+        """Ask the hosts for the next batches."""
+        n = kind.n
+        most, self._ahead_now = 1, self._ahead
+        if self._ahead and any(part.drawer is None for part in self._directory.parts.values()):
+            row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in kind.specs.values())
+            room = self._room() / max(n * row, 1)  # batches on their way
+            most = max(1, min(self._batches, int(room / (self._ahead + 1))))
+            self._ahead_now = max(0, min(self._ahead, int(room / most) - 1))
+        began = time.monotonic()
+        count = self._connection.take(n, most, until, self._directory.timeout)
+        self.waited_for_inserts += time.monotonic() - began
+        group = Group(time.monotonic())
+        try:
+            self._request(group, kind, (count, n), until)
+        except BaseException:
+            self._connection.give_back(count * n)
+            raise
+        self.age_of_masses = time.monotonic() - min(mass.moment for mass in group.masses)
+        return group
+
+    def _room(self) -> float:
+        """Bytes of batches that may be on their way: see ``nbytes``, and the object stores.
+
+        Answers that are not read yet stay in the stores of both nodes. A store that is full writes
+        to the disk, so they take half of what the fullest store has left. Ray carries small answers
+        without the store.
+        """
+        now = time.monotonic()
+        if now > self._store_at + STORE:
+            self._store_at = now
+            left = [
+                one.get("object_store_memory") for one in available_resources_per_node().values()
+            ]
+            self._store_left = min((one for one in left if one is not None), default=0.0)
+        return min(self._nbytes, max(self._store_left / 2, INLINE))
+
+    def _request(self, group: Group, kind: BatchKind, shape: tuple[int, ...], until: float) -> None:
+        """Draw the host of each item by its mass, and request the items of each host."""
+        group.parts = self._directory.parts_with_mass(kind.view, until)
+        group.masses = masses = [part.masses[kind.view] for part in group.parts]
+        totals = np.array([mass.total for mass in masses])
+        group.chances = totals / totals.sum()
+        group.owners = np.zeros(shape, np.intp)
+        if len(masses) > 1:
+            bounds = totals.cumsum()
+            targets = self._rng.random(shape) * bounds[-1]
+            group.owners = bounds[:-1].searchsorted(targets, side="right")
+        counts = np.bincount(group.owners.ravel(), minlength=len(masses)).tolist()
+        group.next, group.taken = 0, np.zeros(len(masses), np.intp)
+        group.answers = [None] * len(masses)
+        for place, (part, items) in enumerate(zip(group.parts, counts, strict=True)):
+            draw = kind.view, items, kind.options, self._directory.largest
+            if items and part.drawer is not None:
+                group.answers[place] = part.drawer.draw(*draw, masses[place])
+            elif items:
+                group.answers[place] = part.host.begin("draw", self._learner, *draw)
+            if items:
+                part.told = self._directory.largest
+        self._updates.tell_largest()
+
+    def _collect(self, group: Group, kind: BatchKind, until: float) -> None:
+        """Wait for the answers, and replace the items of lost hosts by items of the others."""
+        for place, part in enumerate(group.parts):
+            answer = group.answers[place]
+            if answer is None or isinstance(answer, Reply):
+                continue
+            try:
+                reply: Reply = self._directory.answer(part, answer, until)
+                if reply.identity != part.identity:
+                    raise self._directory.is_down(part)
+                group.answers[place] = reply
+                self._directory.note(part, kind.view, reply.mass, group.asked)
+            except PartDownError:
+                group.answers[place] = None
+        missing = [
+            place
+            for place, answer in enumerate(group.answers)
+            if (answer is None or not answer.columns) and (group.owners == place).any()
+        ]
+        if missing:
+            self._replace(group, kind, missing, until)
+
+    def _replace(self, group: Group, kind: BatchKind, missing: list[int], until: float) -> None:
+        """Draw all batches that were not returned yet again, from the hosts that answer."""
+        if time.monotonic() > until:
+            names = ", ".join(str(group.parts[place].host) for place in missing)
+            raise TimeoutError(f"sample: {names} did not answer in {self._directory.timeout:g} s")
+        self._request(group, kind, group.owners[group.next :].shape, until)
+        self._collect(group, kind, until)
+
+    def _batch(self, group: Group, kind: BatchKind, arrays: Batch | None) -> Batch:
+        """One batch of a group: each row of the answers at the place of its item."""
+        owners, specs = group.owners[group.next], kind.specs
+        n = len(owners)
+        # Of each part: its answer, the places of its items, which items, and how many.
+        taken: list[tuple[int, Reply, slice | NDArray[np.intp], slice, int]] = []
+        places: slice | NDArray[np.intp]
+        for place, answer in enumerate(group.answers):
+            places, count = slice(None), n
+            if len(group.parts) > 1:
+                places = np.flatnonzero(owners == place)
+                count = len(places)
+            if count:
+                start = int(group.taken[place])
+                taken.append((place, answer, places, slice(start, start + count), count))
+        batch: Batch = {} if arrays is None else dict(arrays)
+        first: Mapping[str, Any] = taken[0][1].columns if taken else {}
+        is_own = len(taken) == 1 and group.parts[taken[0][0]].drawer is not None
+        if is_own and not batch and len(group.owners) == 1:
+            batch, first = dict(first), {}  # fresh arrays already
+        for name, values in first.items():
+            if name not in batch and name in specs:
+                batch[name] = empty((n, *specs[name].shape), specs[name].dtype)
+            elif name not in batch:
+                batch[name] = empty((n, *values.shape[1:]), values.dtype)
+            for _, answer, places, items, _ in taken:
+                join(answer.columns, name, items, kind.pairs, batch[name], places)
+        if "indexes" in batch:
+            for place, _, places, _, _ in taken:
+                own = np.ascontiguousarray(batch["indexes"][places])
+                batch["indexes"][places] = self.names.name(group.parts[place].number, own)
+        if self._is_weighted:
+            chances = np.empty(n)
+            least = math.inf
+            for place, answer, places, items, _ in taken:
+                assert answer.masses is not None
+                scale = group.chances[place] / answer.mass.total
+                chances[places] = answer.masses[items] * scale
+            for place, answer in enumerate(group.answers):
+                one = group.masses[place] if answer is None else answer.mass
+                least = min(least, group.chances[place] * one.least / max(one.total, 1e-300))
+            batch["probabilities"], batch["least"] = chances, np.array(least)
+        for place, _, _, _, count in taken:
+            group.taken[place] += count
+        group.next += 1
+        self.age_of_batch = time.monotonic() - group.asked
+        return batch

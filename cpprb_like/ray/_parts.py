@@ -1,0 +1,148 @@
+"""``Part``: the rows of one memory of a host, as a learner knows them; and updates of priorities.
+
+Not here: which hosts answer (``_directory``), and waits for updates (``_updates``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like.processes import Mass
+from cpprb_like.ray._calls import Host
+from cpprb_like.ray._drawing import Drawer
+from cpprb_like.ray._messages import About
+
+__all__ = ["Part", "PartDownError", "Update"]
+
+
+class PartDownError(Exception):
+    """A host does not answer: its rows cannot be drawn now."""
+
+
+@dataclass(eq=False)
+class Update:
+    """An update of priorities at a host.
+
+    Attributes
+    ----------
+    number : int
+        Number of the update, from 1 on. The host makes the updates of a learner in this order.
+    rows, priorities : ndarray
+        The rows by their handles at the host, and their priorities.
+    largest : float
+        The greatest priority that the learner knows.
+    answer : ObjectRef or None
+        Reference of the last call; None before the first call.
+    """
+
+    number: int
+    rows: NDArray[np.int64]
+    priorities: NDArray[np.float64]
+    largest: float
+    answer: Any = None
+
+
+@dataclass(eq=False)
+class Part:
+    """The rows of one incarnation of a host, for one learner.
+
+    Attributes
+    ----------
+    number : int
+        Number of the part in handles.
+    learner : str
+        Name of the learner.
+    host : Host
+        The host that has the rows.
+    about : About
+        The location of the host.
+    drawer : Drawer or None
+        The drawer of this process, if it is on the node of the host; None elsewhere.
+    masses : dict of Mass
+        The mass of the host for each view, by its last answer.
+    renewals : dict of (ObjectRef, float)
+        The question for a new mass of each view, and the time at which it was asked.
+    told : float
+        The greatest priority that was sent to the host.
+    waiting : deque of Update
+        Updates without an answer, oldest first.
+    unsent : dict of float
+        Priorities that were given while the host was down, by row. They are sent in one update when
+        the host answers again.
+    """
+
+    number: int
+    learner: str
+    host: Host
+    about: About
+    drawer: Drawer | None
+    masses: dict[str, Mass] = field(default_factory=dict)
+    renewals: dict[str, tuple[Any, float]] = field(default_factory=dict)
+    told: float = 1.0
+    down_until: float = 0.0
+    question: Any = None  # a call that asks a host that is down where it is
+    updated: int = 0  # the number of the last update that took effect
+    waiting: deque[Update] = field(default_factory=deque)
+    unsent: dict[int, float] = field(default_factory=dict)
+    given: int = 0
+    late: int = 0
+    waited: float = 0.0
+
+    @property
+    def identity(self) -> str:
+        """The incarnation."""
+        return self.about.identity
+
+    def note(self, view: str, mass: Mass, asked: float) -> None:
+        """Record a mass that was asked for at this time, unless a newer one is known."""
+        known = self.masses.get(view)
+        if known is None or known.moment <= asked:
+            self.masses[view] = replace(mass, moment=asked)  # clocks of nodes differ
+
+    def forget_masses(self) -> None:
+        """Forget all masses, so that the next draw asks for them."""
+        self.masses.clear()
+        self.renewals.clear()
+
+    def add_update(
+        self, rows: NDArray[np.int64], priorities: NDArray[np.float64], largest: float
+    ) -> None:
+        """Send an update after all others."""
+        number = (self.waiting[-1].number if self.waiting else self.updated) + 1
+        self.waiting.append(Update(number, rows, priorities, largest))
+        self.send(self.waiting[-1])
+        self.told = largest
+
+    def send(self, update: Update) -> None:
+        """Send an update, or send it again."""
+        given = update.number, update.rows, update.priorities, update.largest
+        update.answer = self.host.begin("update", self.learner, self.identity, *given)
+
+    def send_again(self, largest: float) -> None:
+        """Send all updates without an answer, and what was given while the host was down.
+
+        They come before any other update, as the host takes updates in their order.
+        """
+        for update in self.waiting:
+            self.send(update)
+        if self.unsent:
+            rows = np.fromiter(self.unsent.keys(), np.int64)
+            self.add_update(rows, np.fromiter(self.unsent.values(), np.float64), largest)
+            self.unsent = {}
+
+    def count(self, given: int, late: int) -> None:
+        """Count priorities that have taken effect, or came too late."""
+        self.given += given
+        self.late += late
+
+    def complete(self, late: int) -> None:
+        """Count the oldest update, which the host has made."""
+        update = self.waiting[0]
+        self.updated = update.number
+        self.waiting.popleft()
+        self.count(len(update.rows), late)
