@@ -11,7 +11,7 @@ progress of a save, and fields.
 from cpprb_like.datasets._model import EpisodeRecord
 from cpprb_like.datasets._open import (
     FORMATS,
-    Description,
+    DatasetInfo,
     describe,
     detect_format,
     export,
@@ -20,7 +20,7 @@ from cpprb_like.datasets._open import (
 
 __all__ = [
     "FORMATS",
-    "Description",
+    "DatasetInfo",
     "EpisodeRecord",
     "describe",
     "detect_format",

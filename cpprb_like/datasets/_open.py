@@ -33,7 +33,7 @@ MODULES = {
 FORMATS = tuple(MODULES)
 
 
-class Description(NamedTuple):
+class DatasetInfo(NamedTuple):
     """What a data set holds, without its rows.
 
     Attributes
@@ -142,7 +142,7 @@ def describe(
     format: str | None = None,  # noqa: A002 (the word that users know)
     *,
     split: str | None = None,
-) -> Description:
+) -> DatasetInfo:
     """What a data set holds, without its rows.
 
     Parameters
@@ -156,7 +156,7 @@ def describe(
 
     Returns
     -------
-    Description
+    DatasetInfo
 
     Raises
     ------
@@ -196,7 +196,7 @@ def describe(
                 f"the last step of each episode that is not terminated (its "
                 f"{', '.join(reader.unknown)} is not in the files)"
             )
-        return Description(
+        return DatasetInfo(
             name,
             header.rows,
             fields,

@@ -1,7 +1,7 @@
 """Reports: what the rows of a buffer are like, as text, as JSON, and as a page.
 
 ``describe`` reads rows of every buffer of a source (``_facts``) and asks each check whether
-something looks wrong (``_findings``). The result, a ``Description``, is printed (``_text``) or
+something looks wrong (``_findings``). The result, a ``Description``, is printed (``text``) or
 written as one HTML page (``_page``) with charts in SVG (``_charts``).
 May import: public names of the other rooms.
 """

@@ -19,7 +19,7 @@ from cpprb_like.samplers import Prioritized
 from cpprb_like.views import NStep
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
-COUNTS = ("inserts", "samples", "rows", "waits_for_inserts", "waits_for_samples")
+COUNTS = ("inserts", "samples", "rows", "waits_for_inserts")
 # Public names of one side that the other lacks, and parameters of methods that differ. The page
 # names all of them, but for the methods of a buffer that ``ClusterActor`` lacks.
 ONLY: dict[type, tuple[set[str], set[str]]] = {
