@@ -20,8 +20,7 @@ from cpprb_like._arguments.arrays import Floats
 from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._followers import Followers
-from cpprb_like.samplers._base import Sampler
-from cpprb_like.samplers._prioritized import Prioritized
+from cpprb_like.samplers import Prioritized, Sampler, Uniform
 from cpprb_like.samplers._row_weights import (
     RowWeights,
     draw_together,
@@ -29,7 +28,6 @@ from cpprb_like.samplers._row_weights import (
     update_together,
 )
 from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
-from cpprb_like.samplers._uniform import Uniform
 
 __all__ = ["RowNumbers", "StartsTogether", "WeightsTogether", "check_sampler"]
 

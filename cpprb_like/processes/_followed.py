@@ -28,9 +28,9 @@ from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import said_by, unless_gone
 from cpprb_like.processes._followers import Followers
 from cpprb_like.processes._shards import ROWS, WRITER, Reader, mend
+from cpprb_like.samplers import Uniform
 from cpprb_like.samplers._base import Extra
 from cpprb_like.samplers._prioritized import ByPriority
-from cpprb_like.samplers._uniform import Uniform
 
 __all__ = ["FollowedShards"]
 

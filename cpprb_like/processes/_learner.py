@@ -37,9 +37,9 @@ from cpprb_like.processes._followers import Followers, consistently
 from cpprb_like.processes._mass import Mass, mass_of
 from cpprb_like.processes._saving import SavedLearner, copy_of
 from cpprb_like.processes._words import GIVEN, LATE, Words
+from cpprb_like.samplers import Uniform
 from cpprb_like.samplers._base import Extra, Sampler
 from cpprb_like.samplers._starts import choose_rows
-from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.views._layer import Items, Layer
 from cpprb_like.views._rows import RowReader
 from cpprb_like.views._sequences import PartOfBatch, SequenceReader

@@ -56,8 +56,7 @@ from cpprb_like.processes._parameters import FOLDER, Parameters
 from cpprb_like.processes._saving import Saved, SavedLearner, copy_of, read_saved, save
 from cpprb_like.processes._shards import ROWS, WRITER, Actor, header, last_added
 from cpprb_like.processes._words import MOST_LEARNERS, Words
-from cpprb_like.samplers._base import Sampler
-from cpprb_like.samplers._uniform import Uniform
+from cpprb_like.samplers import Sampler, Uniform
 from cpprb_like.typing import FieldSpec
 from cpprb_like.typing import RowOptions as RowKeywords
 

@@ -26,7 +26,7 @@ from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._files import file_maps, json_codec
 from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.waiting import wait_until
-from cpprb_like.buffers._replay import ReplayBuffer
+from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
@@ -43,8 +43,7 @@ from cpprb_like.processes._shards import (
     is_being_edited,
     mend,
 )
-from cpprb_like.samplers._base import Sampler
-from cpprb_like.samplers._uniform import Uniform
+from cpprb_like.samplers import Sampler, Uniform
 
 __all__ = ["Saved", "SavedLearner", "SavedReplay", "copy_of", "read_saved", "save"]
 

@@ -37,7 +37,7 @@ from cpprb_like._machine.waiting import PATIENCE, wait_until
 from cpprb_like._rows import chained, overflow
 from cpprb_like._rows.edits import Tracker, Undo, clock, fence
 from cpprb_like._rows.row_handles import handles
-from cpprb_like.buffers._replay import ReplayBuffer
+from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
     GONE_FOLDER,
@@ -51,9 +51,8 @@ from cpprb_like.processes._folder import (
 )
 from cpprb_like.processes._followers import Follower
 from cpprb_like.processes._words import mapped
-from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers import Sampler, Uniform
 from cpprb_like.samplers._prioritized import read_priorities
-from cpprb_like.samplers._uniform import Uniform
 
 __all__ = ["Actor", "Reader", "ShardFiles"]
 

@@ -43,7 +43,7 @@ from cpprb_like.ray._ledger import Counts, Ledger
 from cpprb_like.ray._messages import NAMESPACE, HostPlan, Loss
 from cpprb_like.ray._parameters import ClusterParameters
 from cpprb_like.ray._saving import STATES, SavedCluster, save_host
-from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers import Sampler
 from cpprb_like.typing import FieldSpec
 from cpprb_like.typing import RowOptions as RowKeywords
 

@@ -54,8 +54,8 @@ from cpprb_like.ray._messages import (
 from cpprb_like.ray._parameters import VERSION, split
 from cpprb_like.ray._places import COMES_BACK, Checkpoints, HostReplay, WriterPlace
 from cpprb_like.ray._saving import save_host
-from cpprb_like.samplers._base import Sampler
-from cpprb_like.views._layer import Layer
+from cpprb_like.samplers import Sampler
+from cpprb_like.views import Layer
 
 __all__ = ["ShardHost"]
 

@@ -19,7 +19,7 @@ from cpprb_like.checkpoint import Checkpointed, states
 from cpprb_like.checkpoint._manifest import name_of
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes import Learner, SharedReplay
-from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers import Sampler
 
 __all__ = ["STATES", "SavedCluster", "SavedLearner", "save_host"]
 
