@@ -22,6 +22,7 @@ from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like._machine.aligned import empty
 from cpprb_like._rows.rings import Parts
 from cpprb_like.buffers._source import Batch
+from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes import Mass
 from cpprb_like.ray._blocks import Pair, join
 from cpprb_like.ray._directory import MOST_PARTS, Directory
@@ -195,9 +196,7 @@ class Ahead:
             room = self._room() / max(n * row, 1)  # batches on their way
             most = max(1, min(self._batches, int(room / (self._ahead + 1))))
             self._ahead_now = max(0, min(self._ahead, int(room / most) - 1))
-        began = time.monotonic()
-        count = self._connection.take(n, most, until, self._directory.timeout)
-        self.waited_for_inserts += time.monotonic() - began
+        count = self._take(n, most, until)
         group = Group(time.monotonic())
         try:
             self._request(group, kind, (count, n), until)
@@ -206,6 +205,27 @@ class Ahead:
             raise
         self.age_of_masses = time.monotonic() - min(mass.moment for mass in group.masses)
         return group
+
+    def _take(self, n: int, most: int, until: float) -> int:
+        """How many batches of n items the limiter allows, at least one."""
+        began = time.monotonic()
+        count = self._connection.take(n, most, until, self._directory.timeout)
+        self.waited_for_inserts += time.monotonic() - began
+        return count
+
+    def sample_here(self, part: Part, view: str, n: int, how: Mapping[str, Any]) -> Batch | None:
+        """A batch of a part of this process, which has all rows; None if it has none to draw."""
+        assert part.drawer is not None
+        self._take(n, 1, time.monotonic() + self._directory.timeout)
+        try:
+            batch = part.drawer.sample(view, n, self._directory.largest, how)
+        except BaseException as error:
+            self._connection.give_back(n)
+            if isinstance(error, NotEnoughDataError):
+                return None
+            raise
+        self.age_of_masses = self.age_of_batch = 0.0
+        return batch
 
     def _room(self) -> float:
         """Bytes of batches that may be on their way: see ``nbytes``, and the object stores.

@@ -25,8 +25,8 @@ from cpprb_like.ray._connection import Connection
 from cpprb_like.ray._drawing import Drawer
 from cpprb_like.ray._messages import About
 from cpprb_like.ray._parts import Part, PartDownError
-from cpprb_like.samplers._base import Sampler
-from cpprb_like.views._layer import Layer
+from cpprb_like.samplers import Sampler
+from cpprb_like.views import Layer
 
 __all__ = ["MOST_PARTS", "Directory"]
 
@@ -196,6 +196,13 @@ class Directory:
             part.forget_masses()
             part.down_until, part.told = 0.0, 1.0
             part.send_again(self.largest)
+
+    def only_part(self) -> Part | None:
+        """The part with all rows, if the only host is on this node; else None."""
+        if len(self.connection.hosts) > 1 or not self.parts:
+            return None
+        (part,) = self.parts.values()
+        return None if part.drawer is None else part
 
     def usable(self, view: str) -> list[Part]:
         """The hosts that answer, each with its mass."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._arguments.arrays import Batch
 from cpprb_like._fields.schema import Schema, Stack
 from cpprb_like._machine.generators import Seed
 from cpprb_like.buffers._source import Source
@@ -22,10 +23,9 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes import Learner, Mass, SharedReplay
 from cpprb_like.ray._blocks import Pair, pairs_of, part
 from cpprb_like.ray._messages import Reply
-from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers import Sampler
 from cpprb_like.samplers._prioritized import ByPriority
-from cpprb_like.views import FrameStacks
-from cpprb_like.views._layer import Layer
+from cpprb_like.views import FrameStacks, Layer
 
 __all__ = ["Drawer", "identity_of", "stacked_pairs"]
 
@@ -85,6 +85,7 @@ class Drawer:
         self._pairs = {"": stacked_pairs(learner, ())}
         self.updates = 0  # the number of the last call of ``update``
         self._late: dict[int, int] = {}  # the answers to the last calls
+        self._largest = 0.0  # the greatest priority that was given
 
     def open_view(self, view: str, layers: tuple[Layer, ...]) -> None:
         """Open a view of the learner with this name."""
@@ -122,6 +123,13 @@ class Drawer:
         columns.pop("weights", None)
         return Reply(self.identity, columns, masses, mass)
 
+    def sample(self, view: str, n: int, largest: float, how: Mapping[str, Any]) -> Batch:
+        """A batch with weights, where this host has all rows; ``largest`` as for ``draw``."""
+        self._raise_largest(largest)
+        batch: Batch = self._sources[view].sample(n, **how)
+        batch.pop("probabilities", None)
+        return batch
+
     def update(
         self,
         number: int,
@@ -149,8 +157,9 @@ class Drawer:
 
     def _raise_largest(self, largest: float) -> None:
         """Raise the priority of new rows to at least this one, the greatest of all hosts."""
-        if self.learner.has_priorities:
+        if largest > self._largest and self.learner.has_priorities:
             self.learner.raise_max_priority(largest)
+            self._largest = largest
 
     def close(self) -> None:
         """Leave the replay."""

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.generators import Seed, generator
+from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._entry import SampleOptions
-from cpprb_like.buffers._replay import ReplayBuffer
 from cpprb_like.buffers._source import Batch, ModelledSource, Source, if_prioritized
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._folder import Closing
@@ -31,12 +31,11 @@ from cpprb_like.ray._directory import Directory
 from cpprb_like.ray._drawing import Drawer, stacked_pairs
 from cpprb_like.ray._saving import SavedLearner
 from cpprb_like.ray._updates import Updates
-from cpprb_like.samplers._base import Sampler
+from cpprb_like.samplers import Sampler, Uniform
 from cpprb_like.samplers._prioritized import ByPriority, read_indexes, read_priorities
 from cpprb_like.samplers._priority_powers import importance
-from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.schedules import value_at
-from cpprb_like.views._layer import Layer
+from cpprb_like.views import Layer
 
 __all__ = ["ClusterLearner"]
 
@@ -144,23 +143,38 @@ class ClusterLearner(Closing, ModelledSource):
         n, names = model._read_batch_size(batch_size, options.fields)
         if not options.replace:
             raise TypeError("replace: a cluster draws with replacement")
-        specs = model._field_specs(names)
         asked = {"indexes": options.indexes} | ({} if names is None else {"fields": names})
-        arrays = None
-        if options.out is not None:
-            arrays = dict(zip(specs, check_out(options.out, n, specs), strict=True))
         with self._lock:
             beta = self._beta(options)
-            batch = self._batches.next(BatchKind(view, n, asked, specs, self._pairs[view]), arrays)
-            self._weigh(view, batch, beta)
+            batch = self._draw_here(view, n, options.out, asked, beta)
+            if batch is None:
+                specs, arrays = model._field_specs(names), None
+                if options.out is not None:
+                    arrays = dict(zip(specs, check_out(options.out, n, specs), strict=True))
+                kind = BatchKind(view, n, asked, specs, self._pairs[view])
+                batch = self._batches.next(kind, arrays)
+                self._weigh(view, batch, beta)
             self.draws += 1
             self._drawn += n
             if time.monotonic() > self._told_at + TELL:
                 self._tell_drawn()
-        if options.out is None:
+        if options.out is None or batch is options.out:
             return batch
         options.out.update(batch)
         return options.out
+
+    def _draw_here(
+        self, view: str, n: int, out: Batch | None, asked: Mapping[str, Any], beta: float
+    ) -> Batch | None:
+        """A batch of the only host, if it is on this node and has rows; else None."""
+        part = self._directory.only_part()
+        if part is None or getattr(self.sampler, "probabilities", False):
+            return None
+        how = {**asked, "out": out} | ({"beta": beta} if self.has_priorities else {})
+        batch = self._batches.sample_here(part, view, n, how)
+        if batch is not None and "indexes" in batch:
+            batch["indexes"] = self._batches.names.name(part.number, batch["indexes"])
+        return batch
 
     def _tell_drawn(self) -> None:
         """Report drawn items to the ledger, unless the limiter counts them."""
