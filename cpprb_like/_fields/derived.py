@@ -13,7 +13,7 @@ from cpprb_like._arguments.checks import as_discount, as_int, as_whole, warn
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._fields.schema import Field, Schema, Stack, read_names
 
-__all__ = ["NStepReturns", "check_nstep", "derive", "likely_axis", "read_nstep"]
+__all__ = ["DEEPEST", "NStepReturns", "check_nstep", "derive", "likely_axis", "read_nstep"]
 
 DEEPEST = 256  # most frames of a stack
 REWARD_NAMES = ("rew", "reward", "rewards")

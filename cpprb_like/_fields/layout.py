@@ -18,7 +18,7 @@ from cpprb_like._fields.schema import Field, Schema
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf
 from cpprb_like._rows.column import Column
 
-__all__ = ["IDENTITY", "IDENTITY_NBYTES", "Layout", "OfOptions"]
+__all__ = ["CACHE_LINE", "IDENTITY", "IDENTITY_NBYTES", "Layout", "OfOptions", "align"]
 
 RECORD_FIELD_NBYTES = 128  # each wider field has a block outside of the record
 BLOCK_ALIGNMENT = 64
@@ -82,11 +82,11 @@ class Layout(OfOptions):
             and field.name not in schema.chained
         ]
         record_fields.sort(key=lambda field: -field.dtype.alignment)
-        record_offset = _align(IDENTITY_NBYTES + 8 * (N_STATE_WORDS + n_envs), BLOCK_ALIGNMENT)
+        record_offset = align(IDENTITY_NBYTES + 8 * (N_STATE_WORDS + n_envs), BLOCK_ALIGNMENT)
         places: dict[str, tuple[int, int]] = {}
         used = 0
         for field in record_fields:
-            used = _align(used, field.dtype.alignment)
+            used = align(used, field.dtype.alignment)
             places[field.name] = record_offset + used, 0
             used += field.nbytes
         widest = max((field.dtype.alignment for field in record_fields), default=1)
@@ -94,18 +94,18 @@ class Layout(OfOptions):
             schema.stored_nbytes(field) for field in schema.fields if field not in record_fields
         ) + len(schema.chained)
         most = schema.most_row_nbytes - (record_offset + sampler_nbytes) / capacity - in_blocks
-        stride = _record_stride(_align(used + 1, widest), most)  # one more for the flags
+        stride = _record_stride(align(used + 1, widest), most)  # one more for the flags
         places = {name: (offset, stride) for name, (offset, _) in places.items()}
         end = record_offset + capacity * stride
         for field in schema.fields:
             is_stored = field.name not in schema.chained and not field.dtype.hasobject
             if field.name not in places and is_stored:
-                start = _align(end, BLOCK_ALIGNMENT)
+                start = align(end, BLOCK_ALIGNMENT)
                 places[field.name] = start, field.nbytes
                 end = start + capacity * field.nbytes
         blocks = []
         for name, nbytes in _blocks(schema, capacity, n_envs):
-            start = _align(end, BLOCK_ALIGNMENT)
+            start = align(end, BLOCK_ALIGNMENT)
             blocks.append((name, start, nbytes))
             end = start + nbytes
         ordered = [places.get(name, (-1, 0)) for name in schema.names]
@@ -275,9 +275,10 @@ def _record_stride(nbytes: int, most: float) -> int:
     Without padding, every second record of 48 bytes lies in two lines of 64 bytes. With padding,
     draws take a quarter less time.
     """
-    padded = 1 << (nbytes - 1).bit_length() if nbytes <= CACHE_LINE else _align(nbytes, CACHE_LINE)
+    padded = 1 << (nbytes - 1).bit_length() if nbytes <= CACHE_LINE else align(nbytes, CACHE_LINE)
     return padded if padded <= most else nbytes
 
 
-def _align(offset: int, alignment: int) -> int:
+def align(offset: int, alignment: int) -> int:
+    """The least multiple of ``alignment`` from ``offset`` on."""
     return -(-offset // alignment) * alignment

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_WRITTEN
-from cpprb_like._fields.layout import Layout
+from cpprb_like._fields.layout import CACHE_LINE, Layout
 from cpprb_like._machine import machine_memory
 
 __all__ = ["allocate", "allocate_floats", "open_arena"]
 
 
 HUGE_PAGE_NBYTES = 1 << 21
-CACHE_LINE = 64
 
 # The large arenas of this process. The system may promise the same memory to several of them, so
 # their memory that is not written yet counts as taken.

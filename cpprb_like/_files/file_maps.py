@@ -39,7 +39,7 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._fields.layout import Layout
+from cpprb_like._fields.layout import CACHE_LINE, Layout, align
 from cpprb_like._files.arenas import allocate
 from cpprb_like._files.flushes import Flushed, pack, unpack
 from cpprb_like._files.opening import open_regular, read_bytes
@@ -64,7 +64,6 @@ __all__ = ["KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "Room", "check_mo
 FileMode = Literal["x", "w", "r", "r+", "a"]
 
 WORD = 8
-CACHE_LINE = 64
 MAGIC = b"cpprb_like ring, version "
 VERSION_NBYTES = 32  # first bytes of the identity of a layout
 SIDE_NBYTES = 64  # header of a side file, which ends with the incarnation and three words
@@ -120,15 +119,15 @@ class _Places:
 
     @classmethod
     def of(cls, layout: Layout) -> _Places:
-        boot = _align(layout.nbytes, CACHE_LINE), CACHE_LINE
+        boot = align(layout.nbytes, CACHE_LINE), CACHE_LINE
         lens = sum(boot), WORD * layout.n_envs
-        row = sum(2 * WORD + _align(field.nbytes, WORD) for field in layout.schema.fields)
+        row = sum(2 * WORD + align(field.nbytes, WORD) for field in layout.schema.fields)
         state = 2 * WORD + layout.state_nbytes
         end = sum(lens)
         latest = []
         for name in layout.schema.chained_in_order:
             (nbytes,) = [field.nbytes for field in layout.schema.fields if field.name == name]
-            latest.append((end, 2 * (WORD + _align(layout.n_envs * nbytes, WORD))))
+            latest.append((end, 2 * (WORD + align(layout.n_envs * nbytes, WORD))))
             end = sum(latest[-1])
         log = end, WORD + max(row, state)
         return cls(boot, lens, tuple(latest), log, sum(log))
@@ -896,10 +895,6 @@ def _remove(paths: list[Path], process: int, old: BinaryIO | None) -> None:
 
 def _array(pages: mmap.mmap) -> Bytes:
     return np.frombuffer(pages, np.uint8)
-
-
-def _align(offset: int, alignment: int) -> int:
-    return -(-offset // alignment) * alignment
 
 
 @functools.cache

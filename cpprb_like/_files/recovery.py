@@ -26,10 +26,10 @@ from cpprb_like._core import (
     WORD_WRITTEN,
 )
 from cpprb_like._fields.layout import Layout
+from cpprb_like._files.json_codec import MOST
 
-__all__ = ["MOST", "Aside", "derive", "end_before", "hide", "open_steps", "recover"]
+__all__ = ["Aside", "derive", "end_before", "hide", "open_steps", "recover"]
 
-MOST = 1 << 61  # greatest count; a sum of several counts fits 64 bits
 WORD = 8
 FEW = 1 << 13  # newest rows of a stream, which nearly always have the last end
 

@@ -30,7 +30,8 @@ from cpprb_like._core import (
     Ring,
 )
 from cpprb_like._fields.layout import Layout
-from cpprb_like._files.recovery import MOST, open_steps
+from cpprb_like._files.json_codec import MOST
+from cpprb_like._files.recovery import open_steps
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf
 from cpprb_like.samplers._base import Sampler
 

@@ -20,6 +20,7 @@ from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like.buffers._draw_counts cimport DrawCounts
 from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring
+from cpprb_like._c.copying cimport CACHE_LINE
 from cpprb_like._c.number_casts cimport NO_NUMBER
 from cpprb_like._rows.gather cimport c_fill, c_find_arrays, c_take
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
@@ -62,7 +63,6 @@ cdef enum:
     SCRATCH_NBYTES = 8               # bytes of the widest number
     FEW_NAMES = 8                    # up to so many names, comparing them is faster than a dict
     PRIORITIES_LENGTH = 10
-    CACHE_LINE = 64
     MOST_ROOM = 1 << 20              # bytes of reused memory for casts of a field
     BATCH_CHECK_NBYTES = 1 << 26     # least batch that is compared with the memory left
     MOST_ATTEMPTS = 8                # attempts to read while writers wait

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 from cpprb_like._arguments.arrays import Batch
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
+from cpprb_like._fields.derived import DEEPEST
 from cpprb_like._machine.aligned import empty
 from cpprb_like.views._layer import Fields, Layer, ViewedRows
 from cpprb_like.views._stacking import read_stacks, take_stacks
@@ -23,7 +24,6 @@ __all__ = ["FrameStacks"]
 
 Padding = Literal["first", "zeros"]
 
-DEEPEST = 256  # most frames of a stack
 NEXT = "next_"
 
 

@@ -16,7 +16,7 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._machine.blocks cimport Values, c_gather_values, c_share
 from cpprb_like._rows.chained cimport Chain, NextOf
 from cpprb_like._rows.column cimport Column
-from cpprb_like._c.copying cimport FETCHED_RUN, c_copy, c_move, c_prefetch_rows
+from cpprb_like._c.copying cimport FETCHED_RUN, UNLOCKED_NBYTES, c_copy, c_move, c_prefetch_rows
 from cpprb_like._core cimport (
     ABSENT, END, OFFSET, STRIDE, WRITTEN, Cursor, Moment, Ring, Walk, c_cursor, c_forward, c_walk_of
 )
@@ -31,7 +31,6 @@ cnp.import_array()
 
 cdef enum:
     COPIED_ROWS = 128            # rows copied at a time: their records stay in the first cache
-    UNLOCKED_NBYTES = 32768      # smaller batches keep the interpreter lock: taking it back costs more
 
 COPIED_AT_ONCE = UNLOCKED_NBYTES  # bytes below which a copy keeps the interpreter lock
 
