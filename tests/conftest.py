@@ -73,7 +73,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_memory_of_its_own() -> Iterator[None]:
-    """Shared memory in which nobody but these tests leaves anything."""
+    """Shared memory of these tests alone."""
     base = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="cpprb_like-tests-", dir=base) as folder:
         os.environ["CPPRB_LIKE_SHARED_MEMORY"] = folder

@@ -402,7 +402,9 @@ def _cases() -> list[Callable[[], Fields]]:
 
 
 @pytest.mark.parametrize("make", _cases())
-def test_inputs_are_neither_changed_nor_kept(rb: ReplayBuffer, make: Callable[[], Fields]) -> None:
+def test_inputs_are_neither_changed_nor_referenced(
+    rb: ReplayBuffer, make: Callable[[], Fields]
+) -> None:
     """What the caller passed is as before, and changing it later changes nothing in the buffer."""
     fields = make()
     copies = {name: np.array(value, copy=True) for name, value in fields.items() if name != "thing"}
@@ -416,7 +418,7 @@ def test_inputs_are_neither_changed_nor_kept(rb: ReplayBuffer, make: Callable[[]
     assert snapshot(rb) == before
 
 
-def test_env_dict_is_neither_changed_nor_kept() -> None:
+def test_env_dict_is_neither_changed_nor_referenced() -> None:
     """The caller's env_dict is as before, and changing it later changes nothing in the buffer."""
     env_dict: dict[str, Any] = {"x": {"shape": [2, 3], "dtype": "i4"}, "y": {}}
     rb = ReplayBuffer(5, env_dict)

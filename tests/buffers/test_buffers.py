@@ -339,7 +339,7 @@ def test_all_transitions_come_in_slot_order() -> None:
     "slots", [[3, 0, 0], np.array([3, 0, 0]), np.array([3, 0, 0], "u8"), (3, 0, 0), range(3)]
 )
 def test_encode_sample(slots: Any) -> None:
-    """``_encode_sample`` gives the rows of the slots that it is told."""
+    """``_encode_sample`` gives the rows of the given slots."""
     rb = ReplayBuffer(4, {"x": {"shape": (), "dtype": "i8"}, "y": {}})
     rb.add(x=np.arange(10, 14), y=np.arange(4))
     rows = rb._encode_sample(slots)

@@ -269,7 +269,7 @@ def test_groups_of_ranks_that_do_not_fit_the_priorities_are_seen() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 10**6])
 def test_ranks_may_change_during_a_check(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups are compared as of one moment, or not at all if priorities change meanwhile."""
+    """Groups are compared as of one moment, or not at all if priorities change."""
     rb = PrioritizedReplayBuffer(40, {"x": {}}, sampler=RankBased(), seed=0)
     rb.add(x=np.arange(40), priorities=np.arange(40) + 1.0)
     rb.sample(1)  # sorts by rank

@@ -267,7 +267,7 @@ def test_reading_goes_on_only_while_nothing_changes() -> None:
 
 @pytest.mark.parametrize("kind", [Uniform, Prioritized, RankBased])
 def test_threads_add_while_episodes_are_read_and_deleted(kind: Any) -> None:
-    """Every episode that is read is whole, and no row is deleted that was added meanwhile."""
+    """Every episode that is read is whole, and no row is deleted that was added during the call."""
     cls = ReplayBuffer if kind is Uniform else PrioritizedReplayBuffer
     fields = {**NUMBERS, "copies": {"shape": 300, "dtype": "i8"}}
     rb = cls(120, fields, sampler=kind(), seed=0)

@@ -100,7 +100,7 @@ def test_a_row_that_a_buffer_with_nstep_leaves_out() -> None:
 
 
 def test_rows_of_environments_that_do_not_divide_the_capacity() -> None:
-    """The longest episode has a row more than the others: all of its rows are told."""
+    """The longest episode has a row more than the others: all of its rows are listed."""
     rb = ReplayBuffer(10, FIELDS, n_envs=4, terminated="done", seed=0)
     for t in range(7):
         rb.add(obs=np.full((4, 2), t), rew=np.full(4, t), done=np.zeros(4))

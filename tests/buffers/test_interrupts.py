@@ -1,4 +1,4 @@
-"""Signal handlers and finalizers in the middle of a call: nothing is lost, nobody waits."""
+"""Signal handlers and finalizers in the middle of a call: nothing is lost, no thread waits."""
 
 from __future__ import annotations
 

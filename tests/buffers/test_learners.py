@@ -520,7 +520,7 @@ def test_batches_on_cuda_are_the_same(
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_the_stream_of_the_learner_waits_for_copies(fake: FakeCuda, prefetch: int) -> None:
-    """For those of its own batch, of which the memory is kept for it."""
+    """For those of its own batch, whose memory stays allocated."""
     with filled().batches(6, to="torch", device="cuda", prefetch=prefetch) as batches:
         for _ in range(9):
             next(batches)

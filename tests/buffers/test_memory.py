@@ -151,7 +151,7 @@ def test_batches_return_their_memory() -> None:
 
 @needs_proc
 def test_pool_does_not_hoard() -> None:
-    """Fifteen dead batches of 40 MiB, each of another size, are not all kept."""
+    """Fifteen dead batches of 40 MiB, each of another size, do not all stay allocated."""
     rb = ReplayBuffer(400, {"x": {"shape": 100_000, "dtype": "u1"}})
     rb.add(x=np.ones((400, 100_000), "u1"))
     before = resident()
@@ -233,7 +233,7 @@ def test_views_and_their_batches_are_freed_at_once(name: str) -> None:
 
 
 def test_memory_of_a_living_batch_is_not_reused() -> None:
-    """No two living batches share memory, whichever part of them is kept alive."""
+    """No two living batches share memory, whichever part of them is alive."""
     rb = ReplayBuffer(4, {"x": {"shape": 100_000, "dtype": "u1"}}, seed=0)
     kept: list[np.ndarray[Any, Any]] = []
     for i in range(40):

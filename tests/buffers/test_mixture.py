@@ -316,7 +316,7 @@ def test_out_is_filled_and_returned() -> None:
 
 @pytest.mark.usefixtures("each_way")
 def test_a_batch_survives_later_ones() -> None:
-    """Nobody writes to the arrays of a batch."""
+    """The arrays of a batch are never written to."""
     mixture = Mixture({"a": plain(0), "b": by_priority(100)}, {"a": 0.5, "b": 0.5}, seed=4)
     batch = mixture.sample(8)
     kept = copy.deepcopy(batch)
@@ -463,7 +463,7 @@ def test_a_seed_gives_the_same_parts() -> None:
 
 @pytest.mark.parametrize("twin_of", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 def test_a_copy_goes_on_like_the_original(twin_of: Callable[[Mixture], Mixture]) -> None:
-    """Buffers, generators and the number of draws come along, and are shared with nobody."""
+    """Buffers, generators and the number of draws come along, and are not shared."""
     buffers = {"a": plain(0), "b": by_priority(100)}
     mixture = Mixture(buffers, {"a": Linear(0.2, 0.9, 7), "b": 0.5}, seed=1)
     mixture.sample(5)
@@ -633,7 +633,7 @@ def test_a_refused_batch_changes_nothing(
 
 
 def test_beta_without_priorities_is_refused() -> None:
-    """It would be for nobody."""
+    """It would have no receiver."""
     with pytest.raises(TypeError, match="beta"):
         mix(0.5, 0.5).sample(4, beta=0.4)
 
@@ -681,7 +681,7 @@ def test_priorities_of_rows_that_wait_are_taken_as_the_buffer_takes_them(
 ) -> None:
     """Slots that hold other rows by now, or whose rows are not complete, refuse no batch.
 
-    They were told from slots that hold no row by whether their rows can be drawn.
+    They were distinguished from slots that hold no row by whether their rows can be drawn.
     """
     fields: dict[str, FieldSpec] = {"x": {"shape": ()}, "rew": {"shape": ()}}
     buffers = []

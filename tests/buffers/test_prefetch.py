@@ -173,7 +173,7 @@ def test_a_save_leaves_the_source_alone() -> None:
 
 
 def test_the_oldest_batch_of_several_iterators_counts() -> None:
-    """With several iterators a copy goes on with the first batch that nobody was handed."""
+    """With several iterators a copy goes on with the first batch that was not handed out."""
     rb = filled()
     view = rb.view(Sequences(3))
     with rb.batches(4, prefetch=2) as one, view.batches(2, prefetch=2) as two:
@@ -345,7 +345,7 @@ def test_an_error_of_the_thread_is_raised_by_next() -> None:
 
 
 def test_an_empty_buffer_is_judged_when_a_batch_is_asked_for() -> None:
-    """That there were no rows when a batch was drawn ahead is nobody's error later."""
+    """That there were no rows when a batch was drawn ahead is no error later."""
     rb = filled(n=0)
     with rb.batches(3, prefetch=4) as batches:
         for _ in range(2):

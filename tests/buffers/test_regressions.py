@@ -184,7 +184,7 @@ def test_every_reading_beside_clears() -> None:
 
 
 def test_an_epoch_ends_with_a_clear() -> None:
-    """Iterating on after a clear says so, and does not name slots that nobody asked for."""
+    """Iterating on after a clear says so, and does not name slots that were not asked for."""
     rb = ReplayBuffer(4, X)
     rb.add(x=[1, 2, 3])
     for rows in (rb.epoch(1), iter(rb)):
@@ -271,7 +271,7 @@ def test_values_that_would_be_filled_up_or_cut(spec: FieldSpec, value: Any) -> N
 
 @pytest.mark.parametrize("value", [1.9, "1.5", None, {1}], ids=repr)
 def test_a_refusal_names_what_came(value: Any) -> None:
-    """The message told of the array of objects that the value had been put into on the way."""
+    """The message named the array of objects that the value had been put into on the way."""
     rb = ReplayBuffer(4, X)
     with refused(rb, ValueError, f"got {type(value).__name__}"):
         rb.add(x=value)

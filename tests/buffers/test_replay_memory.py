@@ -113,7 +113,7 @@ def test_it_holds_what_a_deque_holds(max_size: int, history: list[Any], seed: in
 
 
 def test_sequences_are_single_objects() -> None:
-    """Tuples, lists and arrays are kept as they are, by reference."""
+    """Tuples, lists and arrays are stored as they are, by reference."""
     memory = ReplayMemory(3)
     array, transition = np.zeros(2), ([1.0], 2, None)
     memory.append(transition)
@@ -127,7 +127,7 @@ def test_sequences_are_single_objects() -> None:
     assert {id(x) for x in drawn} <= {id(x) for x in memory}
 
 
-def test_copies_are_kept_where_asked_for() -> None:
+def test_copies_are_stored_where_asked_for() -> None:
     """With ``copy=True`` later changes to an object do not show, at any depth."""
     memory = ReplayMemory(2, copy=True)
     array = np.zeros(2)
@@ -376,7 +376,7 @@ def test_objects_that_die_see_a_memory_that_is_whole(n: int) -> None:
 @pytest.mark.parametrize("cls", [ReplayMemory, "sub"])
 @pytest.mark.parametrize("how", ["itself", "attribute", "dict", "batch"])
 def test_cycles_through_a_memory_are_collected(cls: Any, how: str) -> None:
-    """A memory whose objects lead back to it dies when nobody else has it."""
+    """A memory whose objects lead back to it dies with the last reference from outside."""
     memory: Any = Sub("x") if cls == "sub" else cls(3)
     thing = Thing()
     if how == "itself":

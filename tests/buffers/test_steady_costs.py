@@ -370,7 +370,7 @@ def test_the_first_batch_of_an_epoch() -> None:
 
 
 def test_absent_rows_are_passed_over_for_good_in_an_epoch() -> None:
-    """Batches are full but for the last one, each row comes once, whatever is deleted meanwhile."""
+    """Batches are full but for the last one, each row comes once, whatever is deleted."""
     rb = filled(rows=1000)
     for _ in range(30):
         rb.episodes.delete(5)

@@ -304,7 +304,7 @@ def test_fields_that_are_declared_in_any_byte_order_are_taken(library: str) -> N
 
 @pytest.mark.parametrize("form", ["list", "dict", "tuple", "array of objects"])
 def test_tensors_that_keep_their_graphs_are_named(form: str) -> None:
-    """An object field kept each graph in memory, without a word; without grad nothing is said."""
+    """An object field held each graph in memory, without a word; without grad nothing is said."""
     torch: Any = need("torch", "make test-torch")
     loss = torch.ones(3, requires_grad=True) * 2
 

@@ -351,7 +351,7 @@ class Berkeley:
         self.rb.store_effect(idx, self.x, self.x, self.x % EPISODE == 0)
 
     def hear_late(self) -> None:
-        """The effect of an older step, told again with another number."""
+        """The effect of an older step, counted again with another number."""
         idx = int(np.random.default_rng(self.x).integers(self.rb.num_in_buffer - 1))
         slot = (self.rb.next_idx + idx) % SIZE
         assert self.rb.obs is not None

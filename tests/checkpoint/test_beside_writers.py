@@ -286,7 +286,7 @@ def test_a_fork_while_a_save_goes_on(tmp_path: Path, held: Held) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_the_state_of_a_failed_async_save_is_told(disk: MemoryDisk) -> None:
+def test_the_state_of_a_failed_async_save_is_reported(disk: MemoryDisk) -> None:
     """``result`` raises what was raised, each time it is called."""
     rb, old = with_old_state(disk)
     disk.before = lambda number, _: "full" if number == 5 else None

@@ -14,7 +14,7 @@ from cpprb_like.checkpoint import _manifest, load
 FIELDS: dict[str, Any] = {"x": {"shape": ()}, "done": {"shape": ()}}
 
 
-def test_a_save_reads_one_manifest_however_many_states_are_kept(
+def test_a_save_reads_one_manifest_for_any_number_of_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each save read all of them twice: 131 ms with 100 states."""

@@ -113,7 +113,7 @@ def first_save(use: Use) -> tuple[Case, dict[str, Any]]:
 
 
 def incremental(use: Use) -> tuple[Case, dict[str, Any]]:
-    """Some segments are kept, and those with edited rows are written again."""
+    """Some segments stay, and those with edited rows are written again."""
     case, _ = first_save(use)
     case.save()
     add(case.thing, 17)

@@ -144,7 +144,7 @@ def lines_of(call: Callable[[], object], last: int) -> list[int]:
 
 @pytest.mark.parametrize("name", THINGS)
 def test_a_restore_that_is_cut_anywhere_changes_all_or_nothing(name: str, tmp_path: Path) -> None:
-    """Parts got their state one after the other; a sampler was without attributes meanwhile."""
+    """Parts got their state one after the other; a sampler had no attributes in between."""
     make, look = THINGS[name]
     options: dict[str, Any] = {"encode": lambda n: bytes([n])} if name == "memory" else {}
     back: dict[str, Any] = {"decode": lambda data: data[0]} if name == "memory" else {}

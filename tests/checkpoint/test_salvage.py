@@ -176,7 +176,7 @@ def test_several_damaged_files(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_save_over_a_damaged_state_writes_all_anew(tmp_path: Path) -> None:
-    """A file that it would have kept is gone, or has another length."""
+    """A file that it would have used again is gone, or has another length."""
     for how in ("gone", "cut"):
         folder = tmp_path / how
         rb = saved("next_of", folder)

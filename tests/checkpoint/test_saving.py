@@ -170,7 +170,7 @@ def test_another_capacity_keeps_the_newest_rows(cell: Cell, tmp_path: Path) -> N
 
 
 def test_a_subset_of_fields_and_a_file_map(tmp_path: Path) -> None:
-    """Other ways to load; what does not fit is told."""
+    """Other ways to load; what does not fit is an error."""
     fields: dict[str, Any] = {
         "obs": {"shape": 4},
         "rew": {"shape": ()},

@@ -49,7 +49,7 @@ def in_time(call: Callable[[], object]) -> None:
 @on_unix
 @pytest.mark.parametrize("kind", ["fifo", "zero", "folder"])
 @pytest.mark.parametrize("name", ["state-000001.json", "s1-0.npy", "lock"])
-def test_what_is_no_file_keeps_nobody_waiting(name: str, kind: str, tmp_path: Path) -> None:
+def test_what_is_no_file_blocks_no_reader(name: str, kind: str, tmp_path: Path) -> None:
     """A FIFO was opened, and ``load`` and ``save`` waited for somebody to write to it."""
     filled().save(tmp_path)
     put(tmp_path / name, kind)
@@ -160,7 +160,7 @@ URL_CALLS: dict[str, Callable[[Any], object]] = {
 def test_urls_are_refused_by_name(
     call: str, url: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``save("s3://...")`` made a folder ``s3:`` where the program ran, and nobody saw it."""
+    """``save("s3://...")`` made a folder ``s3:`` where the program ran, without an error."""
     monkeypatch.chdir(tmp_path)
     filled().save("folder")
     with pytest.raises(

@@ -324,7 +324,7 @@ class Apart:
 
 
 def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
-    """An object of a class that nobody knows is an error that says where it is."""
+    """An object of an unknown class is an error that says where it is."""
     rb = ReplayBuffer(10, FIELDS)
     rb.extra = Apart()  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="extra: Apart cannot be saved"):

@@ -539,7 +539,7 @@ def test_a_file_is_converted(safe: bool, tmp_path: Path) -> None:
     assert "there is a checkpoint already" in refused("convert", tmp_path / "rows", tmp_path / "a")
 
 
-def test_rows_of_several_steps_need_to_be_told(tmp_path: Path) -> None:
+def test_rows_of_several_steps_need_an_option(tmp_path: Path) -> None:
     """Over how many, no file says."""
     rb = filled(Nstep={"size": 3, "gamma": 0.5, "rew": "rew"})
     rb.save_transitions(tmp_path / "rows")
@@ -637,7 +637,7 @@ def test_files_that_hold_programs_are_refused(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_nobody_waits_for_the_disk_with_no_sync(
+def test_no_call_waits_for_the_disk_with_no_sync(
     words: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what is written no file is synchronised, and the state says so; without it all are."""
@@ -787,7 +787,7 @@ def test_a_local_data_set_of_minaris_is_named(
 
 
 def test_a_file_of_cpprbs_is_written(tmp_path: Path) -> None:
-    """Told by the suffix, or by --to; a folder of this name was made of it."""
+    """The suffix or --to names it; a folder of this name was made of it."""
     need("h5py")
     rb = filled(n=30)
     rb.save(tmp_path / "saved")

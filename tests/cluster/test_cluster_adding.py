@@ -65,7 +65,7 @@ def test_single_steps_and_several_at_once_alternate(
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_step_that_the_limiter_refused_is_there_once_after_another_try(n: int) -> None:
-    """``add`` kept the step of a call that raised, so a second try added it twice."""
+    """``add`` stored the step of a call that raised, so a second try added it twice."""
     limiter = SampleToInsertRatio(1.0, 8, 16.0, timeout=0.2)
     with cluster(limiter=limiter) as replay, replay.learner(seed=0, ahead=0) as learner:
         refused = 0
@@ -99,7 +99,7 @@ def test_a_step_that_the_limiter_refused_is_there_once_after_another_try(n: int)
     assert sorted(rows["id"].tolist()) == list(range(60))
 
 
-def test_more_steps_than_a_limiter_can_ever_allow_are_refused_and_not_kept() -> None:
+def test_more_steps_than_a_limiter_can_ever_allow_are_refused() -> None:
     """They stayed in the actor, whose later calls all raised the same error."""
     limiter = SampleToInsertRatio(1.0, 8, 16.0, timeout=5.0)
     with cluster(limiter=limiter) as replay, replay.learner(seed=0) as learner:

@@ -233,7 +233,7 @@ def share_of(source: Any, ids: NDArray[Any], batches: int = 20) -> float:
 
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_a_host_that_grows_is_drawn_by_its_new_rows(where: str, ahead: int) -> None:
-    """A learner of another node kept the mass of a host until it drew a row from it."""
+    """A learner of another node used the same mass of a host until it drew a row from it."""
     with cluster(2, 80_000) as replay, replay.learner(seed=0, ahead=ahead, batches=2) as learner:
         fill(replay, 0, steps(0, 20_000))
         fill(replay, 1, steps(20_000, 1))
@@ -267,7 +267,7 @@ def test_new_rows_get_the_greatest_priority_of_any_host(where: str) -> None:
 
 
 def test_hosts_of_a_view_are_drawn_by_priorities_of_now(where: str) -> None:
-    """The mass of a view was kept for twenty times as long as its count took."""
+    """The mass of a view was used for twenty times as long as its count took."""
     n = 20_000
     with cluster(2, 4 * n) as replay:
         for number in range(2):

@@ -67,7 +67,7 @@ def test_rows_of_a_killed_host_outlive_the_last_process_of_its_node() -> None:
 
 
 def test_memory_of_a_host_that_is_down_is_freed_with_its_cluster() -> None:
-    """It is kept for the host, but not after ``close``."""
+    """It stays for the host, but not after ``close``."""
     base = Path(os.environ["CPPRB_LIKE_SHARED_MEMORY"])
     with cluster() as replay:
         pid = pid_of(replay.hosts[0])

@@ -117,7 +117,7 @@ def test_cpprb_options_are_taken(kind: Any, backend: str) -> None:
 
 
 @BOTH
-def test_the_newest_rows_of_all_are_kept(kind: Any) -> None:
+def test_the_newest_rows_of_all_stay(kind: Any) -> None:
     """As many as the size, whoever added them, and those of explorers that ended among them."""
     rb = kind(100, FIELDS, seed=0)
     rb.add(**rows(0, 90))
@@ -253,7 +253,7 @@ def test_nothing_hangs_before_anything_is_added(kind: Any) -> None:
 
 @BOTH
 @FORKS
-def test_an_add_that_fails_holds_nobody(kind: Any) -> None:
+def test_an_add_that_fails_blocks_no_process(kind: Any) -> None:
     """Cpprb's leaves the buffer locked: the learner waits for ever."""
     rb = kind(100, FIELDS)
 
@@ -273,7 +273,7 @@ def test_an_add_that_fails_holds_nobody(kind: Any) -> None:
 
 @BOTH
 @FORKS
-def test_explorers_that_are_killed_hold_nobody_and_tear_no_row(kind: Any) -> None:
+def test_killed_explorers_block_no_process_and_tear_no_row(kind: Any) -> None:
     """Cpprb's learner waits for ever for one that was killed as it added."""
     rb = kind(500, FIELDS, seed=0)
 
@@ -431,7 +431,7 @@ def test_an_explorer_that_was_late_takes_over_the_memory_of_another() -> None:
 
 @FORKS
 def test_explorers_one_after_the_other_take_over_the_oldest_rows_of_divided_memory() -> None:
-    """The newest rows of all are kept, and none stays for ever.
+    """The newest rows of all stay, and none stays for ever.
 
     The cause: each explorer after the last free place took the first one that was free again, so it
     replaced the newest rows, and those in the other places were never replaced.

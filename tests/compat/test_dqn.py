@@ -559,7 +559,7 @@ FRAME_SHAPES = [(3, 4, 1), (3, 4), (3, 4, 2), (3, 4, 2, 2), (3, 4, 2, 1), (5,), 
 
 
 def recorded_views(shape: Shape, held: int, seed: int = 0) -> None:
-    """Hold each view for some frames, and compare it with a copy and with its frames meanwhile."""
+    """Hold each view for some frames, and compare it with a copy and with its frames each time."""
     rb, rng = ReplayBuffer(20, 4), np.random.default_rng(seed)
     blank = [np.zeros(shape, np.uint8)] * 3
     frames = list(blank)

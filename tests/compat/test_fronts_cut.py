@@ -25,7 +25,7 @@ SIZE = 6
 
 
 def frame(number: int) -> Any:
-    """A frame that is told from others."""
+    """A frame that differs from others."""
     return np.full((1, 1, 1), number, np.uint8)
 
 
@@ -71,7 +71,7 @@ def look_at_frames(rb: ReplayBuffer) -> Any:
     ids=["frame", "effect", "truncated", "older effect", "older truncated"],
 )
 def test_berkeleys_buffer(call: Callable[[ReplayBuffer], object], stored: int, known: bool) -> None:
-    """Ctrl-C between the rows and the counters beside them left frames that nobody counted."""
+    """Ctrl-C between the rows and the counters beside them left frames that were not counted."""
     rb = frames(stored, known)
     try:
         call(rb)

@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 
 def batch_of(first: int, n: int, **parts: Any) -> TransitionBatch:
-    """Transitions ``first`` to ``first + n - 1``, told by all their parts."""
+    """Transitions ``first`` to ``first + n - 1``, recognised by all their parts."""
     number = np.arange(first, first + n)
     given: dict[str, Any] = {
         "S": np.stack([number, -number], axis=1),

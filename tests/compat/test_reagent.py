@@ -297,7 +297,7 @@ def five_steps() -> Any:
 
 
 def test_batch_sizes() -> None:
-    """The size is what the call says, that of the indices, or what the constructor was told."""
+    """The size is what the call says, that of the indices, or the argument of the constructor."""
     rb = five_steps()
     assert rb.sample_transition_batch().state.shape == (3, 1)
     assert rb.sample_transition_batch(7).state.shape == (7, 1)

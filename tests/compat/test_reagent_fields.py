@@ -1,4 +1,4 @@
-"""ReAgent's fields: told from the first step, declared, or made of an environment's spaces."""
+"""ReAgent's fields: read from the first step, declared, or made of an environment's spaces."""
 
 from __future__ import annotations
 

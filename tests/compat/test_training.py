@@ -123,7 +123,7 @@ def test_an_error_ends_the_episode_as_well() -> None:
     assert rb.get_current_episode_len() == 0
 
 
-def test_what_the_policy_is_told() -> None:
+def test_arguments_of_the_policy() -> None:
     """Steps and episodes count from 0, warm-ups teach nothing, batches are as large as said."""
     actions: list[tuple[Any, ...]] = []
     updates: list[tuple[Any, ...]] = []
@@ -187,7 +187,7 @@ Call = tuple[Any, ...]
 
 
 def told(calls: list[Call], name: str, answer: Any) -> Any:
-    """A function that notes what it is told, transitions by what they hold."""
+    """A function that notes its arguments, transitions by what they hold."""
 
     def function(*given: Any) -> Any:
         calls.append((name, *(dict(one) if isinstance(one, dict) else one for one in given)))
@@ -234,7 +234,7 @@ def loop_of_cpprb(env: Any, of: dict[str, Any], calls: list[Call], max_steps: in
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("own", [(), ("rew_sum",), ("done_check", "obs_update")], ids=str)
 def test_the_loop_goes_on_with_what_after_step_returns(seed: int, own: tuple[str, ...]) -> None:
-    """Each function is told what cpprb's loop tells it, in its order; the rows are the same.
+    """Each function gets the arguments of cpprb's loop, in its order; the rows are the same.
 
     The loop took observation, end and reward from the environment, so that stored observations did
     not continue stored next ones; and ``episode_callback`` got a step of the whole training.

@@ -44,7 +44,7 @@ def written(path: Path, *, timeouts: bool = True, next_observations: bool = Fals
 
 
 def test_steps_whose_next_observation_is_not_known_are_left_out(tmp_path: Path) -> None:
-    """Of the layout without ``next_observations``, and the loss is told; as by D4RL's own loader.
+    """Of the layout without ``next_observations``, with a warning; as by D4RL's own loader.
 
     Their next observations were zeros, from which targets bootstrapped.
     """
@@ -135,7 +135,7 @@ def test_goals_in_hindsight_are_observed_ones(tmp_path: Path, strategy: Any) -> 
 
 
 def test_without_fields_of_next_values_all_steps_are_read(tmp_path: Path) -> None:
-    """As no draw reads what is not known; nothing is lost, so nothing is told."""
+    """As no draw reads what is not known; nothing is lost, so nothing is reported."""
     data = written(tmp_path / "theirs.hdf5")
     fields: Any = {"obs": {}, "act": {}, "rew": {}, "terminated": {}, "truncated": {}}
     with h5py.File(tmp_path / "theirs.hdf5", "a") as file:
@@ -178,7 +178,7 @@ def test_next_observations_of_the_file_are_taken(tmp_path: Path) -> None:
 
 
 def test_without_time_outs_an_episode_ends_at_terminals_only(tmp_path: Path) -> None:
-    """No end is invented, and the user is told once that some may be lacking."""
+    """No end is invented, and one warning says that some may be lacking."""
     written(tmp_path / "theirs.hdf5", timeouts=False)
 
     with pytest.warns(UserWarning, match="without a data set timeouts") as warned:
@@ -245,7 +245,7 @@ def test_without_time_outs_next_observations_show_where_episodes_end(
 
 
 def test_no_episode_ends_where_next_observations_follow(tmp_path: Path) -> None:
-    """Without a seam nothing is cut, and nothing is told; with ``timeouts`` they alone count."""
+    """Without a seam nothing is cut or reported; with ``timeouts`` they alone count."""
     steps = np.arange(20.0)
     one = seamed(tmp_path / "x.hdf5", observations=steps, next_observations=steps + 1)
     assert [one.length for one in describe(one).episodes] == [20]
@@ -365,7 +365,7 @@ def test_fields_have_the_names_that_d4rl_gives_them(tmp_path: Path) -> None:
     }
 
 
-def test_what_d4rl_cannot_say_is_told(tmp_path: Path) -> None:
+def test_what_d4rl_cannot_say_is_reported(tmp_path: Path) -> None:
     """That an episode is cut, and that one before the last is open; strict writes nothing."""
     fields: Any = {"obs": {}, "act": {}, "rew": {}}
     rb = ReplayBuffer(6, fields, next_of="obs", n_envs=2)
@@ -463,7 +463,7 @@ def test_episodes_of_d4rl_are_ours(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_ours_reads_what_d4rl_wrote(tmp_path: Path) -> None:
-    """Its ``DatasetWriter`` has no time-outs, which is told; what its reader sees is there."""
+    """Its ``DatasetWriter`` has no time-outs, which is reported; what its reader sees is there."""
     d4rl, env = offline(3, 2)
     rng = np.random.default_rng(2)
     writer = need("d4rl.utils.dataset_utils").DatasetWriter(goal=True)

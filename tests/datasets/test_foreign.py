@@ -1,4 +1,4 @@
-"""Data sets of others that are ambiguous or wrong: refused or told, not read as something else."""
+"""Data sets of others that are ambiguous or wrong: refused, or reported and not misread."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_hdf5(path: Path, **more: Any) -> Any:
     return file
 
 
-def test_what_d4rl_says_of_a_file_is_told(tmp_path: Path) -> None:
+def test_what_d4rl_says_of_a_file_is_reported(tmp_path: Path) -> None:
     """Its group ``metadata``, as how it was made, was left out without a word."""
     write_hdf5(tmp_path / "x.hdf5", **{"metadata/algorithm": b"SAC", "metadata/w/b": [1.0]}).close()
     found = describe(tmp_path / "x.hdf5").left_out
@@ -93,7 +93,7 @@ def test_a_group_that_has_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_of_two_data_sets_of_one_name_d4rls_is_read(tmp_path: Path) -> None:
-    """The other is told, also where it has the name of a field that is made here."""
+    """The other is reported, also where it has the name of a field that is made here."""
     more = {
         "infos/a.b": np.arange(3.0),
         "infos/a/b": np.arange(3.0) + 10,
@@ -161,7 +161,7 @@ def test_numbers_of_minari_may_be_in_any_byte_order(tmp_path: Path) -> None:
     assert rows["info.x"].dtype == np.int16
 
 
-def test_infos_of_later_episodes_are_told(tmp_path: Path) -> None:
+def test_infos_of_later_episodes_are_reported(tmp_path: Path) -> None:
     """What has no place in a buffer was left out without a word."""
     h5py = need("h5py")
     infos: Any = {"infos/height": np.arange(4.0)}
@@ -175,7 +175,7 @@ def test_infos_of_later_episodes_are_told(tmp_path: Path) -> None:
         ReplayBuffer.from_dataset(tmp_path / "x", strict=True)
 
 
-def test_what_was_said_of_resets_is_told(tmp_path: Path) -> None:
+def test_what_was_said_of_resets_is_reported(tmp_path: Path) -> None:
     """Seeds, options and infos of resets were left out without a word; zeros say nothing."""
     h5py = need("h5py")
     height = {"infos/height": np.array([np.nan, 1, 2, 3]), "infos/x": np.zeros(4)}
@@ -192,14 +192,14 @@ def test_what_was_said_of_resets_is_told(tmp_path: Path) -> None:
     assert rb.get_all_transitions()["info.height"].tolist() == [1, 2, 3] * 2
 
 
-def test_seeds_of_resets_are_told_with_arrow(tmp_path: Path) -> None:
+def test_seeds_of_resets_are_reported_with_arrow(tmp_path: Path) -> None:
     """The same, of the files of episodes."""
     write_minari_arrow(tmp_path, 2)
     (tmp_path / "data" / "1" / "metadata.json").write_text(json.dumps({"id": 1, "seed": 5}))
     assert "seed of 1 resets" in describe(tmp_path).left_out
 
 
-def test_infos_of_later_episodes_are_told_with_arrow(tmp_path: Path) -> None:
+def test_infos_of_later_episodes_are_reported_with_arrow(tmp_path: Path) -> None:
     """The same."""
     pa, parquet = need("pyarrow"), need("pyarrow.parquet")
     write_minari_arrow(tmp_path, 2)
@@ -213,7 +213,7 @@ def test_infos_of_later_episodes_are_told_with_arrow(tmp_path: Path) -> None:
 
 
 def test_of_two_data_sets_of_one_name_minaris_is_read(tmp_path: Path) -> None:
-    """The other is told."""
+    """The other is reported."""
     more: Any = {
         "rew": np.full(3, 7.0),
         "next_obs": np.full(3, 7.0),
@@ -347,7 +347,7 @@ def test_numbers_that_a_feature_can_hold_are_read(tmp_path: Path) -> None:
 
 
 def test_of_two_features_of_one_name_that_of_rlds_is_read(tmp_path: Path) -> None:
-    """The other is told."""
+    """The other is reported."""
     ones = np.full(3, 7, np.float32)
     write_rlds(tmp_path / "x", rew=ones, terminated=ones, next_obs=ones)
 
@@ -375,7 +375,7 @@ def chunk(path: Path, uuid: str = UUID, dtype: str = "f4", **flags: list[int]) -
 
 @pytest.mark.parametrize("dtype", ["f4", ">f4"])
 def test_what_follows_an_end_is_another_episode(dtype: str, tmp_path: Path) -> None:
-    """Told by is_first or not: no transition goes over a reset. Numbers have any byte order."""
+    """With is_first or without: no transition goes over a reset. Numbers have any byte order."""
     ends = [0, 0, 1, 0, 0, 1]
     chunk(tmp_path, dtype=dtype, is_first=[1, 0, 0, 0, 0, 0], is_last=ends, is_terminal=ends)
 
@@ -388,7 +388,7 @@ def test_what_follows_an_end_is_another_episode(dtype: str, tmp_path: Path) -> N
     assert [(one.length, one.terminated) for one in rb.episodes.list()] == [(2, True), (2, True)]
 
 
-def test_streams_that_begin_within_an_episode_are_told(tmp_path: Path) -> None:
+def test_streams_that_begin_within_an_episode_are_reported(tmp_path: Path) -> None:
     """But for the oldest one, whose episode is not complete in the buffer."""
     for k in "12":
         chunk(tmp_path, k * 22, is_first=[0, 0, 1, 0], is_last=[0, 1, 0, 1], is_terminal=[0] * 4)
@@ -470,7 +470,7 @@ def three_without_an_end(path: Path, format: str) -> None:  # noqa: A002 (as the
 
 
 @pytest.mark.parametrize("format", ["dreamerv3", "minari", "minari-arrow", "rlds", "rllib"])
-def test_that_an_end_is_made_is_told(format: str, tmp_path: Path) -> None:  # noqa: A002
+def test_an_end_that_is_made_is_reported(format: str, tmp_path: Path) -> None:  # noqa: A002
     """A buffer has one open episode, its newest: others became truncated without a word."""
     path = tmp_path / "x"
     three_without_an_end(path, format)

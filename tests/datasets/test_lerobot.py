@@ -244,7 +244,7 @@ def test_ours_has_the_columns_that_its_info_says(tmp_path: Path) -> None:
         np.testing.assert_array_equal(rows[f"{name}_"], ours[name][kept])
 
 
-def test_what_lerobot_cannot_hold_is_told(tmp_path: Path) -> None:
+def test_what_lerobot_cannot_hold_is_reported(tmp_path: Path) -> None:
     """Final observations, unsigned integers of 64 bits, arrays of more than five axes."""
     fields: Any = {"obs": {}, "act": {}, "rew": {}, "big": {"dtype": "u8"}}
     fields["six"] = {"shape": (1, 2, 1, 2, 1, 1)}

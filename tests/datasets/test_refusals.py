@@ -138,7 +138,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(format: str, tmp_path: Path
     assert count == "1"
 
 
-def test_a_format_is_known_or_told(tmp_path: Path) -> None:
+def test_a_format_is_recognised_or_named(tmp_path: Path) -> None:
     """Unknown formats and paths are refused with those that are known."""
     rb = filled()
     with pytest.raises(ValueError, match=r"format: expected one of \['minari'"):
@@ -239,7 +239,7 @@ def test_a_file_that_claims_more_than_it_has_is_refused(tmp_path: Path) -> None:
 
 
 def test_links_to_other_files_are_refused(tmp_path: Path) -> None:
-    """Neither links, nor data that is kept in another file, are followed."""
+    """Neither links, nor data in another file, are followed."""
     with h5py.File(tmp_path / "secret.hdf5", "w") as file:
         file["rewards"] = np.zeros(5)
     for how in ("external", "soft", "virtual", "storage"):

@@ -135,7 +135,7 @@ def test_what_an_episode_of_rlds_says_is_read(tmp_path: Path) -> None:
         rb.export(tmp_path / "z", "rlds", about={"who": "us"})
 
 
-def test_that_a_step_is_truncated_too_is_told(tmp_path: Path) -> None:
+def test_a_step_that_is_truncated_too_is_reported(tmp_path: Path) -> None:
     """RLDS has one mark for an end that is terminal and one for any end."""
     flag: Any = {"shape": (), "dtype": bool}
     fields: Any = {"obs": {}, "act": {}, "rew": {}, "terminated": flag, "truncated": flag}
@@ -219,7 +219,7 @@ def tensor(dtype: str) -> dict[str, Any]:
 
 
 def image(shape: Sequence[int], dtype: str = "uint8") -> dict[str, Any]:
-    """The feature of an image, as TensorFlow Datasets writes it; -1 is a length not told."""
+    """The feature of an image, as TensorFlow Datasets writes it; -1 is an unknown length."""
     dimensions = {"dimensions": [str(length) for length in shape]}
     feature = {"shape": dimensions, "dtype": dtype, "encodingFormat": "png"}
     return {"pythonClassName": CORE + "image_feature.Image", "image": feature}

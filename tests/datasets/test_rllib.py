@@ -65,7 +65,7 @@ def test_a_folder_of_files_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["eps_id", "agent_id", "module_id"])
-def test_names_of_episodes_and_agents_are_kept_or_told(column: str, tmp_path: Path) -> None:
+def test_names_of_episodes_and_agents_are_stored_or_reported(column: str, tmp_path: Path) -> None:
     """Numbers are a field, and text has no place; both were left out without a word."""
     table = {**theirs(), "eps_id": [3, 3, 3, 7, 7], column: [3, 3, 3, 7, 7]}
     table["new_obs"] = table["obs"]
@@ -162,7 +162,7 @@ def test_rows_out_of_order_are_refused(
 
 
 @ids_are_told
-def test_rows_of_several_agents_are_told_apart(tmp_path: Path) -> None:
+def test_rows_of_several_agents_are_distinguished(tmp_path: Path) -> None:
     """Those of one agent are an episode; side by side they are refused unless ``t`` goes on."""
     path = tmp_path / "x.parquet"
     parquet.write_table(timed(["0"] * 4, [0, 1, 0, 1], agent_id=["a", "a", "b", "b"]), path)
@@ -221,7 +221,7 @@ def test_without_names_of_episodes_next_observations_show_where_they_end(tmp_pat
     assert [one.length for one in rb.episodes.list()] == [4, 3]
 
 
-def test_two_columns_of_one_name_are_told(tmp_path: Path) -> None:
+def test_two_columns_of_one_name_are_reported(tmp_path: Path) -> None:
     """RLlib's own has the field; and no other has that of a next observation."""
     more = {"terminated": [True, False], "next_obs": [5.0, 6.0], "rewards": [1.0, 2.0]}
     table = timed(["0", "0"], [0, 1], **more)
@@ -427,7 +427,7 @@ def test_observations_that_rllib_packed_are_refused(column: str, tmp_path: Path)
 
 
 def test_episodes_that_rllib_packed_are_refused(tmp_path: Path) -> None:
-    """They are what it records unless told otherwise."""
+    """They are what it records by default."""
     parquet.write_table(pa.table({"item": [b"\xde\x00\x12"]}), tmp_path / "x.parquet")
     with pytest.raises(ValueError, match=r"item: .*whole episodes.*output_write_episodes=False"):
         describe(tmp_path / "x.parquet")
@@ -477,7 +477,7 @@ def test_a_gap_in_what_was_recorded_is_no_transition(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_recorded_twice_are_refused(tmp_path: Path) -> None:
-    """RLlib records all earlier rows with each run unless it is told how many a file may have."""
+    """RLlib records all earlier rows with each run unless an option limits the rows of a file."""
     record(tmp_path, 1, [recorded([(1, 0, 4, True)])])
     record(tmp_path, 2, [recorded([(1, 0, 4, True), (2, 0, 3, False)])])
     with pytest.raises(ValueError, match=r"again.*output_max_rows_per_file") as error:

@@ -35,7 +35,7 @@ def test_bad_sizes(size: Any) -> None:
     ids=str,
 )
 def test_huge_sizes(options: dict[str, Any], size: int) -> None:
-    """There is no memory for them, whatever is kept for rows; beyond 2**55 the size is named.
+    """There is no memory for them, whatever is stored for rows; beyond 2**55 the size is named.
 
     With priorities an ``OverflowError`` said that an ``int`` does not fit, and not which.
     """

@@ -236,7 +236,7 @@ def test_a_slot_past_the_end_says_how_many_rows_there_are() -> None:
         rb._encode_sample([10])
 
 
-def test_a_subclass_that_does_not_call_super_is_told_so() -> None:
+def test_a_subclass_that_does_not_call_super_is_an_error() -> None:
     """The message named the subclass's own ``__init__``, which had been called."""
 
     class Mine(ReplayBuffer):

@@ -135,7 +135,7 @@ class Machine:
         self.promises = self.promises[-1:]
 
     def history(self) -> None:
-        """Do this and that with a buffer, and make images meanwhile."""
+        """Do this and that with a buffer, and make images in between."""
         case, chance = self.case, self.chance
         rb = case.open(self.live, "x")
         self.promises, t = [Promise()], 0

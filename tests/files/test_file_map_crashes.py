@@ -195,7 +195,7 @@ def test_the_log_of_flushes_costs_what_changed(
 
 @pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 def test_a_flush_costs_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what is kept aside nor the files of the folder: one row took 52 ms, and 360 ms."""
+    """Neither values stored apart nor the files of the folder: one row took 52 ms, and 360 ms."""
     fields: dict[str, Any] = {"x": {"shape": 4, "dtype": "i8"}}
     rb = ReplayBuffer(5000, fields, next_of="x", mmap_prefix=tmp_path / "a")
     x = np.arange(16000).reshape(4000, 4)

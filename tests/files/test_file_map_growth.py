@@ -1,4 +1,4 @@
-"""Files of chained fields grow: what a process that is killed meanwhile leaves can be opened."""
+"""Files of chained fields grow: what a process that is killed on the way leaves can be opened."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def opened(folder: Path, mode: Any) -> ReplayBuffer:
 
 
 def add(rb: ReplayBuffer, first: int, n: int) -> None:
-    """Add numbered steps, none of which follows the one before: all next values are kept aside."""
+    """Add numbered steps, none of which follows the one before: next values are stored apart."""
     for t in range(first, first + n):
         x, y = np.full(5, t), np.full(3, t)
         rb.add(x=x, next_x=-x - 1, y=y, next_y=-y - 2)
@@ -159,7 +159,7 @@ def test_kills_at_random_moments_while_files_grow(tmp_path: Path, seed: int) -> 
 
 @pytest.mark.parametrize("left", [b"", bytes(1000), b"cpprb"], ids=["empty", "zeros", "begun"])
 def test_a_larger_file_that_has_no_header(tmp_path: Path, left: bytes) -> None:
-    """It hinders nobody, as the one before has all values; who writes removes it."""
+    """It hinders no process, as the one before has all values; who writes removes it."""
     rb = opened(tmp_path, "x")
     add(rb, 0, 10)
     del rb

@@ -34,7 +34,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_killed_writer_loses_no_row(tmp_path: Path, case: Case) -> None:
-    """Whatever was told to the parent is there, and every row that is there is whole.
+    """Every row that the parent was notified of is there, and every row that is there is whole.
 
     The file goes from one killed process to the next, as a run that is started again does.
     """

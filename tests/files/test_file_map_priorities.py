@@ -236,7 +236,7 @@ def cleared(name: str, folder: Path) -> PrioritizedReplayBuffer:
 def test_a_buffer_with_nstep_that_was_cleared_and_opened_again(tmp_path: Path, name: str) -> None:
     """Each row is drawn when its window is complete.
 
-    The file had the rows whose weights waited before ``clear``; these kept the places of new ones.
+    The file had the rows whose weights waited before ``clear``; these held the places of new ones.
     """
     rb = cleared(name, tmp_path)
     for t in range(30):

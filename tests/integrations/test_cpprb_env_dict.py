@@ -155,7 +155,7 @@ def test_two_parts_of_one_name(observation: Any, action: Any, name: str) -> None
 
 
 def test_unknown_space() -> None:
-    """A space that nobody knows how to store is refused by name."""
+    """A space that cannot be stored is refused by name."""
 
     class Odd(spaces.Space[int]):
         def __repr__(self) -> str:

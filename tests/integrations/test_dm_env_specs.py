@@ -264,7 +264,7 @@ def test_objects_in_an_array_are_copied() -> None:
     ("error", "raised"), [(RuntimeError, ValueError), (MemoryError, MemoryError)]
 )
 def test_value_that_cannot_be_read(error: type[Exception], raised: type[Exception]) -> None:
-    """What a value raises is told with the name of the field; but no memory is no bad value."""
+    """An error of a value names the field; but no memory is no bad value."""
 
     class Unreadable:
         def __array__(self, *_: object, **__: object) -> Any:

@@ -397,7 +397,7 @@ class Sulking(Trail):
 
 
 def test_a_step_that_raises_needs_a_reset() -> None:
-    """Nobody knows where the environment is then; no row may begin from an older observation."""
+    """The state of the environment is unknown then; no row may begin from an older observation."""
     recorder, rb = recording(Sulking())
     action = (1, {"push": np.zeros(2)})
     with refused(rb, RuntimeError, "reset()"):

@@ -274,7 +274,7 @@ def test_buffer_that_does_not_fit() -> None:
 # ---------------------------------------------------------------- values
 
 
-def test_copies_are_kept_and_inputs_stay() -> None:
+def test_copies_are_stored_and_inputs_stay() -> None:
     """Later changes of what was given change no row, and the recorder changes nothing itself."""
     recorder, rb = attached(vector_spaces("SAME_STEP"))
     obs, action, rew = OBS.copy(), np.array([0, 1]), np.array([0.5, 1.5])

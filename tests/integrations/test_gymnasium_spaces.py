@@ -99,7 +99,7 @@ def test_plain_spaces_are_restored_as_they_are() -> None:
 
 
 def test_unknown_space() -> None:
-    """A space that nobody knows how to store is refused by name."""
+    """A space that cannot be stored is refused by name."""
 
     class Odd(spaces.Space[int]):
         def __repr__(self) -> str:

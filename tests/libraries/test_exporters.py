@@ -92,7 +92,7 @@ def known(source: Any) -> dict[str, float]:
 
 
 def close(one: dict[str, float], other: dict[str, float], rtol: float = 1e-12) -> bool:
-    """Whether both have the same names and numbers, but for what goes on meanwhile."""
+    """Whether both have the same names and numbers, but for what changes between two looks."""
     return one.keys() == other.keys() and all(
         math.isclose(one[name], other[name], rel_tol=rtol, abs_tol=1e-9) for name in one
     )

@@ -221,7 +221,7 @@ def test_n_step_returns_are_theirs(compressed: bool) -> None:
 
 
 def test_n_step_returns_end_where_the_environment_was_reset() -> None:
-    """A second ``learn`` resets in the middle of an episode, and says so to nobody."""
+    """A second ``learn`` resets in the middle of an episode, and does not say so."""
     model = DQN(
         "MlpPolicy", "CartPole-v1", seed=0, learning_starts=1000, train_freq=1,
         device="cpu", replay_buffer_class=ReplayBuffer,

@@ -92,7 +92,7 @@ def test_goals_were_reached_later_in_the_episode(
         assert np.mean([goal.tobytes() in possible for goal in goals]) > 0.95
 
 
-def test_the_environment_gets_infos_if_they_are_kept() -> None:
+def test_the_environment_gets_infos_if_they_are_stored() -> None:
     """Copies of them, of the rows that are relabelled; empty dicts otherwise."""
     model = model_with()
     model.learn(50)

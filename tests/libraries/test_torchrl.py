@@ -316,7 +316,7 @@ def test_a_collector_fills_it(n_envs: int, extend: bool, compress: bool) -> None
 
 
 def test_a_collector_fills_it_from_a_thread() -> None:
-    """``start`` returns at once, and the learner draws meanwhile."""
+    """``start`` returns at once, and the learner draws at the same time."""
     rb = TensorDictReplayBuffer(1000, batch_size=32, sampler=Prioritized(), seed=0)
     collector = Collector(
         cartpole(), None, frames_per_batch=8, total_frames=-1, replay_buffer=rb, extend_buffer=True
@@ -334,8 +334,8 @@ def test_a_collector_fills_it_from_a_thread() -> None:
     assert rb.write_count >= 200
 
 
-def test_collectors_of_several_processes_are_told_what_to_do() -> None:
-    """Their processes would each fill a buffer that nobody draws from."""
+def test_collectors_of_several_processes_are_refused_with_advice() -> None:
+    """Their processes would each fill a buffer that is not drawn from."""
     rb = TensorDictReplayBuffer(100, seed=0)
     with pytest.raises(AttributeError, match=r"hand what it gives to extend\(\)"):
         MultiSyncCollector(

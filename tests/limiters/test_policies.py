@@ -48,7 +48,7 @@ def twin_of(limiter: RateLimiter) -> ReferenceLimiter:
 
 
 def counters_of(limiter: RateLimiter, writers: int = 1, readers: int = 1) -> Counters:
-    """Counters that nobody has used."""
+    """Unused counters."""
     words = np.zeros(shape_for(writers + readers), np.int64)
     counters = Counters(words, writers, readers, *limiter.bounds)
     for line in range(writers + readers):
@@ -167,7 +167,7 @@ def test_what_a_dead_call_announced_is_void() -> None:
         lambda: MinSize(1, timeout=math.inf),
     ],
 )
-def test_limits_that_nobody_can_keep_are_refused(wrong: Any) -> None:
+def test_impossible_limits_are_refused(wrong: Any) -> None:
     """When they are made, with the name of the argument."""
     with pytest.raises(ValueError, match=r"^(min_size|size|samples_per|error_buffer|timeout)"):
         wrong()

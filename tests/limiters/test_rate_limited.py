@@ -76,7 +76,7 @@ def test_a_draw_waits_until_there_are_enough_rows() -> None:
 
 
 def test_actors_wait_for_the_learner() -> None:
-    """The ratio is kept at each moment, with several actors and learners."""
+    """The ratio holds at each moment, with several actors and learners."""
     ratio, start, buffer = 4.0, 50, 100.0
     rb = limited(SampleToInsertRatio(ratio, start, buffer, timeout=PATIENCE))
     differences: list[float] = []
@@ -151,7 +151,7 @@ def test_a_batch_that_can_never_be_allowed_is_refused_at_once() -> None:
     assert time.monotonic() - began < PATIENCE / 2
 
 
-def test_both_sides_that_wait_are_told_so() -> None:
+def test_two_sides_that_wait_are_an_error() -> None:
     """Batches that do not fit the range block both sides; the error names the reason."""
     limiter = SampleToInsertRatio(3, 10, 4, timeout=PATIENCE)  # 26 <= difference <= 34
     rb: Any = limited(limiter)
@@ -406,7 +406,7 @@ def test_restoring_does_not_wait_for_the_limiter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize("timeout", [0.0, 0.05])
 def test_a_time_out_is_of_who_waits(name: str, timeout: float) -> None:
-    """What nobody waited for is no error, and each ``next`` waits as long as the limiter says."""
+    """No wait, no error; and each ``next`` waits as long as the limiter says."""
     with ExitStack() as stack:
         adds, draws = MAKE[name](Backlog(1000, timeout=timeout), stack)
         twin_adds, twin = MAKE[name](Backlog(1000, timeout=timeout), stack)
@@ -438,7 +438,7 @@ def test_wrong_parts_are_refused() -> None:
 
 
 def test_a_limiter_that_wants_more_rows_than_there_can_be_is_refused() -> None:
-    """Nobody would ever draw."""
+    """No draw would ever come."""
     with pytest.raises(ValueError, match=r"MinSize\(min_size=9.* of a capacity of 8"):
         limited(MinSize(9), size=8)
 

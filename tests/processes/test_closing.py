@@ -88,7 +88,7 @@ def test_a_call_that_waits_says_that_the_replay_was_closed(name: str) -> None:
 
 
 def test_a_save_says_that_the_replay_was_closed(tmp_path: Path) -> None:
-    """And a folder that has no checkpoint is told from a replay that is gone."""
+    """And the error of a folder without a checkpoint differs from that of a replay that is gone."""
     replay = SharedReplay(100, {"x": {"shape": ()}}, writers=1)
     replay.actor().add(x=range(50))
     with pytest.raises(FileNotFoundError, match="there is no checkpoint"):

@@ -1,4 +1,4 @@
-"""Processes of a shared replay are stopped and killed: no row is torn, and nobody waits."""
+"""Processes of a shared replay are stopped and killed: no row is torn, and no process waits."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ ADDING = sorted(set(STOPS) - {"editing"})
 def test_a_writer_that_is_stopped_within_a_row(
     replay: SharedReplay, options: dict[str, Any], place: str, first: int
 ) -> None:
-    """Nobody sees the row, or waits for it, and the writer counts as alive; then it goes on."""
+    """No process sees the row, or waits for it, and the writer counts as alive; then it goes on."""
     child = Child("writer", stopping(replay, options, place, signal.SIGSTOP, first))
     with ended([child]):
         child.wait_until_stopped()
@@ -130,7 +130,7 @@ def test_a_writer_that_is_stopped_within_a_row(
 def test_a_writer_that_is_killed_within_a_row(
     replay: SharedReplay, options: dict[str, Any], place: str, first: int
 ) -> None:
-    """Nobody sees the row, and the actor that takes the shard over goes on from the one before."""
+    """No process sees the row; the actor that takes the shard over goes on from the one before."""
     child = Child("writer", stopping(replay, options, place, signal.SIGKILL, first))
     with ended([child]):
         assert child.end() == -signal.SIGKILL
@@ -153,7 +153,7 @@ def test_a_writer_that_is_killed_within_a_row(
 def test_an_edit_that_is_never_ended(
     replay: SharedReplay, options: dict[str, Any], number: int
 ) -> None:
-    """The rows of other shards are drawn meanwhile; after a takeover, all are, whole."""
+    """The rows of other shards are drawn until then; after a takeover, all are, whole."""
     with replay.actor(1) as other:
         for t in range(20):
             other.add(**step(options, t))
@@ -239,7 +239,7 @@ def taking_over(replay: SharedReplay, wait: Callable[[], None]) -> Callable[[Chi
     return job
 
 
-def test_a_shard_that_is_taken_over_can_be_drawn_meanwhile() -> None:
+def test_a_shard_can_be_drawn_during_its_takeover() -> None:
     """Where the last actor left nothing half-done, learners do not hear of it."""
     with SharedReplay(CAPACITY, **PLAIN, writers=1) as replay:
         learner = replay.learner(seed=0)
@@ -356,7 +356,7 @@ def update(learner: Learner, batch: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
-    """Writers and learners are killed and started anew: all rows are whole, and nobody hangs.
+    """Writers and learners are killed and started anew: all rows are whole, and no process hangs.
 
     Some are stopped for a while before, and count as alive.
     """
@@ -413,7 +413,7 @@ def test_an_actor_waits_for_who_sets_its_shard_right(
     released: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Meanwhile the one that was killed counts as dead, although its lock is held."""
+    """Until then the one that was killed counts as dead, although its lock is held."""
     child = Child("writer", stopping(replay, options, "editing", signal.SIGKILL, 30))
     with ended([child]):
         assert child.end() == -signal.SIGKILL

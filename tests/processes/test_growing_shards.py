@@ -1,4 +1,4 @@
-"""Files of a shard grow beside learners: nobody is hindered, whatever becomes of the writer."""
+"""Files of a shard grow beside learners: no process is hindered, whatever becomes of the writer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def made(capacity: int = CAPACITY, next_of: Any = ("x", "y"), **options: Any) ->
 
 
 def step(t: int) -> dict[str, Any]:
-    """A step that does not follow the one before: its next values are kept aside."""
+    """A step that does not follow the one before: its next values are stored apart."""
     x, y = np.full(5, t), np.full(3, t)
     return {"x": x, "next_x": -x - 1, "y": y, "next_y": -y - 2}
 
@@ -219,7 +219,7 @@ def test_files_that_are_gone_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="memory cannot be reserved here")
 @pytest.mark.parametrize("calls", [0, 1])
 def test_memory_that_runs_out_while_files_grow(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
-    """``add`` says what to do and adds nothing; nobody is hindered, and it goes on with room.
+    """``add`` says what to do and adds nothing; no process is hindered, and it goes on with room.
 
     It was a bare ``OSError``. One file may have grown before another did not: learners hear of it.
     """

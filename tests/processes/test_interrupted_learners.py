@@ -64,8 +64,8 @@ class Acting:
 def test_an_interrupted_learner_has_seen_what_actors_deleted(kind: str, nstep: int) -> None:
     """After an interrupt between any two lines all living rows can be drawn, and no others.
 
-    What a call had learned of deleted rows was lost where it was interrupted before it told the
-    sampler. Their weights stayed, and an n-step return of one read rows of other episodes.
+    What a call had learned of deleted rows was lost where it was interrupted before it notified
+    the sampler. Their weights stayed, and an n-step return of one read rows of other episodes.
     """
     options: dict[str, Any] = {}
     if nstep > 1:

@@ -270,7 +270,7 @@ def test_an_index_that_names_no_row_is_refused(index: int) -> None:
 
 @pytest.mark.parametrize("tries", [1, 2, 4])
 def test_a_try_at_rows_that_were_written_over_is_no_draw(tries: int) -> None:
-    """The time of a schedule is that of batches, whatever actors write over meanwhile."""
+    """The time of a schedule is that of batches, whatever actors overwrite between them."""
     times: list[int] = []
     calls = [0]
     with filled((30,), env_dict=SMALL, capacity=30) as replay, replay.actor(0) as actor:

@@ -75,7 +75,7 @@ def test_a_learner_waits_for_actors_in_other_processes() -> None:
         assert 0 < stats["seconds_waiting_for_inserts"] < PATIENCE
 
 
-def test_the_ratio_is_kept_between_processes() -> None:
+def test_the_ratio_holds_between_processes() -> None:
     """With several actors and learners, at every moment that somebody looks."""
     ratio, start, buffer = 4.0, 50, 100.0
     replay = shared(SampleToInsertRatio(ratio, start, buffer, timeout=PATIENCE))
@@ -103,7 +103,7 @@ def test_the_ratio_is_kept_between_processes() -> None:
 
 
 @pytest.mark.parametrize("when", ["waits", "adds"])
-def test_an_actor_that_is_killed_holds_nobody(when: str) -> None:
+def test_a_killed_actor_blocks_no_process(when: str) -> None:
     """What it had begun is void: when it waits for its turn, and when it had it."""
     replay = shared(Backlog(4, timeout=PATIENCE))
 
@@ -132,7 +132,7 @@ def test_an_actor_that_is_killed_holds_nobody(when: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["waits", "draws"])
-def test_a_learner_that_is_killed_holds_nobody(when: str) -> None:
+def test_a_killed_learner_blocks_no_process(when: str) -> None:
     """The same on the other side."""
     replay = shared(Backlog(4, timeout=PATIENCE))
     actor, survivor = replay.actor(), replay.learner(seed=0)
@@ -158,7 +158,7 @@ def test_a_learner_that_is_killed_holds_nobody(when: str) -> None:
 
 
 def test_a_line_that_is_taken_over_is_void() -> None:
-    """Nobody has to wait to find that its owner had died."""
+    """No process has to wait to find that its owner had died."""
     replay = shared(Backlog(4, timeout=0.0), writers=1)
 
     def act() -> None:
@@ -373,7 +373,7 @@ def test_the_ends_of_a_parent_are_refused_in_a_forked_child(limiter: RateLimiter
 
 
 def test_a_limiter_that_wants_more_rows_than_there_can_be_is_refused() -> None:
-    """Nobody would ever draw."""
+    """No draw would ever come."""
     with pytest.raises(ValueError, match=r"MinSize\(min_size=101.* of a capacity of 100"):
         shared(MinSize(101), capacity=100, writers=2)
 

@@ -1,4 +1,4 @@
-"""``Parameters``: what a learner publishes reaches actors whole, whoever is killed meanwhile."""
+"""``Parameters``: what a learner publishes reaches actors whole, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this syst
 
 @pytest.fixture
 def replay() -> Any:
-    """A replay, whose parameters nobody has published."""
+    """A replay without published parameters."""
     with SharedReplay(10, FIELDS, writers=1) as made:
         yield made
 
@@ -189,7 +189,7 @@ def test_no_version_is_torn(replay: SharedReplay) -> None:
 def test_publishers_and_readers_that_are_killed_leave_whole_versions(
     replay: SharedReplay,
 ) -> None:
-    """At any moment; the next publisher goes on, and nobody waits for the dead."""
+    """At any moment; the next publisher goes on, and no process waits for the dead."""
     chance = random.Random(0)
 
     def publish() -> None:
@@ -257,7 +257,7 @@ def test_who_is_stopped_while_it_publishes_is_named(
 
 
 def test_parameters_outlive_the_object_that_they_are_of() -> None:
-    """Whoever has them has the memory: it was removed with the replay that nobody else held."""
+    """Whoever has them has the memory: it was removed with the last handle of the replay."""
     parameters = SharedReplay(10, FIELDS, writers=1).parameters
     assert parameters.publish([1.0]) == 1
     assert parameters.latest() is not None

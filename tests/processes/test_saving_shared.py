@@ -120,7 +120,7 @@ def test_what_is_loaded_is_what_was_saved(
             assert torn(actor.get_all_transitions(), options) is None
 
 
-def test_shards_that_nobody_took(tmp_path: Path) -> None:
+def test_shards_without_an_actor(tmp_path: Path) -> None:
     """They are there, and empty."""
     with SharedReplay(100, **PLAIN, writers=3, reserve=False) as replay:
         fill(replay, PLAIN, [5])
@@ -206,7 +206,7 @@ def test_saves_of_a_full_shard_in_use(
 def test_an_end_that_only_a_copy_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next save does not take it over, though no row of the shard was edited.
 
-    A copy leaves out the newest row if its next values were overwritten meanwhile, and ends the
+    A copy leaves out the newest row if its next values were overwritten since, and ends the
     episode before it. That row lay in a file that the next save took over. The episode of the
     loaded header then contradicted it, so that no load succeeded.
     """
@@ -266,7 +266,7 @@ def test_another_capacity(tmp_path: Path, capacity: int) -> None:
 
 @pytest.mark.usefixtures("is_whole")
 def test_saving_beside_actors(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Actors add and edit meanwhile and wait for nobody; whatever was saved is whole."""
+    """Actors add and edit at the same time, without a wait; whatever was saved is whole."""
     with SharedReplay(400, **options, writers=2) as replay:
         children = [Child("writer", act(replay, options, seed)) for seed in range(2)]
         with ended(children):
@@ -347,7 +347,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
 
 
 @pytest.mark.parametrize("more", [0, 1, 20, CAPACITY - 1, CAPACITY, 3 * CAPACITY])
-def test_rows_that_are_overwritten_meanwhile(
+def test_rows_that_are_overwritten_during_the_save(
     tmp_path: Path, options: dict[str, Any], meanwhile: Meanwhile, more: int, is_whole: bool
 ) -> None:
     """The save has the others of its moment; a save after it has all."""
@@ -386,7 +386,7 @@ def test_rows_that_are_overwritten_meanwhile(
 
 
 @pytest.mark.parametrize("what", ["update", "clear", "delete", "another actor"])
-def test_rows_that_are_edited_meanwhile(
+def test_rows_that_are_edited_during_the_save(
     tmp_path: Path, options: dict[str, Any], meanwhile: Meanwhile, what: str
 ) -> None:
     """What is loaded is what was there before the edit or after it."""
@@ -451,7 +451,7 @@ def test_edits_of_narrow_fields_need_no_copy_of_wide_ones(
             assert_same(shards_of(again), [before if what == "narrow" else after])
 
 
-def test_an_add_that_is_undone_meanwhile(
+def test_an_add_that_is_undone_during_the_save(
     tmp_path: Path, meanwhile: Meanwhile, is_whole: bool
 ) -> None:
     """The next save writes the rows again that had been overwritten for a moment."""
@@ -475,7 +475,7 @@ def test_an_add_that_is_undone_meanwhile(
         assert_same(shards_of(again), expected)
 
 
-def test_priorities_of_rows_that_are_overwritten_meanwhile(
+def test_priorities_of_rows_that_are_overwritten_during_the_save(
     tmp_path: Path, meanwhile: Meanwhile
 ) -> None:
     """A learner that was saved before the rows draws those that were saved."""

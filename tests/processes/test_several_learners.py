@@ -51,7 +51,7 @@ def add_fast(replay: SharedReplay, number: int, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "long", "chained", "returns", "sequences", "stacks"])
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized])
-def test_rows_that_are_written_over_meanwhile_are_never_torn(
+def test_rows_that_are_overwritten_during_a_draw_are_never_torn(
     kind: str, sampler: type[Sampler]
 ) -> None:
     """A learner of tiny shards draws newer rows, whole, and never goes on for ever."""
@@ -178,7 +178,7 @@ def learn_and_die(replay: SharedReplay, pipe: int) -> None:
 
 
 def test_several_learners_draw_side_by_side() -> None:
-    """In processes of their own, from rows that come meanwhile."""
+    """In processes of their own, from rows that come at the same time."""
     with (
         SharedReplay(400, FIELDS, writers=1) as replay,
         started(METHODS[0], shared_rows.add_for_ever, replay, 0, 0.0005),
@@ -189,7 +189,7 @@ def test_several_learners_draw_side_by_side() -> None:
 
 
 @pytest.mark.skipif("fork" not in METHODS, reason="a pipe is handed on by a fork")
-def test_a_learner_that_dies_disturbs_nobody() -> None:
+def test_a_learner_that_dies_disturbs_no_process() -> None:
     """Its place is free again, and others draw on."""
     with SharedReplay(400, FIELDS, writers=1) as replay:
         shared_rows.add_rows(replay, 0, 50)

@@ -160,7 +160,7 @@ def test_attaching_to_nothing(name: str) -> None:
 
 
 def test_two_programs_of_one_name() -> None:
-    """One makes it, and the other ones are told so; whoever is first."""
+    """One makes it, and the other ones get an error; whoever is first."""
     results: list[object] = []
     barrier = threading.Barrier(4)
 
@@ -322,7 +322,7 @@ if __name__ == "__main__":
     ],
 )
 def test_ends_of_programs(tmp_path: Path, method: str, how: str) -> None:
-    """However a program and its children end: nothing is left, and nobody says a word of it."""
+    """However a program and its children end: nothing is left, and nothing is printed."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(SCRIPT))
     before = shared_memory()
@@ -581,7 +581,7 @@ def is_refused(pickled: bytes) -> bool:
     return False
 
 
-def test_memory_that_is_kept_for_a_process_outlives_the_last_one() -> None:
+def test_memory_of_a_process_outlives_the_last_one() -> None:
     """Until it comes back, or the time is over; then any new replay removes the memory."""
     SharedReplay(10, FIELDS, writers=1, name="kept").close()
     assert not shared_memory()

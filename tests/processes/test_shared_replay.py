@@ -113,7 +113,7 @@ def test_rows_of_vector_environments_are_whole(replay: SharedReplay) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @replays(PLAIN)
 def test_rows_are_whole_while_actors_add(replay: SharedReplay, method: str) -> None:
-    """A learner draws newer and newer rows, and waits for nobody."""
+    """A learner draws newer and newer rows, without a wait."""
     learner = replay.learner(seed=1)
     with pytest.raises(NotEnoughDataError, match="no row"):
         learner.sample(1)

@@ -196,7 +196,7 @@ def running(number: int) -> bool:
 
 
 def test_a_party_that_cannot_start_has_a_reason(tmp_path: Path) -> None:
-    """A module that is not there is told, and no error."""
+    """A missing module is reported, and is no error."""
     with Contest(SMOKE, [], [Party(Path(sys.executable), ("not_there",))]) as contest:
         (reason,) = contest.failures().values()
         assert "not_there" in reason
@@ -365,7 +365,7 @@ sys.exit(options.seed)
 '''
 
 
-def test_scores_of_examples_are_collected_and_kept(tmp_path: Path) -> None:
+def test_scores_of_examples_are_collected_and_stored(tmp_path: Path) -> None:
     """The last score counts, also of a program that fails afterwards; other results stay."""
     (tmp_path / "adds.py").write_text(EXAMPLE, encoding="utf-8")
     (tmp_path / "states_nothing.py").write_text('"""Nothing."""\n', encoding="utf-8")

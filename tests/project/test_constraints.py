@@ -73,7 +73,7 @@ def test_no_file_says_where_packages_come_from() -> None:
 
 
 def test_packages_without_a_fixed_version_are_named() -> None:
-    """Another version and an unknown package are told; spelling and local builds make none."""
+    """Another version and an unknown package are reported; spelling and local builds make none."""
     allowed = fixed_versions.pins("numpy==2.2.6 ; python_version < '3.11'\nml-dtypes==0.6.0\n")
     allowed |= fixed_versions.pins("numpy==2.4.6 ; python_version >= '3.11'\ntorch==2.13.0\n")
     fine = [("numpy", "2.4.6"), ("ML_dtypes", "0.6.0"), ("torch", "2.13.0+cpu")]

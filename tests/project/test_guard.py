@@ -117,7 +117,7 @@ def test_a_program_that_fails_is_an_error_with_its_words(
 def test_without_valgrind_one_sentence_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has no valgrind is told so."""
+    """Without valgrind the message says so."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CallgrindError, match=r"No valgrind.*: install"):
         count(tmp_path / "program.py", ["path"], tmp_path)
@@ -330,7 +330,7 @@ def test_another_toolchain_is_not_compared(
     assert said.endswith("recorded with GCC 12.2.0; this is GCC 14.1.0: not compared\n")
 
 
-def test_the_toolchain_is_told_without_counting(
+def test_the_toolchain_is_printed_without_counting(
     counted: dict[str, Count],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

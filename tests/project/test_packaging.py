@@ -116,7 +116,7 @@ def test_no_flag_ties_the_build_to_one_machine() -> None:
 
 
 @pytest.mark.parametrize("version", [(2, 7, 18), (3, 6, 15), (3, 9, 18)])
-def test_too_old_python_is_told_in_one_sentence(version: tuple[int, int, int]) -> None:
+def test_too_old_python_is_reported_in_one_sentence(version: tuple[int, int, int]) -> None:
     """A Python that is too old says which one to install, and exits non-zero."""
     program = f"import sys, runpy; sys.version_info = {version}; runpy.run_path({str(BOOTSTRAP)!r})"
 
@@ -137,7 +137,7 @@ def test_bootstrap_parses_on_old_pythons() -> None:
 
 
 @pytest.mark.parametrize("command", ["no-such-compiler -pthread", "false"])
-def test_missing_compiler_is_told_in_one_sentence(command: str, tmp_path: Path) -> None:
+def test_missing_compiler_is_reported_in_one_sentence(command: str, tmp_path: Path) -> None:
     """Without a working C compiler the set-up names what to install and leaves nothing behind."""
     run = bootstrap("--venv", str(tmp_path / "venv"), "test", CC=command)
 
@@ -174,7 +174,7 @@ def test_build_without_compiler_ends_in_one_line(command: str, tmp_path: Path) -
     assert run.stdout == ""
 
 
-def test_missing_headers_are_told_in_one_sentence(tmp_path: Path) -> None:
+def test_missing_headers_are_reported_in_one_sentence(tmp_path: Path) -> None:
     """Without Python.h the set-up names the missing file and what to install."""
     with pytest.raises(environment.NotReadyError) as refusal:
         environment.check_headers(str(tmp_path))
@@ -264,7 +264,7 @@ def test_switching_between_debug_and_release_builds_anew(tmp_path: Path) -> None
 
 @needs_make
 @pytest.mark.parametrize("target", ["test", "demo"])
-def test_make_without_python_is_told_in_one_sentence(target: str) -> None:
+def test_make_without_python_is_reported_in_one_sentence(target: str) -> None:
     """``make`` with a Python that does not run says what to install."""
     outside_make = {
         name: value for name, value in os.environ.items() if not re.match("M(AKE|FLAGS)", name)

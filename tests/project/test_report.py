@@ -1,4 +1,4 @@
-"""What the benchmarks found is told as it was found, in the table, the README and the pictures."""
+"""Results of the benchmarks are reported as they are, in the table, the README and the pictures."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def row(text: str, name: str) -> list[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree with pages that have a place for the tables, and results that nobody has told yet."""
+    """A tree with pages that have a place for the tables, and results that are in no page yet."""
     for name in report.PAGES:
         page = tmp_path / name
         page.parent.mkdir(exist_ok=True)
@@ -205,7 +205,7 @@ def test_the_table_tells_who_took_part() -> None:
     assert "P, 2 cores, Linux, Python 3.11.7, NumPy 2.4.6; 2026-11-21" in text
 
 
-def test_a_training_loop_is_told_in_steps_per_second_and_shares() -> None:
+def test_a_training_loop_is_reported_in_steps_per_second_and_shares() -> None:
     """In the table, and in the summary beside how many times slower a peer is."""
     results = run(
         {
@@ -254,7 +254,7 @@ def test_the_table_of_the_readme_has_few_cases_and_peers() -> None:
 
 
 def test_results_of_a_case_that_is_gone_are_refused() -> None:
-    """Nobody could say any more what was promised of it."""
+    """Its promise would be lost."""
     results = run()
     results["cases"][0]["name"] = "add 1 huge step"
     with pytest.raises(ValueError, match="no such case any more, measure again: add 1 huge step"):
@@ -305,7 +305,7 @@ def test_another_checkout_is_no_peer() -> None:
     assert "took less" not in text
 
 
-def test_a_missed_promise_is_told_with_its_numbers() -> None:
+def test_a_missed_promise_is_reported_with_its_numbers() -> None:
     """The case, the promise, ours, and those that it was not held against: one line each."""
     bad: dict[str, dict[str, Any]] = {
         ADD: {OURS: took(1e-7), FLOOR: took(4e-8), PEER: took(1e-6), UNABLE: took(1)},
@@ -398,7 +398,7 @@ def test_a_picture_is_small_and_always_the_same(name: str) -> None:
     assert text == PLOTS[name].svg(run())
 
 
-def test_how_long_a_learner_waits_is_told_with_its_share() -> None:
+def test_waits_of_a_learner_are_reported_with_their_share() -> None:
     """Small batches first; who could not be measured, and why."""
     text = waits_table(waited())
     assert [line.split()[1] for line in text.splitlines()[2:6]] == ["32", "32", "256", "256"]
@@ -418,7 +418,7 @@ def test_scores_of_examples_have_their_range_and_what_was_missed() -> None:
     assert failed_line == "`third.py`, seed 0, failed: ImportError: no"
 
 
-def test_shared_replays_are_told_with_the_targets_that_they_miss() -> None:
+def test_shared_replays_are_reported_with_the_targets_that_they_miss() -> None:
     """Rates and ratios; what was aimed at, and whether it was reached; what failed, and why."""
     text = processes_tables(shared())
     assert "| `SharedReplay`                      | 2,000,000 | 1,000,000 | 500,000 | -" in text

@@ -198,7 +198,7 @@ def test_large_fields_are_read_in_part(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "Rows read of large fields: obs 96." in page_of(found, tmp_path).text
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     """In bytes, up to all of them."""
     seen: list[tuple[int, int]] = []
     filled().describe(progress=lambda done, total: seen.append((done, total)))
@@ -296,7 +296,7 @@ def test_views_mixtures_and_limited_buffers_are_described(tmp_path: Path) -> Non
 
 
 def test_a_shared_replay_and_its_learner_are_described(tmp_path: Path) -> None:
-    """By copies of the shards: nobody is a member for it, and no draw is counted."""
+    """By copies of the shards: it needs no member, and no draw is counted."""
     with SharedReplay(60, FIELDS, writers=2, limiter=MinSize(1)) as replay:
         with replay.actor() as actor:
             for t in range(20):
@@ -356,7 +356,7 @@ def test_few_rows_are_no_fault(n: int, tmp_path: Path) -> None:
     assert str(found)
 
 
-def test_fields_of_all_dtypes_are_told(tmp_path: Path) -> None:
+def test_fields_of_all_dtypes_are_described(tmp_path: Path) -> None:
     """Those that are no numbers without statistics."""
     kinds = ["object", "U5", "S3", "M8[s]", "c8", "V4", "f2", "u8", "i1", "?", "f4,i4"]
     fields: dict[str, Any] = {f"x{k}": {"shape": (), "dtype": kind} for k, kind in enumerate(kinds)}

@@ -1,4 +1,4 @@
-"""The axis of a stack's frames: told from its shape, checked against the stacks; what all takes."""
+"""The axis of a stack's frames: read from its shape, checked against the stacks; what all takes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_shape_tells_the_axis(shape: tuple[int, ...], axis: int) -> None:
 def test_a_shape_that_does_not_tell_the_axis_is_asked_for(shape: tuple[int, ...]) -> None:
     """A warning says how to name the axis; programs of cpprb go on with the last one.
 
-    Of the wrong axis only a warning after 1,000 steps told, when all of them were stored whole.
+    A wrong axis only got a warning after 1,000 steps, when all of them were stored whole.
     """
     with pytest.warns(UserWarning, match=r"the first axis or the last .* \{'obs': 0\} takes"):
         rb = buffer(shape, size=2)
@@ -99,7 +99,7 @@ def test_shapes_that_tell_the_axis_do_not_warn(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(4, 12, 12), (12, 12, 4), (4, 12, 20, 3), (4, 20)])
 def test_frames_first_take_what_frames_last_take(shape: tuple[int, ...]) -> None:
-    """Gymnasium's frames-first stacks are stored as frames without being told their axis.
+    """Gymnasium's frames-first stacks are stored as frames without a declared axis.
 
     The last axis was taken whatever the shape: nothing followed, and each stack was stored whole.
     """

@@ -485,7 +485,7 @@ def test_no_batch_holds_half_of_an_update(nstep: Any) -> None:
 def test_a_batch_is_read_again_if_rows_are_updated_while_it_is_read() -> None:
     """A finalizer that runs in the middle of reading replaces two fields: both are new, or none.
 
-    The fields read before it kept their old values in the batch.
+    The fields read before it had their old values in the batch.
     """
     fields: dict[str, Any] = {
         "early": NUMBER,

@@ -461,7 +461,7 @@ def test_new_rows_get_the_greatest_priority_so_far() -> None:
 
 
 def test_looks_at_the_weights_beside_distinct_draws() -> None:
-    """What has been drawn weighs nothing during the call: nobody else sees that, or keeps it."""
+    """What has been drawn weighs nothing during the call: no other call sees that."""
     n = 20_000
     rb = prioritized(n, 1.0, eps=0.0)
     priorities = 1.0 + np.arange(n) / n
@@ -482,7 +482,7 @@ def test_looks_at_the_weights_beside_distinct_draws() -> None:
 
 
 def test_priorities_of_absent_rows_do_not_count() -> None:
-    """What is given for a row that holds no step is filler: it is nobody's greatest priority."""
+    """What is given for a row that holds no step is filler: it never is the greatest priority."""
     rb = prioritized(6, 1.0, eps=0.0, n_envs=2)
     rb.add_where([True, False], x=[0, 1], priorities=[2.0, 100.0])
     assert rb.get_max_priority() == 2.0
@@ -789,7 +789,7 @@ def test_add_without_priorities_costs_what_a_uniform_buffer_costs() -> None:
 
 
 def test_memory_stays_within_the_promise() -> None:
-    """Rows of five small fields keep at most 1.05 times their declared bytes and 16, all told."""
+    """Rows of five small fields keep at most 1.05 times their declared bytes and 16 in all."""
     rb = prioritized(100_000, fields=FIVE_SMALL)
     plain = ReplayBuffer(100_000, FIVE_SMALL)
     declared = 4 * (4 + 1 + 1 + 4) + 1

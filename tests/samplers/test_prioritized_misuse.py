@@ -595,7 +595,7 @@ def test_handles_given_before_priorities_were_noted_die_with_a_clear() -> None:
 
 
 class Waiting:
-    """A generator that has to be waited for: meanwhile ``action`` is done, once."""
+    """A generator that has to be waited for; ``action`` is done during the wait, once."""
 
     def __init__(self, rng: np.random.Generator, action: Callable[[], object]) -> None:
         self.rng = rng  # which the capsule does not keep alive

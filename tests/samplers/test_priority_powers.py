@@ -24,7 +24,7 @@ def spread(n: int, decades: float) -> Floats:
 @pytest.mark.parametrize("alpha", EXPONENTS)
 @pytest.mark.parametrize("decades", [1, 40])
 def test_weights_are_powers_of_priorities(n: int, alpha: float, decades: float) -> None:
-    """They are ``(priority + eps) ** alpha`` to 1e-14, whatever NumPy is told about errors."""
+    """They are ``(priority + eps) ** alpha`` to 1e-14, for any setting of NumPy's errors."""
     priorities = spread(n, decades)
     before = priorities.copy()
     with np.errstate(all="raise"):

@@ -162,7 +162,7 @@ def test_only_the_order_of_priorities_counts() -> None:
 
 
 class Coarse(RankBased):
-    """Ranks are told apart by two binary digits only, so that small buffers have groups too."""
+    """Ranks are distinguished by two binary digits only, so that small buffers have groups too."""
 
     BITS = 1
 
@@ -658,7 +658,7 @@ def test_absent_rows_that_came_and_went_between_two_draws() -> None:
 
 
 def test_a_clear_by_another_thread_before_the_priorities_arrive() -> None:
-    """Priorities of rows that are gone give no chance to slots that nobody has written."""
+    """Priorities of rows that are gone give no chance to unwritten slots."""
     rb = buffer(8, rank_based(probabilities=True))
     clears = rb.ring.clears
     rb.add(x=np.arange(8))

@@ -89,7 +89,7 @@ def test_a_field_cannot_have_the_name_of_a_column_of_the_sampler(sampler: Any, n
 
 
 def test_columns_that_are_no_dict_are_refused() -> None:
-    """A method ``columns``, which is no property, is told of when the buffer is made."""
+    """A method ``columns``, which is no property, is an error when the buffer is made."""
 
     class Method(Uniform):
         def columns(self) -> Any:  # type: ignore[override]  # what is tested

@@ -485,7 +485,7 @@ def test_a_stride_may_be_larger_than_any_buffer() -> None:
     assert drawn(rb, 4) == [9, 6, 3, 0]
 
 
-def test_reverse_finds_rows_that_go_and_come_meanwhile() -> None:
+def test_reverse_finds_rows_that_go_and_come_between_draws() -> None:
     """Rows that were cleared when it looked first, and added when it looked again, are too few.
 
     The buffer draws again when rows have changed; a division by their number would have escaped.
@@ -881,7 +881,7 @@ class AnyStart(Good):
 
 @breaks("draw_starts(n=", "replace=False", "without replace no row comes twice")
 class RepeatingStart(Good):
-    """Draws a start again, though it was told not to."""
+    """Draws a start again, in spite of ``replace=False``."""
 
     def draw_starts(self, starts: Any, n: int, rng: Any, *, replace: bool) -> Any:
         slots, _ = super().draw_starts(starts, n, rng, replace=replace)

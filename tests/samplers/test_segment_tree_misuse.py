@@ -145,7 +145,7 @@ def test_empty_batches() -> None:
 
 
 def test_minus_zero_is_zero() -> None:
-    """A weight of -0.0 is accepted and kept as 0.0."""
+    """A weight of -0.0 is accepted and stored as 0.0."""
     trees = Trees(10, range(10))
     trees.sum.set(indexes([3]), floats([-0.0]))
     trees.sum.set_range(4, floats([-0.0]))
@@ -250,7 +250,7 @@ def test_rebuilding_refuses_what_is_no_weight() -> None:
 
 
 def test_trees_keep_their_memory_alive() -> None:
-    """The caller may drop the arrays; nothing else is kept."""
+    """The caller may drop the arrays; no reference is held."""
     nodes = np.zeros(tree_size(1000))
     before = sys.getrefcount(nodes)
     tree = SumTree(nodes, 1000)

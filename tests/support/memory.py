@@ -1,4 +1,4 @@
-"""How much memory something takes, whatever else the process does meanwhile."""
+"""How much memory something takes, whatever else the process does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def allocated(make: Callable[[], object]) -> int:
     """Bytes that a call of ``make``, or what it returns, keeps allocated: the least of some calls.
 
     The first call lets caches fill and modules be imported. What another thread allocates is
-    counted too, but not in each of the calls; a leak is. Nothing is collected as garbage meanwhile.
+    counted too, but not in each of the calls; a leak is. Calls collect no garbage.
     """
     return min(now for now, _ in _traced(make))
 

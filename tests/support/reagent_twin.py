@@ -29,7 +29,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Step:
-    """What one call of ``add`` is told beside the values."""
+    """Arguments of one call of ``add`` beside the values."""
 
     terminal: bool
     truncated: bool

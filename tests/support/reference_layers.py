@@ -1,4 +1,4 @@
-"""The slow, obvious twin of views: every episode kept as a list of steps, read one by one."""
+"""The slow, obvious twin of views: every episode is a list of steps, read one by one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Step:
 
 
 class History:
-    """Random episodes, added to a buffer and kept."""
+    """Random episodes, added to a buffer and to a list."""
 
     def __init__(self, rb: ReplayBuffer, rng: np.random.Generator) -> None:
         self.rb, self.rng = rb, rng

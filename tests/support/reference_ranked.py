@@ -21,7 +21,7 @@ def paper_weights(priorities: dict[int, float], alpha: float) -> dict[int, float
 class ReferenceRanked:
     """Priorities and weights of a ring of ``capacity`` rows, by slot.
 
-    Ranks are told apart by their first ``bits + 1`` binary digits: the *cells* are the ranks 1, 2,
+    Ranks differ by their first ``bits + 1`` binary digits: the *cells* are the ranks 1, 2,
     3, ... one by one, then pairs of ranks, then fours, and so on.
     """
 

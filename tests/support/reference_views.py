@@ -1,4 +1,4 @@
-"""The slow, obvious twin of the readings of rows: whole episodes, kept as lists of steps.
+"""The slow, obvious twin of the readings of rows: whole episodes, as lists of steps.
 
 Each step keeps a copy of all its values, next values and stacks included, as they were added; only
 sums over several steps are made of what other steps hold.

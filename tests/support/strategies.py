@@ -107,7 +107,7 @@ def _random_floats(rng: np.random.Generator, shape: Shape) -> Array:
 
 
 def same(expected: Array, actual: Array) -> bool:
-    """Whether both hold the same dtype, shape and bytes. Padding, which nobody owns, may differ."""
+    """Whether both hold the same dtype, shape and bytes. Padding may differ."""
     if expected.dtype != actual.dtype or expected.shape != actual.shape:
         return False
     if expected.dtype.byteorder != actual.dtype.byteorder:

@@ -377,7 +377,7 @@ def test_goals_of_states() -> None:
     )
 
 
-def test_priorities_weights_and_indexes_are_kept() -> None:
+def test_priorities_weights_and_indexes_are_unchanged() -> None:
     """A prioritized buffer draws as ever; weights and indexes are those of the drawn rows."""
     rb = PrioritizedReplayBuffer(32, FIELDS, alpha=1.0, eps=0.0, seed=0)
     for k in range(50):
@@ -408,7 +408,7 @@ def test_batches_go_into_given_arrays() -> None:
 
 
 def test_batches_of_no_row() -> None:
-    """An empty batch has every column, and asks nobody for rewards."""
+    """An empty batch has every column, and calls no reward function."""
     rb, _ = example()
     her = relabeller(rb, reward_func=_never)
     batch = her.sample(0)
@@ -779,7 +779,7 @@ def check_recorded(rb: ReplayBuffer, env: Any, **options: Any) -> None:
 def test_recorded_goal_environment(options: dict[str, Any], next_of: tuple[str, ...]) -> None:
     """The goal is new in the observation and in the next one, under the recorder's names.
 
-    ``next_obs.desired_goal`` kept the old goal, so a value target was that of another goal.
+    ``next_obs.desired_goal`` had the old goal, so a value target was that of another goal.
     """
     env = Reach()
     fields = GymnasiumRecorder(env).env_dict

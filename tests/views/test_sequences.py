@@ -120,7 +120,7 @@ def test_sequences_are_what_was_added(case: dict[str, Any]) -> None:
 
 
 @given(CASES)
-def test_each_row_is_told_apart(case: dict[str, Any]) -> None:
+def test_each_row_is_distinguished(case: dict[str, Any]) -> None:
     """``tell`` and ``slots`` know the same starts; a row that never starts one stays so."""
     capacity = max(case["capacity"], case["n_envs"])
     rb = ReplayBuffer(capacity, FIELDS, n_envs=case["n_envs"], next_of="obs", seed=0)
@@ -152,7 +152,7 @@ def test_each_row_is_told_apart(case: dict[str, Any]) -> None:
 
 
 @given(CASES, st.sampled_from([0.1, 0.6]), st.floats(0.05, 1.0))
-def test_starts_that_are_kept_are_all_there_are(
+def test_stored_starts_are_all_there_are(
     case: dict[str, Any], p_absent: float, share: float
 ) -> None:
     """A set that follows the ring now and then misses no start, whatever was ended or deleted."""
@@ -178,7 +178,7 @@ def test_starts_that_are_kept_are_all_there_are(
 
 
 @given(CASES, st.integers(1, 3), st.sampled_from([0.1, 0.6]), st.floats(0.05, 1.0))
-def test_starts_that_are_kept_have_the_rows_before_them(
+def test_stored_starts_have_the_rows_before_them(
     case: dict[str, Any], before: int, p_absent: float, share: float
 ) -> None:
     """Also where these were overwritten or deleted: the set is what a look at each row finds."""
@@ -197,7 +197,7 @@ def test_starts_that_are_kept_have_the_rows_before_them(
 
 
 @pytest.mark.parametrize("across", [False, True])
-def test_starts_that_are_kept_follow_many_deletions_and_updates(across: bool) -> None:
+def test_stored_starts_follow_many_deletions_and_updates(across: bool) -> None:
     """The log of hidden rows has 64 entries; where it lacks some, all rows are looked at."""
     for deletions in (1, 63, 64, 65, 150):
         rb = episodes_of([3] * 200)
@@ -698,7 +698,7 @@ def test_bad_updates_change_nothing(
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized, RankBased])
 @pytest.mark.parametrize("across", [False, True])
 def test_threads_add_while_sequences_are_drawn(across: bool, sampler: Any) -> None:
-    """Every sequence is one of rows that were there together, whatever is overwritten meanwhile."""
+    """Every sequence is one of rows that were there together, whatever is overwritten."""
     cls = ReplayBuffer if sampler is Uniform else PrioritizedReplayBuffer
     fields = {**NUMBERS, "copies": {"shape": 500, "dtype": "i8"}}
     rb = cls(100, fields, sampler=sampler(), seed=0)

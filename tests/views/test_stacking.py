@@ -144,7 +144,7 @@ def test_rows_that_cannot_be_drawn_are_read_too() -> None:
     assert rb.stack("rew", [[0, 1], [1, -1]]).tolist() == [[5, 6], [6, 0]]
 
 
-def test_a_stack_is_nobody_elses() -> None:
+def test_a_stack_shares_no_memory() -> None:
     """A stack stays as it is when the rows are overwritten and further stacks are made."""
     rb = ReplayBuffer(4, {"x": {"shape": (200, 200), "dtype": "u1"}})
     rb.add(x=np.ones((4, 200, 200), "u1"))

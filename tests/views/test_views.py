@@ -808,7 +808,7 @@ def test_an_episode_keeps_a_stack_and_a_frame(axis: int, at_once: int) -> None:
     assert empty + kept <= rb.nbytes <= empty + 1.15 * kept + 2 * 4 * 600
 
 
-def test_memory_kept_aside_is_bounded() -> None:
+def test_memory_of_values_stored_apart_is_bounded() -> None:
     """Where nothing follows, ``nbytes`` grows until the ring is full, and no more."""
     fields: dict[str, Any] = {"obs": {"shape": (50, 4), "dtype": "u1"}}
     rb = ReplayBuffer(100, fields, next_of="obs", stack_compress="obs")
@@ -827,7 +827,7 @@ def test_memory_kept_aside_is_bounded() -> None:
 
 
 def test_a_call_longer_than_the_ring_needs_no_memory_for_rows_that_go() -> None:
-    """Only values of rows that stay are kept aside."""
+    """Only values of rows that stay are stored apart."""
     fields: dict[str, Any] = {"obs": {"shape": (50, 4), "dtype": "u1"}}
     rb = ReplayBuffer(10, fields, next_of="obs", stack_compress="obs")
     empty = rb.nbytes
@@ -838,7 +838,7 @@ def test_a_call_longer_than_the_ring_needs_no_memory_for_rows_that_go() -> None:
 
 
 def test_values_that_follow_need_no_memory() -> None:
-    """Within an episode nothing but the newest stack's first frames is kept aside."""
+    """Within an episode nothing but the newest stack's first frames is stored apart."""
     rb = ReplayBuffer(
         1000, {"obs": {"shape": (1000, 4), "dtype": "u1"}}, next_of="obs", stack_compress="obs"
     )
@@ -1033,7 +1033,7 @@ def test_the_next_value_of_the_newest_row_is_never_torn() -> None:
 
 @pytest.mark.usefixtures("switch_often")
 def test_writers_keep_values_aside_at_the_same_time() -> None:
-    """Values of several writers that do not follow are all kept.
+    """Values of several writers that do not follow are all stored.
 
     Room for them was made by copies that let go of the interpreter lock.
     """

@@ -238,7 +238,7 @@ def following(x: Array) -> Array:
 
 @pytest.mark.parametrize("across", [False, True])
 def test_threads_add_while_next_values_are_read(across: bool) -> None:
-    """The newest next value of all, and those that are kept aside, are what was promised."""
+    """The newest next value of all, and those that are stored apart, are what was promised."""
     fields: dict[str, FieldSpec] = {
         "x": {"shape": (), "dtype": "i8"},
         "done": {"shape": (), "dtype": bool},
@@ -274,7 +274,7 @@ def test_threads_delete_while_sequences_are_read() -> None:
     """An episode in the middle of a sequence is there as a whole, or not at all.
 
     Rows are copied in runs, and the next one is looked for after that: without a check at the end
-    an episode that is deleted meanwhile would be there in part.
+    an episode that is deleted in between would be there in part.
     """
     fields: dict[str, FieldSpec] = {
         "x": {"shape": (), "dtype": "i8"},
