@@ -537,10 +537,7 @@ cdef class Ring:
             count = min(n - start, WRITE_CHUNK)
             count = min(count, self.capacity - slot if start >= skip else skip - start)
             any_flag = self.c_find_flags(rows, start, count, present, flags)
-            if any_flag & (END | ABSENT) or self.n_envs > 1:
-                self.c_count_steps(flags, start, count, any_flag)
-            else:
-                self.state[EPISODE_LENS] += count
+            self.c_count_steps(flags, start, count, any_flag)
             if self.lookahead:
                 for k in range(start, start + count):
                     row_id = self.state[WRITTEN] + k
@@ -567,6 +564,9 @@ cdef class Ring:
         """Update the length of each open episode for the rows of a chunk."""
         cdef intp_t row, stream
         cdef uint8_t ended = 0  # of a chunk; eight bits, so that one instruction adds many
+        if self.n_envs == 1 and not any_flag & (END | ABSENT):
+            self.state[EPISODE_LENS] += n
+            return
         if self.n_envs == 1 and not any_flag & ABSENT:
             for row in range(n):
                 ended += flags[row] & END

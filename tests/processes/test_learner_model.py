@@ -172,3 +172,16 @@ def test_draws_and_updates_are_those_of_one_model(
         for actor in one.actors:
             actor.close()
         one.replay.close()
+
+
+def test_a_learner_knows_the_lengths_of_open_episodes() -> None:
+    """Where no episode of an update ended, flags before its first row were read, at random."""
+    replay = SharedReplay(100, FIELDS, writers=1)
+    with replay, replay.actor(0) as actor:
+        learner = replay.learner(Uniform(), seed=0)
+        for first in range(0, 60, 5):
+            numbers = np.arange(first, first + 5)
+            actor.add(**values(numbers, numbers == 27))
+            assert len(learner) == first + 5
+            ring = learner._shards.reader(0).ring
+            assert ring.episode_len(0) == actor.ring.episode_len(0)
