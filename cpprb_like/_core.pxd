@@ -42,6 +42,19 @@ cdef class Moment:
     cdef readonly int64_t edits      # the word EDITS of the header
 
 
+cdef struct Walk:                # state of a ring at one time, for steps along its streams
+    const uint8_t* flags         # flag byte of slot 0
+    intp_t stride                # bytes from the flags of a slot to those of the next
+    intp_t capacity
+    intp_t n_envs
+    int64_t first                # oldest row in the ring
+    int64_t stop                 # id behind the newest row
+    intp_t head                  # slot of ``stop``
+    bint any_absent
+    const int32_t* onward        # ``AbsentRuns.onward``
+    const int32_t* back          # ``AbsentRuns.back``
+
+
 cdef class Ring:
     cdef readonly intp_t capacity    # slots in memory
     cdef readonly intp_t size        # rows that can be drawn, at most
@@ -74,17 +87,22 @@ cdef class Ring:
     cdef int64_t* lens_before        # ``undo.lens``; NULL on the heap
     cdef str frozen                  # reason why the ring is read-only, or None
     cdef bint grows                  # whether the overflow lies in files that grow
-    cdef SlotSet out                 # slots in use whose rows cannot be drawn
+    cdef SlotSet out                 # slots in use whose rows are absent
     cdef AbsentRuns runs             # runs of absent rows
     cdef tuple trackers              # objects that record which rows are edited
     cdef int64_t[:, ::1] hidden      # circular log of rows that became absent: first, last, step
     cdef int64_t n_hidden            # entries ever written to ``hidden``
-    # Only with lookahead:
+    # Only with lookahead, of the last ``c_find_open``:
+    cdef int64_t open_written, open_clears, open_edits  # words of the header; -1: none
+    cdef intp_t head                 # slot of the next row
+    cdef int64_t lap                 # id of the row in slot 0, of the round that writes now
     cdef int64_t kept_from           # id of the oldest row that is not left out
-    cdef int64_t[::1] open_rows      # ids of incomplete rows: a queue of ``lookahead`` for each stream
-    cdef intp_t[::1] heads           # place of the oldest row in each queue
-    cdef intp_t[::1] counts          # rows in each queue
-    cdef intp_t n_open               # rows in all queues
+    cdef intp_t n_complete           # rows that can be drawn
+    cdef intp_t n_open               # incomplete rows
+    cdef int64_t oldest_open         # the oldest incomplete row; WRITTEN without one
+    cdef int64_t[::1] open_from      # the oldest incomplete row of each stream; its next row without one
+    cdef int64_t[::1] open_rows      # the incomplete rows, ascending: see ``c_list_open``
+    cdef bint lists_open             # whether ``open_rows`` has them
     cdef int64_t first_complete      # the oldest row that the call in progress completed, or -1
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil
@@ -99,7 +117,9 @@ cdef class Ring:
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil
     cdef int64_t c_newest_of(self, intp_t stream) noexcept nogil
     cdef intp_t c_slot_of_nth(self, intp_t place, int64_t base) noexcept nogil
-    cdef intp_t c_slot_of_base(self) noexcept nogil
+    cdef intp_t c_drawable_before(self, int64_t row) noexcept nogil
+    cdef intp_t c_present_among(self, int64_t first, int64_t stop) noexcept nogil
+    cdef int64_t c_base(self) noexcept nogil
     cdef intp_t c_public_slot(self, intp_t slot) noexcept nogil
     cdef int64_t c_row_of_public(self, intp_t slot) noexcept nogil
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil
@@ -118,10 +138,11 @@ cdef class Ring:
     cdef void c_begin_edit(self) noexcept nogil
     cdef void c_end_edit(self) noexcept nogil
     cdef void c_save_state(self) noexcept nogil
-    cdef void c_follow(self, int64_t row, intp_t slot, uint8_t flags) noexcept nogil
-    cdef void c_complete(self, intp_t stream) noexcept nogil
-    cdef void c_drop(self, int64_t written) noexcept nogil
-    cdef void c_drop_oldest(self) noexcept nogil
+    cdef void c_find_open(self) noexcept nogil
+    cdef void c_leave_out_open(self, const Walk* walk) noexcept nogil
+    cdef void c_note_complete(self, const Walk* walk, int64_t row, int64_t stop) noexcept nogil
+    cdef intp_t c_count_open(self, int64_t row, intp_t place) noexcept nogil
+    cdef void c_list_open(self) noexcept nogil
     cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil
     cdef int c_rebuild(self) except -1
     cdef int c_end_episode(self, intp_t stream) except -1
@@ -149,6 +170,15 @@ cdef class Ring:
     cdef int c_check_slots(self, slots) except -1
 
 
+cdef inline void c_sync_open(Ring ring) noexcept nogil:
+    """Update which rows are incomplete, and which are left out. The caller holds the interpreter lock."""
+    if (
+        ring.open_written != ring.state[WRITTEN] or ring.open_edits != ring.state[EDITS]
+        or ring.open_clears != ring.state[CLEARS]
+    ):
+        ring.c_find_open()
+
+
 cdef class DerivedState:
     cdef readonly Ring ring
     # The ring at the last ``c_mark_current``:
@@ -164,7 +194,6 @@ cdef inline bint c_is_current(DerivedState state) noexcept nogil:
         state.seen == state.ring.state[WRITTEN]
         and state.edits == state.ring.state[EDITS]
         and state.clears == state.ring.state[CLEARS]
-        and (state.ring.lookahead == 0 or state.oldest == state.ring.kept_from)
     )
 
 
@@ -191,19 +220,6 @@ cdef inline intp_t c_stored(Ring ring) noexcept nogil:
     """``Ring.c_stored`` inline, for loops over rows."""
     cdef int64_t written = ring.state[WRITTEN]
     return <intp_t> written if written < ring.capacity else ring.capacity
-
-
-cdef struct Walk:                # state of a ring at one time, for steps along its streams
-    const uint8_t* flags         # flag byte of slot 0
-    intp_t stride                # bytes from the flags of a slot to those of the next
-    intp_t capacity
-    intp_t n_envs
-    int64_t first                # oldest row in the ring
-    int64_t stop                 # id behind the newest row
-    intp_t head                  # slot of ``stop``
-    bint any_absent
-    const int32_t* onward        # ``AbsentRuns.onward``
-    const int32_t* back          # ``AbsentRuns.back``
 
 
 cdef struct Cursor:              # a row on a walk

@@ -9,6 +9,7 @@ methods that users call (``buffers._entry``, ``buffers._replay``).
 
 cimport cython
 cimport numpy as cnp
+from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memset
 
 from cpprb_like._c.arrays cimport c_check_array
@@ -61,6 +62,11 @@ STOPS = {
     "written": STOP_WRITTEN,
     "editing": STOP_EDITING,
 }
+
+
+cdef int c_compare(const void* one, const void* other) noexcept nogil:
+    cdef int64_t first = (<const int64_t*> one)[0], second = (<const int64_t*> other)[0]
+    return (first > second) - (first < second)
 
 
 @cython.final
@@ -141,9 +147,8 @@ cdef class Ring:
         self.runs = AbsentRuns(capacity, n_envs)
         self.trackers = ()
         self.hidden = np.empty((HIDDEN, 3), np.int64)
+        self.open_from = np.zeros(self.n_envs if self.lookahead else 0, np.int64)
         self.open_rows = np.empty(self.lookahead * self.n_envs, np.int64)
-        self.heads = np.zeros(self.n_envs, np.intp)
-        self.counts = np.zeros(self.n_envs, np.intp)
         self.c_rebuild()
 
     def _in_record(self, Column column):
@@ -172,7 +177,7 @@ cdef class Ring:
     @property
     def absent(self):
         """Slots in use whose row cannot be drawn: absent, incomplete or left out."""
-        return self.out.count
+        return self.c_stored() - self.c_drawable()
 
     @property
     def first(self):
@@ -194,26 +199,42 @@ cdef class Ring:
 
     cdef intp_t c_drawable(self) noexcept nogil:
         """Number of rows that can be drawn."""
-        return self.c_stored() - self.out.count
+        if self.lookahead == 0:
+            return self.c_stored() - self.out.count
+        c_sync_open(self)
+        return self.n_complete
 
     cdef int64_t c_first(self) noexcept nogil:
-        return self.kept_from if self.lookahead else self.state[WRITTEN] - self.c_stored()
+        if self.lookahead == 0:
+            return self.state[WRITTEN] - self.c_stored()
+        c_sync_open(self)
+        return self.kept_from
 
     cdef int64_t c_stop(self) noexcept nogil:
-        if self.n_envs == 1 and self.n_open:
-            return self.open_rows[self.heads[0]]
-        return self.state[WRITTEN]
+        if self.lookahead == 0 or self.n_envs > 1:
+            return self.state[WRITTEN]
+        c_sync_open(self)
+        return self.oldest_open
 
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil:
         """Whether the row in a slot in use can be drawn."""
-        return not c_has(self.out, slot)
+        cdef int64_t row
+        if c_has(self.out, slot):
+            return False
+        if self.lookahead == 0:
+            return True
+        c_sync_open(self)
+        row = self.lap + slot if slot < self.head else self.lap + slot - self.capacity
+        if row >= self.oldest_open:
+            return self.n_envs > 1 and row < self.open_from[row % self.n_envs]
+        return row >= self.kept_from
 
     cdef bint c_is_open(self, int64_t row) noexcept nogil:
         """Whether a row that holds a step is incomplete, and not left out."""
-        cdef intp_t stream = <intp_t> (row % self.n_envs)
-        if self.n_open == 0 or self.counts[stream] == 0:
+        if self.lookahead == 0:
             return False
-        return row >= self.open_rows[stream * self.lookahead + self.heads[stream]]
+        c_sync_open(self)
+        return row >= self.oldest_open and row >= self.open_from[row % self.n_envs]
 
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil:
         """The next row that holds a step in the stream, before row ``written``; -1 without one."""
@@ -230,9 +251,28 @@ cdef class Ring:
         """The slot of the ``place``-th row that can be drawn, counted from row ``base`` on, around
         the end of the ring.
         """
-        cdef intp_t among = self.c_drawable()
-        place += self.out.c_free_before(<intp_t> (base % self.capacity))
-        return self.out.c_free_at(place if place < among else place - among)
+        cdef intp_t among = self.c_drawable(), n = self.capacity - self.out.count
+        place += self.c_drawable_before(base)
+        place = place if place < among else place - among
+        place += self.c_count_open(self.state[WRITTEN], place)
+        place += self.out.c_free_before(<intp_t> (self.c_first() % self.capacity))
+        return self.out.c_free_at(place if place < n else place - n)
+
+    cdef intp_t c_drawable_before(self, int64_t row) noexcept nogil:
+        """Number of rows that can be drawn, and are older than this row."""
+        cdef int64_t first = self.c_first()
+        if row <= first:
+            return 0
+        return self.c_present_among(first, row) - self.c_count_open(row, self.capacity)
+
+    cdef intp_t c_present_among(self, int64_t first, int64_t stop) noexcept nogil:
+        """Number of rows from ``first`` to ``stop``, of those in the ring, that hold a step."""
+        cdef intp_t low = <intp_t> (first % self.capacity), high = <intp_t> (stop % self.capacity)
+        cdef intp_t count
+        if self.out.count == 0 or first == stop:
+            return <intp_t> (stop - first)
+        count = self.out.c_free_before(high) - self.out.c_free_before(low)
+        return count if low < high else count + self.capacity - self.out.count
 
     cdef intp_t c_public_slot(self, intp_t slot) noexcept nogil:
         """The public slot of the row in a slot in use."""
@@ -294,8 +334,6 @@ cdef class Ring:
         c_fence()
         if n == 1 and self.n_envs == 1 and present == NULL and self.state[ABSENT_ROWS] == 0:
             self.c_write_record(rows, slot)
-            if self.lookahead:
-                self.c_follow(written, slot, self.c_flags(slot)[0])
         else:
             self.c_write_records(rows, n, skip, slot, present)
         if self.lens_before != NULL:
@@ -374,8 +412,10 @@ cdef class Ring:
         """``c_publish`` for a ring with ``lookahead``: returns the public slot of the first row that
         became complete, or None.
         """
+        c_sync_open(self)
         self.first_complete = -1
         self.c_publish(rows, n, present)
+        c_sync_open(self)
         return None if self.first_complete < 0 else self.first_complete % self.span
 
     # ------------------------------------------------------------------ rows that cannot be drawn
@@ -406,60 +446,109 @@ cdef class Ring:
         self.runs.c_prepare()
         return 0
 
-    cdef void c_follow(self, int64_t row, intp_t slot, uint8_t flags) noexcept nogil:
-        """Update which rows are complete, and which are left out, for a row that was added."""
-        cdef intp_t stream = <intp_t> (row % self.n_envs) if self.n_envs > 1 else 0
-        cdef intp_t place
-        if self.kept_from <= row - self.capacity:  # the oldest row is in the slot of the new one
-            self.c_drop_oldest()
-        if flags & END:
-            while self.counts[stream]:
-                self.c_complete(stream)
-        if flags & ABSENT:
-            self.out.c_add(slot)
-        elif flags & END:
-            self.out.c_remove(slot)
-            if self.first_complete < 0:
-                self.first_complete = row
-        else:
-            if self.counts[stream] == self.lookahead:
-                self.c_complete(stream)
-            place = self.heads[stream] + self.counts[stream]
-            place -= self.lookahead if place >= self.lookahead else 0
-            self.open_rows[stream * self.lookahead + place] = row
-            self.counts[stream] += 1
-            self.n_open += 1
-            self.out.c_add(slot)
-        self.c_drop(row + 1)
+    cdef void c_find_open(self) noexcept nogil:
+        """Find the incomplete rows, and the oldest row that is not left out.
 
-    cdef void c_complete(self, intp_t stream) noexcept nogil:
-        """Mark the oldest incomplete row of a stream as complete."""
-        cdef int64_t row = self.open_rows[stream * self.lookahead + self.heads[stream]]
-        self.heads[stream] = self.heads[stream] + 1 if self.heads[stream] + 1 < self.lookahead else 0
-        self.counts[stream] -= 1
-        self.n_open -= 1
-        self.out.c_remove(<intp_t> (row % self.capacity))
-        if self.first_complete < 0 or row < self.first_complete:
+        The incomplete rows of a stream are its newest ``lookahead`` steps of the open episode. Rows
+        are left out while more than ``size`` others are in the ring. Cost: proportional to
+        ``n_envs`` for each change of the ring; with absent rows, to the incomplete rows.
+        """
+        cdef Walk walk = c_walk_of(self)
+        cdef Cursor at
+        cdef intp_t stream, count, most, start = <intp_t> (walk.stop % self.n_envs)
+        cdef int64_t row
+        self.n_open, self.oldest_open, self.lists_open = 0, walk.stop, False
+        for stream in range(self.n_envs):
+            most = <intp_t> min(<int64_t> self.lookahead, self.state[EPISODE_LENS + stream])
+            row = walk.stop + stream - start + (self.n_envs if stream < start else 0)
+            if walk.any_absent:
+                at = Cursor(row, <intp_t> (row % self.capacity))
+                count = 0
+                while count < most and c_backward(&walk, &at):
+                    if walk.flags[at.slot * walk.stride] & END:
+                        break
+                    row = at.row
+                    count += 1
+            else:
+                count = most
+                row -= count * self.n_envs
+                while row < walk.first:
+                    row += self.n_envs
+                    count -= 1
+            if self.open_from[stream] < row:
+                self.c_note_complete(&walk, self.open_from[stream], row)
+            self.open_from[stream] = row
+            self.n_open += count
+            self.oldest_open = min(self.oldest_open, row)
+        self.kept_from = max(walk.first, walk.stop - self.size - self.n_open)
+        while self.oldest_open < self.kept_from:
+            self.c_leave_out_open(&walk)
+        self.n_complete = self.c_present_among(self.kept_from, walk.stop) - self.n_open
+        self.head, self.lap = walk.head, walk.stop - walk.head
+        self.open_written, self.open_edits = walk.stop, self.state[EDITS]
+        self.open_clears = self.state[CLEARS]
+
+    cdef void c_leave_out_open(self, const Walk* walk) noexcept nogil:
+        """Leave out incomplete rows before ``kept_from``, and so as many other rows more."""
+        cdef Cursor at
+        cdef intp_t stream
+        self.oldest_open = walk.stop
+        for stream in range(self.n_envs):
+            at.row = self.open_from[stream]
+            at.slot = <intp_t> (at.row % self.capacity)
+            while at.row < self.kept_from:
+                self.n_open -= 1
+                c_forward(walk, &at)
+            self.open_from[stream] = at.row
+            self.oldest_open = min(self.oldest_open, at.row)
+        self.kept_from = max(self.kept_from, walk.stop - self.size - self.n_open)
+
+    cdef void c_note_complete(self, const Walk* walk, int64_t row, int64_t stop) noexcept nogil:
+        """Note the first of the rows of a stream that became complete, from ``row`` to ``stop``."""
+        cdef Cursor at
+        if walk.any_absent:  # the row may be absent, or overwritten
+            row -= self.n_envs
+            while row < walk.first - self.n_envs:
+                row += self.n_envs
+            at = Cursor(row, <intp_t> ((row + self.capacity) % self.capacity))
+            row = at.row if c_forward(walk, &at) else stop
+        if row < stop and (self.first_complete < 0 or row < self.first_complete):
             self.first_complete = row
 
-    cdef void c_drop(self, int64_t written) noexcept nogil:
-        """Leave out old rows until at most ``size`` rows are complete."""
-        while self.kept_from + self.size + self.n_open < written:
-            self.c_drop_oldest()
+    cdef intp_t c_count_open(self, int64_t row, intp_t place) noexcept nogil:
+        """Number of incomplete rows older than a row, and than the ``place``-th that can be drawn."""
+        cdef intp_t low = 0, high = self.n_open, middle
+        cdef int64_t other
+        if self.lookahead == 0 or row <= self.oldest_open:
+            return 0
+        if place < self.c_present_among(self.kept_from, self.oldest_open):
+            return 0
+        self.c_list_open()
+        while low < high:
+            middle = (low + high) // 2
+            other = self.open_rows[middle]
+            if other < row and self.c_present_among(self.kept_from, other) - middle <= place:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
-    cdef void c_drop_oldest(self) noexcept nogil:
-        cdef intp_t slot = <intp_t> (self.kept_from % self.capacity), stream
-        if self.n_open and not self.c_can_draw(slot):  # it may be incomplete
-            stream = <intp_t> (self.kept_from % self.n_envs)
-            if self.counts[stream] and self.kept_from == (
-                self.open_rows[stream * self.lookahead + self.heads[stream]]
-            ):
-                self.heads[stream] += 1
-                self.heads[stream] -= self.lookahead if self.heads[stream] == self.lookahead else 0
-                self.counts[stream] -= 1
-                self.n_open -= 1
-        self.out.c_add(slot)
-        self.kept_from += 1
+    cdef void c_list_open(self) noexcept nogil:
+        """List the incomplete rows, ascending, unless they are listed."""
+        cdef Walk walk = c_walk_of(self)
+        cdef Cursor at
+        cdef intp_t stream, count = 0
+        if self.lists_open:
+            return
+        self.lists_open = True
+        for stream in range(self.n_envs):
+            at.row = self.open_from[stream]
+            at.slot = <intp_t> (at.row % self.capacity)
+            while at.row < walk.stop:
+                self.open_rows[count] = at.row
+                count += 1
+                c_forward(&walk, &at)
+        qsort(&self.open_rows[0], count, sizeof(int64_t), c_compare)
 
     cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil:
         """Join an absent row to the runs of absent rows beside it in its stream."""
@@ -483,27 +572,18 @@ cdef class Ring:
         """
         cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
         cdef intp_t slot
-        cdef uint8_t flags
-        if self.lookahead:
-            self.out.c_prepare()
         if self.out.count:
             self.out.c_forget(self.out.c_allocate())
-        self.kept_from = oldest
-        self.n_open = 0
-        self.counts[:] = 0
-        self.heads[:] = 0
         self.n_hidden += self.hidden.shape[0] + 1
-        if not (self.lookahead or self.state[ABSENT_ROWS]):
+        self.open_written = -1
+        if self.state[ABSENT_ROWS] == 0:
             return 0
+        self.c_expect_absent()
         for row in range(oldest, written):
             slot = <intp_t> (row % self.capacity)
-            flags = self.c_flags(slot)[0]
-            if flags & ABSENT:
-                self.c_expect_absent()
+            if self.c_is_absent(slot):
                 self.out.c_add(slot)
                 self.c_join_run(row, True)
-            if self.lookahead:
-                self.c_follow(row, slot, flags)
         return 0
 
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil:
@@ -531,17 +611,12 @@ cdef class Ring:
         cdef intp_t number, count, k, start = 0, stored = self.c_stored()
         cdef const intp_t* row
         cdef char* base = <char*> &self.arena[0]
-        cdef int64_t row_id
         cdef uint8_t any_flag
         while start < n:
             count = min(n - start, WRITE_CHUNK)
             count = min(count, self.capacity - slot if start >= skip else skip - start)
             any_flag = self.c_find_flags(rows, start, count, present, flags)
             self.c_count_steps(flags, start, count, any_flag)
-            if self.lookahead:
-                for k in range(start, start + count):
-                    row_id = self.state[WRITTEN] + k
-                    self.c_follow(row_id, <intp_t> (row_id % self.capacity), flags[k - start])
             if start >= skip:
                 if any_flag & ABSENT or self.state[ABSENT_ROWS]:
                     self.c_count_absent(flags, slot, count, stored)
@@ -593,12 +668,10 @@ cdef class Ring:
         for row in range(n):
             if slot + row < stored and self.c_flags(slot + row)[0] & ABSENT:
                 self.state[ABSENT_ROWS] -= 1
-                if not self.lookahead:
-                    self.out.c_remove(slot + row)
+                self.out.c_remove(slot + row)
             if flags[row] & ABSENT:
                 self.state[ABSENT_ROWS] += 1
-                if not self.lookahead:
-                    self.out.c_add(slot + row)
+                self.out.c_add(slot + row)
 
     cdef uint8_t c_find_flags(
         self, char** rows, intp_t start, intp_t n, const uint8_t* present, uint8_t* flags
@@ -646,10 +719,6 @@ cdef class Ring:
         if row >= 0:
             self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
             self.c_mark_edited(<intp_t> (row % self.capacity))
-        while self.counts[stream]:
-            self.c_complete(stream)
-        if self.lookahead:
-            self.c_drop(self.state[WRITTEN])
         c_fence()
         self.state[EPISODE_LENS + stream] = 0
         self.state[EPISODES] += 1
@@ -666,7 +735,6 @@ cdef class Ring:
             return 0
         self.c_expect_absent()
         self.c_begin_edit()
-        cdef bint was_open = False
         cdef int64_t row, first = self.state[WRITTEN], last = -1
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef intp_t k
@@ -674,7 +742,6 @@ cdef class Ring:
             if not self.c_is_absent(values[k]):
                 row = self.c_row_at(values[k])
                 first, last = min(first, row), max(last, row)
-                was_open |= self.c_is_open(row)
                 self.c_join_run(row, False)
                 self.c_flags(values[k])[0] |= ABSENT
                 self.state[ABSENT_ROWS] += 1
@@ -684,8 +751,6 @@ cdef class Ring:
         if self.changes != NULL:
             (<int64_t*> self.changes)[0] += 2
         self.c_end_edit()
-        if was_open:
-            self.c_rebuild()
         return 1
 
     cdef void c_log_hidden(self, int64_t first, int64_t last, intp_t step) noexcept nogil:
@@ -739,8 +804,6 @@ cdef class Ring:
         if self.undo is not None:
             self.undo.c_end()
         self.c_end_edit()
-        self.kept_from = self.n_open = 0
-        self.counts[:] = 0
         for chain in self.chains:
             (<Chain> chain).c_clear(self.state[HANDLE_BASE])
         return 0
@@ -933,20 +996,29 @@ cdef class Ring:
 
         Cost: in proportion to these, and to the slots divided by 64.
         """
-        cdef intp_t n = self.c_drawable()
-        return self.out.c_list(n, True) if self.out.count else np.arange(n, dtype=np.intp)
+        cdef intp_t k, count = 0, n = self.c_stored() - self.out.count
+        cdef cnp.ndarray slots = (
+            self.out.c_list(n, True) if self.out.count else np.arange(n, dtype=np.intp)
+        )
+        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
+        if self.lookahead == 0:
+            return slots
+        for k in range(n):
+            values[count] = values[k]
+            count += self.c_can_draw(values[k])
+        return slots[:count].copy()
 
     def ordered_slots(self):
         """``present_slots`` in the order of public slots."""
         slots = self.present_slots()
         if self.span == self.capacity or len(slots) == 0:
             return slots
-        return np.roll(slots, -self.out.c_free_before(self.c_slot_of_base()))
+        return np.roll(slots, -slots.searchsorted(self.c_base() % self.capacity))
 
-    cdef intp_t c_slot_of_base(self) noexcept nogil:
-        """The slot of the first row in the order of public slots."""
+    cdef int64_t c_base(self) noexcept nogil:
+        """The first row in the order of public slots."""
         cdef int64_t stop = self.c_stop()
-        return <intp_t> (max(stop - stop % self.span, self.c_first()) % self.capacity)
+        return max(stop - stop % self.span, self.c_first())
 
     def ordered_at(self, cnp.ndarray places):
         """The slots at the given places of ``ordered_slots``: a fresh array of intp.
@@ -956,10 +1028,10 @@ cdef class Ring:
         """
         cdef cnp.ndarray slots = np.array(places, np.intp, order="C")
         cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k, base, among = self.c_drawable()
+        cdef intp_t k, among = self.c_drawable()
+        cdef int64_t base = self.c_base()
         if slots.size and not 0 <= slots.min() <= slots.max() < among:
             raise IndexError(f"places: expected 0 to {among - 1}, got {places}")
-        base = self.c_slot_of_base()
         for k in range(cnp.PyArray_SIZE(slots)):
             values[k] = self.c_slot_of_nth(values[k], base)
         return slots
@@ -970,15 +1042,14 @@ cdef class Ring:
         Before the first slot comes the last. At least one row can be drawn.
         """
         self.c_check_slots(slots)
-        cdef intp_t k, place, n = cnp.PyArray_DIM(slots, 0)
-        if self.c_drawable() == 0:
+        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), last = self.c_drawable() - 1
+        if last < 0:
             raise IndexError("slots: no row can be drawn")
         cdef cnp.ndarray found = slots.copy()
         cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(found)
         for k in range(n):
             if not self.c_can_draw(values[k]):
-                place = self.out.c_free_before(values[k])
-                values[k] = self.out.c_free_at((place if place else self.c_drawable()) - 1)
+                values[k] = self.c_slot_of_nth(last, self.c_row_at(values[k]))
         return found
 
     def public_slots(self, cnp.ndarray slots):
@@ -1065,7 +1136,7 @@ cdef class Ring:
 cdef class DerivedState:
     """Base class of state that is derived from the rows of a ring, and updated lazily.
 
-    An added row costs nothing. The next call that needs the state compares four numbers with the ring
+    An added row costs nothing. The next call that needs the state compares three numbers with the ring
     (``c_is_current``), updates the state, and stores the numbers (``c_mark_current``).
     """
 

@@ -207,8 +207,6 @@ cdef class Follower:
         ring.state[CLEARS], ring.state[HANDLE_BASE] = clears, base
         ring.state[WRITTEN] = ring.state[RESERVED] = ring.state[ABSENT_ROWS] = 0
         ring.state[EPISODES:] = 0
-        ring.kept_from = ring.n_open = 0
-        ring.counts[:] = 0
         return 0
 
     cdef void c_follow_ends(self) noexcept:
@@ -231,12 +229,8 @@ cdef class Follower:
                 continue
             ring.c_flags(slot)[0] = flags
             if flags & END:
-                while ring.counts[stream]:
-                    ring.c_complete(stream)
                 ring.state[EPISODE_LENS + stream] = 0
                 ring.state[EPISODES] += 1
-        if ring.lookahead:
-            ring.c_drop(ring.state[WRITTEN])
         ring.c_end_edit()
 
     cdef int c_follow_rows(self, int64_t written) except -1:
@@ -256,9 +250,6 @@ cdef class Follower:
             if any_flag & ABSENT:
                 ring.c_expect_absent()
             ring.c_count_steps(flags, start, count, any_flag)
-            if ring.lookahead:
-                for k in range(count):
-                    ring.c_follow(first + start + k, slot + k, flags[k])
             if any_flag & ABSENT or ring.state[ABSENT_ROWS]:
                 ring.c_count_absent(flags, slot, count, stored)
             c_move(<char*> ring.c_flags(slot), ring.flag_stride, <char*> flags, 1, 1, count)
@@ -297,10 +288,6 @@ cdef class Follower:
         cdef int64_t first = max(ring.state[WRITTEN] - ring.c_stored(), self.left_out), other
         cdef intp_t slot
         row = min(row, ring.state[WRITTEN])
-        if ring.lookahead:
-            while ring.kept_from < row:
-                ring.c_drop_oldest()
-            return
         ring.c_expect_absent()
         ring.c_begin_edit()
         for other in range(first, row):

@@ -53,7 +53,6 @@ cdef class RowWeights(DerivedState):
     cdef void c_catch_up(self) noexcept nogil
     cdef void c_catch_up_hidden(self) noexcept nogil
     cdef void c_take_out_among(self, int64_t first, int64_t last, int64_t step) noexcept nogil
-    cdef void c_release(self, int64_t row) noexcept nogil
     cdef void c_take_out(self, intp_t slot) noexcept nogil
     cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil
     cdef intp_t c_hold_incomplete(

@@ -21,6 +21,7 @@ from cpprb_like._c.copying cimport FETCHED_WEIGHED, c_prefetch_rows
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._core cimport (
     ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Beside, DerivedState, Ring, c_is_current, c_mark_current,
+    c_sync_open,
 )
 from cpprb_like._rows.row_handles cimport GONE, NO_ROW, c_find, c_indexes, c_refuse, c_slot_of
 from cpprb_like._c.random_integers cimport c_bit_generator
@@ -180,47 +181,39 @@ cdef class RowWeights(DerivedState):
 
     cdef void c_hold(self, int64_t row, float64_t weight) noexcept nogil:
         """Store the weight of a row until its n-step window is complete."""
-        cdef intp_t first = <intp_t> (row % self.ring.n_envs) * self.ring.lookahead
-        cdef intp_t place, spare = first
-        cdef int64_t other
-        for place in range(first, first + self.ring.lookahead):
-            other = self.held_rows[place]
-            if other == row:
-                spare = place
+        cdef intp_t n = self.ring.lookahead, n_envs = self.ring.n_envs, k, _
+        cdef intp_t stream = <intp_t> (row % n_envs), first = stream * n
+        cdef intp_t place = first + <intp_t> (row // n_envs % n)
+        for k in range(first, first + n):
+            if self.held_rows[k] == row:
+                place = k
+        for _ in range(n):  # with absent rows the place may be taken by another incomplete row
+            if self.held_rows[place] == row or self.held_rows[place] < self.ring.open_from[stream]:
                 break
-            if other < 0 or not self.ring.c_is_open(other):
-                spare = place
-        self.held[spare] = weight
+            place = place + 1 if place + 1 < first + n else first
+        self.held[place] = weight
         c_fence()
-        self.held_rows[spare] = row
-
-    cdef void c_release(self, int64_t row) noexcept nogil:
-        """Set the weight of a row whose window is complete now, unless the row was left out."""
-        cdef intp_t place = <intp_t> (row % self.ring.n_envs) * self.ring.lookahead
-        cdef intp_t stop = place + self.ring.lookahead
-        while place < stop and self.held_rows[place] != row:
-            place += 1
-        if place < stop:
-            self.held_rows[place] = -1
-            if row >= self.ring.c_first():
-                self.c_put(row, self.held[place])
+        self.held_rows[place] = row
 
     cdef void c_catch_up(self) noexcept nogil:
         """Update the weights of rows that the ring has completed or left out since the last call."""
-        cdef intp_t k
+        cdef intp_t stream, k, n = self.ring.lookahead
         cdef int64_t row, first = 0, stop = 0, oldest = self.ring.state[WRITTEN] - self.ring.capacity
-        for k in range(self.held_rows.shape[0]):
-            row = self.held_rows[k]
-            if row < 0 or self.ring.c_is_open(row):
-                continue
-            self.c_release(row)
-            if row < self.ring.c_first():
-                continue
-            if first < stop and first - NEAR < row < stop + NEAR:
-                first, stop = min(first, row), max(stop, row + 1)
-                continue
-            self.c_sum(first, stop)
-            first, stop = row, row + 1
+        c_sync_open(self.ring)
+        for stream in range(self.ring.n_envs):
+            for k in range(stream * n, stream * n + n):
+                row = self.held_rows[k]
+                if row < 0 or row >= self.ring.open_from[stream]:
+                    continue
+                self.held_rows[k] = -1
+                if row < self.ring.kept_from:
+                    continue
+                self.c_put(row, self.held[k])
+                if first < stop and first - NEAR < row < stop + NEAR:
+                    first, stop = min(first, row), max(stop, row + 1)
+                    continue
+                self.c_sum(first, stop)
+                first, stop = row, row + 1
         self.c_sum(first, stop)
         first, stop = max(self.oldest, oldest), min(self.ring.c_first(), self.filled)
         self.oldest = self.ring.c_first()
@@ -481,7 +474,7 @@ cdef class RowWeights(DerivedState):
         The contents of ``slots`` and ``weights`` are undefined afterwards.
         """
         self.c_note(priorities, weights, n)
-        if self.ring.n_open:
+        if self.ring.lookahead:
             n = self.c_hold_incomplete(slots, weights, n)
         self.tree.c_set(slots, weights, n)
         self.c_note_down()

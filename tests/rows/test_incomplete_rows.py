@@ -330,6 +330,22 @@ def test_the_lengths_of_open_episodes_say_which_rows_can_be_drawn(seed: int) -> 
             assert ring.stop == min(open_rows, default=ring.written)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_rows_are_found_by_place_and_by_age_among_those_that_can_be_drawn(seed: int) -> None:
+    """The newest rows, rows at places, and the nearest row before a slot are those of the list."""
+    for rb in histories(seed):
+        ring = rb.ring
+        rows, order = np.sort(ring.row_ids(ring.present_slots())), ring.ordered_slots()
+        assert len(ring) == len(rows) == len(order)
+        assert ring.ordered_at(np.arange(len(order))).tolist() == order.tolist()
+        for n in (1, 4, len(rows)):
+            assert ring.row_ids(ring.newest_slots(n)).tolist() == rows[-n:].tolist()
+        every = np.arange(ring.stored)
+        if len(rows):
+            nearest = rows[rows.searchsorted(ring.row_ids(every), "right") - 1]
+            assert ring.row_ids(ring.at_or_before(every)).tolist() == nearest.tolist()
+
+
 # ---- views -----------------------------------------------------------------------------------
 
 LAYERS: dict[str, tuple[Layer, ...]] = {

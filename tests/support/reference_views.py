@@ -86,7 +86,7 @@ class ReferenceViews:
 
     def add(self, rows: list[Values], present: list[bool] | None = None) -> int | None:
         """Append ``rows``; what ``add`` of the buffer returns."""
-        written, new = len(self.rows), list[int]()
+        written, oldest, new = len(self.rows), self.oldest, list[int]()
         for i, values in enumerate(rows):
             if present is not None and not present[i]:
                 self.rows.append(None)
@@ -106,15 +106,17 @@ class ReferenceViews:
             self.leave_out()
         if self.several is None or self.several.size == 1:
             return written % self.capacity
-        return min(new) % self.span if new else None
+        slots = self.capacity + (self.several.size - 1) * self.n_envs
+        if None in self.rows[-slots:]:  # incomplete rows may have been overwritten
+            oldest = max(oldest, len(self.rows) - slots)
+        first = min((row for row in new if row >= oldest), default=None)
+        return None if first is None else first % self.span
 
-    def finish(self) -> list[int]:
-        """The rows that have become complete, but for those that were left out before."""
-        size = 1 if self.several is None else self.several.size
-        slots = self.capacity + (size - 1) * self.n_envs  # the newest row takes one of another
+    def finish(self) -> set[int]:
+        """The rows that have become complete since the last call."""
         new = set(self.complete()) - self.finished
         self.finished |= new
-        return [row for row in new if row >= max(self.oldest, len(self.rows) - slots)]
+        return new
 
     def leave_out(self) -> None:
         """Leave rows out while there are more than ``capacity`` beside the incomplete ones."""
