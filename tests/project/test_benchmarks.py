@@ -13,18 +13,16 @@ from time import perf_counter, sleep
 from typing import Any
 from unittest.mock import Mock
 
-import environments
 import example_scores
 import loop
 import pytest
 from budgets import BEFORE, FLOOR, OURS
 from cases import EFFORTS, Case, cases
 from cliffs import cliffs
-from contender import Cannot, Contender, Peer, Shelf
+from contender import Peer
 from contenders import common, cpprb_calls
 from contest import Contest, Party
-from environments import PEERS, Environment
-from measure import calls_in, statement
+from environments import PEERS
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 CONTENDERS = FOLDER / "contenders"
@@ -224,81 +222,6 @@ def test_case_names_are_unique() -> None:
 def test_a_learner_has_rows_for_its_largest_batch(effort: str) -> None:
     """Epochs of fewer rows had no whole batch, and a smoke run never ended."""
     assert EFFORTS[effort].learner_rows >= 256
-
-
-def test_a_shelf_holds_one_thing() -> None:
-    """What is asked for again is there; what came before has gone."""
-    shelf, made = Shelf(), []
-
-    def make(number: int) -> object:
-        made.append(number)
-        return object()
-
-    first = shelf.get(make, 1)
-    assert shelf.get(make, 1) is first
-    shelf.get(make, 2)
-    assert shelf.get(make, 1) is not first
-    assert made == [1, 2, 1]
-
-
-def test_works_get_what_they_name_and_share_what_they_work_on() -> None:
-    """The object is made once for the same parameters; each function gets those that it names."""
-    contender, made = Contender("made up", "works on lists"), []
-
-    def make(rows: int, kind: str = "small") -> list[object]:
-        made.append((rows, kind))
-        return [rows, kind]
-
-    contender.works_on(make, weigh=lambda held: float(held[0]), draw=lambda held, n: held[0] + n)
-    assert contender.prepare("weigh", {"rows": 3}) == 3.0
-    assert contender.prepare("draw", {"n": 4, "rows": 3, "else": None}) == 7
-    assert contender.prepare("draw", {"kind": "wide", "rows": 3, "n": 1}) == 4
-    assert made == [(3, "small"), (3, "wide")]
-
-
-def test_an_unknown_operation_has_its_reason() -> None:
-    """``prepare`` tells the reason that was given, or that there is none."""
-    contender = Contender("made up", "does nothing")
-    contender.cannot("fly swim", "has no wings")
-    with pytest.raises(Cannot, match="has no wings"):
-        contender.prepare("fly", {})
-    with pytest.raises(Cannot, match="no such operation"):
-        contender.prepare("walk", {})
-
-
-def test_calls_fill_a_turn() -> None:
-    """As many calls are found as take the time that is asked for."""
-    work = statement("sum(range(1000))")
-    assert work(calls_in(work, 0.01)) > 0.002
-
-
-@pytest.mark.slow
-def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is there stays, until its requirements change; one that cannot be has a reason."""
-    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
-    requirements, environment = tmp_path / "peer.txt", Environment(tmp_path / "made", "peer")
-    requirements.write_text("# nothing\n", encoding="utf-8")
-    assert environment.make() is None
-    made = environment.python.stat().st_ctime_ns
-    assert environment.make() is None
-    assert environment.python.stat().st_ctime_ns == made
-
-    requirements.write_text("./there-is-no-such-package\n", encoding="utf-8")
-    reason = environment.make()
-    assert reason is not None
-    assert reason.startswith("does not install: ")
-    assert "there-is-no-such-package" in reason
-
-
-def test_a_slow_first_call_is_no_measure() -> None:
-    """What is slow only once is still measured warm, many calls in a turn."""
-    started: list[int] = []
-
-    def work(calls: int) -> float:
-        started.append(calls)
-        return 10.0 if len(started) == 1 else 1e-4 * calls
-
-    assert calls_in(work, 0.01) >= 100
 
 
 @pytest.mark.slow

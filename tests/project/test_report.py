@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,8 @@ import pytest
 import report
 from budgets import BEFORE, FLOOR, OURS
 from cases import EFFORTS, cases
-from reports.examples import examples_table
 from reports.plots import PLOTS
-from reports.processes import processes_tables
-from reports.summary import brief, summary
 from reports.tables import missed, page, table
-from reports.waits import waits_table
-from reports.wording import digits, quantity
 
 pytestmark = pytest.mark.slow
 
@@ -144,32 +138,6 @@ def write_results(tree: Path, results: dict[str, Any]) -> None:
     path.write_text(json.dumps(results), encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("number", "unit", "text"),
-    [
-        (5.4666e-5, "s", "54.7 us"),
-        (8.466e-8, "s", "84.7 ns"),
-        (9.996e-7, "s", "1.00 us"),
-        (1.5, "s", "1.50 s"),
-        (2e-12, "s", "0.00200 ns"),
-        (0.0, "s", "0.00 ns"),
-        (-3e-6, "s", "-3.00 us"),
-        (7300, "B", "7.30 kB"),
-        (64, "B", "64.0 B"),
-    ],
-)
-def test_numbers_have_three_digits_and_the_unit_of_their_size(
-    number: float, unit: str, text: str
-) -> None:
-    """Whatever a case measures can be read."""
-    assert quantity(number, unit) == text
-
-
-def test_large_ratios_have_all_their_digits() -> None:
-    """No exponents."""
-    assert [*map(digits, (12345.6, 999.6, 178.2, 1))] == ["12,346", "1,000", "178", "1.00"]
-
-
 def test_a_line_has_medians_ratios_and_promises() -> None:
     """Ours and the floor, how they compare; a peer's time as a multiple of both."""
     text = table(run({ADD: {OURS: took(1e-7), FLOOR: took(4e-8), PEER: took(1e-6)}}))
@@ -177,80 +145,6 @@ def test_a_line_has_medians_ratios_and_promises() -> None:
     assert (ours, floor, ratio) == ("100 ns", "40.0 ns", "2.50")
     assert peer == "1.00 us (10.0; 25.0)"
     assert promised == "<= 2 x floor: FAIL; >= 20 x ahead of every peer: FAIL"
-
-
-def test_a_dash_has_its_reason_below_the_table() -> None:
-    """The same reason is given once, by its number."""
-    nothing, other = {"cannot": "adds one by one"}, {"cannot": "is too slow"}
-    many, more = "add 64 small steps", "add 1024 small steps"
-    text = table(run({ADD: {PEER: other}, many: {PEER: nothing}, more: {PEER: nothing}}))
-    assert [row(text, name)[3] for name in (ADD, many, more)] == ["- [1]", "- [2]", "- [2]"]
-    below = text.partition("add 1 pair of images")[2].partition("| Sampling")[0]
-    assert "- [1] is too slow\n- [2] adds one by one\n" in below
-
-
-def test_who_has_no_number_in_a_group_has_no_column_but_a_reason() -> None:
-    """The table of trees is no wider for those that have none."""
-    text = table(run())
-    head = row(text, "Trees")
-    assert head == [OURS, FLOOR, "x floor", PEER, "promised"]
-    assert f"\n- {UNABLE}: has nothing of the kind\n" in text.partition("| Trees")[2]
-
-
-def test_the_table_tells_who_took_part() -> None:
-    """With releases, how each is used, and who could not come."""
-    text = table(run())
-    assert f"- {PEER} 1.2: As it is." in text
-    assert "- reverb: not measured; does not install" in text
-    assert "P, 2 cores, Linux, Python 3.11.7, NumPy 2.4.6; 2026-11-21" in text
-
-
-def test_a_training_loop_is_reported_in_steps_per_second_and_shares() -> None:
-    """In the table, and in the summary beside how many times slower a peer is."""
-    results = run(
-        {
-            LOOP: {OURS: took(2e-4), PEER: took(2.5e-4)},
-            IN_LOOP: {OURS: took(1e-5), PEER: took(5e-5)},
-        }
-    )
-    text = table(results)
-    assert row(text, "environment steps per second") == ["5,000/s", "", "", "4,000/s", ""]
-    assert row(text, "share of the time in the buffer") == ["5.00 %", "", "", "20.0 %", ""]
-    text = summary(results)
-    assert row(text, "DQN on CartPole: environment steps") == ["**5,000/s**", "4,000/s (1.25 x)"]
-    assert row(text, "DQN on CartPole: share in the buffer") == ["**5.00 %**", "20.0 %"]
-
-
-def test_the_summary_shows_who_is_ahead() -> None:
-    """A peer that is faster is bold, with a ratio below 1; one that cannot has a dash."""
-    images, sequences = "sample 32 pairs of images", "sequences of steps, 64 x 80"
-    text = summary(run({images: {PEER: took(1e-6)}, sequences: {PEER: {"cannot": "has none"}}}))
-    assert row(text, ADD) == ["**2.00 us**", "1,000 x"]
-    assert row(text, images) == ["2.00 us", "**0.500 x**"]
-    assert row(text, sequences) == ["**2.00 us**", "-"]
-    assert f"| {PEER} 1.2" in text.splitlines()[0]
-    assert "2026-11-21" in text
-    assert "`make bench`" in text
-
-
-def test_the_summary_wants_all_its_cases() -> None:
-    """A table with a line less would not be noticed."""
-    results = run()
-    results["cases"] = results["cases"][1:]
-    with pytest.raises(ValueError, match="measure again"):
-        summary(results)
-
-
-def test_the_table_of_the_readme_has_few_cases_and_peers() -> None:
-    """Those that many people know; all its cases must be there."""
-    results = run()
-    text = brief(results)
-    assert row(text, ADD)[0].startswith("**")
-    assert "DQN" not in text
-    assert len(text.splitlines()) < 12
-    results["cases"] = [found for found in results["cases"] if found["name"] != ADD]
-    with pytest.raises(ValueError, match="measure again"):
-        brief(results)
 
 
 def test_results_of_a_case_that_is_gone_are_refused() -> None:
@@ -329,15 +223,6 @@ def test_a_peer_is_compared_with_the_run_of_ours_beside_it() -> None:
     assert line.endswith(f"{OURS} takes 2.00 us; {PEER} takes 1.50 us, ours is 1.33 x that")
 
 
-def test_who_takes_less_than_ours_is_named() -> None:
-    """Where a peer is ahead, the table says so in words as well; floors are no peers."""
-    results = run({ADD: {OURS: took(2e-6), FLOOR: took(1e-6), PEER: took(1.5e-6)}})
-    assert f"- {ADD}: {OURS} takes 2.00 us; {PEER} takes 1.50 us, 0.750 times that" in table(
-        results
-    )
-    assert "took less" not in table(run({ADD: {OURS: took(2e-6), PEER: took(3e-6)}}))
-
-
 def test_the_report_is_written_where_it_belongs(tree: Path) -> None:
     """Between the marks, and nowhere else; writing it again changes nothing."""
     report.update(tree)
@@ -385,48 +270,3 @@ def test_other_results_are_noticed(tree: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_the_report_of_this_tree_is_of_its_results() -> None:
     """The tables of README.md and of pages under docs, and the pictures."""
     assert report.outdated(ROOT) == []
-
-
-@pytest.mark.parametrize("name", PLOTS)
-def test_a_picture_is_small_and_always_the_same(name: str) -> None:
-    """Well-formed, with names as text, and no trace of when and with what it was drawn."""
-    text = PLOTS[name].svg(run())
-    assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-    assert len(text) < 60_000
-    assert f">{PEER}</text>" in text
-    assert UNABLE not in text
-    assert text == PLOTS[name].svg(run())
-
-
-def test_waits_of_a_learner_are_reported_with_their_share() -> None:
-    """Small batches first; who could not be measured, and why."""
-    text = waits_table(waited())
-    assert [line.split()[1] for line in text.splitlines()[2:6]] == ["32", "32", "256", "256"]
-    assert "| 1.50 ms   | 1.00 ms           | 2.00 ms | 100 ms          | 2.0%        |" in text
-    assert "PyTorch 2.13.0 for ours and stable_baselines3; 4,000 rows; 2026-11-21" in text
-    assert text.endswith("torchrl was not measured: does not run.")
-
-
-def test_scores_of_examples_have_their_range_and_what_was_missed() -> None:
-    """Mean, least, greatest, what is stated; below, the seeds that missed it or failed."""
-    text = examples_table(learned())
-    assert row(text, "`one.py`") == ["-155", "-160", "-150", "at least -200", "70"]
-    assert row(text, "`other.py`") == ["0.925", "0.85", "1", "at least 0.9", "70"]
-    assert "third.py" not in text.partition("\n\n")[0]
-    *_, missed_line, failed_line = text.splitlines()
-    assert missed_line == "`other.py`, seed 1, missed what is stated."
-    assert failed_line == "`third.py`, seed 0, failed: ImportError: no"
-
-
-def test_shared_replays_are_reported_with_the_targets_that_they_miss() -> None:
-    """Rates and ratios; what was aimed at, and whether it was reached; what failed, and why."""
-    text = processes_tables(shared())
-    assert "| `SharedReplay`                      | 2,000,000 | 1,000,000 | 500,000 | -" in text
-    assert "| small steps: uniform `sample` | 256  | 10.0 us" in text
-    assert "| 1.12    | 1.25     | 1.50     |" in text
-    assert "time relative to a `ReplayBuffer` in each process: 1.25, wanted" in text
-    assert "uniform `sample(256)` of small steps, in times of a buffer's: 1.50" in text
-    assert "wanted at most 1.3: **missed**." in text
-    assert "- `add` of small steps, speed relative to cpprb: 400, wanted at least 50: met." in text
-    assert "Reverb, adds of small steps with 2 actors: no end within 120 s." in text
-    assert "cpprb's `MPReplayBuffer` with cpprb 11.0.0, CPython 3.11.7" in text
