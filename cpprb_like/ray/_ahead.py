@@ -245,6 +245,7 @@ class Ahead:
 
     def _request(self, group: Group, kind: BatchKind, shape: tuple[int, ...], until: float) -> None:
         """Draw the host of each item by its mass, and request the items of each host."""
+        self._updates.send()
         group.parts = self._directory.parts_with_mass(kind.view, until)
         group.masses = masses = [part.masses[kind.view] for part in group.parts]
         totals = np.array([mass.total for mass in masses])
@@ -266,6 +267,7 @@ class Ahead:
             if items:
                 part.told = self._directory.largest
         self._updates.tell_largest()
+        self._updates.send()
 
     def _collect(self, group: Group, kind: BatchKind, until: float) -> None:
         """Wait for the answers, and replace the items of lost hosts by items of the others."""

@@ -496,18 +496,19 @@ class ShardHost:
         self,
         learner: str,
         identity: str,
-        number: int,
-        indexes: NDArray[np.int64],
-        priorities: NDArray[np.float64],
-        largest: float,
-    ) -> int:
-        """See ``Drawer.update``; ``identity`` names the memory with the rows."""
+        updates: list[tuple[int, NDArray[np.int64], NDArray[np.float64], float]],
+    ) -> list[int | Exception]:
+        """For each update the answer of ``Drawer.update``, or its error.
+
+        ``identity`` names the memory with the rows.
+        """
         drawer = self._drawer(learner)
         if identity != self._identity:  # its node died: the learner is in the checkpoint
             raise Unknown(f"rows of {identity}")
-        if number > drawer.updates + 1:  # the calls between were lost with a process of the host
-            raise Unknown(f"update {number - 1} of learner {learner}")
-        return drawer.update(number, indexes, priorities, largest)
+        first = updates[0][0]
+        if first > drawer.updates + 1:  # the calls between were lost with a process of the host
+            raise Unknown(f"update {first - 1} of learner {learner}")
+        return [_late_of(drawer, *given) for given in updates]
 
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def close_learner(self, learner: str) -> None:
@@ -574,6 +575,14 @@ class ShardHost:
             thread.join(timeout=1.0)
         self._replay._folder.keep_until(0)
         self._replay.close()
+
+
+def _late_of(drawer: Drawer, *given: Any) -> int | Exception:
+    """The answer of ``Drawer.update``, or its error: updates after it have their effect."""
+    try:
+        return drawer.update(*given)
+    except Exception as error:  # noqa: BLE001 (the learner raises it)
+        return error
 
 
 def _is_alive(ledger: str) -> bool:

@@ -317,6 +317,7 @@ class ClusterLearner(Closing, ModelledSource):
         """Leave the cluster, and free the places of this learner at the hosts."""
         with self._lock:
             self._batches.forget_all()
+            self._updates.send()
             self._tell_drawn()
             for part in self._directory.parts.values():
                 if part.drawer is not None:

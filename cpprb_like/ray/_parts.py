@@ -17,11 +17,27 @@ from cpprb_like.ray._calls import Host
 from cpprb_like.ray._drawing import Drawer
 from cpprb_like.ray._messages import About
 
-__all__ = ["Part", "PartDownError", "Update"]
+__all__ = ["Call", "Part", "PartDownError", "Update"]
 
 
 class PartDownError(Exception):
     """A host does not answer: its rows cannot be drawn now."""
+
+
+@dataclass(eq=False)
+class Call:
+    """A call of a host with several updates.
+
+    Attributes
+    ----------
+    answer : ObjectRef
+        Reference of the answer.
+    results : list or None
+        For each update the number of late priorities, or its error; None before the answer came.
+    """
+
+    answer: Any
+    results: list[int | Exception] | None = None
 
 
 @dataclass(eq=False)
@@ -36,15 +52,18 @@ class Update:
         The rows by their handles at the host, and their priorities.
     largest : float
         The greatest priority that the learner knows.
-    answer : ObjectRef or None
-        Reference of the last call; None before the first call.
+    call : Call or None
+        The last call with the update; None before it was sent.
+    place : int
+        The place of the update in this call.
     """
 
     number: int
     rows: NDArray[np.int64]
     priorities: NDArray[np.float64]
     largest: float
-    answer: Any = None
+    call: Call | None = None
+    place: int = 0
 
 
 @dataclass(eq=False)
@@ -112,16 +131,24 @@ class Part:
     def add_update(
         self, rows: NDArray[np.int64], priorities: NDArray[np.float64], largest: float
     ) -> None:
-        """Send an update after all others."""
+        """Put an update behind all others; ``send`` sends it."""
         number = (self.waiting[-1].number if self.waiting else self.updated) + 1
         self.waiting.append(Update(number, rows, priorities, largest))
-        self.send(self.waiting[-1])
         self.told = largest
 
-    def send(self, update: Update) -> None:
-        """Send an update, or send it again."""
-        given = update.number, update.rows, update.priorities, update.largest
-        update.answer = self.host.begin("update", self.learner, self.identity, *given)
+    @property
+    def calls(self) -> int:
+        """Number of calls with updates on their way."""
+        return len({id(update.call) for update in self.waiting if update.call is not None})
+
+    def send(self) -> None:
+        """Send the updates that were not sent, in one call."""
+        updates = [update for update in self.waiting if update.call is None]
+        if updates:
+            given = [(one.number, one.rows, one.priorities, one.largest) for one in updates]
+            call = Call(self.host.begin("update", self.learner, self.identity, given))
+            for place, update in enumerate(updates):
+                update.call, update.place = call, place
 
     def send_again(self, largest: float) -> None:
         """Send all updates without an answer, and what was given while the host was down.
@@ -129,11 +156,12 @@ class Part:
         They come before any other update, as the host takes updates in their order.
         """
         for update in self.waiting:
-            self.send(update)
+            update.call = None
         if self.unsent:
             rows = np.fromiter(self.unsent.keys(), np.int64)
             self.add_update(rows, np.fromiter(self.unsent.values(), np.float64), largest)
             self.unsent = {}
+        self.send()
 
     def count(self, given: int, late: int) -> None:
         """Count priorities that have taken effect, or came too late."""

@@ -1,7 +1,8 @@
 """``Updates``: updates of priorities on their way from a learner to the hosts.
 
-A host takes the updates of a learner in their order, and each takes effect once. The updates of a
-host that is down wait until it answers again. Not here: how one is sent (``_parts``).
+A host takes the updates of a learner in their order, and each takes effect once. Beside two calls
+on their way, further updates wait, and travel together. The updates of a host that is down wait
+until it answers again. Not here: how they are sent (``_parts``).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import ray
 from numpy.typing import NDArray
 from ray.exceptions import RayTaskError
 
@@ -18,7 +20,8 @@ from cpprb_like.ray._parts import Part, PartDownError
 
 __all__ = ["Updates"]
 
-UPDATES_AHEAD = 8  # calls of ``update`` without an answer, of each host
+CALLS_AHEAD = 2  # calls of ``update`` of a host beside which further updates wait for one call
+UPDATES_AHEAD = 32  # updates without an answer, of each host
 
 
 class Updates:
@@ -46,7 +49,27 @@ class Updates:
             self._directory.try_again(part)
             return
         part.add_update(own, values, self._directory.largest)
+        if part.calls >= CALLS_AHEAD:
+            self._note_answers(part)
+        if part.calls < CALLS_AHEAD and not part.down_until:
+            part.send()
         while len(part.waiting) > UPDATES_AHEAD and not part.down_until:
+            self._confirm(part)
+
+    def send(self) -> None:
+        """Send all updates, so that draws which are asked for later come after them."""
+        for part in self._directory.parts.values():
+            if not part.down_until:
+                part.send()
+
+    def _note_answers(self, part: Part) -> None:
+        """Note the updates that have taken effect, without a wait."""
+        while part.waiting and not part.down_until:
+            call = part.waiting[0].call
+            if call is None:
+                return
+            if call.results is None and not ray.wait([call.answer], timeout=0)[0]:
+                return
             self._confirm(part)
 
     def tell_largest(self) -> None:
@@ -71,17 +94,21 @@ class Updates:
         An error of the update is raised once.
         """
         update = part.waiting[0]
-        if update.answer is None:  # the call that began to send it was interrupted
-            part.send(update)
-        late = len(update.rows)  # after an error, which the host raises once
+        if update.call is None:
+            part.send()
+        assert update.call is not None
         try:
-            late = self._directory.answer(part, update.answer)
+            if update.call.results is None:
+                update.call.results = self._directory.answer(part, update.call.answer)
+            result = update.call.results[update.place]
         except PartDownError:
             return
         except RayTaskError as error:
-            part.complete(late)
+            part.complete(len(update.rows))
             raise error.cause from None
-        part.complete(late)
+        part.complete(len(update.rows) if isinstance(result, Exception) else result)
+        if isinstance(result, Exception):
+            raise result
 
     def _settle(self, part: Part, until: float) -> None:
         """Wait until all updates have taken effect, or their rows are gone."""

@@ -206,7 +206,7 @@ def test_a_host_makes_adds_in_one_thread_and_draws_in_another() -> None:
         "has_credit": ("a", 1),
         "mass": ("a", "", 1.0),
         "draw": ("a", "", 1, {}, 1.0),
-        "update": ("a", "", 1, np.zeros(0, np.int64), np.zeros(0), 1.0),
+        "update": ("a", "", [(1, np.zeros(0, np.int64), np.zeros(0), 1.0)]),
     }
     with cluster() as replay:
         (host,) = replay.hosts
