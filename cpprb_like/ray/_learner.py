@@ -218,6 +218,8 @@ class ClusterLearner(Closing, ModelledSource):
         """Set the priorities of drawn rows: see ``Learner.update_priorities``.
 
         Each update takes effect once, at the host of the row. The call does not wait for the host.
+        Beside two calls to a host on their way, further updates wait for the next call of this
+        method, of ``sample`` or of ``flush``, and travel together.
         An update of an overwritten or lost row changes nothing and is counted as late:
         ``stats()["late_updates"]``.
         """
