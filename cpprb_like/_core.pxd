@@ -134,6 +134,7 @@ cdef class Ring:
     cdef bint c_still_lives(self, ndarray slots) noexcept
     cdef int c_expect_absent(self) except -1
     cdef int c_check_writable(self) except -1
+    cdef bint c_mark(self, ndarray slots) except -1
     cdef void c_reserve(self, int64_t written, intp_t n) noexcept nogil
     cdef void c_begin_edit(self) noexcept nogil
     cdef void c_end_edit(self) noexcept nogil

@@ -425,6 +425,17 @@ cdef class Ring:
             raise UnsupportedOperation(self.frozen)
         return 0
 
+    cdef bint c_mark(self, cnp.ndarray slots) except -1:
+        """Have a file mark rows on its disk before they change: those in the slots, or all if None.
+
+        Slots of -1 are skipped. Returns false if there is nothing to mark. Other threads may add rows
+        meanwhile; the caller holds the lock of the buffer, so they neither edit nor flush.
+        """
+        if self.undo is None or self.undo.chunks is None:
+            return False
+        self.undo.chunks.mark(None if slots is None else self.row_ids(slots[slots >= 0]))
+        return True
+
     cdef void c_begin_edit(self) noexcept nogil:
         """Announce an edit of stored rows."""
         self.state[EDITS] += 1
@@ -710,7 +721,10 @@ cdef class Ring:
         return any_flag
 
     cdef int c_end_episode(self, intp_t stream) except -1:
-        """Mark the newest step of a stream as truncated, unless no episode is open."""
+        """Mark the newest step of a stream as truncated, unless no episode is open.
+
+        That needs no mark of its chunk: after a crash the step is the last of its episode anyway.
+        """
         if self.state[EPISODE_LENS + stream] == 0:
             return 0
         self.c_check_writable()
@@ -731,6 +745,7 @@ cdef class Ring:
         Returns 0, and changes nothing, if what was read at ``moment`` no longer holds, else 1.
         """
         self.c_check_writable()
+        self.c_mark(slots)
         if not self.c_holds(moment, slots):
             return 0
         self.c_expect_absent()
@@ -764,8 +779,6 @@ cdef class Ring:
         cdef Tracker tracker
         for tracker in self.trackers:
             tracker.c_mark(slot)
-        if self.undo is not None:
-            self.undo.tracker.c_mark(slot)
 
     def episode_len(self, intp_t stream):
         """Steps of a stream since its last episode end."""
@@ -777,6 +790,7 @@ cdef class Ring:
         """Remove all rows."""
         cdef intp_t used = -1
         self.c_check_writable()
+        self.c_mark(None)
         while used < self.c_stored():  # other threads may add rows during the allocation
             used = self.c_stored()
             fresh = [np.empty_like(column.objects[:used]) for column in self.object_columns]

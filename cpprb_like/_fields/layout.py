@@ -24,7 +24,7 @@ RECORD_FIELD_NBYTES = 128  # each wider field has a block outside of the record
 BLOCK_ALIGNMENT = 64
 CACHE_LINE = 64
 IDENTITY_NBYTES = 64
-IDENTITY = b"cpprb_like ring, version 6"  # first bytes of the file of a buffer
+IDENTITY = b"cpprb_like ring, version 7"  # first bytes of the file of a buffer
 
 
 class OfOptions:

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +41,9 @@ from cpprb_like._core import (
 )
 from cpprb_like._fields.layout import CACHE_LINE, Layout, align
 from cpprb_like._files.arenas import allocate
-from cpprb_like._files.flushes import Flushed, pack, unpack
-from cpprb_like._files.opening import open_regular, read_bytes
-from cpprb_like._files.recovery import Aside, end_before, hide, recover
+from cpprb_like._files.dirty_chunks import DirtyChunks
+from cpprb_like._files.opening import open_regular
+from cpprb_like._files.recovery import Aside, end_before, hide, recover, restore
 from cpprb_like._machine.file_systems import (
     FULL,
     REFUSED,
@@ -57,7 +57,7 @@ from cpprb_like._machine.file_systems import (
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._machine.waiting import PAUSE, sleep
 from cpprb_like._rows import chained, overflow
-from cpprb_like._rows.edits import Tracker, Undo
+from cpprb_like._rows.edits import Undo
 
 __all__ = ["KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "Room", "check_mode"]
 
@@ -71,17 +71,14 @@ SIDE_MAGIC = b"cpprb_like, 1"
 INCARNATION_NBYTES = 16
 MARK_NBYTES = 8  # digest of the content of the file of a sampler
 NO_MARK = bytes(MARK_NBYTES)
-SAMPLER, LOG = "sampler", "flushed"  # names of side files, as ``Aside.name``
-SIDE_NAME = rf"(\d+-\d+|{SAMPLER}|{LOG})\.(\d+)"  # name and generation
+SAMPLER, FLUSHES = "sampler", "flushed"  # names of side files, as ``Aside.name``
+SIDE_NAME = rf"(\d+-\d+|{SAMPLER}|{FLUSHES})\.(\d+)"  # name and generation
 FIRST_NBYTES = 1 << 16  # bytes of a new file of a chained field
 FIRST_ROOM = 1024  # most values in such a file
 UNFINISHED, COMPLETE, REPLACED = range(3)  # states of a side file
 BOOT_NBYTES = 36
 CHANGES_AT = 40  # place, in the part ``boot``, of the change counter for followers of a shard
-LOG_NBYTES = 1 << 20  # bytes of a log below which the log is never rewritten
-LOG_GROWTH = 3  # a log is rewritten above this multiple of its first record plus LOG_NBYTES
 TRIES = 100  # copies of a file whose rows are being edited
-NO_SLOTS: NDArray[np.intp] = np.empty(0, np.intp)
 NO_BYTES: Bytes = np.empty(0, np.uint8)
 KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
 NOTHING_ADDED = "; nothing was added, and no row is lost"
@@ -171,12 +168,10 @@ class Files:
             raise MemoryError(f"no file can have {self._places.nbytes} bytes")
         self._asides = Aside.all(layout)
         self._sides: dict[str, _Side] = {}
-        self._overflows: dict[str, Any] = {}  # overflow in each side file, by name
         self._process = os.getpid()
-        self._flushed = Flushed(layout)
-        self._log_number = 0  # generation of the log
-        self._log_nbytes = self._first_nbytes = 0  # length of the log, and of its first record
-        self._edited = NO_SLOTS
+        n_latest = sum(nbytes // 2 - WORD for _, nbytes in self._places.latest)
+        self._chunks = DirtyChunks(layout, len(self._queues()), n_latest)
+        self._has_new_names = True  # whether names of side files may not be on the disk
         self._is_copy = False  # whether the memory is a copy beside a writer
         self._staged = ""  # suffix of names of new files before ``publish``
         self._old: BinaryIO | None = None  # the file that ``publish`` replaces, locked
@@ -207,28 +202,28 @@ class Files:
 
     def _make_undo(self) -> Undo:
         lens = self._part(self._places.lens).view(np.int64)
-        tracker = Tracker(self.layout.capacity)
-        return Undo(self.arena, lens, self._part(self._places.log), tracker)
+        return Undo(self.arena, lens, self._part(self._places.log), chunks=self._chunks)
 
     # ------------------------------------------------------------------ flushing
 
     def flush(self, hold: Callable[..., Any]) -> None:
-        """Synchronise all rows with the disk: see ``flushes``.
+        """Synchronise all rows with the disk: see ``dirty_chunks``.
 
         ``hold(True, call)`` makes the call while writers wait.
         """
-        with self._growing:
-            try:
-                record = hold(True, self._note)
-                with InRoom(self.path):
-                    sync(self._rows_path)
-                    if SAMPLER in self._sides:
-                        sync(self._side_path(SAMPLER, self._sides[SAMPLER].generation))
-                    self._append(record)
-            except BaseException:
-                self._flushed, self._log_nbytes = Flushed(self.layout), 0  # begin a new log
-                raise
-            self._edited = NO_SLOTS
+        with self._growing, InRoom(self.path):
+            if self._chunks.path is None:
+                self._create_flushes()
+            hold(True, self._begin_flush)
+            sync(self._rows_path)
+            for name, side in self._sides.items():
+                sync(self._side_path(name, side.generation))
+            if self._has_new_names:
+                sync(self.path.parent)
+            self._chunks.commit()
+            if self._has_new_names:
+                self._has_new_names = False
+                self._forget_sides()
 
     def publish(self) -> None:
         """Give a new rows file its final name, after all files of the buffer are complete.
@@ -274,110 +269,84 @@ class Files:
             warnings.warn(f"{self.path}: not flushed: {error}", RuntimeWarning, stacklevel=1)
 
     def _is_dirty(self) -> bool:
-        state, before = self.layout.state(self.arena), self._flushed.state
-        return not np.array_equal(state, before) or self._log_nbytes == 0
+        state, flushes = self.layout.state(self.arena), self._chunks.flushes
+        return len(flushes) != 1 or not np.array_equal(state, flushes[0].state)
 
-    def _note(self) -> bytes:
-        """The record of the changes since the last flush."""
-        undo = self.undo
-        self._edited = np.union1d(self._edited, undo.tracker.slots())
-        undo.tracker = Tracker(self.layout.capacity)
-        base = int(self.layout.state(self.arena)[WORD_HANDLE_BASE])
-        tag = base + int(self.layout.state(self.arena)[WORD_WRITTEN])
-        latest = []
+    def _begin_flush(self) -> None:
+        """Begin a flush of the present rows. The caller holds the lock of the buffer."""
+        state = self.layout.state(self.arena)
+        tag = int(state[WORD_HANDLE_BASE]) + int(state[WORD_WRITTEN])
+        newest: list[Bytes] = [NO_BYTES]
         for place in self._places.latest:
             part = self._part(place)
             tags, values = part[: 2 * WORD].view(np.int64), part[2 * WORD :].reshape(2, -1)
-            latest.append(values[1 if tags[1] == tag else 0].copy())
-        limit = LOG_GROWTH * self._first_nbytes + LOG_NBYTES
-        is_whole = self._log_nbytes > limit  # the log is rewritten as one record
-        side_values = {}
-        for queue in self._queues():
-            newest = -1 if is_whole else self._flushed.newest.get(queue.name, -1)
-            first = max(base, tag - queue.reach, newest + 1)
-            rows, values = self._overflows[queue.name].part(first - base, tag - queue.lag - base)
-            side_values[queue.name] = rows + base, values
-        record = self._flushed.note(
-            self.arena, self._edited, latest, side_values, is_whole=is_whole
-        )
-        if is_whole:
-            self._log_nbytes = 0
-        return pack(*record)
+            newest.append(values[1 if tags[1] == tag else 0])
+        generations = [self._sides[queue.name].generation for queue in self._queues()]
+        self._chunks.begin(state, generations, np.concatenate(newest))
 
-    def _append(self, record: bytes) -> None:
-        """Append a record to the log, or begin a new log with it."""
-        if self._log_nbytes == 0:
-            old, number = self._log_number, self._next_number(LOG)
-            path = self._side_path(LOG, number)
-            with replacing(path, is_new=True) as unfinished, unfinished.open("xb") as file:
-                file.write(self._incarnation + record)
-                file.flush()
-                os.fsync(file.fileno())
-            self._unpublished += [path] if self._staged else []
-            sync(path.parent)
-            self._log_number = number
-            with contextlib.suppress(OSError):  # removed when the buffer is opened again
-                self._side_path(LOG, old).unlink(missing_ok=True)
-            self._log_nbytes = INCARNATION_NBYTES
-            self._first_nbytes = len(record)
-        else:
-            with open_regular(self._side_path(LOG, self._log_number), os.O_RDWR) as file:
-                file.seek(self._log_nbytes)
-                file.write(record)
-                file.truncate()
-                file.flush()
-                os.fsync(file.fileno())
-        self._log_nbytes += len(record)
+    def _create_flushes(self) -> None:
+        """Create the file of flushes, which has none."""
+        path = self._side_path(FLUSHES, self._next_number(FLUSHES))
+        with replacing(path, is_new=True) as unfinished:
+            unfinished.write_bytes(self._chunks.content(self._incarnation))
+            sync(unfinished)
+        self._unpublished += [path] if self._staged else []
+        self._chunks.path, self._has_new_names = path, True
 
     def _queues(self) -> list[Aside]:
         return [queue for asides in self._asides for queue in asides if queue.nbytes]
 
-    def _read_log(self) -> bool:
-        """Read the log of flushes; false without a log of this buffer."""
-        for number, path in self._all_sides()[LOG]:
-            log = read_bytes(path)
-            if log.startswith(self._incarnation):
-                self._log_number = number
-                break
-        else:
-            return False
-        for numbers, arrays, place in unpack(log[INCARNATION_NBYTES:]):
-            self._flushed.take(numbers, arrays)
-            self._first_nbytes = self._first_nbytes or place
-            self._log_nbytes = INCARNATION_NBYTES + place
-        return self._log_nbytes > 0
+    def _read_flushes(self) -> bool:
+        """Read the last flush; false without a file of flushes of this buffer."""
+        paths = [path for _, path in self._all_sides()[FLUSHES]]
+        return any(self._chunks.read(path, self._incarnation) for path in paths)
 
     def _after_a_crash(self) -> None:
         """Restore the state of the last flush after a restart of the machine."""
-        try:
-            is_known = self._read_log()
-        except (ArithmeticError, LookupError, TypeError, ValueError):
-            is_known, self._flushed = False, Flushed(self.layout)
-        if not is_known:
-            self._log_nbytes = 0
-        lost, sound = self._flushed.restore(self.arena, self._asides)
+        is_known = self._read_flushes()
+        flush = self._chunks.last()
+        lost = flush.changed()
+        restore(self.layout, self.arena, flush.state, lost)
         self._part(self._places.log)[:WORD] = 0
-        state = self.layout.state(self.arena)
-        tag = int(state[WORD_HANDLE_BASE] + state[WORD_WRITTEN])
-        for where, values in zip(self._places.latest, self._flushed.latest, strict=False):
+        tag, place = int(flush.state[WORD_HANDLE_BASE] + flush.state[WORD_WRITTEN]), 0
+        for where in self._places.latest:
             part = self._part(where)
             part[: 2 * WORD].view(np.int64)[:] = tag, -1
-            part[2 * WORD :].reshape(2, -1)[0] = values
-        for queue in self._queues():
-            keys, values = sound[queue.name]
+            values = part[2 * WORD :].reshape(2, -1)[0]
+            values[:] = flush.latest[place : place + len(values)]
+            place += len(values)
+        for queue, generation in zip(self._queues(), flush.generations.tolist(), strict=True):
+            first = flush.kept_from - (queue.reach - self.layout.capacity)
+            keys, values = self._entries(queue, generation, first)
             side = self._create_side(queue, max(4, 2 * self.layout.n_envs, 2 * len(keys)))
             side.values.reshape(-1, queue.nbytes)[: len(keys)] = values
             side.keys[: len(keys)] = keys
             side.complete[:] = COMPLETE
             self._sides[queue.name] = side
-        what = f"{lost} rows that were overwritten or changed since" if is_known else "all rows"
-        if lost or not is_known:
+        what = f"{len(lost)} rows that may have changed since" if is_known else "all rows"
+        if len(lost) or not is_known:
             warnings.warn(
                 f"{self.path}: the machine was started anew since this file was open; what the "
                 f"last flush wrote is there, and {what} are left out",
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+    def _entries(
+        self, queue: Aside, generation: int, first: int
+    ) -> tuple[NDArray[np.int64], Bytes]:
+        """Keys and values of a side file at the last flush, without those of rows before first.
+
+        Later rows may have taken the places of values of these rows.
+        """
+        if not generation:  # there was no flush
+            return np.empty(0, np.int64), np.empty((0, queue.nbytes), np.uint8)
+        side = self._open_side(queue, generation=generation)
+        state = self.layout.state(self.arena)
+        rows = np.array(side.keys) - state[WORD_HANDLE_BASE]
+        places = np.flatnonzero((rows >= max(0, first)) & (rows < state[WORD_WRITTEN] - queue.lag))
+        places = places[np.argsort(rows[places])]
+        return side.keys[places], side.values.reshape(-1, queue.nbytes)[places]
 
     @property
     def _is_of_this_start(self) -> bool:
@@ -407,7 +376,6 @@ class Files:
                 overflow.set_base(aside, base)
                 if not queue.nbytes:
                     continue
-                self._overflows[queue.name] = aside
                 side = self._sides[queue.name]
                 if not is_new:
                     overflow.use_file(aside, side.keys, side.values, base)
@@ -415,10 +383,17 @@ class Files:
                 if not overflow.grow(aside, side.keys, side.values, side.complete):
                     side = self._sides[queue.name] = self._create_side(queue, aside.count)
                     overflow.grow(aside, side.keys, side.values, side.complete)
-        is_logged = self._is_of_this_start and self._log_nbytes
-        if not (is_new or self.frozen or is_logged):
+        is_flushed = self._is_of_this_start and self._chunks.flushes
+        if not (is_new or self.frozen or is_flushed):
             self.flush(lambda _, call: call())
             _sign(self._part(self._places.boot))
+
+    def prepare(self, ring: Ring) -> None:
+        """Prepare the files for the rows of the ``add`` that found them not ready."""
+        wanted, self.undo.wanted = self.undo.wanted, 0
+        self._chunks.mark_for(wanted)  # a flush in progress does not make this wait
+        if self._lacking(ring):
+            self.grow(ring)
 
     def grow(self, ring: Ring) -> None:
         """Enlarge side files as far as the ring needs; ``MemoryError`` if the disk is full."""
@@ -498,7 +473,7 @@ class Files:
         Cost: proportional to the files of the folder.
         """
         name = re.compile(rf"{re.escape(self.path.name)}\.{SIDE_NAME}", re.ASCII)
-        names = [SAMPLER, LOG, *(queue.name for queue in self._queues())]
+        names = [SAMPLER, FLUSHES, *(queue.name for queue in self._queues())]
         found: dict[str, list[tuple[int, Path]]] = {name: [] for name in names}
         with os.scandir(self.path.parent) as entries:
             for entry in entries:
@@ -539,6 +514,7 @@ class Files:
                     file.write(head)
                 self._sync(unfinished)
             self._unpublished += [path] if self._staged else []
+            self._has_new_names = True
             try:
                 memory = self._map_side(path)
             except OSError:
@@ -549,14 +525,18 @@ class Files:
             side.keys[:] = -1
         return side
 
-    def _open_side(self, queue: Aside, mark: bytes = NO_MARK, what: str = "") -> _Side:
-        """The newest complete version of a file that stands beside the rows.
+    def _open_side(
+        self, queue: Aside, mark: bytes = NO_MARK, what: str = "", generation: int | None = None
+    ) -> _Side:
+        """The newest complete version of a file that stands beside the rows, or that generation.
 
         A file without a header, which a killed process may have left, is skipped. ``mark`` is the
         begin of its header, which says what kind of priorities the file holds.
         """
         damaged = None
         for number, path in self._all_sides()[queue.name]:
+            if generation not in (None, number):
+                continue
             try:
                 memory = self._map_side(path)
             except FileNotFoundError:
@@ -570,9 +550,8 @@ class Files:
                 continue
             place = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
             complete, room, nbytes = np.frombuffer(head, np.int64)[-3:].tolist()
-            if (
-                head[place : place + INCARNATION_NBYTES] != self._incarnation
-                or complete != COMPLETE
+            if head[place : place + INCARNATION_NBYTES] != self._incarnation or (
+                complete != COMPLETE and generation is None
             ):
                 continue
             if head[len(SIDE_MAGIC) :][: len(mark)] != mark:
@@ -608,17 +587,20 @@ class Files:
                     path.unlink()
 
     def _forget_sides(self) -> None:
-        """Remove all side files but the present generations.
+        """Remove all side files but the present generations, and those of the last flush.
 
         A buffer without priorities leaves the file of the sampler.
         """
         if self.frozen or self._staged:
             return
-        numbers = {name: side.generation for name, side in self._sides.items()}
-        numbers[LOG] = self._log_number
+        used = {self._side_path(name, side.generation) for name, side in self._sides.items()}
+        used |= set() if self._chunks.path is None else {self._chunks.path}
+        for flush in self._chunks.flushes:
+            numbers = zip(self._queues(), flush.generations.tolist(), strict=True)
+            used |= {self._side_path(queue.name, number) for queue, number in numbers}
         for name, found in self._all_sides().items():
-            for number, path in found:
-                if number != numbers.get(name, number):
+            for _, path in found:
+                if path not in used and (name != SAMPLER or SAMPLER in self._sides):
                     with contextlib.suppress(OSError):  # removed when the buffer is opened again
                         path.unlink()
 
@@ -631,8 +613,8 @@ class Files:
         elif self._is_of_this_start:
             for queue in self._queues():
                 self._sides[queue.name] = self._open_side(queue)
-            if self.mode == "r+":
-                self._read_log()
+            if self.mode == "r+" and self._read_flushes():
+                sync(cast(Path, self._chunks.path))  # a kill may have come before
         else:
             self._after_a_crash()
         queues = [(queue, self._sides[queue.name].keys) for queue in self._queues()]
@@ -646,12 +628,6 @@ class Files:
             )
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
-        self._flushed.side_values.clear()
-        edits = self.layout.state(self.arena)[WORD_EDITS]
-        is_known = self._is_of_this_start and not len(torn)
-        is_known = is_known and edits == self._flushed.state[WORD_EDITS]
-        if self.mode == "r+" and not is_known:  # the edited rows are unknown
-            self._edited = np.arange(self.layout.capacity)
         if len(torn):
             self._tell_torn(torn)
 

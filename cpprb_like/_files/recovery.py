@@ -1,9 +1,10 @@
-"""Recovery of a buffer in a file after its process was killed: undoes unfinished work.
+"""Recovery of a buffer in a file after a kill of its process, or a crash of the machine.
 
 Rows that were being overwritten become absent, unfinished edits are undone, and counts in the
-header are derived from the rows again. A recovery can be interrupted and repeated. Not here: the
-files (``file_maps``), the overflow of chained fields (``chained``), and checks of memory that no
-killed process left (``buffers._checking``).
+header are derived from the rows again. After a crash the header is that of the last flush. A
+recovery can be interrupted and repeated. Not here: the files (``file_maps``), which rows a crash
+may have torn (``dirty_chunks``), the overflow of chained fields (``chained``), and checks of memory
+that no killed process left (``buffers._checking``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from cpprb_like._core import (
 from cpprb_like._fields.layout import Layout
 from cpprb_like._files.json_codec import MOST
 
-__all__ = ["Aside", "derive", "end_before", "hide", "open_steps", "recover"]
+__all__ = ["Aside", "derive", "end_before", "hide", "open_steps", "recover", "restore"]
 
 WORD = 8
 FEW = 1 << 13  # newest rows of a stream, which nearly always have the last end
@@ -91,19 +92,41 @@ def recover(
         keys[(rows < max(0, reserved - queue.reach)) | (rows >= written - queue.lag)] = -1
     if reserved != written:
         state[-layout.n_envs :] = lens_before
-        hide(layout, arena, torn)
-        newest = np.arange(max(0, written - layout.n_envs), written)
-        for name, _ in layout.schema.next_of:
-            marks = layout.block(arena, f"marks of {name}")
-            marks[torn % layout.capacity] = marks[newest % layout.capacity] = 0
-        for stack in layout.schema.stacks:
-            layout.block(arena, f"runs of {stack.name}")[torn % layout.capacity] = stack.depth - 1
+        _leave_out(layout, arena, torn)
     elif edits % 2 == 0:
         return torn
     derive(layout, arena)
     state[WORD_RESERVED] = written
     state[WORD_EDITS] += edits % 2
     return torn
+
+
+def restore(
+    layout: Layout, arena: Bytes, state: NDArray[np.int64], lost: NDArray[np.int64]
+) -> None:
+    """Restore the header of a flush after a crash; the rows that it may have torn become absent.
+
+    An end of an episode that was set after the flush may stay.
+    """
+    words = layout.state(arena)
+    words[:] = state
+    words[WORD_RESERVED] = words[WORD_WRITTEN]
+    words[WORD_EDITS] += words[WORD_EDITS] % 2
+    _leave_out(layout, arena, lost)
+    end_before(layout, arena, lost)
+    derive(layout, arena)
+
+
+def _leave_out(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
+    """Hide rows, and forget which next values the row behind the newest ones has sent apart."""
+    capacity, written = layout.capacity, int(layout.state(arena)[WORD_WRITTEN])
+    hide(layout, arena, rows)
+    newest = np.arange(max(0, written - layout.n_envs), written)
+    for name, _ in layout.schema.next_of:
+        marks = layout.block(arena, f"marks of {name}")
+        marks[rows % capacity] = marks[newest % capacity] = 0
+    for stack in layout.schema.stacks:
+        layout.block(arena, f"runs of {stack.name}")[rows % capacity] = stack.depth - 1
 
 
 def _undo(arena: Bytes, log: Bytes) -> None:
@@ -126,12 +149,12 @@ def _undo(arena: Bytes, log: Bytes) -> None:
 
 
 def hide(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
-    """Mark rows as absent. The caller calls ``derive`` afterwards."""
+    """Mark rows as absent. Counts have to be derived afterwards."""
     layout.flags(arena)[rows % layout.capacity] = FLAG_ABSENT
 
 
 def end_before(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
-    """Truncate each episode before its first lost row. The caller calls ``derive`` afterwards.
+    """Truncate each episode before its first lost row. Counts have to be derived afterwards.
 
     ``rows`` are the ids of absent rows whose values were lost. Their ends were lost too, so an
     episode that continued after a gap could join two episodes.

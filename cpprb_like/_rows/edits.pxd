@@ -14,7 +14,10 @@ cdef class Undo:
     cdef uint8_t[::1] arena          # the memory whose old bytes are logged
     cdef readonly int64_t[::1] lens  # episode length of each stream before the ``add`` in progress
     cdef uint8_t[::1] log            # a word with the number of bytes in force, and then entries
-    cdef public Tracker tracker      # rows that were edited since the last flush
+    cdef readonly object chunks      # ``DirtyChunks`` of the file; None: rows need no mark
+    cdef int64_t[::1] limit_memory   # memory of ``limit``
+    cdef int64_t* limit              # id of the first row that may not be added before ``Files.prepare``
+    cdef public int64_t wanted       # end of the rows that an ``add`` beyond the limit has asked for
     cdef int64_t[::1] added_memory   # memory of ``added_at``
     cdef int64_t* added_at           # for other processes: time of the last row, edits; or NULL
     cdef int64_t[::1] times          # time of each row, by slot; or None

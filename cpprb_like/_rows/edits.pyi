@@ -1,4 +1,4 @@
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,15 @@ class Tracker:
 @final
 class Undo:
     lens: NDArray[np.int64]
-    tracker: Tracker
+    wanted: int
     def __new__(
         cls,
         arena: NDArray[np.uint8],
         lens: NDArray[np.int64],
         log: NDArray[np.uint8],
-        tracker: Tracker,
         added_at: NDArray[np.int64] | None = None,
         times: NDArray[np.int64] | None = None,
+        chunks: Any = None,
     ) -> Self: ...
 
 def clock() -> int: ...

@@ -1,6 +1,6 @@
 """Edits of stored rows: which rows were edited (``Tracker``), and the bytes before (``Undo``).
 
-A ``Tracker`` marks the slots of edited rows, for the next save or flush. An ``Undo`` log lies in a
+A ``Tracker`` marks the slots of edited rows, for the next save. An ``Undo`` log lies in a
 file and restores rows after a process was killed between two stores. Added rows need neither: row
 ids tell which rows are new, and rows are not visible before their last byte is written. Compiled
 because both run between the stores of a compiled loop. ``clock`` and ``fence`` are for Python code
@@ -55,27 +55,30 @@ cdef class Tracker:
 
 @cython.final
 cdef class Undo:
-    """Log of old bytes of an arena that lies in a file; all arguments but ``tracker`` are memory.
+    """Log of old bytes of an arena that lies in a file.
 
     ``log`` begins with the number of bytes of entries in force, 0 most of the time. An entry is the
     offset of bytes in the arena, their number, and the old bytes, padded to words. ``lens`` has the
     episode lengths before the ``add`` in progress. ``added_at`` has two words: the ``clock`` of the last
     row, and a counter, +1 when entries come into force and +1 when they are dropped. ``times`` has the
-    time of each row by slot; a later call of any process has a later time.
+    time of each row by slot; a later call of any process has a later time. ``chunks`` marks rows on a
+    disk before they change, and limits which rows may be added; see ``_files.dirty_chunks``.
     """
 
     def __cinit__(
         self, uint8_t[::1] arena not None, int64_t[::1] lens not None, uint8_t[::1] log not None,
-        Tracker tracker not None, int64_t[::1] added_at=None, int64_t[::1] times=None,
+        int64_t[::1] added_at=None, int64_t[::1] times=None, chunks=None,
     ):
         self.arena = arena
         self.lens = lens
         self.log = log
-        self.tracker = tracker
         self.added_memory = added_at
         self.added_at = NULL if added_at is None else &added_at[0]
         self.times = times
         self.has_times = times is not None
+        self.chunks = chunks
+        self.limit_memory = np.array([2 ** 63 - 1]) if chunks is None else chunks.limit
+        self.limit = &self.limit_memory[0]
 
     cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil:
         """Write an entry for bytes that are about to change. The log has room for all entries."""

@@ -283,6 +283,8 @@ def write(Ring ring not None, const int64_t[::1] indexes, list columns, list arr
             raise ValueError(f"field {column.name!r}: expected {column.dtype}, got {array.dtype}")
     ring.c_check_writable()
     cdef cnp.ndarray slots = c_find_rows(ring, indexes)
+    if ring.c_mark(slots):
+        slots = c_find_rows(ring, indexes)
     c_write(ring, columns, arrays, <const intp_t*> cnp.PyArray_DATA(slots), n)
 
 
@@ -315,7 +317,7 @@ cdef void c_write(
         for k in range(n):
             if slots[k] >= 0:
                 memcpy(to + slots[k] * stride, values + k * size, size)
-    if ring.trackers or ring.undo is not None:
+    if ring.trackers:
         for k in range(n):
             if slots[k] >= 0:
                 ring.c_mark_edited(slots[k])

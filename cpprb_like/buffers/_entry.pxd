@@ -27,7 +27,7 @@ cdef class BufferBase:
     cdef intp_t fixed_nbytes         # bytes of the rows and of the sampler
     cdef readonly object _lock       # RLock: a reader holds it to make writers wait
     cdef public bint _paused         # whether a thread holds ``_lock``
-    cdef bint is_plain               # no chained fields, no lookahead: rows are stored as they are
+    cdef bint is_plain               # no chained fields, no lookahead, no marks on a disk: rows are stored as they are
     cdef bint is_watched             # chained values are counted until WATCHED_VALUES are there
     cdef bint warns                  # most chained values are stored apart: the next ``add`` warns
     cdef bint has_priorities         # ``add`` takes the keyword ``priorities``

@@ -70,7 +70,7 @@ cdef enum:
 
 cdef str PRIORITIES = "priorities"   # keyword of ``add``
 cdef object MISSING = object()
-cdef object LACKS_ROOM = object()
+cdef object NOT_READY = object()
 cdef tuple OPTIONS = ("beta", "replace", "out", "indexes", "fields")   # options of ``sample``
 # Types that NumPy reads without a protocol of foreign arrays; masked arrays are among them.
 cdef tuple PLAIN_TYPES = (np.ndarray, np.generic, list, tuple, str, bytes, int, float, complex)
@@ -137,8 +137,8 @@ cdef class BufferBase:
         """Priorities as a ``Beside``, for ``c_publish`` of the rows."""
         raise NotImplementedError
 
-    def _grow(self):
-        """Enlarge the files of the overflow, as the ring needs."""
+    def _prepare_files(self):
+        """Prepare the files for the rows of the ``add`` that found them not ready."""
         raise NotImplementedError
 
     def _attach(
@@ -344,9 +344,9 @@ cdef class BufferBase:
             ordered = self.c_convert_call(ring, values, names, other)
         while True:
             slot = self.c_add_resolved(ring, values, names, other, ordered, present, beside)
-            if slot is not LACKS_ROOM:
+            if slot is not NOT_READY:
                 return slot
-            self._grow()
+            self._prepare_files()
 
     cdef object c_add_resolved(
         self, Ring ring, PyObject** values, PyObject* names, intp_t other, list ordered,
@@ -354,7 +354,7 @@ cdef class BufferBase:
     ):
         """Add rows whose values are arrays in ``ordered``, or that C can read if it is None.
 
-        Returns ``LACKS_ROOM``, and writes nothing, if files have to grow first.
+        Returns ``NOT_READY``, and writes nothing, if ``_prepare_files`` has to come first.
         """
         cdef intp_t number, rows, n
         if self._paused:
@@ -411,15 +411,18 @@ cdef class BufferBase:
         """Write the rows of a resolved call, and publish ``beside``.
 
         Returns the slot of the first row; in a buffer with ``Nstep``, of the first row whose n-step
-        window became complete, or None. Returns ``LACKS_ROOM``, and writes nothing, if files have to
-        grow first.
+        window became complete, or None. Returns ``NOT_READY``, and writes nothing, if
+        ``_prepare_files`` has to come first.
         """
         cdef int64_t first = self.c_ring.state[WRITTEN], clears = self.c_ring.state[CLEARS]
         cdef char** rows = <char**> &self.sources[0]
         if present != NULL:
             self.c_ring.c_expect_absent()
+        if self.c_ring.lens_before != NULL and first + n > self.c_ring.undo.limit[0]:
+            self.c_ring.undo.wanted = first + n
+            return NOT_READY
         if self.c_ring.chains and self.c_ring.c_prepare(rows, n):
-            return LACKS_ROOM
+            return NOT_READY
         if self.c_ring.lookahead:
             slot = self.c_ring.c_publish_ahead(rows, n, present)
         else:
@@ -497,7 +500,7 @@ cdef class BufferBase:
             n = self.c_resolve_call(items, <PyObject*> names, -1)
             if n == cnp.PyArray_SIZE(mask):
                 slot = self.c_publish(n, <const uint8_t*> cnp.PyArray_DATA(mask), None)
-                if slot is not LACKS_ROOM:
+                if slot is not NOT_READY:
                     return slot
         self.c_check_ring(ring)
         return self.c_add_otherwise(items, <PyObject*> names, -1, mask, beside)
@@ -806,7 +809,7 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
         n = buffer.c_resolve_call(values, names, -1)
     if n >= 0:
         slot = buffer.c_publish(n, NULL, None)
-        if slot is not LACKS_ROOM:
+        if slot is not NOT_READY:
             return slot
     if buffer.has_priorities:
         return c_add_with_priorities(buffer, values, names)
@@ -949,7 +952,9 @@ cdef class Attachment:
         buffer.c_ring = self.ring
         buffer.n_streams = self.ring.n_envs
         buffer._lock = self.lock
-        buffer.is_plain = not (self.ring.chains or self.ring.lookahead)
+        buffer.is_plain = not (self.ring.chains or self.ring.lookahead) and (
+            self.ring.undo is None or self.ring.undo.chunks is None
+        )
         buffer.is_watched = len(self.ring.chains) > 0
         buffer.warns = False
         buffer.has_priorities = self.has_priorities

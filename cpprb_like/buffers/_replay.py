@@ -399,9 +399,10 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged):
         """Synchronise a buffer in a file with the disk: its rows then survive a crash.
 
         On return the state of the buffer at the call is on the disk: rows, episode ends, extra
-        values of chained fields, priorities. After a crash or power cut, opening the file finds the
-        rows that were not overwritten or changed since, and leaves the others out. The end of a
-        killed process loses nothing, even without ``flush``. Without a file the call does nothing.
+        values of chained fields, priorities. After a crash or power cut, opening the file finds
+        these rows, without those that may have been overwritten or changed since: a 256th of them
+        at a time. The end of a killed process loses nothing, even without ``flush``. Without a file
+        the call does nothing.
 
         Raises
         ------
@@ -410,10 +411,8 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged):
 
         Notes
         -----
-        Cost: the write of the bytes that changed since the last flush, and a checksum of the
-        changed rows. Other threads that write wait for the checksums, about a microsecond for a row
-        and a second for a gigabyte, but not for the disk. A buffer is also flushed at its deletion
-        and at the end of the program.
+        Cost: the write of the bytes that changed since the last flush. Other threads that write do
+        not wait for it. A buffer is also flushed at its deletion and at the end of the program.
 
         Examples
         --------
@@ -442,9 +441,9 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged):
             + "; leave out next_of and stack_compress if steps do not follow one another"
         )
 
-    def _grow(self) -> None:
+    def _prepare_files(self) -> None:
         if self._files is not None:
-            self._files.grow(self.ring)
+            self._files.prepare(self.ring)
 
     def _have_writers_ask(self) -> None:
         """Make ``add`` check for permission to write: none after a fork, or in mode "r"."""

@@ -35,7 +35,7 @@ from cpprb_like._machine.forks import OneProcess
 from cpprb_like._machine.generators import generator
 from cpprb_like._machine.waiting import PATIENCE, wait_until
 from cpprb_like._rows import chained, overflow
-from cpprb_like._rows.edits import Tracker, Undo, clock, fence
+from cpprb_like._rows.edits import Undo, clock, fence
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.processes._first_priorities import FirstPriorities
@@ -105,8 +105,7 @@ class ShardFiles(file_maps.Files):
         added[1] += added[1] % 2  # an unfinished edit was undone
         added[3] = added[2]
         self.wide_edits = added[2:]
-        tracker = Tracker(self.layout.capacity)
-        return Undo(self.arena, lens, log, tracker, added, self._map_times())
+        return Undo(self.arena, lens, log, added, self._map_times())
 
     def _map_times(self) -> NDArray[np.int64] | None:
         """The time of each row, by slot; None if the replay has no file for it."""

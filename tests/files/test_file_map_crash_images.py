@@ -6,6 +6,7 @@ whole, and no window of rows goes over a gap.
 
 from __future__ import annotations
 
+import copy
 import errno
 import random
 import shutil
@@ -23,7 +24,7 @@ from file_map_cases import Case, step, twin_rows
 from scale import LONG
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._files import file_maps
+from cpprb_like._files import dirty_chunks, file_maps
 from cpprb_like._rows.gather import take
 from cpprb_like.samplers._prioritized import ByPriority
 
@@ -62,6 +63,7 @@ class Promise:
     rows: dict[tuple[int, int], int] = field(default_factory=dict)  # which are there: mark's sign
     sure: set[tuple[int, int]] = field(default_factory=set)  # those that have to be there
     weights: dict[tuple[int, int], float] = field(default_factory=dict)
+    chunks: dict[tuple[int, int], int] = field(default_factory=dict)  # of each row
 
     @classmethod
     def of(cls, rb: ReplayBuffer) -> Promise:
@@ -72,16 +74,20 @@ class Promise:
         signs = np.sign(values(rb, "mark", slots)[:, 0]).tolist()
         drawn = ring.present_slots()
         found = cls(dict(zip(names, signs, strict=True)), set(named(rb, drawn)))
+        ages = ring.row_ids(slots) - max(0, ring.written - ring.capacity)
+        chunks = ages // -(-ring.capacity // dirty_chunks.CHUNKS)
+        found.chunks = dict(zip(names, chunks.tolist(), strict=True))
         if isinstance(rb.sampler, ByPriority):
             weights = rb.sampler.rows.get(drawn).tolist()
             found.weights = dict(zip(named(rb, drawn), weights, strict=True))
         return found
 
-    def spare(self, names: list[tuple[int, int]], reach: int = 0) -> None:
-        """Rows are about to change, so these and their neighbours may be left out."""
-        for t, env in names:
-            self.sure -= {(t + k, env) for k in range(-reach, reach + 1)}
-            self.weights.pop((t, env), None)
+    def spare(self, names: list[tuple[int, int]]) -> None:
+        """Rows are about to change, so these and all of their chunks may be left out."""
+        chunks = {self.chunks.get(name) for name in names}
+        self.sure = {name for name in self.sure if self.chunks[name] not in chunks}
+        for name in names:
+            self.weights.pop(name, None)
 
 
 def values(rb: ReplayBuffer, name: str, slots: Any) -> Any:
@@ -125,8 +131,7 @@ class Machine:
             to = self.live.parent / f"image {len(self.images)}"
             to.mkdir()
             self.folder.crash(to, self.chance, self.chance.choice([512, 4096]))
-            copies = [Promise(dict(p.rows), set(p.sure), dict(p.weights)) for p in self.promises]
-            self.images.append((to, copies))
+            self.images.append((to, copy.deepcopy(self.promises)))
 
     def flush(self, rb: ReplayBuffer, call: Callable[[], object]) -> None:
         """A call that promises what is there now."""
@@ -172,6 +177,7 @@ class Machine:
             elif what == "delete" and case.deletes and self.has_ended_episode(rb):
                 for promise in self.promises:  # their weights go, and may come back as those of new
                     promise.weights.clear()
+                self.spare(named(rb, rb.episodes._index.slots(0)[0]))
                 rb.episodes.delete(0)
             elif what == "clear" and case.clears and chance.random() < 0.3:
                 for promise in self.promises:
@@ -210,7 +216,7 @@ class Machine:
     def spare(self, names: list[tuple[int, int]]) -> None:
         """Rows are about to change."""
         for promise in self.promises:
-            promise.spare(names, AROUND if self.case.chained else 0)
+            promise.spare(names)
 
     def look(self, folder: Path, promises: list[Promise], again: int = 1) -> None:
         """Open what a crash has left."""
@@ -275,13 +281,14 @@ class Machine:
 def test_images_of_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     """What was flushed is there, whole, with its priorities, and what is left out is a gap.
 
-    Names of new files were not put on the disk, so a record of the log could refer to files that
-    a crash took; and episodes went on over rows that were left out.
+    Names of new files were not put on the disk, so a flush could refer to files that a crash took;
+    and episodes went on over rows that were left out.
     """
     monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)  # so that files grow
     monkeypatch.setattr(file_maps, "FIRST_NBYTES", 1)
     done = 0
     for seed in range(10**6):
+        monkeypatch.setattr(dirty_chunks, "CHUNKS", (4, 8, 256)[seed % 3])
         if done >= IMAGES / len(CASES):
             break
         folder = tmp_path / str(seed)
@@ -292,11 +299,11 @@ def test_images_of_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case
         with monkeypatch.context() as patch:
             machine.patch = patch
             for number, (image, promises) in enumerate(machine.images):
-                copy = shutil.copytree(image, folder / f"copy {number}")
+                again = shutil.copytree(image, folder / f"copy {number}")
                 try:
                     machine.look(image, promises)
                 except BaseException as error:
-                    error.args = (f"seed {seed}, {copy}: {error}",)
+                    error.args = (f"seed {seed}, {again}: {error}",)
                     raise
                 done += 1
         shutil.rmtree(folder)

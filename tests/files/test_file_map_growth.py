@@ -71,6 +71,7 @@ def look(folder: Path) -> None:
     assert numbers(rb) in allowed
     add(rb, 6, 30)
     assert numbers(rb)[-30:] == list(range(6, 36))
+    rb.flush()  # which needed the smaller files until now
     assert len(list(folder.glob("a.dat.?-0.*"))) == 2
     assert not list(folder.glob("*.new"))
 
@@ -177,12 +178,9 @@ def test_a_file_that_was_damaged_beside_one_that_it_replaced(tmp_path: Path) -> 
     rb = opened(live, "x")
     add(rb, 0, 4)
     (older,) = live.glob("a.dat.0-0.*")
-    os.link(older, tmp_path / "older")
     add(rb, 4, 2)
-    (newer,) = live.glob("a.dat.0-0.*")
-    assert newer != older
+    (newer,) = [path for path in live.glob("a.dat.0-0.*") if path != older]
     shutil.copytree(live, copy)
-    shutil.copy(tmp_path / "older", copy / older.name)
     assert numbers(opened(copy, "r")) == list(range(6))
     (copy / newer.name).write_bytes(b"")
     with pytest.raises(ValueError, match=newer.name):

@@ -22,6 +22,7 @@ from scale import KILLS
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._files import file_maps
+from cpprb_like._files.dirty_chunks import DirtyChunks
 from cpprb_like._machine import file_systems
 from cpprb_like.checkpoint import DamagedError, load
 from cpprb_like.checkpoint._ring_reader import RingReader
@@ -116,8 +117,9 @@ def test_a_process_that_is_killed_while_it_loads_into_a_file(tmp_path: Path, mod
 
     files = file_maps.Files
     loading = (
-        *(files._create, files.keep, files.publish, files._append, files.floats),
+        *(files._create, files.keep, files.publish, files.flush, files.floats),
         *(ReplayBuffer._open_saved, RingReader.fill, file_systems.name_new),
+        *(DirtyChunks.begin, DirtyChunks.commit, DirtyChunks._write),
     )
     assert killed_everywhere(loading, make, call, look) > 80
     folder = make(-1)
