@@ -74,7 +74,8 @@ class Flush:
     def chunks_of(self, rows: Array) -> NDArray[np.int64]:
         """The chunks of rows; rows that were added or overwritten since the flush have none."""
         rows = rows[(rows >= self.oldest) & (rows < self.state[WORD_WRITTEN])]
-        return np.unique((rows - self.oldest) // self._chunk)
+        chunks: NDArray[np.int64] = np.unique((rows - self.oldest) // self._chunk)
+        return chunks
 
     def chunks_before(self, row: int) -> slice:
         """The chunks with rows before this one."""

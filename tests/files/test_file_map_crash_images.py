@@ -63,7 +63,7 @@ class Promise:
     rows: dict[tuple[int, int], int] = field(default_factory=dict)  # which are there: mark's sign
     sure: set[tuple[int, int]] = field(default_factory=set)  # those that have to be there
     weights: dict[tuple[int, int], float] = field(default_factory=dict)
-    chunks: dict[tuple[int, int], int] = field(default_factory=dict)  # of each row
+    chunks: dict[tuple[int, int], int] = field(default_factory=dict)  # of each row, absent ones too
 
     @classmethod
     def of(cls, rb: ReplayBuffer) -> Promise:
@@ -74,9 +74,10 @@ class Promise:
         signs = np.sign(values(rb, "mark", slots)[:, 0]).tolist()
         drawn = ring.present_slots()
         found = cls(dict(zip(names, signs, strict=True)), set(named(rb, drawn)))
+        slots = np.arange(ring.stored)
         ages = ring.row_ids(slots) - max(0, ring.written - ring.capacity)
         chunks = ages // -(-ring.capacity // dirty_chunks.CHUNKS)
-        found.chunks = dict(zip(names, chunks.tolist(), strict=True))
+        found.chunks = dict(zip(named(rb, slots), chunks.tolist(), strict=True))
         if isinstance(rb.sampler, ByPriority):
             weights = rb.sampler.rows.get(drawn).tolist()
             found.weights = dict(zip(named(rb, drawn), weights, strict=True))
