@@ -42,9 +42,10 @@ from cpprb_like.views._sequences import (
     SequenceReader,
     Taken,
     by_row,
+    put_rows,
     spread,
 )
-from cpprb_like.views._windows import Attempt, ItemRows, RowValues, Walk, Windows
+from cpprb_like.views._windows import Attempt, Walk, Windows
 
 __all__ = ["Choose", "Opened", "ReadPlan", "Reading", "chunks"]
 
@@ -121,7 +122,10 @@ class Part:
 
     def cast(self, name: str, values: Any, spec: ColumnSpec, n: int) -> Array:
         """Values of n rows that ``fill`` returned for a column, cast to its dtype."""
-        where, shape = f"{self.name}.fill", (n, *spec.shape)
+        shape = (n, *spec.shape)
+        if type(values) is np.ndarray and values.dtype == spec.dtype and values.shape == shape:
+            return values
+        where = f"{self.name}.fill"
         if not isinstance(values, np.ndarray):
             found = "nothing" if values is None else f"{type(values).__name__}"
             raise TypeError(f"{where}: expected an array for {name!r}, got {found}")
@@ -274,7 +278,8 @@ class Opened:
         for part in self.makers:
             self._refuse_taken(part, taken)
             made |= part.columns
-        self.added = frozenset(made) - frozenset(fields)  # further columns, read with the rows
+        self.made = frozenset(made)
+        self.added = self.made - frozenset(fields)  # further columns, read with the rows
         self.remade = frozenset[str]()  # columns that a layer gives another dtype or shape
         final = dict(made)
         for part in self.changers:
@@ -489,7 +494,7 @@ class RowPlan:
         given: Batch | None,
         steps: Slots | None,
         attempt: Attempt,
-        item_rows: ItemRows | None = None,
+        taken: Taken | None = None,
     ) -> tuple[Batch, Walk | None]:
         """The columns of the rows in these slots, and their windows if layers read windows.
 
@@ -513,7 +518,7 @@ class RowPlan:
         batch.update(values)
         out, last, n = given or {}, now.rows.last_fields, len(slots)
         for part, wanted in self.fills:
-            windows = Windows(attempt, slots, walk, part.around, last, values, out, item_rows)
+            windows = Windows(attempt, slots, walk, part.around, last, values, out, taken)
             found = part.layer.fill(windows, wanted)
             if callable(found):
                 raise TypeError(f"{part.name}.fill: expected arrays, got a function; see changes")
@@ -560,6 +565,8 @@ class ReadPlan:
             found = {name: spec for name, spec in wanted.items() if name in own}
             if found:
                 self.changes.append((part, found))
+        # Those that are there before.
+        self.changed = [name for _, found in self.changes for name in found if name in now.made]
         # Reads batches without a plan, if the plan would change nothing; else None.
         self.take = None if self.changes else now.take_of_rows()
         several = tuple(column for column in columns if column.name not in self.single)
@@ -599,7 +606,7 @@ class Reading(Attempt):
         self.ring = plan.now.ring
         self.rng = plan.now.buffer.rng
         self.slots: Slots = NO_SLOTS  # rows of the last attempt
-        self.item_rows: ItemRows | None = None
+        self.taken: Taken | None = None  # of the last attempt, for items of several rows
         # Functions of layers that compute columns when the batch is read; they refer to ``self``.
         self.later: list[tuple[Part, dict[str, ColumnSpec], Callable[[], Mapping[str, Array]]]] = []
 
@@ -644,8 +651,6 @@ class Reading(Attempt):
         reader, items = now.items_reader, now.items
         assert reader is not None
         assert items is not None
-        walk: Walk | None = None
-        values: Batch = {}  # columns that are read row by row
         if now.is_plain:
             located = self.located or bool(plan.changes)
             taken = reader.copy(slots, plan.columns, plan.single, self.direct, located)
@@ -653,32 +658,38 @@ class Reading(Attempt):
             taken = reader.locate(slots)
         if taken is None:
             return None
-        if taken.slots is not None:
-            self.item_rows = rows = ItemRows(taken.there, taken.marks, across=items.across)
-            if not now.is_plain:
-                values, walk = self._read_rows(taken, rows)
-            if plan.changes:
-                of_rows = RowValues(values, taken.batch, plan.single, rows)
-                self._change(taken.slots.ravel()[rows.places], walk, of_rows, taken.batch)
+        self.taken = taken
+        walk: Walk | None = None
+        values: Batch = {}  # of single rows
+        if not now.is_plain:
+            values, walk = self._read_rows(taken)
+        if plan.changes:
+            for name in set(plan.changed) - values.keys():
+                column = taken.batch[name]
+                if name in plan.single:
+                    values[name] = column.take(taken.items, axis=0)
+                else:
+                    values[name] = by_row(column).take(taken.places, axis=0)
+            self._change(taken.row_slots, walk, values, taken.batch)
         taken.batch[items.mark] = taken.marks
         if self.located:
             taken.batch[ROW_INDEXES] = reader.indexes(taken)
         return taken.batch
 
-    def _read_rows(self, taken: Taken, rows: ItemRows) -> tuple[Batch, Walk | None]:
+    def _read_rows(self, taken: Taken) -> tuple[Batch, Walk | None]:
         """Read each row that is not padding, and put it into its place."""
-        plan, places, slots = self.plan, rows.places, taken.slots
+        plan, places, slots = self.plan, taken.places, taken.slots
         assert slots is not None
         steps = plan.now.draw_steps(len(places))
-        found, walk = plan.rows.read(slots.ravel()[places], None, steps, self, rows)
+        found, walk = plan.rows.read(taken.row_slots, None, steps, self, taken)
         given = self.direct or {}
         batch = {
-            name: spread(values, rows.there, places, given.get(name))
+            name: spread(values, taken.there, places, given.get(name))
             for name, values in found.items()
         }
         if plan.first is not None:
             if steps is not None:
-                steps = steps[rows.firsts]
+                steps = steps[taken.firsts]
             first = np.ascontiguousarray(slots[:, 0])
             batch |= plan.first.read(first, self.direct, steps, self)[0]
         taken.batch = {column.name: batch[column.name] for column in plan.columns} | batch
@@ -690,12 +701,12 @@ class Reading(Attempt):
         self, slots: Slots, walk: Walk | None, values: Mapping[str, Array], batch: Batch
     ) -> None:
         """Call the layers that change columns. ``values`` are the columns of single rows."""
-        plan, last = self.plan, self.plan.now.rows.last_fields
+        plan, last, taken = self.plan, self.plan.now.rows.last_fields, self.taken
+        stored = plan.stored if taken is None else frozenset[str]()
         for part, wanted in plan.changes:
             windows = Windows(
-                self, slots, walk, part.around, last, values, self.arrays, self.item_rows,
-                plan.stored,
-            )  # fmt: skip
+                self, slots, walk, part.around, last, values, self.arrays, taken, stored
+            )
             found = part.layer.fill(windows, wanted)
             if callable(found):
                 self.later.append((part, wanted, found))
@@ -710,25 +721,19 @@ class Reading(Attempt):
         batch: Batch,
     ) -> None:
         """Put columns of single rows into the batch."""
-        rows = self.item_rows
-        n = len(self.slots) if rows is None else len(rows.places)
+        taken = self.taken
+        n = len(self.slots) if taken is None else len(taken.places)
         for name, spec in wanted.items():
-            values: Any = found.get(name)
-            if (
-                type(values) is not np.ndarray
-                or values.dtype != spec.dtype
-                or values.shape != (n, *spec.shape)
-            ):
-                values = part.cast(name, values, spec, n)
+            values = part.cast(name, found.get(name), spec, n)
             given = self.arrays.get(name)
-            if rows is not None and name not in self.plan.single:
-                if name in batch and name not in self.plan.now.remade:
-                    by_row(batch[name])[rows.places] = values
+            if taken is not None and name not in self.plan.single:
+                if name in self.plan.changed and name not in self.plan.now.remade:
+                    put_rows(by_row(batch[name]), taken.places, values)
                 else:
-                    batch[name] = aligned(spread(values, rows.there, rows.places, given))
+                    batch[name] = aligned(spread(values, taken.there, taken.places, given))
                 continue
-            if rows is not None:
-                values = values[rows.firsts]
+            if taken is not None:
+                values = values[taken.firsts]
             if given is None:
                 batch[name] = aligned(values)
                 continue

@@ -20,6 +20,7 @@ from cpprb_like._fields.schema import Field
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.views._layer import Fields, Layer, ViewedRows, as_names
 from cpprb_like.views._rows import discounted_sums
+from cpprb_like.views._sequences import put_rows
 from cpprb_like.views._windows import STRATEGIES, Strategy, Windows
 
 __all__ = [
@@ -232,10 +233,6 @@ class Goals(Layer):
         # as rows may be overwritten before a function is called.
         self.asked: set[str] = set()
 
-    def around(self, fields: Fields) -> tuple[int, int]:  # noqa: ARG002
-        """See ``Layer.around``: the rewards of all steps of n-step returns are computed anew."""
-        return 0, self.most - 1
-
     def changes(self, fields: Fields) -> list[str]:  # noqa: ARG002
         """See ``Layer.changes``."""
         return [field.name for field in self.changed]
@@ -304,7 +301,7 @@ class Relabelling:
         firsts = np.flatnonzero(begins)  # rows of one episode in one item share a goal
         is_changed = rng.random(len(firsts)) < ratio
         runs = np.cumsum(begins) - 1
-        self.numbers = np.flatnonzero(is_changed[runs])
+        self.numbers = is_changed[runs].nonzero()[0]
         self.owners = (np.cumsum(is_changed) - 1)[runs[self.numbers]]
         self.slots = windows.slots[self.numbers]
         given: Slots = windows.slots[firsts[is_changed]]
@@ -314,7 +311,7 @@ class Relabelling:
         """Slots of all rows in the n-step windows of the rows to relabel."""
         self.lengths = self.windows.steps[self.numbers]
         self.within = np.arange(self.goals.most) < self.lengths[:, np.newaxis]
-        asked: Slots = self.windows.rows[self.numbers][self.within]
+        asked: Slots = self.windows.step_rows[self.numbers, : self.goals.most][self.within]
         return asked
 
     # ------------------------------------------------------------------ when the batch is read
@@ -337,7 +334,7 @@ class Relabelling:
             reached = column_of("goal_func", layer.goal_func(reached), len(reached), goal)
         new = reached if self.owners is None else reached[self.owners]
         for field in self.fields:
-            self.batch[field.name][self.numbers] = new
+            put_rows(self.batch[field.name], self.numbers, new)
         if not self.calls_functions:
             return
         if self.is_several:
@@ -394,7 +391,7 @@ class Relabelling:
                 found = values[first + lengths - 1]
             else:
                 found = self._sum(name, values, first, lengths)
-            self.batch[name][self.numbers[cut]] = found[cut]
+            put_rows(self.batch[name], self.numbers[cut], found[cut])
         return lengths
 
     def _sum(self, name: str, values: Array, first: Any, lengths: Any) -> Array:

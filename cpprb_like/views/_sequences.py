@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +33,7 @@ __all__ = [
     "Sequences",
     "Taken",
     "by_row",
+    "put_rows",
     "sequence_priorities",
     "spread",
 ]
@@ -156,12 +158,42 @@ class Sequences(Layer):
 
 @dataclass
 class Taken:
-    """A batch of sequences that was read."""
+    """A batch of sequences that was read. Properties tell of its rows, without padding."""
 
     batch: Batch
     marks: NDArray[np.bool_]  # ``mask`` or ``is_first``
     slots: Slots | None  # slots of the rows, shape (n, T), if they are known
     there: NDArray[np.bool_]  # shape (n, T): false for padding
+    across: bool  # whether ``marks`` are begins of episodes
+
+    @cached_property
+    def places(self) -> Slots:
+        """The place of each row in the batch, with one axis for the rows of all sequences."""
+        return self.there.ravel().nonzero()[0]
+
+    @property
+    def row_slots(self) -> Slots:
+        """The slot of each row."""
+        assert self.slots is not None
+        return self.slots.ravel()[self.places]
+
+    @property
+    def items(self) -> Slots:
+        """The number of the sequence of each row."""
+        items: Slots = self.places // self.there.shape[1]
+        return items
+
+    @property
+    def firsts(self) -> Slots:
+        """The numbers of the rows that are the first of a sequence."""
+        return np.flatnonzero(self.places % self.there.shape[1] == 0)
+
+    @property
+    def begins(self) -> NDArray[np.bool_]:
+        """Whether each row is the first one of a sequence, or of an episode in it."""
+        begins = self.marks.copy() if self.across else np.zeros_like(self.there)
+        begins[:, :1] = True
+        return begins.take(self.places)
 
 
 class SequenceReader:
@@ -200,7 +232,7 @@ class SequenceReader:
         there = marks
         if rows is not None and self._across:
             there = np.ones(marks.shape, np.bool_)
-        return Taken(batch, marks, rows, there)
+        return Taken(batch, marks, rows, there, self._across)
 
     def locate(self, slots: Slots) -> Taken | None:
         """The slots of the rows of items, without values: see ``copy``."""
@@ -227,7 +259,7 @@ def spread(values: Array, there: NDArray[np.bool_], places: Slots, array: Array 
     if array is None:
         array = empty(shape, values.dtype)
     array[~there] = blank
-    by_row(array)[places] = values
+    put_rows(by_row(array), places, values)
     return array
 
 
@@ -235,6 +267,23 @@ def by_row(column: Array) -> Array:
     """View of a ``column`` of shape ``(n, T, *shape)`` with one axis for all rows."""
     n, steps, *shape = column.shape
     return column.reshape(n * steps, *shape)  # not -1, which fails for values without elements
+
+
+def put_rows(column: Array, numbers: Slots, values: Array) -> None:
+    """Set ``column[numbers]`` to ``values``; rows of several elements are copied as bytes.
+
+    NumPy takes three times as long for 256 rows of 3 floats.
+    """
+    n, kind = len(values), column.dtype
+    if column.ndim == 1 or not column.flags.c_contiguous or values.dtype != kind or not n:
+        column[numbers] = values
+        return
+    row = np.dtype((np.void, values.nbytes // n))
+    if kind.hasobject or not row.itemsize:
+        column[numbers] = values
+        return
+    to = column.reshape(len(column), -1).view(row)[:, 0]
+    to[numbers] = np.ascontiguousarray(values).reshape(n, -1).view(row)[:, 0]
 
 
 def sequence_priorities(

@@ -6,7 +6,7 @@ A batch is walked once, and all layers read these windows. Not here: the walk al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -16,10 +16,10 @@ from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._core import FLAG_END, FLAG_TERMINATED
 from cpprb_like.samplers._starts import EPISODE, FINAL, FUTURE, RANDOM
 from cpprb_like.views._rows import read_fields
-from cpprb_like.views._sequences import by_row
+from cpprb_like.views._sequences import Taken
 from cpprb_like.views._stacking import read_stacks
 
-__all__ = ["STRATEGIES", "Attempt", "ItemRows", "RowValues", "Strategy", "Walk", "Windows"]
+__all__ = ["STRATEGIES", "Attempt", "Strategy", "Walk", "Windows"]
 
 Strategy = Literal["future", "final", "episode", "random"]
 Walk = tuple[Slots, int, Slots, Slots]  # rows, rows before, counts and lengths: ``Walker.take``
@@ -28,27 +28,13 @@ STRATEGIES = {"future": FUTURE, "final": FINAL, "episode": EPISODE, "random": RA
 
 
 class Attempt:
-    """One attempt to read a batch, as the layers of a view see it.
-
-    Attributes
-    ----------
-    ring : Ring
-        The rows.
-    moment : Moment
-        The moment before the draw.
-    rng : numpy.random.Generator
-        The generator of the buffer.
-    draws : int
-        Batches drawn so far.
-    is_gone : bool
-        Whether rows were overwritten before a layer had read them.
-    """
+    """One attempt to read a batch, as the layers of a view see it."""
 
     ring: Any
-    moment: Any
-    rng: np.random.Generator
-    draws: int
-    is_gone: bool
+    moment: Any  # the moment before the draw
+    rng: np.random.Generator  # of the buffer
+    draws: int  # batches drawn so far
+    is_gone: bool  # whether rows were overwritten before a layer had read them
 
     def others(self, slots: Slots, strategy: int) -> Slots:
         """Draw rows of the same episodes: see ``choose_rows``."""
@@ -64,70 +50,6 @@ class Attempt:
         values = read_fields(self.ring, slots, names)
         self.is_gone = was_gone or not self.ring.holds(self.moment, slots)
         return values
-
-
-class ItemRows:
-    """The rows of a batch of items, one after another without padding.
-
-    ``there`` has shape ``(n, T)`` and is false for padding. ``marks`` are those of ``Sequences``.
-    """
-
-    def __init__(self, there: NDArray[np.bool_], marks: NDArray[np.bool_], *, across: bool) -> None:
-        self.there = there
-        self.places: Slots = np.flatnonzero(
-            there
-        )  # place of each row, rows of all items on one axis
-        self._marks = marks if across else None
-
-    @property
-    def items(self) -> Slots:
-        """The number of the item of each row."""
-        items: Slots = self.places // self.there.shape[1]
-        return items
-
-    @property
-    def firsts(self) -> Slots:
-        """The numbers of the rows that are the first of an item."""
-        return np.flatnonzero(self.places % self.there.shape[1] == 0)
-
-    @property
-    def begins(self) -> NDArray[np.bool_]:
-        """Whether each row is the first one of an item, or of an episode in it."""
-        begins = np.zeros_like(self.there) if self._marks is None else self._marks.copy()
-        begins[:, :1] = True
-        found: NDArray[np.bool_] = begins.ravel()[self.places]
-        return found
-
-
-class RowValues(Mapping[str, Array]):
-    """Columns of a batch of items, with one axis for all rows without padding.
-
-    ``rows`` has the columns that were read row by row; others are gathered from ``batch``. A column
-    of ``single`` has the value of the first row in all rows of an item.
-    """
-
-    def __init__(
-        self, rows: Batch, batch: Batch, single: frozenset[str], item_rows: ItemRows
-    ) -> None:
-        self._rows = rows
-        self._batch = batch
-        self._single = single
-        self._item_rows = item_rows
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self._rows:
-            values, item_rows = self._batch[name], self._item_rows
-            is_single = name in self._single
-            self._rows[name] = (
-                values[item_rows.items] if is_single else by_row(values)[item_rows.places]
-            )
-        return self._rows[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._batch)
-
-    def __len__(self) -> int:
-        return len(self._batch)
 
 
 class Windows:
@@ -159,7 +81,7 @@ class Windows:
     """
 
     __slots__ = (
-        "_attempt", "_item_rows", "_walk", "after", "before", "draws", "last_fields", "out", "rng",
+        "_attempt", "_taken", "_walk", "after", "before", "draws", "last_fields", "out", "rng",
         "slots", "stored", "values",
     )  # fmt: skip
 
@@ -172,11 +94,11 @@ class Windows:
         last_fields: frozenset[str],
         values: Mapping[str, Array],
         out: Batch,
-        item_rows: ItemRows | None = None,
+        taken: Taken | None = None,
         stored: frozenset[str] = frozenset(),
     ) -> None:
         self._attempt = attempt
-        self._item_rows = item_rows
+        self._taken = taken
         self.rng, self.draws = attempt.rng, attempt.draws
         self.slots = slots
         self.before, self.after = around
@@ -220,14 +142,20 @@ class Windows:
         return self._walked()[3]
 
     @property
+    def step_rows(self) -> Slots:
+        """Slots of the rows of each n-step return, oldest first, of which ``steps`` count."""
+        rows, before, _, _ = self._walked()
+        return rows[:, before:]
+
+    @property
     def items(self) -> Slots:
         """The number of the item of each row: rows of one sequence have the same number."""
-        return np.arange(len(self)) if self._item_rows is None else self._item_rows.items
+        return np.arange(len(self)) if self._taken is None else self._taken.items
 
     @property
     def begins(self) -> NDArray[np.bool_] | None:
         """Whether each row begins an item, or an episode within an item; None if all rows do."""
-        return None if self._item_rows is None else self._item_rows.begins
+        return None if self._taken is None else self._taken.begins
 
     @property
     def there(self) -> NDArray[np.bool_]:
