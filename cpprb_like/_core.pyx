@@ -549,9 +549,18 @@ cdef class Ring:
         cdef Walk walk = c_walk_of(self)
         cdef Cursor at
         cdef intp_t stream, count = 0
+        cdef int64_t row
         if self.lists_open:
             return
         self.lists_open = True
+        if not walk.any_absent:  # a sort took 20 times as long
+            stream = <intp_t> (self.oldest_open % self.n_envs)
+            for row in range(self.oldest_open, walk.stop):
+                if row >= self.open_from[stream]:
+                    self.open_rows[count] = row
+                    count += 1
+                stream = stream + 1 if stream + 1 < self.n_envs else 0
+            return
         for stream in range(self.n_envs):
             at.row = self.open_from[stream]
             at.slot = <intp_t> (at.row % self.capacity)
