@@ -120,8 +120,6 @@ cdef class Ring:
     cdef intp_t c_drawable_before(self, int64_t row) noexcept nogil
     cdef intp_t c_present_among(self, int64_t first, int64_t stop) noexcept nogil
     cdef int64_t c_base(self) noexcept nogil
-    cdef intp_t c_public_slot(self, intp_t slot) noexcept nogil
-    cdef int64_t c_row_of_public(self, intp_t slot) noexcept nogil
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil
     cdef int c_prepare(self, char** rows, intp_t n) except -1
     cdef NewRows c_describe(self, char** rows, intp_t n) noexcept

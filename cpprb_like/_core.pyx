@@ -274,17 +274,6 @@ cdef class Ring:
         count = self.out.c_free_before(high) - self.out.c_free_before(low)
         return count if low < high else count + self.capacity - self.out.count
 
-    cdef intp_t c_public_slot(self, intp_t slot) noexcept nogil:
-        """The public slot of the row in a slot in use."""
-        if self.span == self.capacity:
-            return slot
-        return <intp_t> (self.c_row_at(slot) % self.span)
-
-    cdef int64_t c_row_of_public(self, intp_t slot) noexcept nogil:
-        """The row id of the row in a public slot; below ``c_first`` for an empty slot."""
-        cdef int64_t last = self.c_stop() - 1
-        return last - (last - slot) % self.span if slot <= last else -1
-
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil:
         """The row id of the row in a slot in use; negative if a clear has emptied the slot."""
         cdef int64_t last = self.state[WRITTEN] - 1
@@ -1074,41 +1063,6 @@ cdef class Ring:
             if not self.c_can_draw(values[k]):
                 values[k] = self.c_slot_of_nth(last, self.c_row_at(values[k]))
         return found
-
-    def public_slots(self, cnp.ndarray slots):
-        """The public slots of the given slots, which are in use: a fresh array of intp."""
-        self.c_check_slots(slots)
-        cdef cnp.ndarray public = slots.copy()
-        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(public)
-        cdef intp_t k
-        for k in range(cnp.PyArray_DIM(slots, 0)):
-            values[k] = self.c_public_slot(values[k])
-        return public
-
-    @property
-    def public_stored(self):
-        """Public slots in use: with ``lookahead`` and one environment, those of complete rows."""
-        return min(self.c_stop(), self.span)
-
-    def slots_of(self, cnp.ndarray public):
-        """The slots of public slots, an array of intp: -1 for one that holds no row.
-
-        Raises ``IndexError`` unless they are below ``public_stored``.
-        """
-        cdef cnp.ndarray slots = np.array(public, np.intp, order="C")
-        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k, stored = self.public_stored
-        cdef int64_t row
-        if slots.size and not 0 <= slots.min() <= slots.max() < stored:
-            raise IndexError(
-                f"slots: expected 0 to {stored - 1}, got {slots.min()} to {slots.max()}"
-            )
-        if self.span == self.capacity:
-            return slots
-        for k in range(cnp.PyArray_SIZE(slots)):
-            row = self.c_row_of_public(values[k])
-            values[k] = -1 if row < self.c_first() else <intp_t> (row % self.capacity)
-        return slots
 
     def newest_slots(self, intp_t n):
         """The slots of the n newest rows that can be drawn, oldest first; or of all there are."""

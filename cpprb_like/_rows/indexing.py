@@ -10,6 +10,7 @@ from cpprb_like._arguments.arrays import Slots
 from cpprb_like._arguments.checks import as_ints
 from cpprb_like._arguments.foreign_arrays import read_argument
 from cpprb_like._core import Ring
+from cpprb_like._rows.row_handles import public_stored, slots_of
 
 __all__ = ["resolve"]
 
@@ -20,13 +21,13 @@ def resolve(ring: Ring, index: Any) -> Slots:
     Negative numbers count from the last slot in use. Raises ``IndexError`` for other values, and
     ``TypeError`` or ``ValueError`` for a slice with bounds of another type or a step of 0.
     """
-    stored = ring.public_stored
+    stored = public_stored(ring)
     if isinstance(index, slice):
         try:
             bounds = index.indices(stored)
         except (TypeError, ValueError) as error:  # no integer, or a step of 0
             raise type(error)(f"slots: {error}, got {index!r}") from None
-        slots = ring.slots_of(np.arange(*bounds))
+        slots = slots_of(ring, np.arange(*bounds))
         if not ring.absent:
             return slots
         slots = slots[slots >= 0]
@@ -52,7 +53,7 @@ def resolve(ring: Ring, index: Any) -> Slots:
             f"got {index!r}"
         )
     wanted = wanted.astype(np.intp)
-    slots = ring.slots_of(np.where(wanted < 0, wanted + stored, wanted))
+    slots = slots_of(ring, np.where(wanted < 0, wanted + stored, wanted))
     if ring.absent and ((slots < 0).any() or ring.absent_at(slots).any()):
         raise IndexError(
             f"slots: {index!r} holds no step, or one whose n-step window is not complete"

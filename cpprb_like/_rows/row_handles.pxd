@@ -11,6 +11,12 @@ cdef enum:  # results of ``c_slot_of`` that are no slots
     NO_ROW = -2      # no row ever had this index, or the row holds no step
 
 
+cdef inline int64_t c_row_of_public(Ring ring, intp_t slot) noexcept nogil:
+    """The row id of the row in a public slot; below ``c_first`` for an empty slot."""
+    cdef int64_t last = ring.c_stop() - 1
+    return last - (last - slot) % ring.span if slot <= last else -1
+
+
 cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint as_handles) noexcept nogil:
     """The slot of the row that an index names, or ``GONE`` or ``NO_ROW``.
 
@@ -28,7 +34,7 @@ cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint as_handles) noexcept
     elif slot < 0:
         return NO_ROW
     elif ring.lookahead:
-        row = ring.c_row_of_public(slot)
+        row = c_row_of_public(ring, slot)
         if row < ring.c_first():
             return NO_ROW if row < 0 else GONE
         slot = <intp_t> (row % ring.capacity)

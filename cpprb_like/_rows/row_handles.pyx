@@ -13,6 +13,8 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._core cimport HANDLE_BASE, Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
+import numpy as np
+
 cnp.import_array()
 
 
@@ -69,7 +71,7 @@ cdef cnp.ndarray c_find_rows(Ring ring, const int64_t[::1] indexes):
 
 cdef int c_refuse(Ring ring, int64_t index, intp_t place) except -1:
     raise IndexError(
-        f"indexes[{place}]: expected a slot from 0 to {ring.public_stored - 1} that holds a "
+        f"indexes[{place}]: expected a slot from 0 to {public_stored(ring) - 1} that holds a "
         f"step, got {index}"
     )
 
@@ -86,12 +88,44 @@ cdef cnp.ndarray c_indexes(Ring ring, cnp.ndarray slots, bint as_handles):
     cdef cnp.ndarray indexes = c_numbers(1, &n, cnp.NPY_INT64)
     cdef int64_t* out = <int64_t*> cnp.PyArray_DATA(indexes)
     if ring.span == ring.capacity:
-        for k in range(n):  # slots are public: ``c_public_slot`` of each took 3 % of a draw's instructions
+        for k in range(n):  # slots are public: a division for each took 3 % of a draw's instructions
             out[k] = values[k]
         return indexes
     for k in range(n):
-        out[k] = ring.c_public_slot(values[k])
+        out[k] = ring.c_row_at(values[k]) % ring.span
     return indexes
+
+
+def public_slots(Ring ring not None, cnp.ndarray slots):
+    """The public slots of the given slots, which are in use: a fresh array of intp."""
+    ring.c_check_slots(slots)
+    return c_indexes(ring, slots, False).astype(np.intp)
+
+
+def public_stored(Ring ring not None):
+    """Public slots in use: with ``lookahead`` and one environment, those of complete rows."""
+    return min(ring.c_stop(), ring.span)
+
+
+def slots_of(Ring ring not None, cnp.ndarray public):
+    """The slots of public slots, an array of intp: -1 for one that holds no row.
+
+    Raises ``IndexError`` unless they are below ``public_stored``.
+    """
+    cdef cnp.ndarray slots = np.array(public, np.intp, order="C")
+    cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
+    cdef intp_t k, stored = public_stored(ring)
+    cdef int64_t row
+    if slots.size and not 0 <= slots.min() <= slots.max() < stored:
+        raise IndexError(
+            f"slots: expected 0 to {stored - 1}, got {slots.min()} to {slots.max()}"
+        )
+    if ring.span == ring.capacity:
+        return slots
+    for k in range(cnp.PyArray_SIZE(slots)):
+        row = c_row_of_public(ring, values[k])
+        values[k] = -1 if row < ring.c_first() else <intp_t> (row % ring.capacity)
+    return slots
 
 
 def find_rows(Ring ring not None, const int64_t[::1] indexes):

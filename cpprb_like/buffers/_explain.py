@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import FLAG_ABSENT
-from cpprb_like._rows.row_handles import handles
+from cpprb_like._rows.row_handles import handles, public_slots, public_stored, slots_of
 from cpprb_like.buffers._reading import Opened
 
 __all__ = ["Explanation", "explain"]
@@ -47,14 +47,14 @@ def _attempt(now: Opened, number: int, index: object) -> tuple[NDArray[np.intp],
         number += ring.handle_base + ring.span + ring.written
     is_handle = number >= ring.span
     row = number - ring.span - ring.handle_base
-    if not is_handle and 0 <= number < ring.public_stored:
-        slots = ring.slots_of(np.array([number], np.intp))
+    if not is_handle and 0 <= number < public_stored(ring):
+        slots = slots_of(ring, np.array([number], np.intp))
         if slots[0] < 0:
             return slots[:0], _gone(number, "its slot was given to a row that is not complete yet")
         row = int(ring.row_ids(slots)[0])
     elif not is_handle or row >= ring.written:
         raise IndexError(
-            f"index: expected a slot from 0 to {ring.public_stored - 1}, or an index of a batch, "
+            f"index: expected a slot from 0 to {public_stored(ring) - 1}, or an index of a batch, "
             f"got {index!r}"
         )
     if row < ring.written - ring.stored:
@@ -76,7 +76,7 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
     is_absent = bool(ring.flags_at(slots)[0] & FLAG_ABSENT)
     found = Explanation(
         row=row,
-        slot=int(ring.public_slots(slots)[0]),
+        slot=int(public_slots(ring, slots)[0]),
         index=int(handles(ring, slots)[0]),
         environment=row % ring.n_envs,
         age=ring.written - 1 - row,

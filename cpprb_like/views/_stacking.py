@@ -19,6 +19,7 @@ from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
+from cpprb_like._rows.row_handles import slots_of
 from cpprb_like.views._gather_windows import COPIED_AT_ONCE, take_stacks
 from cpprb_like.views._rows import read_fields
 
@@ -95,7 +96,7 @@ def _slots_of(ring: Ring, public: Slots) -> Slots:
     """The slots of public slots; -1 for padding."""
     there = public >= 0
     slots = np.full(public.shape, -1, np.intp)
-    slots[there] = found = ring.slots_of(public[there])
+    slots[there] = found = slots_of(ring, public[there])
     if (found < 0).any():
         raise IndexError(f"slots: slot {public[there][found < 0][0]} holds no step")
     return slots

@@ -19,6 +19,7 @@ from strategies import Array, assert_same
 from threads import run_together
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._rows.row_handles import slots_of
 from cpprb_like.buffers import Mixture
 from cpprb_like.samplers import Prioritized, RankBased, Reverse, Uniform
 from cpprb_like.schedules import Linear, Piecewise
@@ -705,7 +706,7 @@ def test_priorities_of_rows_that_wait_are_taken_as_the_buffer_takes_them(
     mixture.update_priorities(2 * slots, np.full(6, 7.0))
     found = [
         # Of rows 10 and 11, which became complete since, slots pass over the priorities.
-        rb.sampler.rows.get(rb.ring.slots_of(slots[[0, 1, 4, 5]]))  # type: ignore[attr-defined]
+        rb.sampler.rows.get(slots_of(rb.ring, slots[[0, 1, 4, 5]]))  # type: ignore[attr-defined]
         for rb in (alone, one)
     ]
     np.testing.assert_array_equal(*found)

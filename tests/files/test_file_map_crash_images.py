@@ -26,6 +26,7 @@ from scale import LONG
 from cpprb_like import ReplayBuffer
 from cpprb_like._files import dirty_chunks, file_maps
 from cpprb_like._rows.gather import take
+from cpprb_like._rows.row_handles import public_slots
 from cpprb_like.samplers._prioritized import ByPriority
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="files in use have no other links")
@@ -164,14 +165,14 @@ class Machine:
             elif what == "update" and case.updates and len(rb):
                 slots = np.array([int(chance.choice(rb.ring.present_slots().tolist()))])
                 self.spare(named(rb, slots))
-                rb.update(rb.ring.public_slots(slots), mark=-values(rb, "mark", slots))
+                rb.update(public_slots(rb.ring, slots), mark=-values(rb, "mark", slots))
             elif what == "priorities" and case.prioritized and len(rb):
                 slots = rb.ring.present_slots()[:5]
                 for promise in self.promises:
                     for name in named(rb, slots):
                         promise.weights.pop(name, None)
                 rb.update_priorities(
-                    rb.ring.public_slots(slots), [chance.random() * 9] * len(slots)
+                    public_slots(rb.ring, slots), [chance.random() * 9] * len(slots)
                 )
             elif what == "end":
                 rb.on_episode_end()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._rows.row_handles import public_slots
 from cpprb_like.samplers import Prioritized, RankBased
 from cpprb_like.samplers._prioritized import ByPriority
 
@@ -65,7 +66,7 @@ def test_priorities_are_found_again(
         for each in (rb, twin):
             each.add(**values, priorities=priorities)
         if t % 4 == 1 and len(rb):
-            slots = rng.choice(rb.ring.public_slots(rb.ring.present_slots()), 5)
+            slots = rng.choice(public_slots(rb.ring, rb.ring.present_slots()), 5)
             given = rng.random(5) * 10
             for each in (rb, twin):
                 each.update_priorities(slots, given)
@@ -85,7 +86,7 @@ def test_priorities_are_found_again(
         del rb, each
         rb = make(name, tmp_path, "r", **options)
         assert weights(rb) == weights(twin)
-        slot = rb.ring.public_slots(rb.ring.present_slots())[:1]
+        slot = public_slots(rb.ring, rb.ring.present_slots())[:1]
         rb.update_priorities(slot, [3.0])  # in memory
     rb.sample(20)
     rb.check()

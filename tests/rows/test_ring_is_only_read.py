@@ -52,14 +52,12 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "ordered_at": (SLOTS,),
     "ordered_slots": (),
     "present_slots": (),
-    "public_slots": (SLOTS,),
     "row_ids": (SLOTS,),
-    "slots_of": (SLOTS,),
     "windows": (SLOTS, 2, 2),
 }
 ATTRIBUTES = {
     *("absent", "capacity", "chains", "clears", "columns", "first", "handle_base"),
-    *("n_envs", "public_stored", "row_nbytes", "size", "span", "stop", "stored", "stored_columns"),
+    *("n_envs", "row_nbytes", "size", "span", "stop", "stored", "stored_columns"),
     *("index_nbytes", "lookahead", "written"),
 }
 

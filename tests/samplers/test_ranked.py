@@ -19,6 +19,7 @@ from interruptions import cut_everywhere
 from reference_ranked import ReferenceRanked, paper_weights
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer
+from cpprb_like._rows.row_handles import public_slots
 from cpprb_like.samplers import Prioritized, PrioritySampler, RankBased
 from cpprb_like.testing import check_sampler
 from cpprb_like.typing import FieldSpec, NstepSpec
@@ -57,7 +58,7 @@ def sort(rb: PrioritizedReplayBuffer) -> None:
     rb.sample(1)  # slots mean the rows that a draw has seen
     known = priorities_of(rb)
     slots = np.array([*known])
-    rb.update_priorities(rb.ring.public_slots(slots), list(known.values()))
+    rb.update_priorities(public_slots(rb.ring, slots), list(known.values()))
     rb.sample(1)
 
 
