@@ -71,10 +71,10 @@ class Flush:
         is_whole = crc32(self.body[WORD:]) == int(self.words[CHECKSUM])
         return is_whole and bool(((self.state >= 0) & (self.state < MOST)).all())
 
-    def chunks_of(self, rows: Array) -> NDArray[np.int64]:
-        """The chunks of rows; rows that were added or overwritten since the flush have none."""
-        rows = rows[(rows >= self.oldest) & (rows < self.state[WORD_WRITTEN])]
-        chunks: NDArray[np.int64] = np.unique((rows - self.oldest) // self._chunk)
+    def chunks_of(self, rows: Array) -> Array:
+        """The chunk of each row; rows that were added or overwritten since the flush have none."""
+        ages = rows - self.oldest
+        chunks: Array = ages[(ages >= 0) & (rows < self.state[WORD_WRITTEN])] // self._chunk
         return chunks
 
     def chunks_before(self, row: int) -> slice:
@@ -96,7 +96,8 @@ class Flush:
     def changed(self) -> NDArray[np.int64]:
         """The ids of the rows that may have changed since."""
         rows = np.arange(self.oldest, int(self.state[WORD_WRITTEN]))
-        return rows[self.marks[(rows - self.oldest) // self._chunk] == self.number]
+        changed: NDArray[np.int64] = rows[self.marks[self.chunks_of(rows)] == self.number]
+        return changed
 
 
 class DirtyChunks:
@@ -183,7 +184,7 @@ class DirtyChunks:
             capacity = self._sizes[0].capacity
             self._mark(lambda flush: flush.chunks_before(stop - capacity))
 
-    def _mark(self, chunks: Callable[[Flush], slice | NDArray[np.int64]]) -> None:
+    def _mark(self, chunks: Callable[[Flush], slice | Array]) -> None:
         with self._lock:
             for flush in self.flushes:
                 these = chunks(flush)
@@ -192,8 +193,8 @@ class DirtyChunks:
                     flush.marks[these] = flush.number
             if not self._is_synchronised:
                 self._write([(flush, flush.marks.view(np.uint8)) for flush in self.flushes])
+                self._set_limit()
                 self._is_synchronised = True
-            self._set_limit()
 
     def _set_limit(self) -> None:
         self.limit[0] = min([flush.limit for flush in self.flushes], default=UNLIMITED)
