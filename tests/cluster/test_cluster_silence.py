@@ -268,3 +268,37 @@ def test_batches_on_their_way_fit_into_what_the_object_store_has_left(
                 assert all(len(group.owners) <= most for group in groups)
                 if calls > 1:
                     assert len(groups) > 1
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_updates_beside_two_calls_on_their_way_travel_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each was a call. Each keeps its number, and one of no row is an error of itself alone."""
+    calls: list[str] = []
+    begin = Host.begin
+
+    def counted(self: Host, method: str, *arguments: Any) -> Any:
+        calls.append(method)
+        return begin(self, method, *arguments)
+
+    sampler = Prioritized(alpha=1.0, eps=0.0)
+    with filled([30]) as replay, replay.learner(sampler, seed=0, ahead=0) as learner:
+        batch = learner.sample(400)
+        handles = dict(zip(batch["id"].tolist(), batch["indexes"].tolist(), strict=True))
+        assert len(handles) == 30
+        no_row = learner._batches.names.name(0, np.array([2**40]))
+        monkeypatch.setattr(Host, "begin", counted)
+        with stopped(pid_of(replay.hosts[0])):
+            for row in range(20):
+                learner.update_priorities([handles[row]], [2.0 + row])
+            learner.update_priorities(no_row, [1.0])
+            for row in range(20, 30):
+                learner.update_priorities([handles[row]], [2.0 + row])
+            assert calls.count("update") == 2
+        with pytest.raises(IndexError, match="expected that of a row"):
+            learner.flush()
+        learner.flush()
+        assert calls.count("update") == 3
+        assert learner.stats()["updates"] == 31
+        assert masses_of(replay.hosts[0], learner) == {row: 2.0 + row for row in range(30)}
