@@ -36,6 +36,7 @@ from cpprb_like.integrations.rllib_cluster import (
     ClusterPrioritizedEpisodeReplayBuffer,
 )
 from cpprb_like.ray import ClusterReplay
+from cpprb_like.ray._connection import Connection
 
 torch = need("torch", "RLlib's modules are PyTorch's")
 torch.set_num_threads(1)
@@ -49,7 +50,7 @@ ELSEWHERE = "elsewhere"
 def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether this process is on the node of the hosts, or asks them by calls of Ray."""
     if request.param == ELSEWHERE:
-        monkeypatch.setattr(ClusterReplay, "_node", lambda _: ELSEWHERE)
+        monkeypatch.setattr(Connection, "node", lambda _: ELSEWHERE)
     return str(request.param)
 
 
