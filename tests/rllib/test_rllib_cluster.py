@@ -182,7 +182,7 @@ def test_without_writers_each_open_episode_has_one(made: Any) -> None:
     buffer = made(ClusterEpisodeReplayBuffer, 1000, writers=None)
     runner = Runner("vector", n_envs=5)
     buffer.add([chunk for _ in range(1) for chunk in runner(9, end=0.0)])
-    assert buffer.replay._plan.writers == 3
+    assert buffer.replay._connection.plan.writers == 3
     for _ in range(5):
         buffer.add(runner(3, end=0.0))
     items = buffer.sample(200, n_step=3, sample_episodes=True)
@@ -212,7 +212,7 @@ def test_a_data_set_of_whole_episodes_makes_no_thousand_writers(made: Any) -> No
     runner = Runner("vector", n_envs=1)
     chunks = [chunk for _ in range(40) for chunk in runner(4, end=0.0)]
     buffer.add(chunks)
-    assert buffer.replay._plan.writers == 1
+    assert buffer.replay._connection.plan.writers == 1
 
 
 def test_more_episodes_than_writers_are_cut_with_a_warning(made: Any) -> None:
@@ -346,7 +346,7 @@ def test_env_runners_add_their_episodes_themselves() -> None:
         buffer = algo.local_replay_buffer
         assert not buffer._lanes._lanes  # the env runners have the writers now
         environments = 2 * config.num_envs_per_env_runner
-        assert 2 * buffer.replay._plan.writers == environments + environments % 2
+        assert 2 * buffer.replay._connection.plan.writers == environments + environments % 2
         for _ in range(3):
             algo.train()
         assert not buffer._lanes._lanes
