@@ -11,7 +11,7 @@ from cpprb_like._machine.forks import OneProcess
 from cpprb_like._rows.column import Column
 from cpprb_like.buffers._draw_counts import WORDS as WORDS
 from cpprb_like.samplers._base import Sampler
-from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._rows import Rows
 from cpprb_like.schedules import Schedule
 
 _Choose: TypeAlias = Callable[..., tuple[NDArray[np.intp], dict[str, NDArray[Any]]]]
@@ -94,14 +94,14 @@ class BufferBase:
         self,
         n: int,
         options: SampleOptions,
-        starts: Starts | None,
+        starts: Rows | None,
         take: _Take,
         columns: tuple[Column, ...] | None,
         further: Container[str],
     ) -> dict[str, NDArray[Any]]: ...
     def _draw_once(
         self,
-        rows: Ring | Starts,
+        rows: Ring | Rows,
         draw: _Choose,
         n: int,
         replace: bool,

@@ -102,7 +102,7 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
     if priorities is not None:
         found["priority"] = float(priorities[0])
     if weights is not None:
-        among = ring.present_slots() if now.starts is None else now.starts.slots()
+        among = now.starts.slots()
         every = sampler.row_weights(among)
         total = 0.0 if every is None else float(every.sum())
         found["weight"] = float(weights[0])
@@ -110,7 +110,7 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
         if weights[0] == 0 and not reasons:
             reasons.append("its priority is 0")
     elif sampler._is_uniform and len(ring) and not is_absent:
-        count = len(ring) if now.starts is None else now.starts.count
+        count = now.starts.count
         found["probability"] = 0.0 if reasons or not count else 1 / count
     found["can_be_drawn"] = not reasons
     found["reasons"] = reasons or ["all rows that are read of it are there"]
@@ -171,13 +171,10 @@ def _why_not(
     if ring.absent_at(slots)[0]:
         n = ring.lookahead
         return [f"its {n + 1}-step window is incomplete: {after} of {n} rows follow so far"]
-    around: Any = now.starts
-    if around is None or around.tell(slots)[0] == 1:
+    if now.starts.tell(slots)[0] == 1:
         return []
-    if now.conditions:
-        around = around.starts  # without the conditions
-        if around is None or around.tell(slots)[0] == 1:
-            return ["a condition of the view is false for it"]
+    if now.complete.tell(slots)[0] == 1:
+        return ["a condition of the view is false for it"]
     items = now.items
     wanted = max(now.most - 1, now.after) + (0 if items is None else items.rows - 1)
     if items is not None and before and row // ring.n_envs % items.stride:

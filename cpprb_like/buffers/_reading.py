@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from cpprb_like.buffers._warnings import warn_of_short_windows
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._base import with_handles
+from cpprb_like.samplers._rows import AllRows, Rows
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.samplers._where import Where, is_true
@@ -208,9 +209,8 @@ class Opened:
                     raise ValueError(f"{part.name}: {both} are changed by {other.name}")
 
     def _open_starts(self) -> None:
-        """Make ``starts``, unless the layers can read all rows that the buffer draws."""
+        """Make ``starts``, the rows to draw from, and ``complete``, those without conditions."""
         items, ring = self.items, self.ring
-        self.starts: Starts | None = None
         self._tries = np.random.default_rng(0)  # for ``has_starts``, which is no draw
         after = max(self.most - 1, self.after)
         rows = (1 if items is None else items.rows) + after
@@ -230,24 +230,26 @@ class Opened:
                     f"{part.around[1]} behind it) of {ring.n_envs} environment(s) do not fit into "
                     f"{ring.capacity} rows"
                 )
-        if items is not None or self.before or after > ring.lookahead:
-            self.starts = self._starts_of(rows)
+        draws_all = items is None and not self.before and after <= ring.lookahead
+        self.complete: Rows = AllRows(ring) if draws_all else self._starts_of(rows)
+        self.starts = self.complete
         if self.conditions:
-            self.starts = cast(
-                "Any", Where(ring, partial(_hold, ring, self.conditions), self.starts)
-            )
+            self.starts = Where(ring, partial(_hold, ring, self.conditions), self.complete)
+        # Whether all rows that the buffer draws can be drawn.
+        self.draws_all = draws_all and not self.conditions
 
-    def _starts_of(self, rows: int) -> Starts:
+    def _starts_of(self, rows: int) -> Rows:
         """Starts: rows around which the ring has all rows that the layers read."""
         items = self.items
         across = items is not None and items.across
-        return self.buffer._starts(
+        starts: Rows = self.buffer._starts(
             rows=rows,
             least=rows if across else 1 if items is None else items.least,
             across=across,
             stride=1 if items is None else items.stride,
             before=self.before,
         )
+        return starts
 
     def _open_reader(self) -> None:
         """Make the reader of single rows."""
@@ -369,7 +371,7 @@ class Opened:
         """Draw n rows with the sampler, out of the rows that can be drawn."""
         ring, sampler, rng = self.ring, self.sampler, self.buffer.rng
         keywords = options.of_sampler
-        if self.starts is not None:
+        if not self.draws_all:
             slots, extra = sampler.draw_starts(self.starts, n, rng, **keywords)
         elif len(ring) == 0:
             raise NotEnoughDataError("cannot sample: the buffer is empty")
@@ -392,17 +394,16 @@ class Opened:
 
     def drawable(self, slots: Slots) -> Slots:
         """The slots whose rows can be drawn, out of these."""
-        slots = slots[~self.ring.absent_at(slots)]
-        return slots if self.starts is None else slots[self.starts.tell(slots) == 1]
+        drawable: Slots = slots[self.starts.tell(slots) == 1]
+        return drawable
 
     def has_starts(self) -> bool:
         """Whether any row of the buffer can be drawn by this view."""
-        if self.starts is None:
+        if self.draws_all:
             return True
         return self.buffer.consistently(self._try_start)
 
     def _try_start(self) -> tuple[Slots, bool]:
-        assert self.starts is not None
         try:
             return self.starts.draw(1, self._tries), True
         except NotEnoughDataError:
@@ -410,7 +411,7 @@ class Opened:
 
     def all_drawable(self, slots: Slots) -> bool:
         """Whether the rows before these are still present, which ``Ring.holds`` does not check."""
-        if self.starts is None or self.before == 0:
+        if self.before == 0:
             return True
         try:
             return bool((self.starts.tell(slots) == 1).all())
@@ -419,7 +420,7 @@ class Opened:
 
     def epoch(self, rng: np.random.Generator | None) -> Callable[[int], Slots]:
         """A function that returns the next n rows of an epoch of all rows that can be drawn."""
-        if self.starts is None:
+        if self.draws_all:
             return Epoch(self.ring, rng).take
         order = self.buffer.consistently(self._list_starts)
         if rng is not None:
@@ -428,7 +429,6 @@ class Opened:
 
     def _list_starts(self) -> tuple[Slots, Slots]:
         """All starts. ``drawable`` leaves out rows that are overwritten later."""
-        assert self.starts is not None
         order = self.starts.slots()
         return order[:0], order
 

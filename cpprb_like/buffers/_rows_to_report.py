@@ -67,7 +67,7 @@ class RowsToReport:
             slots = slots[weights > 0]
         zero = len(self) - int((~self.present).sum()) - int(needed.sum()) - len(slots)
         outside = 0
-        if view is not None and view._now.starts is not None and len(slots):
+        if view is not None and len(slots):
             outside = len(slots) - int((view._now.starts.tell(slots) == 1).sum())
         found = {
             "no step, or of a deleted episode": int((~self.present).sum()),

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from cpprb_like._fields.schema import Schema
     from cpprb_like._rows.episode_index import EpisodeIndex
     from cpprb_like.buffers._tensors import Conversion, TensorBatch, To, ToName
-    from cpprb_like.samplers._starts import Starts
 
     class BatchesOptions(TypedDict, total=False):
         """Options of ``Source.batches``, for its overloads."""
@@ -666,7 +665,7 @@ class MomentSource(BufferBase, Source):
     rng: np.random.Generator
     _nstep: NStepReturns | None
     _episodes: EpisodeIndex
-    _starts: Callable[..., Starts]
+    _starts: Callable[..., Any]  # ``Rows``
 
     @property
     def schema(self) -> Schema:

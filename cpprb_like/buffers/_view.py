@@ -127,9 +127,8 @@ class View(Source):
         if columns is not None:
             plan = now.plan(columns)
         if plan.take is not None and out is None and not options.indexes:
-            batch: Batch = buffer._draw_rows(
-                n, options, now.starts, plan.take, columns, now.further
-            )
+            starts = None if now.draws_all else now.starts
+            batch: Batch = buffer._draw_rows(n, options, starts, plan.take, columns, now.further)
             self.draws += 1
             return batch
         if options.indexes:
@@ -154,7 +153,7 @@ class View(Source):
             if not one.later or one.finish(batch):
                 self.draws += 1
                 if n is not None:
-                    self.buffer._note_draw(one.slots, plan.now.starts is None)
+                    self.buffer._note_draw(one.slots, plan.now.draws_all)
                 return batch
 
     def explain(self, index: int) -> Explanation:

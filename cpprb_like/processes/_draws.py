@@ -27,6 +27,7 @@ from cpprb_like.samplers._row_weights import (
     sync_together,
     update_together,
 )
+from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
 
 __all__ = ["RowNumbers", "StartsTogether", "WeightsTogether", "check_sampler"]
@@ -37,7 +38,7 @@ Rng = np.random.Generator
 LARGEST = 2.0**1000  # greatest weight before the first ring
 
 
-class StartsTogether:
+class StartsTogether(Rows):
     """The rows of several rings at which the items of a view can start: see ``Starts``.
 
     Parameters
@@ -54,10 +55,15 @@ class StartsTogether:
     """
 
     def __init__(self, ring: Followers, find: Callable[[int], Starts]) -> None:
-        self.ring = ring
+        self._ring = ring
         self.of = cache(find)
         self._rings: tuple[tuple[int, Ring], ...] = ()  # usable rings of the last call
         self._found: list[tuple[int, Starts]] = []  # their starts
+
+    @property
+    def ring(self) -> Followers:
+        """The rings."""
+        return self._ring
 
     def _parts(self) -> list[tuple[int, Starts]]:
         """The starts of each usable ring, by its number."""

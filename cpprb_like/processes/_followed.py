@@ -23,7 +23,7 @@ from cpprb_like._machine.waiting import EDIT_PATIENCE, PAUSE, wait_until
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.errors import DamagedError, NotEnoughDataError
 from cpprb_like.limiters._gates import Gate
-from cpprb_like.processes._draws import RowNumbers, StartsTogether, WeightsTogether
+from cpprb_like.processes._draws import RowNumbers, WeightsTogether
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import said_by, unless_gone
 from cpprb_like.processes._followers import Followers
@@ -31,6 +31,7 @@ from cpprb_like.processes._shards import ROWS, WRITER, Reader, mend
 from cpprb_like.samplers import Uniform
 from cpprb_like.samplers._base import Extra
 from cpprb_like.samplers._prioritized import ByPriority
+from cpprb_like.samplers._rows import Rows
 
 __all__ = ["FollowedShards"]
 
@@ -248,7 +249,7 @@ class FollowedShards:
 
     # ------------------------------------------------------------------ rows that are overwritten
 
-    def choose(self, starts: StartsTogether | None, n: int, options: SampleOptions) -> Drawn:
+    def choose(self, starts: Rows | None, n: int, options: SampleOptions) -> Drawn:
         """Draw n rows or starts, none older than ``Followers.limits``."""
         if self.group.limits is not None:
             rows, extra = self._choose_newer(starts, n, options)
@@ -259,7 +260,7 @@ class FollowedShards:
             extra = {**extra, "indexes": self.group.handles(rows)}
         return rows, extra
 
-    def _choose_any(self, starts: StartsTogether | None, n: int, options: SampleOptions) -> Drawn:
+    def _choose_any(self, starts: Rows | None, n: int, options: SampleOptions) -> Drawn:
         """Draw n rows or starts by the sampler."""
         found: Drawn
         if starts is not None:
@@ -270,7 +271,7 @@ class FollowedShards:
             found = self.sampler.draw(self.group, n, self.rng, **options.of_sampler)
         return found
 
-    def _choose_newer(self, starts: StartsTogether | None, n: int, options: SampleOptions) -> Drawn:
+    def _choose_newer(self, starts: Rows | None, n: int, options: SampleOptions) -> Drawn:
         """Draw more than n rows, and leave out rows older than ``Followers.limits``.
 
         These rows are not hidden in the rings: they can be drawn again when the actors pause.

@@ -39,6 +39,7 @@ from cpprb_like.processes._saving import SavedLearner, copy_of
 from cpprb_like.processes._words import GIVEN, LATE, Words
 from cpprb_like.samplers import Uniform
 from cpprb_like.samplers._base import Extra, Sampler
+from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._starts import choose_rows
 from cpprb_like.views._layer import Items, Layer
 from cpprb_like.views._rows import RowReader
@@ -184,7 +185,7 @@ class Learner(Closing, ModelledSource):
         self,
         n: int,
         options: SampleOptions,
-        starts: StartsTogether | None,
+        starts: Rows | None,
         take: Callable[..., Batch],
         columns: tuple[Column, ...] | None,
         _: Any,
@@ -474,6 +475,7 @@ class OpenedShards(Opened):
     """The layers of a view over the rows of all shards, with numbers of rows in place of slots."""
 
     def __init__(self, learner: Any, layers: tuple[Layer, ...]) -> None:
+        self._learner: Learner = learner
         self._shards: FollowedShards = learner._shards
         super().__init__(learner, layers)
         if self.conditions:
@@ -483,13 +485,12 @@ class OpenedShards(Opened):
             )
 
     def _open_items(self, items: Items) -> SequenceReader:
-        shapes = self.buffer._starts(rows=items.rows, least=1, across=items.across, stride=1)
-        return SequenceReader(self.ring, items, partial(_split, self._shards, cast("Any", shapes)))
+        shapes = self._learner._starts(rows=items.rows, least=1, across=items.across, stride=1)
+        return SequenceReader(self.ring, items, partial(_split, self._shards, shapes))
 
     def draw(self, n: int, options: SampleOptions) -> tuple[RowNumbers, Extra]:
         """See ``Opened.draw``."""
-        starts: Any = self.starts
-        return self._shards.choose(starts, n, options)
+        return self._shards.choose(None if self.draws_all else self.starts, n, options)
 
     def others(self, slots: RowNumbers, rng: np.random.Generator, strategy: int) -> RowNumbers:
         """See ``Opened.others``: rows of the same shard."""
@@ -531,8 +532,8 @@ class LearnerView(View):
 
     def mass(self) -> Mass:
         """The mass of all items of the view: see ``Learner.mass``."""
-        starts: Any = self._now.starts
-        return mass_of(self.buffer._shards, starts)
+        now = self._now
+        return mass_of(self.buffer._shards, None if now.draws_all else now.starts)
 
     def _check_epoch(self) -> None:
         self.buffer._check_epoch()

@@ -10,8 +10,8 @@ import math
 import time
 from dataclasses import dataclass
 
-from cpprb_like.processes._draws import StartsTogether
 from cpprb_like.processes._followed import FollowedShards
+from cpprb_like.samplers._rows import Rows
 
 __all__ = ["Mass", "mass_of"]
 
@@ -41,7 +41,7 @@ class Mass:
     moment: float
 
 
-def mass_of(shards: FollowedShards, starts: StartsTogether | None) -> Mass:
+def mass_of(shards: FollowedShards, starts: Rows | None) -> Mass:
     """The present mass of all rows, or of the rows at which the items of a view can start."""
     with shards.lock:
         shards.follow()

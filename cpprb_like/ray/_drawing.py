@@ -25,7 +25,7 @@ from cpprb_like.ray._blocks import Pair, pairs_of, part
 from cpprb_like.ray._messages import Reply
 from cpprb_like.samplers import Sampler
 from cpprb_like.samplers._prioritized import ByPriority
-from cpprb_like.views import FrameStacks, Layer
+from cpprb_like.views import Layer
 
 __all__ = ["Drawer", "identity_of", "stacked_pairs"]
 
@@ -37,16 +37,13 @@ def identity_of(replay: SharedReplay) -> str:
     return replay._identity
 
 
-def stacked_pairs(source: Source, layers: tuple[Layer, ...]) -> list[Pair]:
+def stacked_pairs(source: Source, schema: Schema, layers: tuple[Layer, ...]) -> list[Pair]:
     """The fields of a source's batches that are stacks and next stacks of the same frames."""
     specs = source._field_specs(None)
-    rows: Any = getattr(source, "buffer", source)  # of a view
-    schema: Schema = rows.schema
     stacks = {stack.name: stack for stack in schema.stacks}
     for layer in layers:
-        if isinstance(layer, FrameStacks):
-            for name, depth in layer.depths.items():
-                stacks[name] = Stack(name, layer.axis % len(specs[name].shape), depth)
+        for name, (depth, axis) in layer.stacks().items():
+            stacks[name] = Stack(name, axis % len(specs[name].shape), depth)
     return pairs_of({name: spec.shape for name, spec in specs.items()}, stacks)
 
 
@@ -82,7 +79,7 @@ class Drawer:
         self.learner = learner
         self.identity = identity_of(replay)
         self._sources: dict[str, Any] = {"": learner}  # the learner and its views
-        self._pairs = {"": stacked_pairs(learner, ())}
+        self._pairs = {"": stacked_pairs(learner, learner.schema, ())}
         self.updates = 0  # the number of the last call of ``update``
         self._late: dict[int, int] = {}  # the answers to the last calls
         self._largest = 0.0  # the greatest priority that was given
@@ -91,7 +88,7 @@ class Drawer:
         """Open a view of the learner with this name."""
         if view not in self._sources:
             source = self.learner.view(*copy.deepcopy(layers))
-            self._pairs[view] = stacked_pairs(source, layers)
+            self._pairs[view] = stacked_pairs(source, self.learner.schema, layers)
             self._sources[view] = source
 
     def mass(self, view: str = "", largest: float = 1.0) -> Mass:

@@ -114,7 +114,7 @@ class ClusterLearner(Closing, ModelledSource):
         self._model = model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
         self.schema = model.schema
         self._lock = threading.RLock()
-        self._pairs = {"": stacked_pairs(self._model, ())}
+        self._pairs = {"": stacked_pairs(self._model, self._model.schema, ())}
         self._drawn, self._told_at = 0, 0.0  # items that the ledger does not know yet
         at_hosts = None
         if saved is not None:
@@ -207,7 +207,7 @@ class ClusterLearner(Closing, ModelledSource):
     def _open_view(self, model: Source, layers: tuple[Layer, ...]) -> str:
         view = uuid.uuid4().hex
         with self._lock:
-            self._pairs[view] = stacked_pairs(model, layers)
+            self._pairs[view] = stacked_pairs(model, self._model.schema, layers)
             self._directory.open_view(view, layers)
         return view
 

@@ -17,7 +17,7 @@ from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like._core import Ring
 from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like._rows.row_handles import handles
-from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._rows import Rows
 
 __all__ = ["Extra", "FileMemory", "Sampler", "Slots", "reject", "with_handles"]
 
@@ -187,7 +187,7 @@ class Sampler:
         return {}
 
     def draw_starts(
-        self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
+        self, starts: Rows, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
         """Draw rows for a view that can begin only at some rows (starts), such as one of sequences.
 
@@ -197,7 +197,7 @@ class Sampler:
 
         Parameters
         ----------
-        starts : Starts
+        starts : Rows
             The rows that may be drawn. ``starts.tell(slots)`` is 1 for starts. ``starts.slots()``
             returns all starts. ``starts.draw(n, rng)`` draws n, each with the same probability, and
             ``starts.draw_distinct(n, rng)`` n different ones.
@@ -246,7 +246,7 @@ class Sampler:
 
 def reject(
     draw: Callable[..., tuple[Slots, Extra]],
-    starts: Starts,
+    starts: Rows,
     n: int,
     rng: np.random.Generator,
     replace: bool,

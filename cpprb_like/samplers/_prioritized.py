@@ -29,7 +29,7 @@ from cpprb_like._segment_tree import MinTree, SumTree, min_tree_size, tree_size
 from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
 from cpprb_like.samplers._row_weights import RowWeights, notes_size
-from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._rows import Rows
 from cpprb_like.schedules import Schedule, check, value_at
 
 __all__ = [
@@ -90,7 +90,7 @@ class PrioritySampler(Sampler):
 
     def draw_starts(
         self,
-        starts: Starts,
+        starts: Rows,
         n: int,
         rng: np.random.Generator,
         *,
@@ -380,7 +380,7 @@ class ByPriority(PrioritySampler):
 
     def draw_starts(
         self,
-        starts: Starts,
+        starts: Rows,
         n: int,
         rng: np.random.Generator,
         *,
@@ -448,7 +448,7 @@ class ByPriority(PrioritySampler):
 
     def _choose(
         self,
-        starts: Starts,
+        starts: Rows,
         n: int,
         rng: np.random.Generator,
         without: Slots | None,

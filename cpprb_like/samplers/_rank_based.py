@@ -32,7 +32,7 @@ from cpprb_like.samplers._prioritized import (
     read_priorities,
 )
 from cpprb_like.samplers._row_weights import RowWeights
-from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._rows import Rows
 from cpprb_like.schedules import Schedule, value_at
 
 __all__ = ["RankBased"]
@@ -344,7 +344,7 @@ class RankBased(ByPriority):
 
     def draw_starts(
         self,
-        starts: Starts,
+        starts: Rows,
         n: int,
         rng: np.random.Generator,
         *,

@@ -9,7 +9,7 @@ import numpy as np
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like.samplers._base import Extra, Sampler, Slots
-from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._uniform_draws import draw_uniform
 from cpprb_like.schedules import Schedule, check, value_at
 
@@ -120,7 +120,7 @@ class Recency(Sampler):
         return {"updates": self.updates, "k": self.k, "draws": self.draws}
 
     def draw_starts(
-        self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
+        self, starts: Rows, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw_starts``: starts among the newest rows.
 
@@ -143,7 +143,7 @@ class Recency(Sampler):
         return slots, {}
 
     @staticmethod
-    def _among(starts: Starts, newest: int, least: int) -> Slots:
+    def _among(starts: Rows, newest: int, least: int) -> Slots:
         """The starts among the ``newest`` rows; the ``least`` newest starts if there are fewer."""
         ring = starts.ring
         rows = max(newest, least)

@@ -1,4 +1,4 @@
-from typing import Any, Final, NoReturn, final
+from typing import Final, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,6 +7,7 @@ from typing_extensions import Self
 from cpprb_like._core import DerivedState
 from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like.samplers._row_weights import RowWeights
+from cpprb_like.samplers._rows import Rows
 
 FUTURE: Final[int]
 FINAL: Final[int]
@@ -49,4 +50,4 @@ class Starts(DerivedState):
 def draw_starts(
     parts: list[tuple[int, Starts]], bits: int, n: int, rng: np.random.Generator
 ) -> NDArray[np.intp] | None: ...
-def distinct_of(starts: Any, n: int, rng: np.random.Generator) -> NDArray[np.intp]: ...
+def distinct_of(starts: Rows, n: int, rng: np.random.Generator) -> NDArray[np.intp]: ...

@@ -6,7 +6,7 @@ import numpy as np
 
 from cpprb_like._core import Ring
 from cpprb_like.samplers._base import Extra, Sampler, Slots
-from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._uniform_draws import draw_uniform
 
 __all__ = ["Uniform"]
@@ -27,7 +27,7 @@ class Uniform(Sampler):
         return draw_uniform(ring, n, rng, replace), {}
 
     def draw_starts(
-        self, starts: Starts, n: int, rng: np.random.Generator, *, replace: bool
+        self, starts: Rows, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw_starts``: each start with the same probability."""
         return starts.draw(n, rng) if replace else starts.draw_distinct(n, rng), {}

@@ -1,6 +1,6 @@
 """``Where``: the rows of a ring for which a condition is true, for draws by any sampler.
 
-It has the methods of ``Starts``, so ``Sampler.draw_starts`` of each sampler draws from these rows.
+``Sampler.draw_starts`` of each sampler draws from these rows.
 Not here: conditions on the values of fields (``views._among``).
 """
 
@@ -16,8 +16,8 @@ from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Slots
 from cpprb_like.samplers._row_weights import RowWeights
-from cpprb_like.samplers._starts import Starts, distinct_of
-from cpprb_like.samplers._uniform_draws import draw_uniform
+from cpprb_like.samplers._rows import AllRows, Rows
+from cpprb_like.samplers._starts import distinct_of
 
 __all__ = ["Where"]
 
@@ -26,7 +26,7 @@ TRIES = 64  # tries for each drawn row, before the condition is computed for all
 LEAST = 32  # least rows tried at a time: a call for one row takes as long
 
 
-class Where:
+class Where(Rows):
     """The rows of a ring for which a condition is true.
 
     ``sampler.draw_starts(Where(ring, holds), n, rng, replace=True)`` draws from these rows with any
@@ -39,7 +39,7 @@ class Where:
     holds : callable
         ``holds(slots)`` gives a bool for each slot, shape ``(n,)``. Each of the slots holds a row
         that can be drawn.
-    starts : Starts or Where, optional
+    starts : Rows, optional
         Rows to choose from; by default all rows that can be drawn.
 
     Notes
@@ -68,18 +68,21 @@ class Where:
         self,
         ring: Ring,
         holds: Callable[[Slots], NDArray[np.bool_]],
-        starts: Starts | Where | None = None,
+        starts: Rows | None = None,
     ) -> None:
-        self.ring = ring
+        self._ring = ring
         self.holds = holds
-        self.starts = starts
+        self.starts: Rows = AllRows(ring) if starts is None else starts
+        self._is_of_all = starts is None
+
+    @property
+    def ring(self) -> Ring:
+        """The ring of the rows."""
+        return self._ring
 
     def tell(self, slots: Slots) -> NDArray[np.int8]:
         """State of each slot, all in use: 1 if its row fulfils the condition, else 0 or -1."""
-        if self.starts is None:
-            states = 1 - self.ring.absent_at(slots).astype(np.int8)
-        else:
-            states = self.starts.tell(slots)
+        states = self.starts.tell(slots)
         there = np.flatnonzero(states == 1)
         states[there] = self._look(slots if len(there) == len(slots) else slots[there])
         return states
@@ -91,11 +94,7 @@ class Where:
     def _chunks(self, size: int = CHUNK) -> Iterator[Slots]:
         """Yield slots of all these rows, ascending. Chunks of tested rows grow up to ``CHUNK``."""
         ring, start = self.ring, 0
-        every = None
-        if self.starts is not None:
-            every = self.starts.slots()
-        elif ring.absent:
-            every = ring.present_slots()
+        every = None if self._is_of_all and not ring.absent else self.starts.slots()
         n = ring.stored if every is None else len(every)
         while start < n:
             stop = min(start + size, n)
@@ -137,11 +136,7 @@ class Where:
         while missing and tries > 0:
             wanted = max(2 * missing, LEAST)
             tries -= wanted
-            slots = (
-                draw_uniform(self.ring, wanted, rng, True)
-                if self.starts is None
-                else self.starts.draw(wanted, rng)
-            )
+            slots = self.starts.draw(wanted, rng)
             found.append(slots[self._look(slots)][:missing])
             missing -= len(found[-1])
         if missing:

@@ -104,6 +104,10 @@ class FrameStacks(Layer):
         """See ``Layer.open``."""
         return _Stacks(self, rows.ring)
 
+    def stacks(self) -> dict[str, tuple[int, int]]:
+        """See ``Layer.stacks``."""
+        return {name: (depth, self.axis) for name, depth in self.depths.items()}
+
 
 class _Stacks(Layer):
     """Frame stacks of the rows of one ring."""

@@ -189,6 +189,13 @@ class Layer:
         """
         return {}
 
+    def stacks(self) -> Mapping[str, tuple[int, int]]:
+        """Depth and axis of the columns that are frame stacks, by name; by default none.
+
+        A cluster sends the frames that a stack and the next stack share once.
+        """
+        return {}
+
     def fill(
         self,
         windows: Windows,  # noqa: ARG002 (for subclasses)

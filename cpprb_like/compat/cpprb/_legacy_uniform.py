@@ -7,7 +7,7 @@ import numpy as np
 from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
-from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._rows import Rows
 
 __all__ = ["LegacyUniform"]
 
@@ -40,13 +40,13 @@ class LegacyUniform(Sampler):
 
     def draw_starts(
         self,
-        starts: Starts,
+        starts: Rows,
         n: int,
         rng: np.random.Generator,  # noqa: ARG002
         *,
         replace: bool,
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw_starts``. Cost: a look at all rows, as ``Starts.slots``."""
+        """See ``Sampler.draw_starts``. Cost: a look at all rows, as ``starts.slots``."""
         among = starts.slots()
         if n and n > len(among) * (n if replace else 1):
             starts.refuse(None if replace else n)

@@ -10,7 +10,7 @@ from cpprb_like._arguments.checks import as_int, as_whole
 from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
-from cpprb_like.samplers._starts import Starts
+from cpprb_like.samplers._rows import Rows
 
 __all__ = ["Reverse"]
 
@@ -97,7 +97,7 @@ class Reverse(Sampler):
 
     def draw_starts(
         self,
-        starts: Starts,
+        starts: Rows,
         n: int,
         rng: np.random.Generator,  # noqa: ARG002
         *,
@@ -105,7 +105,7 @@ class Reverse(Sampler):
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw_starts``: each row is replaced by the next start at or before it.
 
-        Cost: a look at all rows, as ``Starts.slots``.
+        Cost: a look at all rows, as ``starts.slots``.
         """
         ring = starts.ring
         newest, ages, following = self._ages(ring, n)

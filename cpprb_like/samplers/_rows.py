@@ -1,0 +1,99 @@
+"""``Rows``: the rows of a ring that a draw chooses from, and ``AllRows``, all that can be drawn.
+
+Not here: rows around which others are there (``_starts``), and rows with a condition (``_where``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.arrays import Slots
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._uniform_draws import draw_uniform
+
+__all__ = ["AllRows", "Rows"]
+
+
+class Rows(Protocol):
+    """Rows of a ring that a draw chooses from: see ``Sampler.draw_starts``.
+
+    ``ring`` is the ring, or the rings of a learner, whose slots are numbers of rows.
+    """
+
+    @property
+    def ring(self) -> Any: ...
+
+    @property
+    def count(self) -> int:
+        """Number of these rows."""
+
+    def tell(self, slots: Slots) -> NDArray[np.int8]:
+        """State of each of the slots, which are in use: 1 for these rows, 0 or -1 for others."""
+
+    def slots(self) -> Slots:
+        """The slots of all of these rows."""
+
+    def weigh(self, rows: Any) -> float:
+        """The sum of the weights of these rows; ``rows`` are the weights of all rows."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> Slots:
+        """Draw n slots, each with the same probability, with replacement.
+
+        Raises ``NotEnoughDataError`` if there are no rows.
+        """
+
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
+        """Draw n different slots, each with the same probability.
+
+        Raises ``NotEnoughDataError`` if there are fewer rows.
+        """
+
+    def refuse(self, distinct: int | None = None) -> NoReturn:
+        """Raise ``NotEnoughDataError``: no row, or fewer than ``distinct``, can be drawn."""
+
+
+class AllRows(Rows):
+    """All rows of a ring that can be drawn."""
+
+    def __init__(self, ring: Any) -> None:
+        self._ring = ring
+
+    @property
+    def ring(self) -> Any:
+        """The ring."""
+        return self._ring
+
+    @property
+    def count(self) -> int:
+        """See ``Rows.count``."""
+        return len(self._ring)
+
+    def tell(self, slots: Slots) -> NDArray[np.int8]:
+        """See ``Rows.tell``."""
+        states: NDArray[np.int8] = 1 - self._ring.absent_at(slots).astype(np.int8)
+        return states
+
+    def slots(self) -> Slots:
+        """See ``Rows.slots``."""
+        slots: Slots = self._ring.present_slots()
+        return slots
+
+    def weigh(self, rows: Any) -> float:
+        """See ``Rows.weigh``."""
+        return float(rows.total)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Slots:
+        """See ``Rows.draw``."""
+        return draw_uniform(self._ring, n, rng, True)
+
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
+        """See ``Rows.draw_distinct``."""
+        return draw_uniform(self._ring, n, rng, False)
+
+    def refuse(self, distinct: int | None = None) -> NoReturn:
+        """See ``Rows.refuse``."""
+        wanted = "" if distinct is None else f" {distinct} distinct rows"
+        raise NotEnoughDataError(f"cannot sample{wanted}: the buffer holds {self.count} rows")
