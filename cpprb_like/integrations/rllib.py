@@ -227,6 +227,23 @@ def _bounds(n_step: NStep | None) -> tuple[int, int]:
     return low, stop
 
 
+def check_joints(chunks: list[Any], reached: dict[str, int | None]) -> None:
+    """Raise ``ValueError`` for a chunk that does not go on where its episode is.
+
+    ``reached`` has the time step of each known episode, None after its end. It is changed.
+    """
+    for chunk in chunks:
+        t = reached.get(chunk.id_, chunk.t_started)
+        if t is None:
+            raise ValueError(f"episode {chunk.id_}: got a further chunk of an ended episode")
+        if chunk.t_started != t:
+            raise ValueError(
+                f"episode {chunk.id_}: expected a chunk from time step {t} on, "
+                f"got one from {chunk.t_started} on"
+            )
+        reached[chunk.id_] = None if chunk.is_done else chunk.t
+
+
 def _transitions(
     form: _Form,
     batch: Mapping[str, Any],
@@ -404,7 +421,8 @@ class _Steps(_Front):
     def _add(self, episodes: Any, priority: float | None = None) -> None:
         """Add chunks of episodes, or none of them if one is refused."""
         chunks = self._chunks(episodes)
-        self._check_joints(chunks)
+        known = [self._by_id[chunk.id_] for chunk in chunks if chunk.id_ in self._by_id]
+        check_joints(chunks, {one.id_: None if one.is_done else one.t for one in known})
         before = len(self), self._num_episodes_evicted, self._num_timesteps_added
         n_new = 0
         if chunks:
@@ -431,23 +449,6 @@ class _Steps(_Front):
         if name in form.following:
             parts = [part[:-1] for part in parts]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _check_joints(self, chunks: list[Any]) -> None:
-        """Raise ``ValueError`` for a chunk that does not go on where its episode is."""
-        reached: dict[str, tuple[int, bool]] = {}
-        for chunk in chunks:
-            known = self._by_id.get(chunk.id_)
-            t, is_done = reached.get(chunk.id_) or (
-                (known.t, known.is_done) if known else (chunk.t_started, False)
-            )
-            if is_done:
-                raise ValueError(f"episode {chunk.id_}: got a further chunk of an ended episode")
-            if chunk.t_started != t:
-                raise ValueError(
-                    f"episode {chunk.id_}: expected a chunk from time step {t} on, "
-                    f"got one from {chunk.t_started} on"
-                )
-            reached[chunk.id_] = chunk.t, chunk.is_done
 
     def _place(self, chunk: Any, end: list[Any]) -> bool:
         """Link the rows of a chunk; whether its episode is new. ``end`` follows on its last one."""
@@ -505,6 +506,10 @@ class _Steps(_Front):
                 self._num_episodes_evicted += 1
 
     # ------------------------------------------------------------------ draws
+
+    def _with_priorities(self) -> Any:
+        """What has the priorities of the last draw."""
+        return self._rows
 
     def _drawn(self, n: int, fields: Sequence[str], **options: Any) -> tuple[Array, dict[str, Any]]:
         """The slots of drawn steps, and the batch of their fields."""
@@ -1134,6 +1139,7 @@ class PrioritizedEpisodeReplayBuffer(_Steps, TheirPrioritizedEpisodeReplayBuffer
         if values.shape != (n,):
             raise ValueError(f"priorities: expected shape ({n},), got {values.shape}")
         if n:
-            rows: Any = self._rows
-            rows.update_priorities(self._last_indexes, np.maximum(values, LEAST_PRIORITY))
+            self._with_priorities().update_priorities(
+                self._last_indexes, np.maximum(values, LEAST_PRIORITY)
+            )
         self._last_indexes = None

@@ -20,13 +20,14 @@ import numpy as np
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.integrations._libraries import missing
 from cpprb_like.integrations.rllib import (
-    LEAST_PRIORITY,
     REWARD,
     NStep,
+    PrioritizedEpisodeReplayBuffer,
     _bounds,
     _Form,
     _Front,
     _transitions,
+    check_joints,
 )
 from cpprb_like.samplers import Prioritized, Sampler, Uniform
 from cpprb_like.typing import FieldSpec
@@ -85,19 +86,7 @@ class _Lanes:
 
     def check(self, chunks: list[Any]) -> None:
         """Raise ``ValueError`` for a chunk that does not go on where its episode is."""
-        reached: dict[str, int | None] = {
-            lane.id_: lane.t for lane in self._lanes if lane.id_ is not None
-        }
-        for chunk in chunks:
-            t = reached.get(chunk.id_, chunk.t_started)
-            if t is None:
-                raise ValueError(f"episode {chunk.id_}: got a further chunk of an ended episode")
-            if chunk.t_started != t:
-                raise ValueError(
-                    f"episode {chunk.id_}: expected a chunk from time step {t} on, "
-                    f"got one from {chunk.t_started} on"
-                )
-            reached[chunk.id_] = None if chunk.is_done else chunk.t
+        check_joints(chunks, {lane.id_: lane.t for lane in self._lanes if lane.id_ is not None})
 
     def add(self, chunk: Any, columns: dict[str, Any]) -> bool:
         """Add a chunk of an episode, whose columns are these; whether the episode is new here."""
@@ -299,6 +288,10 @@ class _ClusterSteps(_Front):
             self._writers = math.ceil(environments / _count(self._options.get("hosts")))
 
     # ------------------------------------------------------------------ draws
+
+    def _with_priorities(self) -> Any:
+        """What has the priorities of the last draw."""
+        return self._learner
 
     def _draw(
         self,
@@ -556,9 +549,7 @@ class ClusterPrioritizedEpisodeReplayBuffer(_ClusterSteps, TheirPrioritizedEpiso
             sampler,
         )  # fmt: skip
 
-    def add(self, episodes: Any, weight: float | None = None) -> None:
-        """Add an episode or a list of episodes: see ``PrioritizedEpisodeReplayBuffer.add``."""
-        self._add(episodes, weight)
+    add = PrioritizedEpisodeReplayBuffer.add
 
     def sample(
         self,
@@ -583,19 +574,7 @@ class ClusterPrioritizedEpisodeReplayBuffer(_ClusterSteps, TheirPrioritizedEpiso
         options = {} if beta is None else {"beta": beta}
         return self._draw(n, n_step, gamma, names, to_numpy, **options)
 
-    def update_priorities(self, priorities: Any, module_id: Any = None) -> None:  # noqa: ARG002
-        """Set the priorities of the steps of the last ``sample``, in the order of its episodes.
-
-        Priorities below 1e-12 become 1e-12. Raises ``ValueError`` if a priority is not finite. The
-        same holds without one priority for each step of the last ``sample``, as in a second call.
-        """
-        values = np.asarray(priorities, np.float64)
-        n = 0 if self._last_indexes is None else len(self._last_indexes)
-        if values.shape != (n,):
-            raise ValueError(f"priorities: expected shape ({n},), got {values.shape}")
-        if n:
-            self._learner.update_priorities(self._last_indexes, np.maximum(values, LEAST_PRIORITY))
-        self._last_indexes = None
+    update_priorities = PrioritizedEpisodeReplayBuffer.update_priorities
 
 
 class _Added(SingleAgentEpisode):  # type: ignore[misc]
