@@ -1012,7 +1012,7 @@ def test_starts_come_from_the_newest_rows(length: int, least: int, replace: bool
     x = np.arange(130)
     rb.add(x=x, done=(x % 13 == 12) & (x < 60))
     view = rb.view(Sequences(1, burn_in=length - 1))
-    starts = np.sort(rb.ring.row_ids(view._now.starts.slots()))  # type: ignore[union-attr]
+    starts = np.sort(rb.ring.row_ids(view._now.starts.slots()))
     newest = starts[starts >= 130 - min(least, 100)]
     n = 4
     if len(newest) < (1 if replace else n):
