@@ -43,7 +43,7 @@ SCALE = 2.0**-64  # of kept priorities: their sum stays finite, and no bit is lo
 LEAST = 5e-324  # the kept priority 0, as 0 stands for a row that cannot be drawn
 NONE = 0xFFFF  # the group of a slot without a rank
 SAVED = ("bottoms", "ordered", "changes", "pending")  # of ``Ranks``
-NOT_SAVED = ("_rows", "_kept", "_ranks", "_sums", "_lock", "_hints", "_hinted", "_is_stale")
+NOT_SAVED = ("_rows", "_kept", "_ranks", "_sums", "_lock", "_hints", "_hinted")
 NO_FLOATS, NO_SLOTS = np.empty(0), np.empty(0, np.intp)
 
 
@@ -59,8 +59,8 @@ class Ranks:
         self.bottoms = bottoms  # the least kept priority of each group but the last, descending
         self.counts = np.zeros(len(bottoms) + 1, np.int64)  # slots of each group
         self.ordered = 0  # slots at the last sort
-        self.changes = 0  # slots that changed since
-        self.pending = NO_SLOTS  # slots that changed since the last draw
+        self.changes = 0  # slots that had changed since, at the last draw
+        self.pending = NO_SLOTS  # slots that changed since the last draw, some of them repeatedly
 
     def groups_of(self, kept: Floats) -> NDArray[np.uint16]:
         """The groups of kept priorities."""
@@ -79,7 +79,6 @@ class Ranks:
         for groups, sign in ((old, -1), (new, 1)):
             self.counts += sign * np.bincount(groups[groups != NONE], minlength=len(self.counts))
         self.groups[slots] = new
-        self.changes += len(slots)
         self.pending = np.concatenate([self.pending, slots])
         if len(self.pending) > len(self.groups):
             self.pending = np.unique(self.pending)
@@ -171,8 +170,7 @@ class RankBased(ByPriority):
         self._kept: RowWeights | None = None  # the priorities
         self._ranks: Ranks | None = None  # None during a change, and after one that was interrupted
         self._hints: deque[Slots] = deque()  # slots whose priorities may have changed
-        self._hinted = 0  # slots of these, roughly
-        self._is_stale = False  # whether hints were dropped
+        self._hinted = 0  # slots of these since they were merged, roughly
         self._sums = NO_FLOATS, NO_FLOATS  # see ``sums_of``
         self._lock = threading.RLock()  # of the ranks
         watch(self._lock, INNERMOST)
@@ -246,13 +244,12 @@ class RankBased(ByPriority):
         ring = rows.ring
         with self._lock:
             ranks, self._ranks = self._ranks, None
-            is_stale, self._is_stale = self._is_stale or ranks is None, False
+            is_stale = ranks is None
             if ranks is None or ranks.clears != ring.clears:
                 ranks = Ranks(ring)
             hints, self._hinted = list(self._hints), 0
             for _ in hints:
-                if self._hints:
-                    self._hints.popleft()
+                self._hints.popleft()
             first, written = ring.first, ring.written
             alive, late = max(written - ring.capacity, 0), ring.lookahead * ring.n_envs
             fresh = np.arange(max(ranks.written, alive), written) % ring.capacity
@@ -269,6 +266,8 @@ class RankBased(ByPriority):
             ranks.first, ranks.written = first, written
             self._weigh_pending(ranks)
             is_drawn = 0 < n <= ranks.counts.sum()
+            if is_drawn:  # not before: a save in between would count a slot twice
+                ranks.changes += len(np.unique(ranks.pending))
             if is_stale or (is_drawn and self._is_due(ranks)):
                 ranks = self._sort()
             elif is_drawn:
@@ -406,8 +405,16 @@ class RankBased(ByPriority):
         self._hints.append(slots)
         self._hinted += len(slots)
         if self._hinted > self.kept.ring.capacity:
-            self._is_stale, self._hinted = True, 0
-            self._hints.clear()
+            with self._lock:  # waits for a sort, or hints would pile up
+                self._merge_hints()
+
+    def _merge_hints(self) -> None:
+        """Keep each slot once. Not within ``_follow``, which takes the hints."""
+        hints, self._hinted = list(self._hints), 0
+        if hints and self._ranks is not None:
+            self._hints.append(np.unique(np.concatenate(hints)))
+            for _ in hints:
+                self._hints.popleft()
 
     def get_max_priority(self) -> float:
         """The priority that new rows get: the greatest since ``clear``, at least 1.0."""

@@ -357,6 +357,33 @@ def test_a_draw_sorts_when_as_many_priorities_have_changed_as_there_were_rows() 
     assert weights_of(rb) != kept
 
 
+def test_updates_of_one_row_count_once() -> None:
+    """However often its priority is set between two draws, the other rows are not sorted anew."""
+    rb = buffer(2, rank_based())
+    rb.add(x=np.arange(2), priorities=[1.0, 1.0])
+    rb.sample(5)
+    for _ in range(9):
+        rb.update_priorities([0, 0], [0.0, 0.0])
+    rb.sample(5)
+    assert weights_of(rb)[0] == weights_of(rb)[1]
+
+
+def test_a_save_between_two_updates_does_not_change_when_rows_are_sorted() -> None:
+    """A row that changed before it and after it counts once, as without it."""
+    found = []
+    for saves in (False, True):
+        rb = buffer(40, rank_based())
+        rb.add(x=np.arange(10), priorities=np.arange(10))
+        rb.sample(5)
+        rb.update_priorities(np.arange(5), np.full(5, 5.5))
+        if saves:
+            pickle.dumps(rb)
+        rb.update_priorities(np.arange(5), np.full(5, 5.5))
+        rb.sample(5)
+        found.append(weights_of(rb))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("growth", [1.001, 0.999])
 def test_where_priorities_drift_a_draw_sorts_sooner(growth: float) -> None:
     """After a quarter as many changes, if all weights are by a quarter off those of all ranks."""
