@@ -29,6 +29,7 @@ cdef class Follower:
     cdef void c_follow_ends(self) noexcept
     cdef int c_follow_rows(self, int64_t written) except -1
     cdef int c_reread(self, int64_t written) except -1
+    cdef int64_t c_open_steps(self, intp_t stream) noexcept
 
 
 cdef class Followers(Rings):

@@ -274,10 +274,23 @@ cdef class Follower:
             ring.state[ABSENT_ROWS] += (ring.c_flags(slot)[0] & ABSENT) != 0
         ring.state[EPISODES] = self.live[EPISODES]
         for slot in range(ring.n_envs):
-            ring.state[EPISODE_LENS + slot] = self.live[EPISODE_LENS + slot]
+            ring.state[EPISODE_LENS + slot] = self.c_open_steps(slot)
         ring.c_rebuild()
         ring.c_end_edit()
         return 0
+
+    cdef int64_t c_open_steps(self, intp_t stream) noexcept:
+        """Steps of a stream's open episode, from the flags: the writer's number may be of rows to come."""
+        cdef Ring ring = self.ring
+        cdef int64_t row = ring.c_newest_of(stream), oldest = max(ring.c_bound(), 0), steps = 0
+        cdef uint8_t flags
+        while row >= oldest:
+            flags = ring.c_flags(<intp_t> (row % ring.capacity))[0]
+            if flags & END:
+                return steps
+            steps += (flags & ABSENT) == 0
+            row -= ring.n_envs
+        return steps if row < 0 else max(steps, self.live[EPISODE_LENS + stream])
 
     def leave_out(self, int64_t row):
         """Leave out the rows before this row, as if they were absent.

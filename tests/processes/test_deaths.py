@@ -101,7 +101,7 @@ ADDING = sorted(set(STOPS) - {"editing"})
 
 
 @pytest.mark.parametrize("place", ADDING)
-@pytest.mark.parametrize("first", [7, CAPACITY + 22])
+@pytest.mark.parametrize("first", [7, CAPACITY + 20, CAPACITY + 22])  # the second ends an episode
 def test_a_writer_that_is_stopped_within_a_row(
     replay: SharedReplay, options: dict[str, Any], place: str, first: int
 ) -> None:
