@@ -508,8 +508,8 @@ cdef class Ring:
         cdef Cursor at
         if walk.any_absent:  # the row may be absent, or overwritten
             row -= self.n_envs
-            while row < walk.first - self.n_envs:
-                row += self.n_envs
+            if row < walk.first - self.n_envs:
+                row += (walk.first - row - 1) // self.n_envs * self.n_envs
             at = Cursor(row, <intp_t> ((row + self.capacity) % self.capacity))
             row = at.row if c_forward(walk, &at) else stop
         if row < stop and (self.first_complete < 0 or row < self.first_complete):

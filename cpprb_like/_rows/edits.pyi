@@ -13,6 +13,7 @@ class Tracker:
 
 @final
 class Undo:
+    chunks: Any
     lens: NDArray[np.int64]
     wanted: int
     def __new__(
