@@ -155,6 +155,9 @@ class DirtyChunks:
     def begin(self, state: Array, generations: Iterable[int], latest: Bytes) -> None:
         """Begin a flush of the present rows: rows that change from now on get marks for it too."""
         with self._lock:
+            if len(self.flushes) > 1:  # one that was cut short: it may be whole on the disk
+                blank = Flush(*self._sizes, self.flushes[1].half)
+                self._write([(blank, blank.memory)])
             last = self.flushes[:1]
             new = Flush(*self._sizes, 1 - last[0].half if last else 0)
             self._number += 1
@@ -186,15 +189,18 @@ class DirtyChunks:
 
     def _mark(self, chunks: Callable[[Flush], slice | Array]) -> None:
         with self._lock:
-            for flush in self.flushes:
-                these = chunks(flush)
-                if (flush.marks[these] != flush.number).any():
-                    self._is_synchronised = False  # until the end, also after an interrupt
-                    flush.marks[these] = flush.number
-            if not self._is_synchronised:
-                self._write([(flush, flush.marks.view(np.uint8)) for flush in self.flushes])
-                self._set_limit()
-                self._is_synchronised = True
+            flushes: list[Flush] = []
+            while flushes is not self.flushes:  # a signal handler may flush in the meantime
+                flushes = self.flushes
+                for flush in flushes:
+                    these = chunks(flush)
+                    if (flush.marks[these] != flush.number).any():
+                        self._is_synchronised = False  # until the end, also after an interrupt
+                        flush.marks[these] = flush.number
+                if not self._is_synchronised:
+                    self._write([(flush, flush.marks.view(np.uint8)) for flush in flushes])
+                    self._set_limit()
+                    self._is_synchronised = True
 
     def _set_limit(self) -> None:
         self.limit[0] = min([flush.limit for flush in self.flushes], default=UNLIMITED)

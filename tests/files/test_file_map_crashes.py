@@ -329,6 +329,64 @@ def test_an_interrupted_flush(
     twin_rows(batch, case, "after an interrupted flush")
 
 
+def test_a_flush_that_follows_one_that_was_cut_short(
+    tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may be whole on the disk: the marks of the second are not those of the first."""
+    live = tmp_path / "live"
+    live.mkdir()
+    rb = ReplayBuffer(1024, {"x": {}}, mmap_prefix=live / "x")
+    rb.add(x=np.arange(1024))
+    rb.flush()
+    rb.add(x=5000)
+    write = dirty_chunks.DirtyChunks._write
+
+    def interrupt(chunks: Any, parts: Any) -> None:
+        write(chunks, parts)
+        raise KeyboardInterrupt
+
+    def fail(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dirty_chunks.DirtyChunks, "_write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            rb.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(file_maps, "sync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            rb.flush()
+    rb.add(x=np.arange(6000, 6100))
+    folder = crashed(live, tmp_path / "crashed", restart)
+    with pytest.warns(RuntimeWarning, match="rows that may have changed"):
+        again = ReplayBuffer(1024, {"x": {}}, mmap_prefix=folder / "x", mmap_mode="a")
+    assert again.get_all_transitions()["x"].max() <= 5000
+
+
+def test_a_signal_handler_that_flushes_within_an_update(
+    tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row that is about to change gets a mark for that flush too."""
+    live = tmp_path / "live"
+    live.mkdir()
+    rb = ReplayBuffer(1024, {"x": {}}, mmap_prefix=live / "x")
+    rb.add(x=np.arange(1024))
+    rb.flush()
+    write = dirty_chunks.DirtyChunks._write
+
+    def flush_too(chunks: Any, parts: Any) -> None:
+        monkeypatch.setattr(dirty_chunks.DirtyChunks, "_write", write)
+        write(chunks, parts)
+        rb.flush()
+
+    monkeypatch.setattr(dirty_chunks.DirtyChunks, "_write", flush_too)
+    rb.update([7], x=[7777])
+    folder = crashed(live, tmp_path / "crashed", restart)
+    with pytest.warns(RuntimeWarning, match="rows that may have changed"):
+        again = ReplayBuffer(1024, {"x": {}}, mmap_prefix=folder / "x", mmap_mode="a")
+    assert again.get_all_transitions()["x"].max() < 1024
+
+
 def test_a_disk_that_is_full(tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush that fails says so, what was flushed before holds, and the next one does it all."""
     case = CASES[0]
