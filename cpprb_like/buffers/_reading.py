@@ -196,7 +196,7 @@ class Opened:
         summed = set() if self.nstep is None else set(self.nstep.rewards)
         makers: dict[str, str] = {}
         for part in self.parts:
-            for name in part.columns if not part.changes else ():
+            for name in part.columns.keys() - part.changes:
                 if name in makers:
                     raise ValueError(f"{part.name}: {makers[name]} makes the column {name!r} too")
                 if name in summed:
@@ -577,8 +577,28 @@ class ReadPlan:
             self.first = RowPlan(now, first, now.added & self.single)
         # Columns whose values are as the rows are stored.
         self.stored = frozenset(ring_names(several)) - frozenset(now.replaced_by)
+        for part in now.changers:
+            self.stored -= part.changes
         if now.nstep is not None and now.most > 1:
             self.stored -= {*now.nstep.rewards, *now.nstep.last_step_fields}
+
+
+class RowValues(dict[str, Array]):
+    """Columns of the rows of items: read by row, or taken out of the items when asked for."""
+
+    def __init__(self, values: Batch, taken: Taken, single: frozenset[str]) -> None:
+        super().__init__(values)
+        self._taken = taken
+        self._single = single
+
+    def __missing__(self, name: str) -> Array:
+        column, taken = self._taken.batch[name], self._taken
+        if name in self._single:
+            found = column.take(taken.items, axis=0)
+        else:
+            found = by_row(column).take(taken.places, axis=0)
+        self[name] = found
+        return found
 
 
 class Reading(Attempt):
@@ -664,12 +684,9 @@ class Reading(Attempt):
         if not now.is_plain:
             values, walk = self._read_rows(taken)
         if plan.changes:
-            for name in set(plan.changed) - values.keys():
-                column = taken.batch[name]
-                if name in plan.single:
-                    values[name] = column.take(taken.items, axis=0)
-                else:
-                    values[name] = by_row(column).take(taken.places, axis=0)
+            values = RowValues(values, taken, plan.single)
+            for name in plan.changed:  # before a layer changes it
+                values[name]
             self._change(taken.row_slots, walk, values, taken.batch)
         taken.batch[items.mark] = taken.marks
         if self.located:

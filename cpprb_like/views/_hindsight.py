@@ -233,9 +233,14 @@ class Goals(Layer):
         # as rows may be overwritten before a function is called.
         self.asked: set[str] = set()
 
+    def reads(self, fields: Fields) -> list[str]:  # noqa: ARG002
+        """See ``Layer.reads``: goals are made of what was achieved."""
+        return [self.achieved.name]
+
     def changes(self, fields: Fields) -> list[str]:  # noqa: ARG002
-        """See ``Layer.changes``."""
-        return [field.name for field in self.changed]
+        """See ``Layer.changes``: also n-step returns that end earlier."""
+        names = [*self.cut, "discount"] if self.cuts_discount else self.cut
+        return [*(field.name for field in self.changed), *names]
 
     def columns(self, fields: Fields) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
         """See ``Layer.columns``: ``relabelled``, and n-step returns that end earlier."""

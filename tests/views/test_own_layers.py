@@ -501,6 +501,99 @@ def test_changes_that_do_not_go_together_are_refused() -> None:
         ReplayBuffer(10, goals, seed=0).view(FrameStacks({"goal": 2}), her)
 
 
+def goals() -> ReplayBuffer:
+    """Six episodes of ten steps, with goals."""
+    names = ("obs", "achieved_goal", "desired_goal")
+    fields: Any = {name: {"shape": 2} for name in names}
+    fields |= {"act": {}, "rew": {}, "terminated": {"dtype": bool}}
+    rb = ReplayBuffer(100, fields, next_of=("obs", "achieved_goal"), seed=0)
+    for t in range(60):
+        now, after = {"obs": [t, 0], "achieved_goal": [t, 0]}, [t + 1, 0]
+        now |= {"next_obs": after, "next_achieved_goal": after, "desired_goal": [-9, -9]}
+        rb.add(**now, act=t % 10, rew=-1, terminated=t % 10 == 9)
+    return rb
+
+
+class Raised(Layer):
+    """Adds a thousand to columns, and can make another one."""
+
+    def __init__(self, *names: str, makes: str | None = None) -> None:
+        self.names = names
+        self.makes = makes
+
+    def changes(self, fields: Mapping[str, Any]) -> list[str]:
+        del fields
+        return [*self.names]
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        del fields
+        return {} if self.makes is None else {self.makes: (np.float32, ())}
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> dict[str, Array]:
+        made = np.zeros(len(windows), np.float32)
+        return {name: windows.values.get(name, made) + 1000 for name in wanted}
+
+
+@pytest.mark.parametrize("others", [(), (NStep(3),), (Sequences(4),)])
+def test_rewards_of_goals_are_computed_from_stored_values(others: tuple[Layer, ...]) -> None:
+    """Also of a field that another layer changes; goals of a changed field are refused."""
+    seen: list[float] = []
+
+    def reward(achieved: Array, goal: Array, rows: Mapping[str, Array]) -> Array:
+        seen.append(rows["obs"].max())
+        return (achieved == goal).all(1) - 1.0
+
+    her = Hindsight(reward, relabel_ratio=1.0)
+    goals().view(Raised("obs"), her, *others).sample(64)
+    assert max(seen) < 60
+    with pytest.raises(ValueError, match=r"'next_achieved_goal'.* are changed by Raised"):
+        goals().view(Raised("next_achieved_goal"), her, *others)
+
+
+@pytest.mark.parametrize("name", ["next_obs", "discount"])
+def test_columns_that_a_new_goal_cuts_are_changed_by_no_other_layer(name: str) -> None:
+    """One would put its values over those of the other."""
+
+    def ends(achieved: Array, goal: Array, rows: Mapping[str, Array]) -> Array:
+        del rows
+        return np.asarray((achieved == goal).all(1))
+
+    her = Hindsight(lambda at, goal, rows: at[:, 0] * 0, terminated_func=ends)
+    with pytest.raises(ValueError, match=f"'{name}'"):
+        goals().view(Raised(name), her, NStep(3, discount=True))
+
+
+def test_two_layers_that_change_a_batch_make_no_column_both() -> None:
+    """The values of the last one would stand."""
+    her = Hindsight(lambda at, goal, rows: at[:, 0] * 0, relabelled=True)
+    with pytest.raises(ValueError, match="makes the column 'relabelled' too"):
+        goals().view(Raised("act", makes="relabelled"), her)
+
+
+class Actions(Layer):
+    """Rewards that are actions, a column that no layer changes."""
+
+    def changes(self, fields: Mapping[str, Any]) -> list[str]:
+        del fields
+        return ["rew"]
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> dict[str, Array]:
+        del wanted
+        return {"rew": windows.values["act"]}
+
+
+@pytest.mark.parametrize("first_only", [(), "act"])
+@pytest.mark.parametrize("steps", [(), (NStep(3),)])
+def test_layers_read_columns_of_sequences_that_none_changes(
+    steps: tuple[Layer, ...], first_only: Any
+) -> None:
+    """By row, as they are in the batch."""
+    batch = goals().view(Actions(), Sequences(3, first_only=first_only), *steps).sample(8)
+    expected = np.repeat(batch["act"], 3) if first_only else batch["act"].reshape(-1)
+    there = batch["mask"].reshape(-1)
+    np.testing.assert_array_equal(batch["rew"].reshape(-1)[there], expected[there])
+
+
 class Another(Layer):
     """Gives each row the reward of another row of its episode, when the batch is read."""
 
