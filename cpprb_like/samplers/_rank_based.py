@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -248,8 +249,7 @@ class RankBased(ByPriority):
             if ranks is None or ranks.clears != ring.clears:
                 ranks = Ranks(ring)
             hints, self._hinted = list(self._hints), 0
-            for _ in hints:
-                self._hints.popleft()
+            self._drop(hints)
             first, written = ring.first, ring.written
             alive, late = max(written - ring.capacity, 0), ring.lookahead * ring.n_envs
             fresh = np.arange(max(ranks.written, alive), written) % ring.capacity
@@ -413,8 +413,14 @@ class RankBased(ByPriority):
         hints, self._hinted = list(self._hints), 0
         if hints and self._ranks is not None:
             self._hints.append(np.unique(np.concatenate(hints)))
-            for _ in hints:
-                self._hints.popleft()
+            self._drop(hints)
+
+    def _drop(self, hints: list[Slots]) -> None:
+        """Drop hints, unless a signal handler has drawn, and taken them, in the meantime."""
+        for hint in hints:
+            with suppress(IndexError):
+                if self._hints[0] is hint:
+                    self._hints.popleft()
 
     def get_max_priority(self) -> float:
         """The priority that new rows get: the greatest since ``clear``, at least 1.0."""
