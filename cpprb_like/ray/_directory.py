@@ -333,14 +333,21 @@ class Directory:
     def open_view(self, view: str, layers: tuple[Layer, ...]) -> None:
         """Open a view of the learner at all hosts."""
         self.views[view] = layers
-        for part in list(self.parts.values()):
-            if part.drawer is not None:
-                part.drawer.open_view(view, layers)
-            else:
-                try:
-                    self._open_at(part.host, part.identity, None, {view: layers})
-                except TimeoutError:
-                    self.is_down(part)
+        try:
+            for part in list(self.parts.values()):
+                self._open_view_at(part, view, layers)
+        except BaseException:  # a host refused it: no host that comes later is asked for it
+            del self.views[view]
+            raise
+
+    def _open_view_at(self, part: Part, view: str, layers: tuple[Layer, ...]) -> None:
+        if part.drawer is not None:
+            part.drawer.open_view(view, layers)
+            return
+        try:
+            self._open_at(part.host, part.identity, None, {view: layers})
+        except TimeoutError:
+            self.is_down(part)
 
     def forget_masses(self) -> None:
         """Forget the masses of all hosts, so that the next draw asks for them."""

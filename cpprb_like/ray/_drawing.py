@@ -39,12 +39,16 @@ def identity_of(replay: SharedReplay) -> str:
 
 def stacked_pairs(source: Source, schema: Schema, layers: tuple[Layer, ...]) -> list[Pair]:
     """The fields of a source's batches that are stacks and next stacks of the same frames."""
-    specs = source._field_specs(None)
-    stacks = {stack.name: stack for stack in schema.stacks}
+    shapes = {name: spec.shape for name, spec in source._field_specs(None).items()}
+    found = {stack.name: (stack.depth, stack.axis) for stack in schema.stacks}
     for layer in layers:
-        for name, (depth, axis) in layer.stacks().items():
-            stacks[name] = Stack(name, axis % len(specs[name].shape), depth)
-    return pairs_of({name: spec.shape for name, spec in specs.items()}, stacks)
+        found.update(layer.stacks())
+    stacks = {}
+    for name, (depth, axis) in found.items():
+        shape = shapes[name]  # a layer may have given it another one
+        if -len(shape) <= axis < len(shape) and shape[axis] == depth:
+            stacks[name] = Stack(name, axis % len(shape), depth)
+    return pairs_of(shapes, stacks)
 
 
 class Drawer:

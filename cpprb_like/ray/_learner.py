@@ -207,8 +207,9 @@ class ClusterLearner(Closing, ModelledSource):
     def _open_view(self, model: Source, layers: tuple[Layer, ...]) -> str:
         view = uuid.uuid4().hex
         with self._lock:
-            self._pairs[view] = stacked_pairs(model, self._model.schema, layers)
+            pairs = stacked_pairs(model, self._model.schema, layers)
             self._directory.open_view(view, layers)
+            self._pairs[view] = pairs
         return view
 
     # ------------------------------------------------------------------ priorities
@@ -219,7 +220,7 @@ class ClusterLearner(Closing, ModelledSource):
 
         Each update takes effect once, at the host of the row. The call does not wait for the host.
         Beside two calls to a host on their way, further updates wait for the next call of this
-        method, of ``sample`` or of ``flush``, and travel together.
+        method, the next request of batches, or ``flush``, and travel together.
         An update of an overwritten or lost row changes nothing and is counted as late:
         ``stats()["late_updates"]``.
         """
@@ -239,6 +240,7 @@ class ClusterLearner(Closing, ModelledSource):
             self._directory.largest = largest
             for number, places, own in parts:
                 self._updates.update(known[number], own, values[places])
+            self._updates.send_ready()
             self._updates.tell_largest()
 
     @if_prioritized

@@ -62,6 +62,14 @@ class Updates:
             if not part.down_until:
                 part.send()
 
+    def send_ready(self) -> None:
+        """Send the updates that wait for a host which has answered earlier ones by now."""
+        for part in list(self._directory.parts.values()):
+            if part.waiting and part.waiting[-1].call is None and not part.down_until:
+                self._note_answers(part)
+                if part.calls < CALLS_AHEAD and not part.down_until:
+                    part.send()
+
     def _note_answers(self, part: Part) -> None:
         """Note the updates that have taken effect, without a wait."""
         while part.waiting and not part.down_until:

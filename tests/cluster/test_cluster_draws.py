@@ -6,7 +6,7 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,8 +19,9 @@ from own_layers import ReturnsToGo
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.ray import ClusterActor, ClusterReplay
+from cpprb_like.ray._drawing import stacked_pairs
 from cpprb_like.samplers import Prioritized, Uniform
-from cpprb_like.views import Hindsight, NStep, Sequences
+from cpprb_like.views import Among, Hindsight, Layer, NStep, Sequences, Windows
 
 OLD = {1: [3000], 3: [200, 2500, 700], 7: [50, 900, 150, 600, 100, 1000, 250]}  # rows of each host
 BINS = 120
@@ -223,6 +224,44 @@ def test_a_layer_of_the_users_own_reads_what_one_buffer_reads(where: str) -> Non
                             np.testing.assert_array_equal(batch[name][row], value)
             wanted = expected * drawn.sum() / expected.sum()
             assert ((drawn - wanted) ** 2 / wanted).sum() < n + 6 * np.sqrt(2 * n)
+
+
+def test_a_view_that_is_refused_is_not_opened_at_hosts_that_come_later(where: str) -> None:
+    """It is forgotten, as nobody has it."""
+    del where
+    with cluster(1) as replay:
+        fill(replay, 0, steps(0, 30))
+        with replay.learner(Uniform(), seed=0) as learner:
+            learner.sample(1)
+            before = {*learner._directory.views}
+            with pytest.raises(ValueError, match="Among"):
+                learner.view(Among("done"))
+            assert {*learner._directory.views} == before
+            assert len(learner.sample(5)["id"]) == 5
+
+
+class Means(Layer):
+    """A number in place of each stack of frames."""
+
+    def changes(self, fields: Mapping[str, Any]) -> list[str]:
+        del fields
+        return ["obs"]
+
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        del fields
+        return {"obs": (np.float32, ())}
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        del wanted
+        return {"obs": windows.values["obs"].mean((1, 2)).astype(np.float32)}
+
+
+def test_stacks_that_a_layer_reshapes_travel_as_they_are() -> None:
+    """No axis of frames is looked for in them."""
+    fields: dict[str, Any] = {"obs": {"shape": (5, 3), "dtype": np.uint8}, "done": {}}
+    rb = ReplayBuffer(20, fields, stack_compress={"obs": 1})
+    view = rb.view(Means())
+    assert stacked_pairs(view, rb.schema, view.layers) == []
 
 
 def share_of(source: Any, ids: NDArray[Any], batches: int = 20) -> float:

@@ -302,3 +302,24 @@ def test_updates_beside_two_calls_on_their_way_travel_together(
         assert calls.count("update") == 3
         assert learner.stats()["updates"] == 31
         assert masses_of(replay.hosts[0], learner) == {row: 2.0 + row for row in range(30)}
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_updates_that_wait_for_a_host_go_with_those_of_another() -> None:
+    """Once it has answered, the next update sends them, whatever host its rows are of."""
+    sampler = Prioritized(alpha=1.0, eps=0.0)
+    with filled([30, 30]) as replay, replay.learner(sampler, seed=0, ahead=0) as learner:
+        handles: dict[int, int] = {}
+        while len(handles) < 60:
+            batch = learner.sample(400)
+            handles |= zip(batch["id"].tolist(), batch["indexes"].tolist(), strict=True)
+        (part,) = [one for one in learner._directory.known if one.host is replay.hosts[0]]
+        with stopped(pid_of(replay.hosts[0])):
+            for row in range(10):
+                learner.update_priorities([handles[row]], [2.0 + row])
+            assert part.waiting[-1].call is None
+        end = time.monotonic() + 20
+        while part.waiting and part.waiting[-1].call is None:
+            assert time.monotonic() < end, "they were not sent"
+            learner.update_priorities([handles[40]], [1.5])
+            time.sleep(0.01)
