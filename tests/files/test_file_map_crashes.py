@@ -312,7 +312,8 @@ def test_an_interrupted_flush(
 
     def interrupt(chunks: Any, parts: Any) -> None:
         write(chunks, parts)
-        raise KeyboardInterrupt
+        if parts[0][0].number:  # not where the half of the first flush is blanked
+            raise KeyboardInterrupt
 
     for t in (60, 70):
         with monkeypatch.context() as patch:
