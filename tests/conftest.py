@@ -17,11 +17,14 @@ from optional import required
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
+# Examples follow from the test alone, so a command that passed once passes on any day. "random" and
+# "long" look for what no fixed example shows.
 settings.register_profile(
     "dev",
     max_examples=12,
     stateful_step_count=20,
     deadline=None,
+    derandomize=True,
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
@@ -40,10 +43,18 @@ settings.register_profile(
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
+    "random",
+    max_examples=12,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=_SLOW_IS_FINE,
+)
+settings.register_profile(
     "quick",
     max_examples=8,
     stateful_step_count=12,
     deadline=None,
+    derandomize=True,
     suppress_health_check=_SLOW_IS_FINE,
 )
 # Fixtures of these tests import Ray.
