@@ -133,7 +133,7 @@ cdef class Ring:
     cdef int c_expect_absent(self) except -1
     cdef int c_check_writable(self) except -1
     cdef bint c_mark(self, ndarray slots) except -1
-    cdef void c_reserve(self, int64_t written, intp_t n) noexcept nogil
+    cdef void c_reserve_rows(self, int64_t written, intp_t n) noexcept nogil
     cdef void c_begin_edit(self) noexcept nogil
     cdef void c_end_edit(self) noexcept nogil
     cdef void c_save_state(self) noexcept nogil
@@ -209,7 +209,7 @@ cdef class Beside:
     cdef readonly intp_t n           # number of rows
     cdef object publish
 
-    cdef int c_publish(self, int64_t first, int64_t clears, const uint8_t* present) except -1
+    cdef int c_publish_beside(self, int64_t first, int64_t clears, const uint8_t* present) except -1
 
 
 cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil

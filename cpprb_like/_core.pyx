@@ -317,7 +317,7 @@ cdef class Ring:
         cdef char* objects
         cdef char* values
         if self.lens_before != NULL:
-            self.c_reserve(written, n)
+            self.c_reserve_rows(written, n)
         else:
             self.state[RESERVED] = written + n
         c_fence()
@@ -355,14 +355,14 @@ cdef class Ring:
             self.undo.c_end()
         return first
 
-    cdef void c_reserve(self, int64_t written, intp_t n) noexcept nogil:
+    cdef void c_reserve_rows(self, int64_t written, intp_t n) noexcept nogil:
         """Announce rows in a file before they are written; the rows in their slots are dead now."""
         memcpy(self.lens_before, &self.state[EPISODE_LENS], self.n_envs * sizeof(int64_t))
         c_fence()
         self.state[RESERVED] = written + min(n, self.capacity)
         if n > self.capacity:  # WRITTEN and RESERVED change at the end
             self.c_save_state()
-            self.undo.c_begin()
+            self.undo.c_begin_change()
         if self.undo.added_at != NULL:
             self.undo.added_at[0] = c_clock()
             if self.undo.has_times:
@@ -442,8 +442,8 @@ cdef class Ring:
 
     cdef int c_expect_absent(self) except -1:
         """Allocate the set and the run lengths of absent rows, before a row becomes absent."""
-        self.out.c_prepare()
-        self.runs.c_prepare()
+        self.out.c_make_memory()
+        self.runs.c_make_memory()
         return 0
 
     cdef void c_find_open(self) noexcept nogil:
@@ -776,7 +776,7 @@ cdef class Ring:
         """Tell the trackers that the row in a slot was edited."""
         cdef Tracker tracker
         for tracker in self.trackers:
-            tracker.c_mark(slot)
+            tracker.c_mark_row(slot)
 
     def episode_len(self, intp_t stream):
         """Steps of a stream since its last episode end."""
@@ -805,7 +805,7 @@ cdef class Ring:
         self.c_begin_edit()
         if self.undo is not None:
             self.c_save_state()
-            self.undo.c_begin()
+            self.undo.c_begin_change()
         self.state[CLEARS] += 1
         cdef int64_t turns = (self.state[WRITTEN] + self.span - 1) // self.span
         self.state[HANDLE_BASE] += turns * self.span
@@ -1121,7 +1121,7 @@ cdef class DerivedState:
 cdef class Beside:
     """Values that a call of ``add`` has for its rows beside its fields, such as priorities.
 
-    A compiled subclass overrides ``c_publish``, and needs no ``publish``. Otherwise
+    A compiled subclass overrides ``c_publish_beside``, and needs no ``publish``. Otherwise
     ``publish(first, clears)`` is called when n rows have been written, from row id ``first`` on. It
     must not fail, and is called once more if a signal handler raises in it.
     """
@@ -1130,7 +1130,7 @@ cdef class Beside:
         self.n = n
         self.publish = publish
 
-    cdef int c_publish(self, int64_t first, int64_t clears, const uint8_t* present) except -1:
+    cdef int c_publish_beside(self, int64_t first, int64_t clears, const uint8_t* present) except -1:
         """Take over the values of rows that were just written.
 
         ``clears`` is the ring's number of clears. ``present`` is NULL if all rows hold a step.

@@ -38,19 +38,19 @@ cdef class SumTree:
 
     cdef float64_t* c_level(self, intp_t level) noexcept nogil
     cdef float64_t c_total(self) noexcept nogil
-    cdef void c_clear(self, intp_t first) noexcept nogil
+    cdef void c_clear_leaves(self, intp_t first) noexcept nogil
     cdef void c_clear_first(self, intp_t n) noexcept nogil
-    cdef void c_rebuild(self) noexcept nogil
+    cdef void c_rebuild_nodes(self) noexcept nogil
     cdef intp_t c_check_indexes(self, indexes) except -1
     cdef int c_check_values(self, values, intp_t n) except -1
     cdef void c_set(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil
     cdef void c_set_range(self, intp_t first, const float64_t* values, intp_t n) noexcept nogil
-    cdef void c_write(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil
+    cdef void c_write_leaves(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil
     cdef void c_sum_above(self, intp_t first, intp_t last) noexcept nogil
     cdef void c_sum_from(self, intp_t level, intp_t first, intp_t last) noexcept nogil
     cdef bint c_targets_fit(self, const float64_t* targets, intp_t n) noexcept nogil
     cdef tuple c_drawn(self, n, rng, Manner manner)
-    cdef intp_t c_draw(
+    cdef intp_t c_draw_leaves(
         self, bitgen_t* bitgen, Manner manner, intp_t* leaves, float64_t* values, intp_t n
     ) noexcept nogil
     cdef intp_t c_draw_distinct(

@@ -16,8 +16,8 @@ from cpprb_like._c.arrays cimport c_check_array, c_index
 from cpprb_like._c.copying cimport FETCHED, c_prefetch
 from cpprb_like._c.random_integers cimport c_bit_generator
 from cpprb_like._c.tree_node cimport (
-    SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count, c_find, c_least_of_all,
-    c_measure, c_settle, c_sum_at, c_sum_range,
+    SHIFT, SIDE_LEVEL, SIDE_SHIFT, Shape, c_admit, c_count_leaves, c_find_leaves, c_least_of_all,
+    c_measure_tree, c_settle, c_sum_at, c_sum_range,
 )
 from cpprb_like._c.typedefs cimport float64_t, intp_t
 
@@ -34,19 +34,19 @@ cdef enum:
 def tree_size(capacity):
     """Length of the array of a ``SumTree``: about 8/7 of ``capacity``."""
     cdef Shape shape
-    c_measure(c_index(capacity), &shape)
+    c_measure_tree(c_index(capacity), &shape)
     return shape.size
 
 
 def min_tree_size(capacity):
     """Length of the array of a ``MinTree``: about 1/56 of ``capacity``."""
     cdef Shape shape
-    c_measure(c_index(capacity), &shape)
+    c_measure_tree(c_index(capacity), &shape)
     return shape.size - shape.offset[SIDE_LEVEL]
 
 
 cdef int c_check_drawn(Manner manner, intp_t found, intp_t n) except -1:
-    """Raise unless the slots with a weight that ``c_draw`` found are enough for a draw of n."""
+    """Raise unless the slots with a weight that ``c_draw_leaves`` found are enough for a draw of n."""
     if manner == DISTINCT and found < n:
         raise NotEnoughDataError(
             f"cannot draw {n} distinct slots: {found} have a weight above zero"
@@ -111,7 +111,7 @@ cdef class SumTree:
 
     def __cinit__(self, float64_t[::1] nodes not None, capacity):
         cdef intp_t leaves = c_index(capacity)
-        c_measure(leaves, &self.shape)
+        c_measure_tree(leaves, &self.shape)
         if nodes.shape[0] != self.shape.size:
             raise ValueError(f"nodes: expected {self.shape.size}, got {nodes.shape[0]}")
         self.nodes = nodes
@@ -178,9 +178,9 @@ cdef class SumTree:
 
     def clear(self):
         """Set all weights to zero."""
-        self.c_clear(0)
+        self.c_clear_leaves(0)
 
-    cdef void c_clear(self, intp_t first) noexcept nogil:
+    cdef void c_clear_leaves(self, intp_t first) noexcept nogil:
         """Set the nodes from ``first`` on, and all nodes of the ``MinTree``, to zero."""
         self.nodes[first:] = 0.0
         if self.minima is not None:
@@ -203,13 +203,13 @@ cdef class SumTree:
         Raises ``ValueError`` if a leaf is no weight.
         """
         self.c_check_values(np.asarray(self.nodes)[: self.capacity], self.capacity)
-        self.c_rebuild()
+        self.c_rebuild_nodes()
 
-    cdef void c_rebuild(self) noexcept nogil:
+    cdef void c_rebuild_nodes(self) noexcept nogil:
         cdef intp_t leaf
         for leaf in range(self.capacity):
             self.nodes[leaf] += 0.0  # never minus zero
-        self.c_clear(self.capacity)
+        self.c_clear_leaves(self.capacity)
         self.c_sum_above(0, self.capacity - 1)
 
     cdef intp_t c_check_indexes(self, indexes) except -1:
@@ -260,7 +260,7 @@ cdef class SumTree:
         while start < n:
             count = min(n - start, FETCHED)
             if values != NULL:
-                self.c_write(leaves + start, values + start, count)
+                self.c_write_leaves(leaves + start, values + start, count)
             if scattered:
                 c_sum_at(self.c_level(1), self.c_level(0), SHIFT, leaves + start, count)
             start += count
@@ -272,7 +272,7 @@ cdef class SumTree:
             shift += SHIFT
         self.c_sum_from(level, low >> (shift - SHIFT), high >> (shift - SHIFT))
 
-    cdef void c_write(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil:
+    cdef void c_write_leaves(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil:
         """Write up to FETCHED leaves; the sums above them are not computed yet."""
         cdef float64_t* weights = self.c_level(0)
         cdef intp_t k
@@ -344,7 +344,7 @@ cdef class SumTree:
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(indexes)
         if not self.c_targets_fit(wanted, n):
             self._refuse_targets(targets)
-        c_find(&self.nodes[0], &self.shape, wanted, leaves, NULL, n)
+        c_find_leaves(&self.nodes[0], &self.shape, wanted, leaves, NULL, n)
         return indexes
 
     def _refuse_targets(self, targets):
@@ -404,11 +404,11 @@ cdef class SumTree:
         cdef intp_t* leaves = <intp_t*> cnp.PyArray_DATA(indexes)
         cdef float64_t* weights = <float64_t*> cnp.PyArray_DATA(values)
         with bit_generator.lock:
-            found = self.c_draw(bitgen, manner, leaves, weights, count)
+            found = self.c_draw_leaves(bitgen, manner, leaves, weights, count)
         c_check_drawn(manner, found, count)
         return indexes, values
 
-    cdef intp_t c_draw(
+    cdef intp_t c_draw_leaves(
         self, bitgen_t* bitgen, Manner manner, intp_t* leaves, float64_t* values, intp_t n
     ) noexcept nogil:
         """Draw; return how many slots have a weight, counted up to the number that is needed.
@@ -428,7 +428,7 @@ cdef class SumTree:
             values[k] = bitgen.next_double(bitgen.state)
         for k in range(n):
             values[k] = (k + values[k]) / n * total
-        c_find(&self.nodes[0], &self.shape, values, leaves, values, n)
+        c_find_leaves(&self.nodes[0], &self.shape, values, leaves, values, n)
         return 1
 
     cdef void c_draw_independent(
@@ -438,7 +438,7 @@ cdef class SumTree:
         cdef intp_t k
         for k in range(n):
             values[k] = bitgen.next_double(bitgen.state) * total
-        c_find(&self.nodes[0], &self.shape, values, leaves, values, n)
+        c_find_leaves(&self.nodes[0], &self.shape, values, leaves, values, n)
 
     cdef intp_t c_draw_distinct(
         self, bitgen_t* bitgen, intp_t* leaves, float64_t* values, intp_t n
@@ -446,7 +446,7 @@ cdef class SumTree:
         """Draw distinct slots; return n, or how many slots have a weight if fewer than n."""
         cdef float64_t* weights = self.c_level(0)
         cdef intp_t k, count, accepted, found = 0, summed = 0, max_draws = n
-        count = c_count(&self.nodes[0], &self.shape, n)
+        count = c_count_leaves(&self.nodes[0], &self.shape, n)
         if count < n:
             return count
         while found < n:

@@ -102,7 +102,7 @@ cdef inline void c_copy(char* to, const char* row, intp_t size) noexcept nogil:
         memcpy(to, row, size)
 
 
-cdef inline void c_gather(
+cdef inline void c_gather_strided(
     char* out, const char* column, intp_t stride, intp_t size, const intp_t* slots, intp_t n
 ) noexcept nogil:
     """out[k] = column[slots[k]] for k in range(n)."""
@@ -134,7 +134,7 @@ cdef inline void c_gather_at(
 ) noexcept nogil:
     """out[k] = the value at an offset in records[k] for k in range(n).
 
-    Not by ``c_gather``, whose addresses are computed, nor by ``c_copy`` in a loop: docs/decisions.md.
+    Not by ``c_gather_strided``, whose addresses are computed, nor by ``c_copy`` in a loop: docs/decisions.md.
     """
     cdef intp_t k
     if size == 4:
@@ -157,7 +157,7 @@ cdef inline void c_gather_at(
 cdef inline void c_gather_pieces(
     char* out, const char* column, intp_t stride, intp_t size, const intp_t* slots, intp_t n
 ) noexcept nogil:
-    """``c_gather`` of rows of a PIECE or more; the next row is prefetched while one is copied.
+    """``c_gather_strided`` of rows of a PIECE or more; the next row is prefetched while one is copied.
 
     The processor foresees the lines of a row but not where the next one is: 1024 rows of 1 kB take
     0.22 ms and not 0.37, 128 of 7 kB 63 us and not 101, 256 of 28 kB 0.41 ms and not 0.50.

@@ -32,7 +32,7 @@ cdef struct Shape:
     intp_t size                 # length of the array
 
 
-cdef inline int c_measure(intp_t capacity, Shape* shape) except -1:
+cdef inline int c_measure_tree(intp_t capacity, Shape* shape) except -1:
     """Lay out the levels of a tree."""
     cdef intp_t largest = <intp_t> 1 << MAX_CAPACITY_BITS
     if not 1 <= capacity <= largest:
@@ -54,7 +54,7 @@ cdef inline float64_t c_sum(const float64_t* c) noexcept nogil:
     return (((c[0] + c[1]) + (c[2] + c[3])) + (c[4] + c[5])) + (c[6] + c[7])
 
 
-cdef inline void c_run(const float64_t* c, float64_t* before) noexcept nogil:
+cdef inline void c_running_sums(const float64_t* c, float64_t* before) noexcept nogil:
     """The running sums of a node's children: for each child the sum of the children before it.
 
     The sums never decrease, however they are rounded.
@@ -88,7 +88,7 @@ cdef inline intp_t c_choose(const float64_t* before, float64_t* target) noexcept
 cdef inline intp_t c_descend(const float64_t* c, float64_t* target) noexcept nogil:
     """``c_choose`` among the children of one node."""
     cdef float64_t before[WIDTH]
-    c_run(c, before)
+    c_running_sums(c, before)
     return c_choose(before, target)
 
 
@@ -208,7 +208,7 @@ cdef inline float64_t c_least_of_all(
             return bound
 
 
-cdef inline intp_t c_count(const float64_t* tree, const Shape* shape, intp_t most) noexcept nogil:
+cdef inline intp_t c_count_leaves(const float64_t* tree, const Shape* shape, intp_t most) noexcept nogil:
     """Number of leaves that have a weight, counted up to ``most``.
 
     A node of zero is skipped with all nodes below, so the cost is a few nodes for each leaf found.
@@ -254,7 +254,7 @@ cdef inline intp_t c_within(intp_t node, intp_t last, float64_t* target) noexcep
     return node
 
 
-cdef inline void c_find(
+cdef inline void c_find_leaves(
     const float64_t* tree, const Shape* shape,
     const float64_t* targets, intp_t* leaves, float64_t* values, intp_t n,
 ) noexcept nogil:
@@ -285,7 +285,7 @@ cdef inline void c_find(
                 for k in range(count):
                     node = nodes[k] << SHIFT
                     if node != parent:
-                        c_run(line + node, before)
+                        c_running_sums(line + node, before)
                         parent = node
                     nodes[k] = c_within(node + c_choose(before, &rest[k]), last, &rest[k])
                 continue

@@ -29,7 +29,7 @@ cdef class Pool:
     cdef Lease c_lease(self, intp_t nbytes)
     cdef int c_give_back(self, memory) except -1
     cdef int c_pass(self) except -1
-    cdef int c_forget(self) except -1
+    cdef int c_free_spare(self) except -1
 
 
 cdef class Lease:

@@ -189,7 +189,7 @@ cdef void* c_start(cnp.ndarray memory) noexcept:
 # second is its number of cache lines if the memory may be reused, or else 0.
 
 
-cdef void* c_place(char* raw, intp_t lines) noexcept nogil:
+cdef void* c_align(char* raw, intp_t lines) noexcept nogil:
     """The first cache line behind the start of allocated memory."""
     cdef intp_t ahead = LINE - <intp_t> (<uintptr_t> raw % LINE)
     raw[ahead - 2] = <char> ahead
@@ -208,14 +208,14 @@ cdef void* c_malloc(void* ctx, size_t nbytes) noexcept nogil:
         spare[lines].count -= 1
         return spare[lines].starts[spare[lines].count]
     cdef char* raw = <char*> malloc((lines + 1) * LINE)
-    return NULL if raw == NULL else c_place(raw, lines if is_small else 0)
+    return NULL if raw == NULL else c_align(raw, lines if is_small else 0)
 
 
 cdef void* c_calloc(void* ctx, size_t n, size_t nbytes) noexcept nogil:
     if nbytes and n > (<size_t> -1 - LINE) // nbytes:
         return NULL
     cdef char* raw = <char*> calloc(n * nbytes + LINE, 1)
-    return NULL if raw == NULL else c_place(raw, 0)
+    return NULL if raw == NULL else c_align(raw, 0)
 
 
 cdef void* c_realloc(void* ctx, void* start, size_t nbytes) noexcept nogil:
@@ -228,7 +228,7 @@ cdef void* c_realloc(void* ctx, void* start, size_t nbytes) noexcept nogil:
     cdef intp_t wanted = LINE - <intp_t> (<uintptr_t> raw % LINE)
     if wanted != ahead:
         memmove(raw + wanted, raw + ahead, nbytes)
-    return c_place(raw, 0)
+    return c_align(raw, 0)
 
 
 cdef void c_free(void* ctx, void* start, size_t nbytes) noexcept nogil:
@@ -281,14 +281,14 @@ cdef class Pool:
         self.lent -= nbytes
         self.spare_nbytes += nbytes
         self.spare.append((memory, self.arrays))
-        return self.c_forget()
+        return self.c_free_spare()
 
     cdef int c_pass(self) except -1:
         """Count an array that needed no memory of the pool, as spare memory ages by arrays."""
         self.arrays += 1
-        return self.c_forget()
+        return self.c_free_spare()
 
-    cdef int c_forget(self) except -1:
+    cdef int c_free_spare(self) except -1:
         """Free memory above the limits, and memory that was unused for PATIENCE arrays."""
         while self.spare and (
             self.spare_nbytes + self.lent > self.peak

@@ -11,7 +11,8 @@ interpreter. Not here: columns of records (``_rows.gather``), and the loops over
 """
 
 from cpprb_like._c.copying cimport (
-    CACHED_NBYTES, LONGEST, PIECE, STREAMS, c_copy, c_copy_ahead, c_end_stream, c_gather, c_interleave, c_stream_ahead,
+    CACHED_NBYTES, LONGEST, PIECE, STREAMS, c_copy, c_copy_ahead, c_end_stream, c_gather_strided, c_interleave,
+    c_stream_ahead,
 )
 from cpprb_like._c.typedefs cimport intp_t
 
@@ -167,7 +168,7 @@ cdef intp_t c_limit() noexcept nogil:
     return wanted if wanted else max(1, min(cpprb_cores(), BY_DEFAULT))
 
 
-cdef void* c_run(void* argument) noexcept nogil:
+cdef void* c_run_share(void* argument) noexcept nogil:
     cdef Share* share = <Share*> argument
     share.job(share.work, share.start, share.stop)
     return NULL
@@ -194,14 +195,14 @@ cdef void c_share(Job job, const void* work, intp_t n, intp_t nbytes) noexcept n
     for k in range(1, count):
         shares[k].job, shares[k].work = job, work
         shares[k].start, shares[k].stop = n * k // count, n * (k + 1) // count
-        started[k] = cpprb_start(&threads[k], c_run, &shares[k]) == 0
+        started[k] = cpprb_start(&threads[k], c_run_share, &shares[k]) == 0
     cpprb_unblock(&signals)
     job(work, 0, n // count)
     for k in range(1, count):
         if started[k]:
             cpprb_join(threads[k])
         else:
-            c_run(&shares[k])
+            c_run_share(&shares[k])
 
 
 cdef intp_t past_caches = CACHED_NBYTES  # larger batches are written past the caches
@@ -250,7 +251,7 @@ cdef void c_gather_part(const void* work, intp_t start, intp_t stop) noexcept no
     for number in range(gathering.count):
         block = gathering.blocks + number
         if not gathering.streams or block.nbytes < PIECE:
-            c_gather(
+            c_gather_strided(
                 block.out + start * block.nbytes, block.column, block.stride, block.nbytes,
                 block.slots + start, stop - start,
             )
@@ -296,7 +297,7 @@ cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nog
             following = values.wholes[min(k + 1, stop - 1)]
             if following == NULL:
                 following = whole
-            c_place(to, whole, following, values.nbytes, placing.streams)
+            c_place_value(to, whole, following, values.nbytes, placing.streams)
         elif values.outer != 1:
             c_interleave(to, frames, values.depth, values.outer, values.inner)
         else:
@@ -309,7 +310,7 @@ cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nog
         c_end_stream()
 
 
-cdef inline void c_place(
+cdef inline void c_place_value(
     char* to, const char* value, const char* following, intp_t nbytes, bint streams
 ) noexcept nogil:
     """Copy a value while the following value is fetched into the cache."""

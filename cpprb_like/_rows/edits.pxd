@@ -7,7 +7,7 @@ cdef class Tracker:
     cdef readonly intp_t capacity
     cdef uint8_t[::1] bits           # a bit for each slot: whether its row was edited
 
-    cdef void c_mark(self, intp_t slot) noexcept nogil
+    cdef void c_mark_row(self, intp_t slot) noexcept nogil
 
 
 cdef class Undo:
@@ -25,6 +25,6 @@ cdef class Undo:
     cdef intp_t used                 # bytes of entries that are not in force yet
 
     cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil
-    cdef void c_begin(self) noexcept nogil
+    cdef void c_begin_change(self) noexcept nogil
     cdef void c_note_times(self, int64_t written, intp_t n) noexcept nogil
     cdef void c_end(self) noexcept nogil

@@ -30,7 +30,7 @@ cdef class Tracker:
         self.capacity = capacity
         self.bits = np.zeros((capacity + 7) >> 3, np.uint8)
 
-    cdef void c_mark(self, intp_t slot) noexcept nogil:
+    cdef void c_mark_row(self, intp_t slot) noexcept nogil:
         """Mark the row in a slot as edited."""
         self.bits[slot >> 3] |= <uint8_t> (1 << (slot & 7))
 
@@ -42,7 +42,7 @@ cdef class Tracker:
         if n and not 0 <= slots.min() <= slots.max() < self.capacity:
             raise IndexError(f"slots: expected 0 to {self.capacity - 1}")
         for k in range(n):
-            self.c_mark(values[k])
+            self.c_mark_row(values[k])
 
     def slots(self):
         """The marked slots, ascending. Cost: proportional to all slots, a bit each."""
@@ -88,7 +88,7 @@ cdef class Undo:
         memcpy(entry + 2, &self.arena[0] + offset, nbytes)
         self.used += 16 + (nbytes + 7) // 8 * 8
 
-    cdef void c_begin(self) noexcept nogil:
+    cdef void c_begin_change(self) noexcept nogil:
         """Put the entries in force: an opened file is restored from them."""
         if self.added_at != NULL:
             self.added_at[1] += 1

@@ -40,23 +40,23 @@ cdef class EpisodeIndex(DerivedState):
     cdef uint32_t* numbers
     cdef uint32_t shift
 
-    cdef int c_forget(self) except -1
+    cdef int c_forget_episodes(self) except -1
     cdef int c_make_room(self) except -1
-    cdef int c_sync(self) except -1
+    cdef int c_sync_episodes(self) except -1
     cdef int c_sync_numbers(self) except -1
     cdef int c_sync_rows(self) except -1
-    cdef void c_point(self) noexcept
+    cdef void c_point_at_table(self) noexcept
     cdef int c_see(self, int64_t row, intp_t stream, intp_t slot) except -1
     cdef int c_lose(self) except -1
     cdef intp_t c_count(self) noexcept
-    cdef Bounds c_find(self, intp_t number) noexcept
+    cdef Bounds c_episode(self, intp_t number) noexcept
     cdef bint c_find_row(self, int64_t row, Bounds* found) noexcept nogil
     cdef void c_fetch_rows(self, const intp_t* slots, intp_t n) noexcept nogil
     cdef bint c_is_known(self, intp_t place) noexcept nogil
-    cdef intp_t c_before(self, int64_t first) noexcept
-    cdef intp_t c_place(self, int64_t first) noexcept
+    cdef intp_t c_episodes_before(self, int64_t first) noexcept
+    cdef intp_t c_record_of(self, int64_t first) noexcept
     cdef intp_t c_length(self, Bounds* bounds) noexcept
     cdef uint8_t c_ends(self, const Bounds* bounds) noexcept
     cdef int c_forget_one(self, int64_t first) except -1
     cdef void c_unlist(self, int64_t first) noexcept
-    cdef intp_t c_list(self, int64_t first, int64_t last, intp_t* slots, intp_t most) noexcept
+    cdef intp_t c_list_rows(self, int64_t first, int64_t last, intp_t* slots, intp_t most) noexcept

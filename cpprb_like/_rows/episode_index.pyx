@@ -29,7 +29,7 @@ cdef enum:  # values of ``records`` that are no places
     CUT = -2                 # the newest episode is the cut one
 
 
-cdef int c_compare(const void* one, const void* other) noexcept nogil:
+cdef int c_compare_cuts(const void* one, const void* other) noexcept nogil:
     cdef intp_t first = (<const intp_t*> one)[0], second = (<const intp_t*> other)[0]
     return (first > second) - (first < second)
 
@@ -50,7 +50,7 @@ cdef class EpisodeIndex:
         self.cut_firsts = np.empty(ring.n_envs, np.int64)
         self.cut_lasts = np.empty(ring.n_envs, np.int64)
         self.cut = np.empty(ring.n_envs, np.intp)
-        self.c_forget()
+        self.c_forget_episodes()
 
     @property
     def nbytes(self):
@@ -60,13 +60,13 @@ cdef class EpisodeIndex:
         by_row = 0 if self.memory is None else self.memory.nbytes
         return self.table.nbytes + self.gone.nbytes + by_row + 4 * 8 * self.ring.n_envs
 
-    cdef int c_forget(self) except -1:
+    cdef int c_forget_episodes(self) except -1:
         """Drop all episodes: the ring was cleared."""
         self.shift += <uint32_t> self.tail
         self.room = FIRST_ROOM
         self.table = np.empty(4 * self.room, np.int64)
         self.gone = SlotSet(self.room)
-        self.c_point()
+        self.c_point_at_table()
         self.head = self.tail = self.n_cut = 0
         self.cut_is_sorted = False
         self.newest[:] = -1
@@ -76,7 +76,7 @@ cdef class EpisodeIndex:
         self.clears = self.ring.state[CLEARS]
         return 0
 
-    cdef void c_point(self) noexcept:
+    cdef void c_point_at_table(self) noexcept:
         self.firsts = <int64_t*> cnp.PyArray_DATA(self.table)
         self.lasts = self.firsts + self.room
         self.lengths = self.lasts + self.room
@@ -84,11 +84,11 @@ cdef class EpisodeIndex:
 
     # ------------------------------------------------------------------ following the ring
 
-    cdef int c_sync(self) except -1:
+    cdef int c_sync_episodes(self) except -1:
         """Update for the rows that were added and overwritten since the last call."""
         cdef Ring ring = self.ring
         if self.clears != ring.state[CLEARS]:
-            self.c_forget()
+            self.c_forget_episodes()
         cdef int64_t row = max(self.seen, ring.c_first())
         cdef intp_t stream = <intp_t> (row % ring.n_envs), slot = <intp_t> (row % ring.capacity)
         while row < ring.state[WRITTEN]:
@@ -102,24 +102,24 @@ cdef class EpisodeIndex:
         return 0
 
     cdef int c_sync_numbers(self) except -1:
-        """``c_sync`` for finding episodes by number."""
+        """``c_sync_episodes`` for finding episodes by number."""
         cdef intp_t* cut = <intp_t*> cnp.PyArray_DATA(self.cut)
         cdef intp_t stream, k = 0
-        self.c_sync()
+        self.c_sync_episodes()
         # In C, as NumPy's sort lets other threads run.
         if not self.cut_is_sorted:
             for stream in range(self.ring.n_envs):
                 if self.cut_firsts[stream] >= 0:
                     cut[k] = <intp_t> self.cut_firsts[stream]
                     k += 1
-            qsort(cut, k, sizeof(intp_t), c_compare)
+            qsort(cut, k, sizeof(intp_t), c_compare_cuts)
             for k in range(k):
                 cut[k] %= self.ring.n_envs
             self.cut_is_sorted = True
         return 0
 
     cdef int c_sync_rows(self) except -1:
-        """``c_sync`` for finding episodes by row; the first call reads all rows."""
+        """``c_sync_episodes`` for finding episodes by row; the first call reads all rows."""
         cdef intp_t place
         cdef int64_t row
         if self.numbers == NULL:
@@ -130,7 +130,7 @@ cdef class EpisodeIndex:
                 while 0 <= row <= self.lasts[place]:
                     self.numbers[row % self.ring.capacity] = <uint32_t> place + self.shift
                     row = self.ring.c_next(row, self.seen)
-        return self.c_sync()
+        return self.c_sync_episodes()
 
     cdef int c_see(self, int64_t row, intp_t stream, intp_t slot) except -1:
         """Update for one row that was added."""
@@ -176,7 +176,7 @@ cdef class EpisodeIndex:
             room *= 2
         cdef SlotSet gone = SlotSet(room)
         if self.gone.count:
-            gone.c_prepare()
+            gone.c_make_memory()
             for place in range(held):
                 if c_has(self.gone, self.head + place):
                     gone.c_add(place)
@@ -193,7 +193,7 @@ cdef class EpisodeIndex:
                 place = self.records[stream] - self.head
                 self.records[stream] = place if place >= 0 else NO_RECORD
         self.table, self.gone, self.room = table, gone, room
-        self.c_point()
+        self.c_point_at_table()
         self.shift += <uint32_t> self.head
         self.head, self.tail = 0, held
         return 0
@@ -242,11 +242,11 @@ cdef class EpisodeIndex:
     cdef intp_t c_count(self) noexcept:
         return self.n_cut + self.tail - self.head - self.gone.count
 
-    cdef intp_t c_before(self, int64_t first) noexcept:
+    cdef intp_t c_episodes_before(self, int64_t first) noexcept:
         """Number of episodes that are not cut and begin before a row."""
-        return self.gone.c_free_before(self.c_place(first)) - self.head
+        return self.gone.c_free_before(self.c_record_of(first)) - self.head
 
-    cdef intp_t c_place(self, int64_t first) noexcept:
+    cdef intp_t c_record_of(self, int64_t first) noexcept:
         """The place of the first record that does not begin before a row."""
         cdef intp_t low = self.head, high = self.tail, middle
         while low < high:
@@ -257,18 +257,18 @@ cdef class EpisodeIndex:
                 high = middle
         return low
 
-    cdef Bounds c_find(self, intp_t number) noexcept:
+    cdef Bounds c_episode(self, intp_t number) noexcept:
         """The episode with a number from 0 to ``c_count() - 1``."""
         cdef const intp_t* cut = <const intp_t*> cnp.PyArray_DATA(self.cut)
         cdef intp_t low = 0, high = self.n_cut, middle, place
         cdef Bounds found
         while low < high:  # number of cut episodes whose number is at most this one
             middle = (low + high) // 2
-            if middle + self.c_before(self.cut_firsts[cut[middle]]) <= number:
+            if middle + self.c_episodes_before(self.cut_firsts[cut[middle]]) <= number:
                 low = middle + 1
             else:
                 high = middle
-        if low and low - 1 + self.c_before(self.cut_firsts[cut[low - 1]]) == number:
+        if low and low - 1 + self.c_episodes_before(self.cut_firsts[cut[low - 1]]) == number:
             found.place = -1 - cut[low - 1]
             found.first = self.cut_firsts[cut[low - 1]]
             found.last = self.cut_lasts[cut[low - 1]]
@@ -321,14 +321,14 @@ cdef class EpisodeIndex:
     cdef intp_t c_length(self, Bounds* bounds) noexcept:
         """Number of rows of an episode. In a cut episode absent rows are counted."""
         if bounds.length < 0:
-            bounds.length = self.c_list(bounds.first, bounds.last, NULL, 0)
+            bounds.length = self.c_list_rows(bounds.first, bounds.last, NULL, 0)
         return bounds.length
 
     cdef uint8_t c_ends(self, const Bounds* bounds) noexcept:
         """Flags of the last row of an episode."""
         return self.ring.c_flags(<intp_t> (bounds.last % self.ring.capacity))[0]
 
-    cdef intp_t c_list(self, int64_t first, int64_t last, intp_t* slots, intp_t most) noexcept:
+    cdef intp_t c_list_rows(self, int64_t first, int64_t last, intp_t* slots, intp_t most) noexcept:
         """Write the slots of at most ``most`` rows of an episode; return the number of its rows."""
         cdef Ring ring = self.ring
         cdef intp_t count = 0
@@ -344,12 +344,12 @@ cdef class EpisodeIndex:
 
     def __len__(self):
         """Number of episodes."""
-        self.c_sync()
+        self.c_sync_episodes()
         return self.c_count()
 
     def version(self):
         """Numbers that change when the episodes change."""
-        self.c_sync()
+        self.c_sync_episodes()
         return self.clears, self.seen, self.oldest, self.gone.count, self.n_cut
 
     def slots(self, intp_t number):
@@ -361,10 +361,10 @@ cdef class EpisodeIndex:
         cdef intp_t n = self.c_count()
         if not -n <= number < n:
             raise IndexError(f"number: expected {-n} to {n - 1}, got {number}")
-        cdef Bounds bounds = self.c_find(number if number >= 0 else number + n)
+        cdef Bounds bounds = self.c_episode(number if number >= 0 else number + n)
         cdef intp_t length = self.c_length(&bounds)
         cdef cnp.ndarray found = cnp.PyArray_SimpleNew(1, &length, cnp.NPY_INTP)
-        length = self.c_list(bounds.first, bounds.last, <intp_t*> cnp.PyArray_DATA(found), length)
+        length = self.c_list_rows(bounds.first, bounds.last, <intp_t*> cnp.PyArray_DATA(found), length)
         return found, self.c_ends(&bounds)
 
     def complete(self, cnp.ndarray numbers):
@@ -380,7 +380,7 @@ cdef class EpisodeIndex:
         for k in range(n):
             if given[k] >= self.c_count():
                 raise IndexError(f"number: expected up to {self.c_count() - 1}, got {given[k]}")
-            bounds = self.c_find(given[k])
+            bounds = self.c_episode(given[k])
             (<uint8_t*> cnp.PyArray_DATA(complete))[k] = (
                 bounds.is_known and self.c_ends(&bounds) & END != 0
             )
@@ -399,7 +399,7 @@ cdef class EpisodeIndex:
         cdef cnp.ndarray flags = np.empty(n, np.uint8), complete = np.empty(n, np.bool_)
         cdef Bounds bounds
         for k in range(n):
-            bounds = self.c_find(k)
+            bounds = self.c_episode(k)
             total += self.c_length(&bounds)
             (<int64_t*> cnp.PyArray_DATA(firsts))[k] = bounds.first
             (<int64_t*> cnp.PyArray_DATA(lasts))[k] = bounds.last
@@ -412,7 +412,7 @@ cdef class EpisodeIndex:
             slots = cnp.PyArray_SimpleNew(1, &total, cnp.NPY_INTP)
             total = 0
             for k in range(n):
-                total += self.c_list(
+                total += self.c_list_rows(
                     (<int64_t*> cnp.PyArray_DATA(firsts))[k],
                     (<int64_t*> cnp.PyArray_DATA(lasts))[k],
                     <intp_t*> cnp.PyArray_DATA(slots) + total,
@@ -444,7 +444,7 @@ cdef class EpisodeIndex:
         """
         cdef Ring ring = self.ring
         cdef int64_t oldest = ring.state[WRITTEN] - ring.c_stored(), row = first - ring.n_envs
-        cdef intp_t slot, place = self.c_place(first)
+        cdef intp_t slot, place = self.c_record_of(first)
         cdef list found = []
         if place < self.tail and self.firsts[place] == first and self.befores[place] >= 0:
             row = -1  # the previous episode ended here, so no older row is left
@@ -461,9 +461,9 @@ cdef class EpisodeIndex:
 
     cdef int c_forget_one(self, int64_t first) except -1:
         """Forget the episode that begins at a row."""
-        cdef intp_t place = self.c_place(first), stream = <intp_t> (first % self.ring.n_envs)
+        cdef intp_t place = self.c_record_of(first), stream = <intp_t> (first % self.ring.n_envs)
         if place < self.tail and self.firsts[place] == first:
-            self.gone.c_prepare()
+            self.gone.c_make_memory()
             self.gone.c_add(place)
             return 0
         if self.cut_is_sorted:

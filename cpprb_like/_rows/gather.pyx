@@ -19,7 +19,7 @@ from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Block, c_gather_blocks
-from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather, c_prefetch_rows, c_swap
+from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather_strided, c_prefetch_rows, c_swap
 from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._rows.row_handles cimport c_find_rows
@@ -44,10 +44,10 @@ def take(ring not None, slots, list arrays=None, tuple columns=None):
     """
     if type(ring) is not Ring:
         return ring.take(slots, arrays, columns)
-    return c_take(<Ring> ring, slots, arrays, columns)
+    return c_take_rows(<Ring> ring, slots, arrays, columns)
 
 
-cdef dict c_take(Ring ring, slots, list arrays, tuple columns):
+cdef dict c_take_rows(Ring ring, slots, list arrays, tuple columns):
     """As ``take``."""
     ring.c_check_slots(slots)
     cdef intp_t number, n = cnp.PyArray_DIM(slots, 0)
@@ -59,7 +59,7 @@ cdef dict c_take(Ring ring, slots, list arrays, tuple columns):
             arrays[number] = c_new_array(ring, <Column> columns[number], n)
     else:
         c_check_arrays(arrays, columns, n)
-    c_fill(ring, arrays, columns, slots)
+    c_gather_columns(ring, arrays, columns, slots)
     cdef dict batch = {}
     for number in range(len(arrays)):
         batch[(<Column> columns[number]).name] = arrays[number]
@@ -205,7 +205,7 @@ cdef cnp.ndarray c_new_array(Ring ring, Column column, intp_t n):
     return c_empty(column.dtype, ndim, dims)
 
 
-cdef int c_fill(Ring ring, list arrays, tuple columns, cnp.ndarray slots) except -1:
+cdef int c_gather_columns(Ring ring, list arrays, tuple columns, cnp.ndarray slots) except -1:
     """Gather checked slots into dense arrays of the right size, one for each column."""
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t number, n = cnp.PyArray_DIM(slots, 0)
@@ -244,7 +244,7 @@ cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) n
             if outs[number] == NULL:
                 continue
             row = &ring.table[number, 0]
-            c_gather(
+            c_gather_strided(
                 outs[number] + start * row[NBYTES],
                 base + row[OFFSET], row[STRIDE], row[NBYTES], slots + start, count,
             )
@@ -285,10 +285,10 @@ def write(Ring ring not None, const int64_t[::1] indexes, list columns, list arr
     cdef cnp.ndarray slots = c_find_rows(ring, indexes)
     if ring.c_mark(slots):
         slots = c_find_rows(ring, indexes)
-    c_write(ring, columns, arrays, <const intp_t*> cnp.PyArray_DATA(slots), n)
+    c_write_columns(ring, columns, arrays, <const intp_t*> cnp.PyArray_DATA(slots), n)
 
 
-cdef void c_write(
+cdef void c_write_columns(
     Ring ring, list columns, list arrays, const intp_t* slots, intp_t n
 ) noexcept:
     """``write`` for checked rows; no Python code runs."""
@@ -331,7 +331,7 @@ cdef void c_write_row(Ring ring, list columns, list arrays, intp_t slot, intp_t 
     for number in range(len(columns)):
         column = <Column> columns[number]
         ring.undo.c_save(column.offset + slot * column.stride, column.nbytes)
-    ring.undo.c_begin()
+    ring.undo.c_begin_change()
     for number in range(len(columns)):
         column = <Column> columns[number]
         offset = column.offset + slot * column.stride

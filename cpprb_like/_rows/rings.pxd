@@ -46,8 +46,8 @@ cdef class Rings(Parts):
     cdef void c_look(self) noexcept
     cdef int c_check_rows(self, rows, const char** records) except -1
     cdef ndarray c_handles(self, ndarray rows)
-    cdef dict c_take(self, rows, list arrays, tuple columns)
-    cdef int c_fill(
+    cdef dict c_take_columns(self, rows, list arrays, tuple columns)
+    cdef int c_gather_records(
         self, list arrays, tuple columns, const intp_t* rows, intp_t n, const char** records
     ) except -1
     cdef void c_fill_block(
@@ -58,10 +58,10 @@ cdef class Rings(Parts):
         self, Ring ring, char* out, intp_t place, const intp_t* rows, intp_t n
     ) except -1
     cdef bint c_hold_now(self, ndarray rows)
-    cdef bint c_hold(self, Span* spans, const intp_t* rows, intp_t n) noexcept
+    cdef bint c_rows_hold(self, Span* spans, const intp_t* rows, intp_t n) noexcept
 
 
-cdef intp_t c_point(
+cdef intp_t c_find_records(
     Span* spans, int bits, intp_t offset, intp_t stride, const intp_t* rows, intp_t n,
     const char* blank, const char** values,
 ) noexcept nogil

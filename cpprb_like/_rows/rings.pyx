@@ -187,7 +187,7 @@ cdef class Rings(Parts):
         c_check_array(rows, "rows", cnp.NPY_INTP, -1)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
         self.c_look()
-        cdef intp_t wrong = c_point(
+        cdef intp_t wrong = c_find_records(
             self.spans, self.bits, 0, self.c_any().record_stride, values, cnp.PyArray_DIM(rows, 0),
             NULL, records,
         )
@@ -238,7 +238,7 @@ cdef class Rings(Parts):
         memcpy(spans, PyBytes_AS_STRING(moment), (self.mask + 1) * sizeof(Span))
         for k in range(n):
             spans[values[k] & self.mask].is_used = True
-        cdef bint holds = self.c_hold(spans, values, n)
+        cdef bint holds = self.c_rows_hold(spans, values, n)
         free(spans)
         return holds
 
@@ -281,13 +281,13 @@ cdef class Rings(Parts):
         See ``gather.take``; chained columns are read, too. ``columns`` are some of ``columns``, or
         of those of any ring, as all have the same layout.
         """
-        return self.c_take(rows, arrays, self.layout.columns if columns is None else columns)
+        return self.c_take_columns(rows, arrays, self.layout.columns if columns is None else columns)
 
     def take_chain(self, Chain chain not None, rows, cnp.ndarray out not None):
         """See ``gather.take_chain``."""
-        self.c_take(rows, [out], (self.layout.c_column(chain.name),))
+        self.c_take_columns(rows, [out], (self.layout.c_column(chain.name),))
 
-    cdef dict c_take(self, rows, list arrays, tuple columns):
+    cdef dict c_take_columns(self, rows, list arrays, tuple columns):
         """``take`` of these columns."""
         c_check_array(rows, "rows", cnp.NPY_INTP, -1)
         cdef intp_t k, n = cnp.PyArray_DIM(rows, 0)
@@ -303,7 +303,7 @@ cdef class Rings(Parts):
             else:
                 c_check_arrays(arrays, columns, n)
             if n:
-                self.c_fill(arrays, columns, <const intp_t*> cnp.PyArray_DATA(rows), n, records)
+                self.c_gather_records(arrays, columns, <const intp_t*> cnp.PyArray_DATA(rows), n, records)
         finally:
             free(records)
         cdef dict batch = {}
@@ -311,7 +311,7 @@ cdef class Rings(Parts):
             batch[(<Column> columns[k]).name] = arrays[k]
         return batch
 
-    cdef int c_fill(
+    cdef int c_gather_records(
         self, list arrays, tuple columns, const intp_t* rows, intp_t n, const char** records
     ) except -1:
         """Gather rows that were checked into dense arrays of the right size.
@@ -346,7 +346,7 @@ cdef class Rings(Parts):
     ) noexcept:
         """Gather a column that lies in a block of its own; ``wholes`` has room for n."""
         cdef Values values
-        c_point(
+        c_find_records(
             self.spans, self.bits, ring.table[place, OFFSET], ring.table[place, STRIDE], rows, n, NULL,
             wholes,
         )
@@ -396,12 +396,12 @@ cdef class Rings(Parts):
         return 0
 
     cdef bint c_hold_now(self, cnp.ndarray rows):
-        """``c_hold`` of rows that the last call has read."""
-        return self.c_hold(
+        """``c_rows_hold`` of rows that the last call has read."""
+        return self.c_rows_hold(
             self.spans, <const intp_t*> cnp.PyArray_DATA(rows), cnp.PyArray_DIM(rows, 0)
         )
 
-    cdef bint c_hold(self, Span* spans, const intp_t* rows, intp_t n) noexcept:
+    cdef bint c_rows_hold(self, Span* spans, const intp_t* rows, intp_t n) noexcept:
         """Whether all that was read of these rows is as it was when ``c_look`` filled ``spans``.
 
         False if a ring with chained fields was followed again since: a chain knows only the rows of the
@@ -444,7 +444,7 @@ cdef inline int64_t c_row_of(const Span* span, intp_t slot) noexcept nogil:
     return span.start + slot - (0 if slot < span.head else span.capacity)
 
 
-cdef intp_t c_point(
+cdef intp_t c_find_records(
     Span* spans, int bits, intp_t offset, intp_t stride, const intp_t* rows, intp_t n,
     const char* blank, const char** values,
 ) noexcept nogil:

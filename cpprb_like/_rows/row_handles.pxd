@@ -45,9 +45,9 @@ cdef inline intp_t c_slot_of(Ring ring, int64_t index, bint as_handles) noexcept
     return slot
 
 
-cdef ndarray c_handles(Ring ring, ndarray slots)
+cdef ndarray c_row_handles(Ring ring, ndarray slots)
 cdef ndarray c_indexes(Ring ring, ndarray slots, bint as_handles)
-cdef intp_t c_find(
+cdef intp_t c_find_indexes(
     Ring ring, const int64_t* indexes, intp_t n, bint as_handles, int64_t drawn, intp_t* slots,
     intp_t* places,
 ) noexcept nogil

@@ -26,10 +26,10 @@ def handles(ring not None, slots):
     if type(ring) is not Ring:
         return ring.handles(slots)
     (<Ring> ring).c_check_slots(slots)
-    return c_handles(<Ring> ring, slots)
+    return c_row_handles(<Ring> ring, slots)
 
 
-cdef cnp.ndarray c_handles(Ring ring, cnp.ndarray slots):
+cdef cnp.ndarray c_row_handles(Ring ring, cnp.ndarray slots):
     """``handles`` of slots that are in use."""
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
@@ -82,7 +82,7 @@ cdef cnp.ndarray c_indexes(Ring ring, cnp.ndarray slots, bint as_handles):
     ``slots`` are a dense 1-d array of intp, and in use.
     """
     if as_handles:
-        return c_handles(ring, slots)
+        return c_row_handles(ring, slots)
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
     cdef cnp.ndarray indexes = c_numbers(1, &n, cnp.NPY_INT64)
@@ -136,7 +136,7 @@ def find_rows(Ring ring not None, const int64_t[::1] indexes):
     cdef intp_t n = indexes.shape[0], count
     cdef cnp.ndarray slots = c_numbers(1, &n, cnp.NPY_INTP)
     cdef cnp.ndarray places = c_numbers(1, &n, cnp.NPY_INTP)
-    count = c_find(
+    count = c_find_indexes(
         ring, &indexes[0] if n else NULL, n, True, 0,
         <intp_t*> cnp.PyArray_DATA(slots), <intp_t*> cnp.PyArray_DATA(places),
     )
@@ -145,7 +145,7 @@ def find_rows(Ring ring not None, const int64_t[::1] indexes):
     return slots[:count], places[:count]
 
 
-cdef intp_t c_find(
+cdef intp_t c_find_indexes(
     Ring ring, const int64_t* indexes, intp_t n, bint as_handles, int64_t drawn, intp_t* slots,
     intp_t* places,
 ) noexcept nogil:

@@ -15,11 +15,11 @@ cdef class SlotSet:
     cdef intp_t top                  # the greatest power of two that is at most ``words``
 
     cdef ndarray c_allocate(self)
-    cdef int c_prepare(self) except -1
+    cdef int c_make_memory(self) except -1
     cdef void c_forget(self, ndarray memory) noexcept
     cdef void c_add(self, intp_t slot) noexcept nogil
     cdef void c_remove(self, intp_t slot) noexcept nogil
-    cdef void c_count(self, intp_t slot, intp_t change) noexcept nogil
+    cdef void c_change_count(self, intp_t slot, intp_t change) noexcept nogil
     cdef intp_t c_free_before(self, intp_t slot) noexcept nogil
     cdef intp_t c_free_at(self, intp_t place) noexcept nogil
     cdef intp_t c_at(self, intp_t place) noexcept nogil
@@ -39,5 +39,5 @@ cdef class AbsentRuns:
     cdef int32_t* onward             # from the row on
     cdef int32_t* back               # up to the row
 
-    cdef int c_prepare(self) except -1
+    cdef int c_make_memory(self) except -1
     cdef void c_join(self, int64_t row, intp_t before, intp_t after) noexcept nogil

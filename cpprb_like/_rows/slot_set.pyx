@@ -48,7 +48,7 @@ cdef class SlotSet:
         """Memory of an empty set: zeros, whose pages the system maps on first use."""
         return np.zeros(2 * self.words + 1, np.intp)
 
-    cdef int c_prepare(self) except -1:
+    cdef int c_make_memory(self) except -1:
         """Make sure that slots can be added."""
         if self.memory is None:
             self.c_forget(self.c_allocate())
@@ -66,16 +66,16 @@ cdef class SlotSet:
         cdef uint64_t bit = <uint64_t> 1 << (slot & 63)
         if not self.bits[slot >> 6] & bit:
             self.bits[slot >> 6] |= bit
-            self.c_count(slot, 1)
+            self.c_change_count(slot, 1)
 
     cdef void c_remove(self, intp_t slot) noexcept nogil:
         """Remove a slot, if it is in the set."""
         cdef uint64_t bit = <uint64_t> 1 << (slot & 63)
         if self.bits[slot >> 6] & bit:
             self.bits[slot >> 6] ^= bit
-            self.c_count(slot, -1)
+            self.c_change_count(slot, -1)
 
-    cdef void c_count(self, intp_t slot, intp_t change) noexcept nogil:
+    cdef void c_change_count(self, intp_t slot, intp_t change) noexcept nogil:
         cdef intp_t place = (slot >> 6) + 1
         self.count += change
         while place <= self.words:
@@ -127,7 +127,7 @@ cdef class SlotSet:
     def add(self, intp_t slot):
         """Add a slot. Raises ``IndexError`` for a slot out of range, like the methods below."""
         self._check(slot, self.capacity - 1)
-        self.c_prepare()
+        self.c_make_memory()
         self.c_add(slot)
 
     def remove(self, intp_t slot):
@@ -212,7 +212,7 @@ cdef class AbsentRuns:
         """Bytes of memory."""
         return 0 if self.memory is None else self.memory.nbytes
 
-    cdef int c_prepare(self) except -1:
+    cdef int c_make_memory(self) except -1:
         """Allocate memory, if there is none yet, before a row becomes absent."""
         if self.memory is None:
             self.memory = np.zeros(2 * self.capacity, np.int32)

@@ -12,15 +12,15 @@ cdef enum:
 
 cdef class Undrawn:
     cdef readonly Ring ring
-    cdef int64_t seen                # rows written at the last ``c_sync``
+    cdef int64_t seen                # rows written at the last ``c_sync_undrawn``
     cdef int64_t clears
     cdef double survival             # probability that a row of the first block was never drawn
     cdef double[BLOCKS + 1] born     # ``survival`` when the first row of each block was written
     cdef intp_t block                # rows of a block
 
-    cdef void c_sync(self) noexcept
+    cdef void c_sync_undrawn(self) noexcept
     cdef void c_thin(self, double left) noexcept
-    cdef double c_share(self) noexcept
+    cdef double c_share_undrawn(self) noexcept
 
 
 cdef class DrawCounts:
@@ -29,9 +29,9 @@ cdef class DrawCounts:
     cdef bint is_uniform             # whether all draws so far were uniform over all rows
     cdef readonly list undrawn       # ``Undrawn`` of each ring, or None
 
-    cdef void c_count(self, int64_t age, intp_t n) noexcept
-    cdef void c_forget(self)
-    cdef int c_note(self, Ring ring, ndarray slots, bint of_all) except -1
-    cdef int64_t c_share(self) noexcept
+    cdef void c_count_age(self, int64_t age, intp_t n) noexcept
+    cdef void c_forget_draws(self)
+    cdef int c_note_draw(self, Ring ring, ndarray slots, bint of_all) except -1
+    cdef int64_t c_share_undrawn(self) noexcept
     cdef Undrawn c_undrawn(self, intp_t number, Ring ring)
     cdef dict c_stats(self)

@@ -69,7 +69,7 @@ cdef class Undrawn:
         self.clears = -1
         self.survival = 1.0
 
-    cdef void c_sync(self) noexcept:
+    cdef void c_sync_undrawn(self) noexcept:
         """Take in the rows that were written since the last call."""
         cdef int64_t written = self.ring.state[WRITTEN], first, block
         if self.clears != self.ring.state[CLEARS] or written < self.seen:
@@ -95,9 +95,9 @@ cdef class Undrawn:
                 self.born[k] /= LEAST
             self.survival /= LEAST
 
-    cdef double c_share(self) noexcept:
+    cdef double c_share_undrawn(self) noexcept:
         """The share of the rows in the ring; NaN without rows."""
-        self.c_sync()
+        self.c_sync_undrawn()
         cdef int64_t stop = self.seen, first = stop - min(stop, <int64_t> self.ring.capacity)
         cdef int64_t block, start, end
         cdef double share = 0.0, left
@@ -149,19 +149,19 @@ cdef class DrawCounts:
         self.is_uniform = is_uniform
         self.undrawn = [None] * width
 
-    cdef void c_forget(self):
+    cdef void c_forget_draws(self):
         """Note that a draw was not uniform over all rows."""
         self.is_uniform = False
         self.undrawn = [None] * len(self.undrawn)
 
-    cdef void c_count(self, int64_t age, intp_t n) noexcept:
+    cdef void c_count_age(self, int64_t age, intp_t n) noexcept:
         """Count a draw of n items, of which one has this age."""
         cdef int64_t* words = self.words
         cdef int top
         words[DRAWS] += 1
         words[SAMPLES] += n
         if words[DRAWS] % LOOK_EACH == 1:
-            words[SHARE] = self.c_share()
+            words[SHARE] = self.c_share_undrawn()
         if n == 0:
             return
         if words[N] >= TURN:
@@ -176,14 +176,14 @@ cdef class DrawCounts:
         words[SUM] += age
         words[MOST] = max(words[MOST], age)
 
-    cdef int64_t c_share(self) noexcept:
+    cdef int64_t c_share_undrawn(self) noexcept:
         """The share of rows never drawn, over all rings, in units of SHARE_UNIT; -1 without rows."""
         cdef double share = 0.0, rows = 0.0, drawable
         cdef Undrawn one
         for one in self.undrawn:
             if one is not None and one.ring.c_drawable():
                 drawable = one.ring.c_drawable()
-                share += one.c_share() * drawable
+                share += one.c_share_undrawn() * drawable
                 rows += drawable
         return <int64_t> (share / rows * SHARE_UNIT) if rows > 0.0 else -1
 
@@ -194,7 +194,7 @@ cdef class DrawCounts:
             one = self.undrawn[number] = Undrawn(ring)
         return one
 
-    cdef int c_note(self, Ring ring, cnp.ndarray slots, bint of_all) except -1:
+    cdef int c_note_draw(self, Ring ring, cnp.ndarray slots, bint of_all) except -1:
         """Note a draw of the rows in these slots, dense and of intp.
 
         ``of_all`` says whether each row that the ring can draw was drawn with the same probability.
@@ -206,18 +206,18 @@ cdef class DrawCounts:
         if n:
             age = ring.state[WRITTEN] - 1 - ring.c_row_at(values[c_one_of(self.words[DRAWS], n)])
         if self.is_uniform and not of_all:
-            self.c_forget()
+            self.c_forget_draws()
         if self.is_uniform:
             undrawn = self.c_undrawn(0, ring)
-            undrawn.c_sync()
+            undrawn.c_sync_undrawn()
             rows = ring.c_drawable()
             if n and rows:
                 undrawn.c_thin(exp(-min(<double> n / rows, MOST_DRAWS)))
-        self.c_count(age, n)
+        self.c_count_age(age, n)
         return 0
 
     def note_of(self, Rings rings not None, cnp.ndarray rows not None, bint of_all):
-        """Note a draw of rows of several rings, by their numbers: see ``c_note``."""
+        """Note a draw of rows of several rings, by their numbers: see ``c_note_draw``."""
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(rows)
         cdef intp_t k, number, n = cnp.PyArray_DIM(rows, 0), total = 0
         cdef int64_t age = 0
@@ -229,17 +229,17 @@ cdef class DrawCounts:
             ring = rings.c_ring(values[k] & rings.mask)
             age = ring.state[WRITTEN] - 1 - ring.c_row_at(values[k] >> rings.bits)
         if self.is_uniform and not of_all:
-            self.c_forget()
+            self.c_forget_draws()
         for number, ring in enumerate(rings.rings if self.is_uniform else ()):
             if ring is not None:
-                self.c_undrawn(number, ring).c_sync()
+                self.c_undrawn(number, ring).c_sync_undrawn()
                 total += ring.c_drawable()
         if n and total:
             left = exp(-min(<double> n / total, MOST_DRAWS))
             for undrawn in self.undrawn:
                 if undrawn is not None:
                     undrawn.c_thin(left)
-        self.c_count(age, n)
+        self.c_count_age(age, n)
 
     def stats(self):
         """``c_stats``."""
@@ -247,7 +247,7 @@ cdef class DrawCounts:
 
     cdef dict c_stats(self):
         """The counts, and quantiles of ages, as a dict; no age without a draw."""
-        self.words[SHARE] = self.c_share()
+        self.words[SHARE] = self.c_share_undrawn()
         return c_stats_of([self.memory])
 
 

@@ -47,7 +47,7 @@ cdef class BufferBase:
         self, Ring ring, ndarray slots, object sampler, bint of_all
     ) except -1
     cdef int c_check_ring(self, Ring ring) except -1
-    cdef intp_t c_find(self, PyObject* name) noexcept
+    cdef intp_t c_find_field(self, PyObject* name) noexcept
     cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2
     cdef intp_t c_resolve_cast(self, intp_t number, PyObject* value) except -2
     cdef intp_t c_resolve_call(self, PyObject** values, PyObject* names, intp_t other) except -2
@@ -62,7 +62,7 @@ cdef class BufferBase:
         ndarray present, Beside beside,
     )
     cdef void c_watch(self) noexcept
-    cdef object c_publish(self, intp_t n, const uint8_t* present, Beside beside)
+    cdef object c_publish_rows(self, intp_t n, const uint8_t* present, Beside beside)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
     cdef dict c_draw(
         self, rows, draw, intp_t n, bint replace, list arrays, take, tuple columns, further

@@ -22,7 +22,7 @@ from cpprb_like.buffers._draw_counts cimport DrawCounts
 from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring
 from cpprb_like._c.copying cimport CACHE_LINE
 from cpprb_like._c.number_casts cimport NO_NUMBER
-from cpprb_like._rows.gather cimport c_fill, c_find_arrays, c_take
+from cpprb_like._rows.gather cimport c_gather_columns, c_find_arrays, c_take_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import sys
@@ -134,7 +134,7 @@ cdef class BufferBase:
         return self._hold(True, _try_often, attempt)
 
     def _read_priorities(self, priorities):
-        """Priorities as a ``Beside``, for ``c_publish`` of the rows."""
+        """Priorities as a ``Beside``, for ``c_publish_rows`` of the rows."""
         raise NotImplementedError
 
     def _prepare_files(self):
@@ -206,7 +206,7 @@ cdef class BufferBase:
 
     # ------------------------------------------------------------------ values
 
-    cdef intp_t c_find(self, PyObject* name) noexcept:
+    cdef intp_t c_find_field(self, PyObject* name) noexcept:
         """Number of the field of this name, -1 if there is none."""
         cdef intp_t number
         cdef PyObject* found
@@ -266,7 +266,7 @@ cdef class BufferBase:
         for k in range(self.n_fields):
             place += place == other
             name = c_items(names)[place]
-            number = k if self.name_items[k] == name else self.c_find(name)
+            number = k if self.name_items[k] == name else self.c_find_field(name)
             if number < 0:
                 return -1
             rows = self.c_resolve(number, values[place], False)
@@ -293,7 +293,7 @@ cdef class BufferBase:
             # A name of a subclass of str becomes a str of the same characters.
             name = PyUnicode_FromObject(<object> c_items(names)[k])
             given.append(name)
-            number = self.c_find(<PyObject*> name)
+            number = self.c_find_field(<PyObject*> name)
             if number < 0 or ordered[number] is not MISSING:
                 sound = False
             else:
@@ -380,7 +380,7 @@ cdef class BufferBase:
             )
         if beside is not None and beside.n != n:
             raise ValueError(f"priorities: expected {n}, one for each step, got {beside.n}")
-        return self.c_publish(
+        return self.c_publish_rows(
             n,
             NULL if present is None else <const uint8_t*> cnp.PyArray_DATA(present),
             beside,
@@ -407,7 +407,7 @@ cdef class BufferBase:
         )
         raise ValueError(f"fields disagree on the number of steps: {found}{how}")
 
-    cdef object c_publish(self, intp_t n, const uint8_t* present, Beside beside):
+    cdef object c_publish_rows(self, intp_t n, const uint8_t* present, Beside beside):
         """Write the rows of a resolved call, and publish ``beside``.
 
         Returns the slot of the first row; in a buffer with ``Nstep``, of the first row whose n-step
@@ -428,7 +428,7 @@ cdef class BufferBase:
         else:
             slot = self.c_ring.c_publish(rows, n, present)
         if beside is not None:
-            beside.c_publish(first, clears, present)
+            beside.c_publish_beside(first, clears, present)
         if self.is_watched:
             self.c_watch()
         return slot
@@ -499,7 +499,7 @@ cdef class BufferBase:
             self.c_check_ring(ring)
             n = self.c_resolve_call(items, <PyObject*> names, -1)
             if n == cnp.PyArray_SIZE(mask):
-                slot = self.c_publish(n, <const uint8_t*> cnp.PyArray_DATA(mask), None)
+                slot = self.c_publish_rows(n, <const uint8_t*> cnp.PyArray_DATA(mask), None)
                 if slot is not NOT_READY:
                     return slot
         self.c_check_ring(ring)
@@ -664,10 +664,10 @@ cdef class BufferBase:
             )
             if take is None and arrays is not None:
                 ring.c_check_slots(slots)
-                c_fill(ring, arrays, ring.columns if columns is None else columns, slots)
+                c_gather_columns(ring, arrays, ring.columns if columns is None else columns, slots)
                 batch = {}  # the values are in the arrays of the caller
             elif take is None:
-                batch = c_take(ring, slots, None, columns)
+                batch = c_take_rows(ring, slots, None, columns)
             else:
                 batch = take(slots, arrays, None, columns)
         except (ValueError, IndexError):
@@ -689,8 +689,8 @@ cdef class BufferBase:
         if type(sampler) is not self.counted:  # ``sampler`` was set since
             self.counted = type(sampler)
             if not is_uniform_of(sampler):
-                self.draw_counts.c_forget()
-        return self.draw_counts.c_note(ring, slots, of_all)
+                self.draw_counts.c_forget_draws()
+        return self.draw_counts.c_note_draw(ring, slots, of_all)
 
     def _stats(self):
         """``Source.stats`` of the rows and of the draws from them."""
@@ -790,7 +790,7 @@ def not_initialised(buffer):
     )
 
 
-cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, PyObject* names):
+cdef object c_buffer_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, PyObject* names):
     """``BufferBase.add`` by vectorcall: keywords come as a tuple of names, no dict is built."""
     cdef BufferBase buffer = <BufferBase> self
     if n_positional:
@@ -808,7 +808,7 @@ cdef object c_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, Py
         buffer._warn_of_values_apart()
         n = buffer.c_resolve_call(values, names, -1)
     if n >= 0:
-        slot = buffer.c_publish(n, NULL, None)
+        slot = buffer.c_publish_rows(n, NULL, None)
         if slot is not NOT_READY:
             return slot
     if buffer.has_priorities:
@@ -852,7 +852,7 @@ cdef int c_set_method(type cls, PyMethodDef* method) except -1:
 
 cdef PyMethodDef ADD
 ADD.ml_name = "add"
-ADD.ml_meth = <void*> c_add
+ADD.ml_meth = <void*> c_buffer_add
 ADD.ml_flags = METH_FASTCALL | METH_KEYWORDS
 ADD.ml_doc = """add($self, /, **fields)
 --

@@ -43,4 +43,4 @@ cdef class Steps:
     cdef object c_call(self, present, list values, terminated, truncated, dict extra)
     cdef cnp.ndarray c_present(self, const uint8_t* ended)
     cdef bint c_put_final(self, list values, intp_t first, final, const uint8_t* ended) except -1
-    cdef bint c_keep(self, list first, const uint8_t* chosen) except -1
+    cdef bint c_keep_first(self, list first, const uint8_t* chosen) except -1

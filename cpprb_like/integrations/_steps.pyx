@@ -154,12 +154,12 @@ cdef class Steps:
             return None
         if self.obs is None or not self.is_vector:
             return NotImplemented
-        chosen = c_flags(mask, self.n_envs)
+        chosen = c_mask_bytes(mask, self.n_envs)
         if chosen == NULL:
             return NotImplemented
         mask = cnp.PyArray_NewCopy(<cnp.ndarray> mask, cnp.NPY_CORDER)  # calls may change it
         chosen = c_bytes(<cnp.ndarray> mask)
-        if not self.c_keep(first, chosen):
+        if not self.c_keep_first(first, chosen):
             return NotImplemented
         waiting = cnp.PyArray_NewCopy(<cnp.ndarray> self.waiting, cnp.NPY_CORDER)
         for env in range(self.n_envs):
@@ -172,7 +172,7 @@ cdef class Steps:
         self.n_waiting = n_waiting
         return None
 
-    cdef bint c_keep(self, list first, const uint8_t* chosen) except -1:
+    cdef bint c_keep_first(self, list first, const uint8_t* chosen) except -1:
         """Copy the old observations of environments that were not chosen into ``first``."""
         cdef intp_t k, env, nbytes
         cdef cnp.ndarray now, before
@@ -242,8 +242,8 @@ cdef class Steps:
     ):
         """A step of each environment of several; their observations begin at ``first``."""
         cdef intp_t env, n_ended = 0
-        cdef const uint8_t* terminal = c_flags(terminated, self.n_envs)
-        cdef const uint8_t* cut = c_flags(truncated, self.n_envs)
+        cdef const uint8_t* terminal = c_mask_bytes(terminated, self.n_envs)
+        cdef const uint8_t* cut = c_mask_bytes(truncated, self.n_envs)
         if terminal == NULL or cut == NULL or type(info) is not dict:
             return NotImplemented
         if self.n_waiting and not self.resets_next:
@@ -355,11 +355,11 @@ cdef list c_copies(list leaves, intp_t first):
     cdef list copies = []
     for k in range(first, len(leaves)):
         leaf = leaves[k]
-        copies.append(c_copy(<cnp.ndarray> leaf) if cnp.PyArray_CheckExact(leaf) else leaf)
+        copies.append(c_copy_array(<cnp.ndarray> leaf) if cnp.PyArray_CheckExact(leaf) else leaf)
     return copies
 
 
-cdef cnp.ndarray c_copy(cnp.ndarray array):
+cdef cnp.ndarray c_copy_array(cnp.ndarray array):
     """A copy of an array. For contiguous arrays in native order it takes half of NumPy's time."""
     cdef cnp.ndarray copied
     if not (cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_ISNOTSWAPPED(array)):
@@ -381,7 +381,7 @@ cdef inline uint8_t* c_bytes(cnp.ndarray array) noexcept:
     return <uint8_t*> cnp.PyArray_DATA(array)
 
 
-cdef const uint8_t* c_flags(value, intp_t n) except? NULL:
+cdef const uint8_t* c_mask_bytes(value, intp_t n) except? NULL:
     """The bytes of an array of n bools; NULL for any other value."""
     if not cnp.PyArray_CheckExact(value):
         return NULL

@@ -18,10 +18,10 @@ cdef class Counters:
     cdef int64_t overtaken[2]            # inserts, samples: turns that began up to this time have no precedence
     cdef intp_t generation               # forks since these counters were made
 
-    cdef int c_check(self, intp_t line, int64_t n) except -1
-    cdef void c_sum(self, int64_t* sums) noexcept
+    cdef int c_check_line(self, intp_t line, int64_t n) except -1
+    cdef void c_sum_lines(self, int64_t* sums) noexcept
     cdef bint c_allows(self, bint sample, int64_t* sums, int64_t more) noexcept
-    cdef Turn c_first(self, intp_t line)
+    cdef Turn c_first_turn(self, intp_t line)
     cdef int c_show(self, intp_t line) except -1
     cdef bint c_may_go_on(self, bint sample, int64_t* sums) noexcept
     cdef bint c_steps_back(self, Turn turn, int64_t* sums, int64_t now)
@@ -42,5 +42,5 @@ cdef class Turn:
     cdef intp_t generation               # generation of the counters when the call began
 
     cdef int c_leave(self) except -1
-    cdef int c_close(self) except -1
-    cdef int c_count(self, held) except -1
+    cdef int c_close_turn(self) except -1
+    cdef int c_count_rows(self, held) except -1

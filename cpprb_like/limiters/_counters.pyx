@@ -104,14 +104,14 @@ cdef class Counters:
         self.max_diff = max_diff
         self.turns = []
 
-    cdef int c_check(self, intp_t line, int64_t n) except -1:
+    cdef int c_check_line(self, intp_t line, int64_t n) except -1:
         if not 0 <= line < self.lines:
             raise IndexError(f"line: expected 0 to {self.lines - 1}, got {line}")
         if n < 0:
             raise ValueError(f"n: expected at least 0, got {n}")
         return 0
 
-    cdef void c_sum(self, int64_t* sums) noexcept:
+    cdef void c_sum_lines(self, int64_t* sums) noexcept:
         """Sum all lines.
 
         A writer raises ROWS before DONE, and DONE is read before ROWS. So a row that is being added
@@ -138,7 +138,7 @@ cdef class Counters:
 
     def use(self, intp_t line):
         """Mark a line as used: from now on sums include it."""
-        self.c_check(line, 0)
+        self.c_check_line(line, 0)
         self.used[line] = 1
 
     cdef bint c_allows(self, bint sample, int64_t* sums, int64_t more) noexcept:
@@ -159,7 +159,7 @@ cdef class Counters:
 
     def set_rows(self, intp_t line, int64_t rows):
         """Set the number of rows that a writer holds."""
-        self.c_check(line, rows)
+        self.c_check_line(line, rows)
         self.words[line * WORDS + ROWS] = rows
 
     def void(self, intp_t line):
@@ -167,11 +167,11 @@ cdef class Counters:
 
         The caller makes sure that no other process writes to the line.
         """
-        self.c_check(line, 0)
+        self.c_check_line(line, 0)
         self.words[line * WORDS + BEGUN] = self.words[line * WORDS + DONE]
         self.words[line * WORDS + SINCE] = 0
 
-    cdef Turn c_first(self, intp_t line):
+    cdef Turn c_first_turn(self, intp_t line):
         """The oldest waiting turn of this process in a line, or None.
 
         Turns with a waiting caller come before turns of batches that are drawn ahead.
@@ -185,7 +185,7 @@ cdef class Counters:
 
     cdef int c_show(self, intp_t line) except -1:
         """Write the first waiting call of a line to its words."""
-        cdef Turn first = self.c_first(line)
+        cdef Turn first = self.c_first_turn(line)
         cdef int64_t* words = &self.words[line * WORDS]
         if first is None:
             words[SINCE] = 0
@@ -220,7 +220,7 @@ cdef class Counters:
         cdef int64_t wanted = 0
         cdef int64_t since, done
         cdef intp_t line
-        cdef bint is_own = self.c_first(turn.line) is turn
+        cdef bint is_own = self.c_first_turn(turn.line) is turn
         if sums[WAITING + (not sample)] and not self.c_may_go_on(not sample, sums):
             return False
         for line in range(first, stop):
@@ -257,7 +257,7 @@ cdef class Counters:
         ``down`` and ``up`` are by how much ``settle`` may lower or raise the balance.
         """
         cdef int64_t sums[SUMS]
-        self.c_sum(sums)
+        self.c_sum_lines(sums)
         self.base[BASE_INSERTS] = sums[INSERTS] - inserts
         self.base[BASE_SAMPLES] = self.base[BASE_BEGUN] = sums[SAMPLES] - samples
         self.base[BASE_DOWN] = max(down, 0)
@@ -275,7 +275,7 @@ cdef class Counters:
         cdef float64_t balance, room
         if not self.base[BASE_OPEN]:
             return False
-        self.c_sum(sums)
+        self.c_sum_lines(sums)
         if sample and sums[HELD] < self.min_size:
             return False
         balance = (sums[INSERTS] - self.base[BASE_INSERTS]) * self.samples_per_insert
@@ -292,7 +292,7 @@ cdef class Counters:
     def totals(self):
         """The sums of all lines: see ``Totals``."""
         cdef int64_t sums[SUMS]
-        self.c_sum(sums)
+        self.c_sum_lines(sums)
         return Totals(
             sums[INSERTS],
             sums[SAMPLES],
@@ -305,13 +305,13 @@ cdef class Counters:
 
     def is_busy(self, intp_t line):
         """Whether the line has an unfinished or a waiting call."""
-        self.c_check(line, 0)
+        self.c_check_line(line, 0)
         cdef int64_t* words = &self.words[line * WORDS]
         return words[BEGUN] != words[DONE] or words[SINCE] != 0
 
     def waits(self, intp_t line, int64_t now):
         """The waits of a line at a time in nanoseconds: see ``Waits``."""
-        self.c_check(line, 0)
+        self.c_check_line(line, 0)
         cdef int64_t* words = &self.words[line * WORDS]
         cdef int64_t since = words[SINCE]
         return Waits(
@@ -333,7 +333,7 @@ cdef class Turn:
     """
 
     def __cinit__(self, Counters counters not None, intp_t line, int64_t n):
-        counters.c_check(line, n)
+        counters.c_check_line(line, n)
         self.counters = counters
         self.line = line
         self.n = n
@@ -341,7 +341,7 @@ cdef class Turn:
 
     def __dealloc__(self):
         if self.counters is not None:
-            self.c_close()
+            self.c_close_turn()
 
     def begin(self, int64_t now=0):
         """Announce the items at a time in nanoseconds.
@@ -355,7 +355,7 @@ cdef class Turn:
         self.behind = 0
         self.counters.words[self.line * WORDS + BEGUN] += self.n
         c_full_fence()
-        self.counters.c_sum(sums)
+        self.counters.c_sum_lines(sums)
         if not self.counters.c_allows(sample, sums, 0) or (
             sums[WAITING + sample] and self.counters.c_steps_back(self, sums, now)
         ):
@@ -388,7 +388,7 @@ cdef class Turn:
         """Count the items as done at a time; ``held()`` is the buffer of a writer."""
         if self.begun:
             if held is not None:
-                self.c_count(held)
+                self.c_count_rows(held)
             if self.generation != self.counters.generation:
                 self.counters.words[self.line * WORDS + BEGUN] += self.n
             self.begun = False
@@ -403,17 +403,17 @@ cdef class Turn:
         some.
         """
         cdef bint was_cut = self.begun
-        self.c_close()
+        self.c_close_turn()
         if was_cut and held is not None:
-            self.c_count(held)
+            self.c_count_rows(held)
 
-    cdef int c_count(self, held) except -1:
+    cdef int c_count_rows(self, held) except -1:
         """Update the number of rows in the buffer of a writer, without running Python code."""
         buffer = held()
         self.counters.set_rows(self.line, 0 if buffer is None else len(buffer.ring))
         return 0
 
-    cdef int c_close(self) except -1:
+    cdef int c_close_turn(self) except -1:
         if self.begun:
             self.begun = False
             if self.generation == self.counters.generation:

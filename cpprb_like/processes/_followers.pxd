@@ -24,8 +24,8 @@ cdef class Follower:
 
     cdef bint c_is_behind(self) noexcept nogil
     cdef int c_sync(self) except -1
-    cdef int c_try(self) except -1
-    cdef int c_forget(self, int64_t clears, int64_t base) except -1
+    cdef int c_sync_once(self) except -1
+    cdef int c_forget_rows(self, int64_t clears, int64_t base) except -1
     cdef void c_follow_ends(self) noexcept
     cdef int c_follow_rows(self, int64_t written) except -1
     cdef int c_reread(self, int64_t written) except -1
@@ -48,4 +48,4 @@ cdef class Followers(Rings):
     cpdef list follow(self)
     cpdef follow_all(self, shards)
     cpdef draw_uniform(self, intp_t n, rng, bint replace)
-    cdef tuple c_read(self, shards, tuple wanted)
+    cdef tuple c_read_once(self, shards, tuple wanted)

@@ -160,14 +160,14 @@ cdef class Follower:
         self.is_inside = True
         try:
             for _ in range(TRIES):
-                found = self.c_try()
+                found = self.c_sync_once()
                 if found != BUSY:
                     break
         finally:
             self.is_inside = False
         return found
 
-    cdef int c_try(self) except -1:
+    cdef int c_sync_once(self) except -1:
         """One try of ``c_sync``."""
         cdef Ring ring = self.ring
         cdef Chain chain
@@ -181,7 +181,7 @@ cdef class Follower:
             return BUSY
         cdef bint rereads = changes != ring.seen
         if clears != ring.state[CLEARS] or written < ring.state[WRITTEN]:
-            self.c_forget(clears, base)
+            self.c_forget_rows(clears, base)
         elif edits != ring.live_edits and not rereads:
             self.c_follow_ends()
         ring.live_edits = edits
@@ -198,7 +198,7 @@ cdef class Follower:
             chain.c_follow(base, written, ring.c_bound())
         return 0
 
-    cdef int c_forget(self, int64_t clears, int64_t base) except -1:
+    cdef int c_forget_rows(self, int64_t clears, int64_t base) except -1:
         """Forget all rows, as the writer has cleared its ring."""
         cdef Ring ring = self.ring
         self.left_out = 0
@@ -455,7 +455,7 @@ cdef class Followers(Rings):
                 if replace:
                     c_bounded_each(&bits, total, values, n)
                 else:
-                    shuffle.c_take(&bits, values, n)
+                    shuffle.c_take_numbers(&bits, values, n)
                 lock.release()
                 c_name_rows(shares, count, self.bits, values, n)
                 return rows
@@ -524,7 +524,7 @@ cdef class Followers(Rings):
             free(stops)
         return numbers
 
-    cdef tuple c_read(self, shards, tuple wanted):
+    cdef tuple c_read_once(self, shards, tuple wanted):
         """Draw and read a batch once: see ``consistently``."""
         cdef intp_t n = wanted[0]
         cdef SampleOptions options = wanted[1]
@@ -594,7 +594,7 @@ def consistently(Followers group not None, shards, attempt):
                     found = attempt()
                     holds = found is not None and group.holds(moment, found[0])
                 else:
-                    found = group.c_read(shards, wanted)
+                    found = group.c_read_once(shards, wanted)
                     holds = group.follows == follows and group.c_hold_now(found[0])
                 if holds:
                     return found

@@ -53,15 +53,15 @@ def as_priorities(values):
     priorities = c_numbers(1, &n, cnp.NPY_FLOAT64)
     cdef float64_t* out = <float64_t*> cnp.PyArray_DATA(priorities)
     if cnp.PyArray_TYPE(values) == cnp.NPY_FLOAT64:
-        right = c_take(<const float64_t*> cnp.PyArray_DATA(values), out, n)
+        right = c_copy_priorities(<const float64_t*> cnp.PyArray_DATA(values), out, n)
     elif cnp.PyArray_TYPE(values) == cnp.NPY_FLOAT32:
-        right = c_take(<const float32_t*> cnp.PyArray_DATA(values), out, n)
+        right = c_copy_priorities(<const float32_t*> cnp.PyArray_DATA(values), out, n)
     else:
         return None
     return priorities if right else None
 
 
-cdef bint c_take(const real* values, float64_t* priorities, intp_t n) noexcept nogil:
+cdef bint c_copy_priorities(const real* values, float64_t* priorities, intp_t n) noexcept nogil:
     """Copy the values; return whether all are priorities."""
     cdef bint right = True
     cdef intp_t k

@@ -31,25 +31,25 @@ cdef class RowWeights(DerivedState):
     cdef float64_t* notes            # in a file: copy of the state beside the leaves; or NULL
     cdef object noted                # owner of the memory of ``notes``
 
-    cdef void c_begin(self) noexcept nogil
+    cdef void c_begin_sync(self) noexcept nogil
     cdef void c_note_down(self) noexcept nogil
-    cdef void c_sync(self) noexcept nogil
+    cdef void c_sync_weights(self) noexcept nogil
     cdef void c_sync_to(self, int64_t stop) noexcept nogil
     cdef void c_set_new(
         self, int64_t first, ndarray priorities, ndarray weights, const uint8_t* present
     ) noexcept
-    cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil
-    cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil
+    cdef void c_fill_weights(self, int64_t stop, float64_t weight) noexcept nogil
+    cdef void c_write_weights(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil
     cdef void c_note(
         self, const float64_t* priorities, const float64_t* weights, intp_t n
     ) noexcept nogil
-    cdef void c_set(
+    cdef void c_set_weights(
         self, intp_t* slots, const float64_t* priorities, float64_t* weights, intp_t n
     ) noexcept nogil
     cdef void c_lift(self, const intp_t* slots, float64_t* weights, intp_t n) noexcept nogil
     cdef void c_put_back(self, const intp_t* slots, const float64_t* weights, intp_t n) noexcept nogil
     cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil
-    cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil
+    cdef void c_sum_rows(self, int64_t row, int64_t stop) noexcept nogil
     cdef void c_catch_up(self) noexcept nogil
     cdef void c_catch_up_hidden(self) noexcept nogil
     cdef void c_take_out_among(self, int64_t first, int64_t last, int64_t step) noexcept nogil
@@ -60,6 +60,6 @@ cdef class RowWeights(DerivedState):
     ) noexcept nogil
     cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1
     cdef dict c_left_behind(self, float64_t[::1] notes, dict held, bint positive)
-    cdef int c_check(self, dict saved, ndarray there) except -1
+    cdef int c_check_saved(self, dict saved, ndarray there) except -1
     cdef object c_slots(self, int64_t first)
     cdef int c_put_all(self, int64_t first, float64_t[::1] values) except -1

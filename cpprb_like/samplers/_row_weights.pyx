@@ -23,12 +23,12 @@ from cpprb_like._core cimport (
     ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Beside, DerivedState, Ring, c_is_current, c_mark_current,
     c_sync_open,
 )
-from cpprb_like._rows.row_handles cimport GONE, NO_ROW, c_find, c_indexes, c_refuse, c_slot_of
+from cpprb_like._rows.row_handles cimport GONE, NO_ROW, c_find_indexes, c_indexes, c_refuse, c_slot_of
 from cpprb_like._c.random_integers cimport c_bit_generator
 from cpprb_like._segment_tree cimport (
     DISTINCT, INDEPENDENT, STRATIFIED, Manner, MinTree, SumTree, c_check_drawn,
 )
-from cpprb_like._c.tree_node cimport c_count, c_find as c_find_leaves
+from cpprb_like._c.tree_node cimport c_count_leaves, c_find_leaves
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
 import numpy as np
@@ -53,8 +53,8 @@ cdef class NewWeights(Beside):
     ``RowWeights.beside`` makes the objects.
     """
 
-    cdef int c_publish(self, int64_t first, int64_t clears, const uint8_t* present) except -1:
-        """See ``Beside.c_publish``."""
+    cdef int c_publish_beside(self, int64_t first, int64_t clears, const uint8_t* present) except -1:
+        """See ``Beside.c_publish_beside``."""
         self.rows.c_set_new(first, self.priorities, self.weights, present)
         return 0
 
@@ -82,7 +82,7 @@ cdef class RowWeights(DerivedState):
 
     # ------------------------------------------------------------------ following the ring
 
-    cdef void c_begin(self) noexcept nogil:
+    cdef void c_begin_sync(self) noexcept nogil:
         """Set weights to 0: of all rows if the ring was cleared, and of rows that were hidden since."""
         if self.clears == self.ring.state[CLEARS]:
             if self.hidden != self.ring.n_hidden:
@@ -96,11 +96,11 @@ cdef class RowWeights(DerivedState):
         self.newest_weight = self.first
         self.greatest_priority = 1.0
 
-    cdef void c_sync(self) noexcept nogil:
+    cdef void c_sync_weights(self) noexcept nogil:
         """Bring the tree up to date."""
         if c_is_current(self):
             return
-        self.c_begin()
+        self.c_begin_sync()
         self.c_sync_to(self.ring.state[WRITTEN])
         c_mark_current(self)
         self.c_note_down()
@@ -120,7 +120,7 @@ cdef class RowWeights(DerivedState):
         cdef int64_t row
         if self.ring.lookahead:
             self.c_catch_up()
-        self.c_fill(stop, self.newest_weight)
+        self.c_fill_weights(stop, self.newest_weight)
         self.seen = max(self.seen, stop - capacity)
         if self.seen >= stop:
             return
@@ -128,10 +128,10 @@ cdef class RowWeights(DerivedState):
             for row in range(self.seen, stop):
                 if self.ring.c_is_absent(<intp_t> (row % capacity)):
                     self.c_take_out(<intp_t> (row % capacity))
-        self.c_sum(self.seen, stop)
+        self.c_sum_rows(self.seen, stop)
         self.seen = stop
 
-    cdef void c_sum(self, int64_t row, int64_t stop) noexcept nogil:
+    cdef void c_sum_rows(self, int64_t row, int64_t stop) noexcept nogil:
         """Sum the nodes above the leaves of the rows from ``row`` to ``stop``."""
         cdef intp_t capacity = self.ring.capacity, n = <intp_t> (stop - row)
         cdef intp_t first = <intp_t> (row % capacity), run = min(n, capacity - first)
@@ -141,7 +141,7 @@ cdef class RowWeights(DerivedState):
         if run < n:
             self.tree.c_sum_above(0, n - run - 1)
 
-    cdef void c_fill(self, int64_t stop, float64_t weight) noexcept nogil:
+    cdef void c_fill_weights(self, int64_t stop, float64_t weight) noexcept nogil:
         """Set the weight of the rows before ``stop`` that have no weight yet."""
         cdef intp_t capacity = self.ring.capacity
         cdef float64_t* leaves = self.tree.c_level(0)
@@ -212,15 +212,15 @@ cdef class RowWeights(DerivedState):
                 if first < stop and first - NEAR < row < stop + NEAR:
                     first, stop = min(first, row), max(stop, row + 1)
                     continue
-                self.c_sum(first, stop)
+                self.c_sum_rows(first, stop)
                 first, stop = row, row + 1
-        self.c_sum(first, stop)
+        self.c_sum_rows(first, stop)
         first, stop = max(self.oldest, oldest), min(self.ring.c_first(), self.filled)
         self.oldest = self.ring.c_first()
         if first < stop:
             for row in range(first, stop):
                 self.c_take_out(<intp_t> (row % self.ring.capacity))
-            self.c_sum(first, stop)
+            self.c_sum_rows(first, stop)
 
     cdef void c_catch_up_hidden(self) noexcept nogil:
         """Set the weights to 0 of rows that the ring has hidden since the last call."""
@@ -256,7 +256,7 @@ cdef class RowWeights(DerivedState):
 
     def sync(self):
         """Bring the weights up to date."""
-        self.c_sync()
+        self.c_sync_weights()
 
     def set_new(
         self, int64_t first, int64_t clears, cnp.ndarray priorities, cnp.ndarray weights
@@ -285,11 +285,11 @@ cdef class RowWeights(DerivedState):
         cdef intp_t k, n = cnp.PyArray_DIM(weights, 0)
         cdef int64_t oldest = self.ring.state[WRITTEN] - self.ring.capacity
         cdef bint holds_step
-        self.c_begin()
+        self.c_begin_sync()
         if self.ring.lookahead:
             self.c_catch_up()
-        self.c_fill(first, self.newest_weight)
-        self.c_write(first, given, n)
+        self.c_fill_weights(first, self.newest_weight)
+        self.c_write_weights(first, given, n)
         for k in range(n):
             if present != NULL:
                 holds_step = present[k]
@@ -302,7 +302,7 @@ cdef class RowWeights(DerivedState):
                 self.c_note(values + k, given + k, 1)
         self.c_note_down()
 
-    cdef void c_write(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil:
+    cdef void c_write_weights(self, int64_t first, const float64_t* weights, intp_t n) noexcept nogil:
         """Write the leaves of n rows, and note that the nodes above need new sums."""
         cdef float64_t* leaves = self.tree.c_level(0)
         cdef intp_t capacity = self.ring.capacity
@@ -348,10 +348,10 @@ cdef class RowWeights(DerivedState):
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(weights)
         with bit_generator.lock:
             stop = self.ring.c_stop()
-            self.c_sync()
+            self.c_sync_weights()
             if n_passed:
                 self.c_lift(passed, <float64_t*> cnp.PyArray_DATA(lifted), n_passed)
-            found = self.tree.c_draw(bitgen, manner, leaves, values, count)
+            found = self.tree.c_draw_leaves(bitgen, manner, leaves, values, count)
             if n_passed:
                 self.c_put_back(passed, <const float64_t*> cnp.PyArray_DATA(lifted), n_passed)
             least, total = self.minima.c_min(), self.tree.c_total()
@@ -390,23 +390,23 @@ cdef class RowWeights(DerivedState):
         """Raise what ``draw`` would raise, without a draw."""
         cdef Manner manner = INDEPENDENT if replace else DISTINCT
         cdef intp_t count = c_index(n), found
-        self.c_sync()
+        self.c_sync_weights()
         if replace:
             found = self.tree.c_total() > 0.0
         else:
-            found = c_count(&self.tree.nodes[0], &self.tree.shape, count)
+            found = c_count_leaves(&self.tree.nodes[0], &self.tree.shape, count)
         c_check_drawn(manner, found, count)
 
     @property
     def least(self):
         """The least weight above 0; infinity if all weights are 0."""
-        self.c_sync()
+        self.c_sync_weights()
         return self.minima.min
 
     @property
     def total(self):
         """The sum of all weights."""
-        self.c_sync()
+        self.c_sync_weights()
         return self.tree.total
 
     @property
@@ -416,18 +416,18 @@ cdef class RowWeights(DerivedState):
 
     def count(self, intp_t n):
         """Number of rows that have a weight, counted up to n."""
-        self.c_sync()
-        return c_count(&self.tree.nodes[0], &self.tree.shape, n)
+        self.c_sync_weights()
+        return c_count_leaves(&self.tree.nodes[0], &self.tree.shape, n)
 
     @property
     def largest_priority(self):
         """The greatest priority that any row was given, 1.0 at first."""
-        self.c_sync()
+        self.c_sync_weights()
         return self.greatest_priority
 
     def get(self, cnp.ndarray slots):
         """The weights of the slots, a dense 1-d array of intp."""
-        self.c_sync()
+        self.c_sync_weights()
         return self.tree.get(slots)
 
     def indexes(self, cnp.ndarray slots, bint as_handles):
@@ -450,8 +450,8 @@ cdef class RowWeights(DerivedState):
         cdef const intp_t* alive = <const intp_t*> cnp.PyArray_DATA(places)
         cdef float64_t* values = <float64_t*> cnp.PyArray_DATA(priorities)
         cdef float64_t* given = <float64_t*> cnp.PyArray_DATA(weights)
-        self.c_sync()
-        count = c_find(
+        self.c_sync_weights()
+        count = c_find_indexes(
             self.ring, <const int64_t*> cnp.PyArray_DATA(indexes), n, as_handles, self.drawn, slots,
             <intp_t*> alive,
         )
@@ -460,13 +460,13 @@ cdef class RowWeights(DerivedState):
                 values[k] = values[alive[k]]
                 given[k] = given[alive[k]]
         if count > 0:
-            self.c_set(slots, values, given, count)
+            self.c_set_weights(slots, values, given, count)
         if count < 0:
             c_refuse(self.ring, indexes[-1 - count], -1 - count)
         self.given += n
         self.late += n - count
 
-    cdef void c_set(
+    cdef void c_set_weights(
         self, intp_t* slots, const float64_t* priorities, float64_t* weights, intp_t n
     ) noexcept nogil:
         """Set the weights of rows in the ring, in a tree that is up to date.
@@ -516,7 +516,7 @@ cdef class RowWeights(DerivedState):
         ``values[k]`` is the weight of row ``written - len(values) + k``, also while its n-step window is
         incomplete.
         """
-        self.c_sync()
+        self.c_sync_weights()
         cdef int64_t written = self.ring.state[WRITTEN], row, first = written - self.ring.c_stored()
         cdef intp_t k
         values = self.tree.get(self.c_slots(first))
@@ -552,7 +552,7 @@ cdef class RowWeights(DerivedState):
         if not 0 <= drawn <= written:
             raise ValueError(f"rows at the last draw: expected 0 to {written}, got {drawn}")
         self.c_check_greatest(newest, saved["greatest"])
-        self.c_check(saved, None if later or not is_whole else ring.flags() & ABSENT == 0)
+        self.c_check_saved(saved, None if later or not is_whole else ring.flags() & ABSENT == 0)
         values = np.array(saved["values"])
         values[np.isnan(values)] = newest
         self.c_put_all(written - len(values), values)
@@ -602,7 +602,7 @@ cdef class RowWeights(DerivedState):
             raise ValueError(f"weight and priority of new rows: got {weight} and {priority}")
         return 0
 
-    cdef int c_check(self, dict saved, cnp.ndarray there) except -1:
+    cdef int c_check_saved(self, dict saved, cnp.ndarray there) except -1:
         """Raise unless ``save`` of an object of this kind can have returned this state.
 
         ``there`` says which slots hold a step; None if the ring differs from that of ``save``.
@@ -698,7 +698,7 @@ cdef class RowWeights(DerivedState):
         """
         cdef int64_t row
         cdef intp_t slot
-        self.c_sync()
+        self.c_sync_weights()
         held = [row for row in self.held_rows if row >= 0]
         open_rows = []
         for row in range(self.ring.c_first(), self.ring.state[WRITTEN]):
@@ -723,11 +723,11 @@ cpdef sync_together(list members, float64_t priority=0.0, float64_t weight=0.0):
     """
     cdef RowWeights one
     for one in members:
-        one.c_begin()
+        one.c_begin_sync()
         weight, priority = max(weight, one.newest_weight), max(priority, one.greatest_priority)
     for one in members:
         one.greatest_priority, one.newest_weight = priority, weight
-        one.c_sync()
+        one.c_sync_weights()
 
 
 def draw_together(list parts not None, int bits, n, rng, bint stratified):
@@ -828,5 +828,5 @@ def update_together(
                 count += 1
         left -= count
         if count:
-            (<RowWeights> rings[number]).c_set(slots, values, theirs, count)
+            (<RowWeights> rings[number]).c_set_weights(slots, values, theirs, count)
     return left

@@ -22,7 +22,7 @@ cdef class Starts(DerivedState):
     cdef int64_t waits               # no older row waits for more rows
     cdef int64_t hidden              # entries of the ring's log of hidden rows that were applied
 
-    cdef int c_prepare(self) except -1
+    cdef int c_sync_index(self) except -1
     cdef bint c_is_first(self, int64_t row) noexcept nogil
     cdef bint c_is_on_stride(self, int64_t row) noexcept nogil
     cdef bint c_has_before(self, int64_t row) noexcept nogil
@@ -32,10 +32,10 @@ cdef class Starts(DerivedState):
     cdef bint c_reads_before(self) noexcept nogil
     cdef void c_note_certain(self) noexcept
     cdef const uint8_t* c_flags_before(self, intp_t slot) noexcept nogil
-    cdef int c_follow(self) except -1
+    cdef int c_sync_starts(self) except -1
     cdef bint c_is_over(self) noexcept
     cdef bint c_follow_hidden(self) noexcept
-    cdef int c_look(self, intp_t slot) noexcept
+    cdef int c_sync_start(self, intp_t slot) noexcept
     cdef void c_discard(self, intp_t slot) noexcept
-    cdef bint c_check(self, intp_t slot) noexcept
+    cdef bint c_check_start(self, intp_t slot) noexcept
     cdef void c_check_oldest(self) noexcept

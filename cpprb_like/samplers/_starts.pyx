@@ -103,7 +103,7 @@ cdef class Starts:
         """Bytes of memory: none until starts are rare, then a quarter of a byte a slot."""
         return self.starts.nbytes
 
-    cdef int c_prepare(self) except -1:
+    cdef int c_sync_index(self) except -1:
         """Bring the index of episodes up to date, before the methods below read it."""
         if self.ring.c_absent() and (self.across or self.stride > 1 or self.before):
             self.index.c_sync_rows()
@@ -208,7 +208,7 @@ cdef class Starts:
 
         1 if a sequence can start there, 0 if rows have to follow first, -1 if no sequence ever can.
         """
-        self.c_prepare()
+        self.c_sync_index()
         self.ring.c_check_slots(slots)
         cdef intp_t n = cnp.PyArray_DIM(slots, 0)
         cdef cnp.ndarray states = c_numbers(1, &n, cnp.NPY_INT8)
@@ -226,12 +226,12 @@ cdef class Starts:
 
         Cost: some 20 ns for each row; a later call reads only rows that were added or deleted since.
         """
-        self.c_follow()
+        self.c_sync_starts()
         return self.starts.count
 
     def slots(self):
         """All slots at which a sequence can start, ascending. Cost: that of ``count``, and a copy."""
-        self.c_follow()
+        self.c_sync_starts()
         return self.starts.c_list(self.starts.count, False)
 
     def weigh(self, rows not None):
@@ -240,7 +240,7 @@ cdef class Starts:
         Cost: that of ``count``, and up to 1 ns for each slot: of 64 starts in a row one node of the tree
         is read.
         """
-        self.c_follow()
+        self.c_sync_starts()
         rows.sync()
         return c_sum_of(self.starts, rows.tree)
 
@@ -253,7 +253,7 @@ cdef class Starts:
         cdef PyObject* starts = <PyObject*> self
         cdef Among among = Among(&starts, &share, 1, 0, False)
         share.number = 0
-        drawn = c_draw(&among, n, rng)
+        drawn = c_draw_starts(&among, n, rng)
         if drawn is None:
             self.refuse()
         return drawn
@@ -267,7 +267,7 @@ cdef class Starts:
 
     # ------------------------------------------------------------------ the set of all starts
 
-    cdef int c_follow(self) except -1:
+    cdef int c_sync_starts(self) except -1:
         """Update the set of all starts.
 
         The first call reads all rows. Later calls read the rows from the oldest waiting one on, and
@@ -276,10 +276,10 @@ cdef class Starts:
         cdef Ring ring = self.ring
         cdef int64_t row, waits, first
         cdef cnp.ndarray memory
-        self.c_prepare()
+        self.c_sync_index()
         if self.c_is_over():
             memory = self.starts.c_allocate()
-            self.c_prepare()  # last: other threads may add rows during the allocation
+            self.c_sync_index()  # last: other threads may add rows during the allocation
             self.starts.c_forget(memory)
             self.waits = self.oldest = 0
             self.hidden = ring.n_hidden
@@ -290,7 +290,7 @@ cdef class Starts:
         for row in range(max(self.oldest, waits - ring.capacity), first):
             self.c_discard(<intp_t> (row % ring.capacity))  # the ring leaves these rows out
         for row in range(max(self.waits, first), ring.state[WRITTEN]):
-            if self.c_look(<intp_t> (row % ring.capacity)) == WAITS:
+            if self.c_sync_start(<intp_t> (row % ring.capacity)) == WAITS:
                 waits = min(waits, row)
         self.waits = waits
         if (any_hidden or self.oldest != first) and (self.before or self.stride > 1):
@@ -326,15 +326,15 @@ cdef class Starts:
                 row = c_previous(ring, row)
                 if row < ring.c_first():
                     break
-                if self.c_look(<intp_t> (row % ring.capacity)) == WAITS:
+                if self.c_sync_start(<intp_t> (row % ring.capacity)) == WAITS:
                     self.waits = min(self.waits, row)
             row = entry[0] + max(oldest - entry[0] + step - 1, 0) // step * step
             while row <= last:
-                self.c_look(<intp_t> (row % ring.capacity))
+                self.c_sync_start(<intp_t> (row % ring.capacity))
                 row += step
         return True
 
-    cdef int c_look(self, intp_t slot) noexcept:
+    cdef int c_sync_start(self, intp_t slot) noexcept:
         """Add the row in a slot to the set, or remove it; returns its state."""
         cdef int state = self.c_state(slot)
         if state != STARTS:
@@ -348,7 +348,7 @@ cdef class Starts:
         if c_has(self.starts, slot):
             self.starts.c_remove(slot)
 
-    cdef bint c_check(self, intp_t slot) noexcept:
+    cdef bint c_check_start(self, intp_t slot) noexcept:
         """Whether a slot of the set is still a start; if not, the slot is removed."""
         if slot < self.ring.c_stored() and self.c_state(slot) == STARTS:
             return True
@@ -368,7 +368,7 @@ cdef class Starts:
                 if not 0 <= row < ring.state[WRITTEN]:
                     break
                 if c_has(self.starts, <intp_t> (row % ring.capacity)):
-                    self.c_check(<intp_t> (row % ring.capacity))
+                    self.c_check_start(<intp_t> (row % ring.capacity))
                 row = ring.c_next(row, ring.state[WRITTEN])
 
     def refuse(self, distinct=None):
@@ -420,12 +420,12 @@ def draw_starts(list parts not None, int bits, intp_t n, rng):
             among.starts[number] = <PyObject*> starts
             among.shares[among.count].number = number
             among.count += 1
-        return c_draw(&among, n, rng)
+        return c_draw_starts(&among, n, rng)
     finally:
         free(among.starts)
 
 
-cdef cnp.ndarray c_draw(Among* among, intp_t n, rng):
+cdef cnp.ndarray c_draw_starts(Among* among, intp_t n, rng):
     """Draw n starts of some rings; None if there are no starts.
 
     Up to some dozens of slots are tried for each start. The rest is drawn from the sets of all starts.
@@ -438,17 +438,17 @@ cdef cnp.ndarray c_draw(Among* among, intp_t n, rng):
     lock = bit_generator.lock
     among.looks = False
     for k in range(among.count):
-        c_starts(among, k).c_prepare()
+        c_starts(among, k).c_sync_index()
         among.looks |= c_starts(among, k).c_reads_before()
     # While the lock is held nothing is allocated and nothing raised: see ``draw_uniform``.
     lock.acquire()
-    found = c_try(among, out, n, &bits)
+    found = c_try_slots(among, out, n, &bits)
     lock.release()
     if found < n:
         for k in range(among.count):
-            c_starts(among, k).c_follow()
+            c_starts(among, k).c_sync_starts()
         lock.acquire()
-        found = c_choose(among, out, found, n, &bits)
+        found = c_choose_starts(among, out, found, n, &bits)
         lock.release()
     return drawn if found == n else None
 
@@ -458,7 +458,7 @@ cdef inline Starts c_starts(const Among* among, intp_t k):
     return <Starts> among.starts[among.shares[k].number]
 
 
-cdef intp_t c_share(const Among* among, bint tries) noexcept:
+cdef intp_t c_set_shares(const Among* among, bint tries) noexcept:
     """Set the shares to the slots in use if ``tries``, otherwise to the starts; returns their number."""
     cdef intp_t k, total = 0
     cdef Share* share
@@ -501,9 +501,9 @@ cdef inline int8_t c_state_of(Starts starts, intp_t slot) noexcept nogil:
     return <int8_t> starts.c_state(slot)
 
 
-cdef intp_t c_try(const Among* among, intp_t* out, intp_t n, Bits* bits) noexcept:
+cdef intp_t c_try_slots(const Among* among, intp_t* out, intp_t n, Bits* bits) noexcept:
     """Try slots until n starts are found, or starts are too rare; return the number found."""
-    cdef intp_t stored = c_share(among, True)
+    cdef intp_t stored = c_set_shares(among, True)
     if stored == 0:
         return 0
     cdef Starts first = <Starts> among.starts[among.shares[0].number]
@@ -533,14 +533,14 @@ cdef intp_t c_try(const Among* among, intp_t* out, intp_t n, Bits* bits) noexcep
     return found
 
 
-cdef intp_t c_choose(
+cdef intp_t c_choose_starts(
     const Among* among, intp_t* out, intp_t found, intp_t n, Bits* bits
 ) noexcept:
     """Draw the starts from number ``found`` to n from the sets of all; return the number drawn in all."""
     cdef intp_t k, slot, place, total
     cdef PyObject* starts
     while found < n:
-        total = c_share(among, False)
+        total = c_set_shares(among, False)
         if total == 0:
             break
         place, k = <intp_t> c_bounded(bits, total), 0
@@ -548,7 +548,7 @@ cdef intp_t c_choose(
             k += 1
         starts = among.starts[among.shares[k].number]
         slot = (<Starts> starts).starts.c_at(place - among.shares[k].start)
-        if (<Starts> starts).c_check(slot):
+        if (<Starts> starts).c_check_start(slot):
             out[found] = slot << among.bits | among.shares[k].number
             found += 1
     return found
@@ -663,12 +663,12 @@ cdef bint c_choose_rows(
             if strategy == C_FINAL:
                 row = bounds.last
             else:
-                row = c_pick(ring, bits, row if strategy == C_FUTURE else bounds.first, bounds.last)
+                row = c_random_row(ring, bits, row if strategy == C_FUTURE else bounds.first, bounds.last)
         chosen[k] = <intp_t> (row % ring.capacity)
     return True
 
 
-cdef int64_t c_pick(Ring ring, Bits* bits, int64_t first, int64_t last) noexcept:
+cdef int64_t c_random_row(Ring ring, Bits* bits, int64_t first, int64_t last) noexcept:
     """A random row that holds a step, of a stream from ``first`` to ``last``, which hold one.
 
     Rows are tried first. If too many are absent, the rows that hold a step are counted.

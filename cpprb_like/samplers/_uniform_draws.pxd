@@ -13,5 +13,5 @@ cdef class Shuffle:
     cdef intp_t mask
     cdef int shift
 
-    cdef intp_t c_next(self, Bits* bits) noexcept nogil
-    cdef void c_take(self, Bits* bits, intp_t* numbers, intp_t n) noexcept nogil
+    cdef intp_t c_next_number(self, Bits* bits) noexcept nogil
+    cdef void c_take_numbers(self, Bits* bits, intp_t* numbers, intp_t n) noexcept nogil

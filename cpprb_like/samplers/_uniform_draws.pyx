@@ -64,11 +64,11 @@ cdef class Shuffle:
     def __dealloc__(self):
         free(self.places if self.places != NULL else self.numbers)
 
-    cdef intp_t c_next(self, Bits* bits) noexcept nogil:
+    cdef intp_t c_next_number(self, Bits* bits) noexcept nogil:
         """The next number; at most ``most`` calls."""
         return c_next_of(self, bits)
 
-    cdef void c_take(self, Bits* bits, intp_t* numbers, intp_t n) noexcept nogil:
+    cdef void c_take_numbers(self, Bits* bits, intp_t* numbers, intp_t n) noexcept nogil:
         """The next n numbers."""
         cdef intp_t k
         cdef Bits own = bits[0]  # in registers
@@ -87,8 +87,8 @@ cdef inline intp_t c_next_of(Shuffle shuffle, Bits* bits) noexcept nogil:
         numbers[place] = shuffle.drawn + numbers[shuffle.drawn] - place
         shuffle.drawn += 1
         return number
-    here = c_find(places, shuffle.mask, shuffle.shift, place)
-    head = c_find(places, shuffle.mask, shuffle.shift, shuffle.drawn)
+    here = c_find_entry(places, shuffle.mask, shuffle.shift, place)
+    head = c_find_entry(places, shuffle.mask, shuffle.shift, shuffle.drawn)
     number = numbers[here] if places[here] == place else place
     moved = numbers[head] if places[head] == shuffle.drawn else shuffle.drawn
     places[here] = place
@@ -97,7 +97,7 @@ cdef inline intp_t c_next_of(Shuffle shuffle, Bits* bits) noexcept nogil:
     return number
 
 
-cdef inline intp_t c_find(
+cdef inline intp_t c_find_entry(
     const intp_t* places, intp_t mask, int shift, intp_t place
 ) noexcept nogil:
     """Entry of a place in the hash table, or the free entry for the place."""
@@ -157,7 +157,7 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
             shuffle = Shuffle(plan.among, c_most(&plan, n, spare))
             spare = min(4 * spare, plan.among)
         lock.acquire()
-        is_drawn = c_is(&plan, c_plan(ring, least)) and c_draw(ring, slots, &bits, &plan, shuffle)
+        is_drawn = c_is(&plan, c_plan(ring, least)) and c_draw_slots(ring, slots, &bits, &plan, shuffle)
         lock.release()
     return slots
 
@@ -200,7 +200,7 @@ cdef intp_t c_most(const Plan* plan, intp_t n, intp_t times) noexcept:
     return min(plan.among, times * (4 * n + SPARE_DRAWS)) if plan.skips else n
 
 
-cdef bint c_draw(
+cdef bint c_draw_slots(
     Ring ring, cnp.ndarray slots, Bits* bits, const Plan* plan, Shuffle shuffle
 ) noexcept:
     """Fill ``slots``, with distinct slots if there is a shuffle; false if it gives too few."""
@@ -213,14 +213,14 @@ cdef bint c_draw(
     cdef bint fetches = n <= FETCHED_DRAWN and plan.first != NUMBERS
     cdef intp_t first = 0 if plan.first == NUMBERS else plan.first
     if shuffle is not None and not plan.skips:
-        shuffle.c_take(bits, values, n)
+        shuffle.c_take_numbers(bits, values, n)
         for k in range(n):
             slot = first + values[k]
             values[k] = slot if slot < capacity else slot - capacity
         k = n
     elif shuffle is not None:
         while k < n and shuffle.drawn < shuffle.most:
-            slot = first + shuffle.c_next(bits)
+            slot = first + shuffle.c_next_number(bits)
             values[k] = slot if slot < capacity else slot - capacity
             k += ring.c_can_draw(values[k])
     elif not plan.skips:
@@ -284,7 +284,7 @@ cdef class Epoch:
             bits = c_bits_of(c_bit_generator(self.rng.bit_generator))
             self.rng.bit_generator.lock.acquire()
         while count < most and self.given < total:
-            out[count] = slots[self.given if self.rng is None else self.shuffle.c_next(&bits)]
+            out[count] = slots[self.given if self.rng is None else self.shuffle.c_next_number(&bits)]
             count += self.ring.c_can_draw(out[count])
             self.given += 1
         if self.rng is not None:

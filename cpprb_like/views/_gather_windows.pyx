@@ -22,7 +22,7 @@ from cpprb_like._core cimport (
 )
 from cpprb_like.samplers._starts cimport Starts
 from cpprb_like._rows.gather cimport c_new_array
-from cpprb_like._rows.rings cimport Rings, Span, c_point
+from cpprb_like._rows.rings cimport Rings, Span, c_find_records
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import numpy as np
@@ -97,7 +97,7 @@ def take_stacks(
     own.base, own.stored = <const char*> &one.arena[0], one.c_stored()
     if rings is not None:
         rings.c_look()
-    wrong = c_point(
+    wrong = c_find_records(
         &own if rings is None else rings.spans, 0 if rings is None else rings.bits,
         one.table[column.place, OFFSET], one.table[column.place, STRIDE], &slots[0, 0], n * depth,
         zeros, frames,
@@ -145,11 +145,11 @@ def take_sequences(
     cdef Column column
     for starts, slots, _ in parts:
         if starts.across:
-            starts.c_prepare()
+            starts.c_sync_index()
         starts.ring.c_check_slots(slots)
-    sequences.c_open(<Starts> parts[0][0], columns, n, located)
+    sequences.c_open_sequences(<Starts> parts[0][0], columns, n, located)
     for starts, slots, places in parts:
-        if not sequences.c_read(starts, slots, places):
+        if not sequences.c_read_sequences(starts, slots, places):
             return None
     for column in sequences.wanted:
         if column.name not in single and column.name in sequences.unstored:
@@ -173,7 +173,7 @@ cdef class Sequences:
     cdef dict asides         # by name: which next values have to be read from the chain
     cdef set unstored        # names of columns that are not copied in runs
 
-    cdef int c_open(self, Starts starts, tuple columns, intp_t n, bint located) except -1:
+    cdef int c_open_sequences(self, Starts starts, tuple columns, intp_t n, bint located) except -1:
         """Allocate the arrays of a batch of n sequences."""
         cdef Ring ring = starts.ring
         cdef intp_t[2] lengths
@@ -197,7 +197,7 @@ cdef class Sequences:
                 self.unstored.add(chain.name)
         return 0
 
-    cdef bint c_read(self, Starts starts, cnp.ndarray slots, cnp.ndarray places) except -1:
+    cdef bint c_read_sequences(self, Starts starts, cnp.ndarray slots, cnp.ndarray places) except -1:
         """Read the sequences of one ring; false if rows were overwritten before chains were read."""
         cdef Ring ring = starts.ring
         cdef Moment moment = ring.c_now()
@@ -238,11 +238,11 @@ cdef class Sequences:
         if plan.parts == NULL:
             raise MemoryError("no memory left to copy sequences")
         try:
-            plan.n_parts = self.c_describe(plan.parts)
+            plan.n_parts = self.c_describe_parts(plan.parts)
             if plan.across:
                 # With the interpreter lock: ``c_is_first`` reads the row before, which may be overwritten next.
                 for k in range(n):
-                    plan.marks[c_number(&plan, k)] = self.starts.c_is_first(ring.c_row_at(slots[k]))
+                    plan.marks[c_first_number(&plan, k)] = self.starts.c_is_first(ring.c_row_at(slots[k]))
             for k in range(plan.n_parts):
                 nbytes += n * (1 if plan.parts[k].first_only else plan.rows) * plan.parts[k].nbytes
             if n * plan.rows * ring.row_nbytes < UNLOCKED_NBYTES:
@@ -268,7 +268,7 @@ cdef class Sequences:
         shape.ptr, shape.len = dims, <int> column.ndim + 2
         return cnp.PyArray_Newshape(array, &shape, cnp.NPY_CORDER)
 
-    cdef intp_t c_describe(self, Part* parts) except -1:
+    cdef intp_t c_describe_parts(self, Part* parts) except -1:
         """Describe the columns that are copied in runs; returns their number."""
         cdef Ring ring = self.starts.ring
         cdef Column column
@@ -348,7 +348,7 @@ cdef bint c_is_beside(Chain chain, frozenset single) except -1:
     )
 
 
-cdef inline intp_t c_number(const Plan* plan, intp_t k) noexcept nogil:
+cdef inline intp_t c_first_number(const Plan* plan, intp_t k) noexcept nogil:
     """Number in the batch of the first row of the k-th sequence of a plan."""
     return (k if plan.places == NULL else plan.places[k]) * plan.rows
 
@@ -372,7 +372,7 @@ cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept
             for _ in range(most):
                 c_prefetch_rows(records, stride, stride, &slot, 1)
                 slot += n_envs
-        number = c_number(plan, k)
+        number = c_first_number(plan, k)
         start = Place(c_cursor(&plan.walk, starts[k]), number)
         count = c_copy_sequence(plan, start)
         if not plan.across:

@@ -155,7 +155,7 @@ cdef class Walker:
             discount = c_numbers(self.discount_ndim, dims, cnp.NPY_FLOAT32)
         if ring.chains:
             last = c_numbers(1, dims, cnp.NPY_INTP)
-        self.c_fill(slots, columns, arrays, last, lengths, windows, counts, discount, steps)
+        self.c_walk_windows(slots, columns, arrays, last, lengths, windows, counts, discount, steps)
         if ring.object_columns:
             for column, array in zip(columns, arrays):
                 if column.objects is not None:
@@ -176,7 +176,7 @@ cdef class Walker:
             batch["discount"] = discount
         return batch
 
-    cdef int c_fill(
+    cdef int c_walk_windows(
         self, cnp.ndarray slots, tuple columns, list arrays, cnp.ndarray last, cnp.ndarray lengths,
         cnp.ndarray windows, cnp.ndarray counts, cnp.ndarray discount, steps
     ) except -1:
@@ -335,7 +335,7 @@ cdef float64_t[::1] c_powers(float64_t gamma, intp_t size):
     return gamma ** np.arange(1.0 + size)
 
 
-cdef inline float64_t c_number(const char* value, bint single) noexcept nogil:
+cdef inline float64_t c_get_number(const char* value, bint single) noexcept nogil:
     """Read a number at an address of any alignment."""
     cdef float32_t narrow
     cdef float64_t wide
@@ -346,7 +346,7 @@ cdef inline float64_t c_number(const char* value, bint single) noexcept nogil:
     return wide
 
 
-cdef inline void c_put(char* to, float64_t number, bint single) noexcept nogil:
+cdef inline void c_put_number(char* to, float64_t number, bint single) noexcept nogil:
     """Write a number at an address of any alignment."""
     cdef float32_t narrow = <float32_t> number
     if single:
@@ -451,7 +451,7 @@ cdef inline void c_walk(
             most = steps[k]
             after = max(least_after, most - 1)
         if sums:
-            total = c_number(column + slot * summed.stride, single)
+            total = c_get_number(column + slot * summed.stride, single)
         count = 0
         while count < after and c_forward_in_episode(walk, &at, by_flags):
             slot = at.slot
@@ -460,7 +460,7 @@ cdef inline void c_walk(
                 out[count] = slot << bits | number
             # A power of 0.0 is skipped, as an infinite reward times 0.0 is NaN.
             if sums and (not keeps or count < most) and powers[count] != 0.0:
-                total += powers[count] * c_number(column + slot * summed.stride, single)
+                total += powers[count] * c_get_number(column + slot * summed.stride, single)
         length = 1 + count
         if keeps and length > most:
             length = most
@@ -471,7 +471,7 @@ cdef inline void c_walk(
         if sums and length == 1:  # the same bits, also of NaN
             memcpy(summed.out + k * nbytes, column + slot * summed.stride, nbytes)
         elif sums:
-            c_put(summed.out + k * nbytes, total, single)
+            c_put_number(summed.out + k * nbytes, total, single)
         if keeps and counts != NULL:
             counts[2 * k], counts[2 * k + 1] = before, count
             c_repeat(out, -ahead, -before, out[-before])
