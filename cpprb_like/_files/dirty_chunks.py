@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ from cpprb_like._fields.layout import Layout
 from cpprb_like._files.json_codec import MOST
 from cpprb_like._files.opening import open_regular, read_bytes
 from cpprb_like._machine.crc32 import crc32
+from cpprb_like._machine.file_systems import InRoom, write_at
 
 __all__ = ["DirtyChunks", "Flush"]
 
@@ -117,6 +120,7 @@ class DirtyChunks:
         self._sizes = layout, n_sides, latest_nbytes
         self._half_nbytes = -(-len(Flush(*self._sizes).memory) // PAGE) * PAGE
         self.path: Path | None = None
+        self._file = -1  # descriptor of the open file; -1: rows get no marks
         self._number = 0  # the greatest number of a flush or a mark in the file
         self._is_synchronised = True  # whether all marks are on the disk
         self._lock = threading.RLock()  # no call waits for the disk longer than for one small file
@@ -149,6 +153,13 @@ class DirtyChunks:
         self.path, self.flushes = path, sorted(found, key=lambda flush: flush.number)[-1:]
         self._set_limit()
         return len(found) > 0
+
+    def keep_open(self, path: Path) -> None:
+        """Open the file for the marks to come. ``add`` needs it after its folder was renamed."""
+        with open_regular(path, os.O_RDWR) as file:
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
+        self.path = path
 
     # ------------------------------------------------------------------ flushes
 
@@ -207,11 +218,8 @@ class DirtyChunks:
 
     def _write(self, parts: list[tuple[Flush, Bytes]]) -> None:
         """Write the last bytes of flushes, and synchronise the file."""
-        assert self.path is not None
-        with open_regular(self.path, os.O_RDWR) as file:
+        with InRoom(cast(Path, self.path)):
             for flush, data in parts:
                 end = PAGE + flush.half * self._half_nbytes + len(flush.memory)
-                file.seek(end - len(data))
-                file.write(data.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
+                write_at(self._file, data, end - len(data))
+            os.fsync(self._file)

@@ -291,7 +291,8 @@ class Files:
             unfinished.write_bytes(self._chunks.content(self._incarnation))
             sync(unfinished)
         self._unpublished += [path] if self._staged else []
-        self._chunks.path, self._has_new_names = path, True
+        self._chunks.keep_open(path)
+        self._has_new_names = True
 
     def _queues(self) -> list[Aside]:
         return [queue for asides in self._asides for queue in asides if queue.nbytes]
@@ -299,7 +300,10 @@ class Files:
     def _read_flushes(self) -> bool:
         """Read the last flush; false without a file of flushes of this buffer."""
         paths = [path for _, path in self._all_sides()[FLUSHES]]
-        return any(self._chunks.read(path, self._incarnation) for path in paths)
+        is_found = any(self._chunks.read(path, self._incarnation) for path in paths)
+        if self._chunks.path is not None and not self.frozen:
+            self._chunks.keep_open(self._chunks.path)
+        return is_found
 
     def _after_a_crash(self) -> None:
         """Restore the state of the last flush after a restart of the machine."""

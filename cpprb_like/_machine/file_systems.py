@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import secrets
 import sys
 import warnings
 from pathlib import Path
+
+from cpprb_like._arguments.arrays import Bytes
 
 if sys.platform == "win32":
     import msvcrt
@@ -31,6 +34,7 @@ __all__ = [
     "sync_folder",
     "try_lock",
     "unlock",
+    "write_at",
 ]
 
 LOCKED_BYTE = 1 << 62  # place of the lock on Windows, beyond the end of any file
@@ -103,6 +107,22 @@ def sync(path: Path) -> None:
         return
     with path.open("r+b", buffering=0) as file:
         os.fsync(file.fileno())
+
+
+def write_at(descriptor: int, data: Bytes, offset: int) -> None:
+    """Write bytes at an offset of an open file.
+
+    The position of the file has no part in it, as a signal handler may write in the meantime.
+    """
+    if sys.platform == "win32":
+        with mmap.mmap(descriptor, 0) as pages:
+            pages[offset : offset + len(data)] = data.tobytes()
+            pages.flush()
+        return
+    rest = data.data
+    while rest:  # a disk that becomes full takes a part of them
+        written = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[written:], offset + written
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:

@@ -886,6 +886,9 @@ ValueError
 MemoryError
     The disk of ``mmap_prefix`` has no room for what fields of ``next_of`` and ``stack_compress`` keep
     aside. Whatever is raised, the buffer is unchanged.
+OSError
+    The disk of ``mmap_prefix`` failed or is full. ``add`` marks there, once a 256th of the buffer, rows
+    of the last ``flush`` that it is about to overwrite.
 
 Notes
 -----

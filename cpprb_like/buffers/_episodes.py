@@ -352,6 +352,8 @@ class Episodes:
             There is no such episode.
         ValueError
             The episode has not ended; ``on_episode_end`` ends it.
+        OSError
+            As ``ReplayBuffer.add``: the disk of ``mmap_prefix`` failed or is full.
 
         Notes
         -----

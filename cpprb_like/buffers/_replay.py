@@ -476,6 +476,8 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged):
         IndexError
             An index is a slot without a step, or no row ever had it. After any error the buffer is
             unchanged.
+        OSError
+            As ``add``: the disk of ``mmap_prefix`` failed or is full.
 
         Notes
         -----
@@ -508,6 +510,8 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged):
         ------
         IndexError
             There is no such environment.
+        OSError
+            As ``add``: the disk of ``mmap_prefix`` failed or is full.
         """
         if env is None:
             self._end_episodes(0, self.n_envs)
@@ -528,6 +532,8 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged):
         Memory stays allocated. Python objects are released, about 10 ns each. With priorities, the
         next draw or update sets the weights of the removed rows to 0, less than 1 ns each. The
         generator keeps its state.
+
+        Raises ``OSError`` as ``add`` does if the disk of ``mmap_prefix`` failed or is full.
         """
         self._clear()
 

@@ -216,6 +216,36 @@ def test_edits_meet_the_disk_once_for_each_chunk(tmp_path: Path, synchronised: l
     assert len(synchronised) == 3
 
 
+@pytest.mark.parametrize("mode", ["x", "r+"])
+def test_a_folder_that_was_renamed(tmp_path: Path, restart: Any, mode: str) -> None:
+    """Marks go to the file that is open, not to one that has its path now."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        rb = ReplayBuffer(1024, {"x": {}}, mmap_prefix=tmp_path / name / "x")
+        rb.add(x=np.arange(1024))
+        rb.flush()
+        if name == "first":
+            first = rb
+    if mode == "r+":
+        del first
+        first = ReplayBuffer(1024, {"x": {}}, mmap_prefix=tmp_path / "first/x", mmap_mode="r+")
+    del rb
+    (tmp_path / "first").rename(tmp_path / "renamed")
+    first.add(x=[2000] * 10)
+    first.update([500], x=3000)
+    (tmp_path / "second").rename(tmp_path / "first")
+    before = {path: path.read_bytes() for path in (tmp_path / "first").iterdir()}
+    first.add(x=[2000] * 90)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "first").iterdir()}
+    restart()
+    (tmp_path / "copy").mkdir()
+    for path in (tmp_path / "renamed").iterdir():
+        shutil.copy(path, tmp_path / "copy")
+    with pytest.warns(RuntimeWarning, match="104 rows that may have changed"):
+        again = ReplayBuffer(1024, {"x": {}}, mmap_prefix=tmp_path / "copy/x", mmap_mode="r+")
+    assert len(again) == 1024 - 104
+
+
 @pytest.mark.parametrize("what", ["add", "update", "delete", "clear"])
 def test_nothing_changes_before_its_mark_is_on_the_disk(
     tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch, what: str

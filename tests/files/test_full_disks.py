@@ -93,6 +93,28 @@ def test_mapped_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     rb.flush()
 
 
+def test_marks_of_rows_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``add`` names the file and changes nothing, also if the disk took a part of the marks."""
+    rb = ReplayBuffer(10, {"x": {}}, mmap_prefix=tmp_path / "rows")
+    rb.add(x=range(10))
+    rb.flush()
+    write, given = os.pwrite, []
+
+    def write_a_part(file: int, data: Any, offset: int) -> int:
+        given.append(len(data))
+        if len(given) == 2:
+            raise_full()
+        return write(file, data[:100], offset)
+
+    monkeypatch.setattr(os, "pwrite", write_a_part)
+    with pytest.raises(OSError, match=r"disk is full.*rows\.dat\.flushed"):
+        rb.add(x=11)
+    assert given == [2048, 1948]
+    assert rb.get_all_transitions()["x"].ravel().tolist() == list(range(10))
+    rb.add(x=11)
+    assert rb.get_all_transitions()["x"].ravel().tolist() == [11, *range(1, 10)]
+
+
 @pytest.mark.parametrize("value", [np.nan, -1.0])
 def test_damaged_priorities(value: float, tmp_path: Path) -> None:
     """The error did not name the file, and not what to do without it."""
