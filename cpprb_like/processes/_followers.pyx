@@ -534,7 +534,7 @@ cdef class Followers(Rings):
         else:
             rows, extra = shards.choose(wanted[5], n, options)
         if wanted[4] is None:
-            batch = self.c_take(rows, wanted[3], wanted[2])
+            batch = self.c_take_columns(rows, wanted[3], wanted[2])
         else:
             batch = wanted[4](rows, wanted[3], None, wanted[2])
         for name, values in extra.items():
