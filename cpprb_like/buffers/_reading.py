@@ -41,11 +41,11 @@ from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._sequences import (
     ROW_INDEXES,
     SequenceReader,
-    Taken,
     by_row,
     put_rows,
     spread,
 )
+from cpprb_like.views._taken import Taken
 from cpprb_like.views._windows import Attempt, Walk, Windows
 
 __all__ = ["Choose", "Opened", "ReadPlan", "Reading", "chunks"]

@@ -168,7 +168,7 @@ class ClusterLearner(Closing, ModelledSource):
     ) -> Batch | None:
         """A batch of the only host, if it is on this node and has rows; else None."""
         part = self._directory.only_part()
-        if part is None or getattr(self.sampler, "probabilities", False):
+        if part is None or "probabilities" in self.sampler.columns:
             return None
         how = {**asked, "out": out} | ({"beta": beta} if self.has_priorities else {})
         batch = self._batches.sample_here(part, view, n, how)

@@ -16,8 +16,8 @@ from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._core import FLAG_END, FLAG_TERMINATED
 from cpprb_like.samplers._starts import EPISODE, FINAL, FUTURE, RANDOM
 from cpprb_like.views._rows import read_fields
-from cpprb_like.views._sequences import Taken
 from cpprb_like.views._stacking import read_stacks
+from cpprb_like.views._taken import Taken
 
 __all__ = ["STRATEGIES", "Attempt", "Strategy", "Walk", "Windows"]
 
