@@ -14,25 +14,15 @@ __all__ = ["RowsToReport"]
 
 
 class RowsToReport:
-    """The rows of a buffer to which no thread writes meanwhile.
-
-    Attributes
-    ----------
-    buffer : ReplayBuffer
-        The holder of the rows.
-    slots : ndarray of intp
-        The slot of each row, oldest first; also of absent rows.
-    n_envs : int
-        Number of environments, and distance in rows between two steps of an environment.
-    present, ends, terminated : ndarray of bool
-        Whether each row holds a step, ends an episode, and ends it by termination.
-    """
+    """The rows of a buffer to which no thread writes meanwhile, oldest first, also absent ones."""
 
     def __init__(self, buffer: Any) -> None:
         self.buffer, ring = buffer, buffer.ring
+        # also the distance in rows between two steps of an environment
         self.n_envs: int = ring.n_envs
         self.slots = (np.arange(ring.first, ring.written) % ring.capacity).astype(np.intp)
         flags = ring.flags_at(self.slots)
+        # Whether each row holds a step, ends an episode, and ends it by termination.
         self.present = flags & FLAG_ABSENT == 0
         self.ends = self.present & (flags & FLAG_END != 0)
         self.terminated = self.present & (flags & FLAG_TERMINATED == FLAG_TERMINATED)

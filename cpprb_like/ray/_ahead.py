@@ -38,27 +38,13 @@ INLINE = 100e3  # bytes of an answer that Ray carries without its object store
 
 @dataclass(frozen=True)
 class BatchKind:
-    """One kind of batches of a learner.
+    """One kind of batches of a learner."""
 
-    Attributes
-    ----------
-    view : str
-        Name of the view.
-    n : int
-        Number of items of a batch.
-    options : dict
-        Further arguments of ``sample`` at a host.
-    specs : dict of ColumnSpec
-        The fields of a batch.
-    pairs : list of Pair
-        The fields that are stacks and next stacks of the same frames.
-    """
-
-    view: str
-    n: int
-    options: Mapping[str, Any]
-    specs: Mapping[str, ColumnSpec]
-    pairs: list[Pair]
+    view: str  # name of the view
+    n: int  # number of items of a batch
+    options: Mapping[str, Any]  # further arguments of ``sample`` at a host
+    specs: Mapping[str, ColumnSpec]  # fields of a batch
+    pairs: list[Pair]  # fields that are stacks and next stacks of the same frames
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -68,27 +54,16 @@ class BatchKind:
 
 @dataclass(eq=False)
 class Group:
-    """Batches that were requested together.
-
-    Attributes
-    ----------
-    owners : ndarray of intp, shape (batches, n)
-        The place in ``parts`` of the host of each item.
-    chances : dict of float
-        The probability with which each part was drawn, by its number.
-    parts : list of Part
-        The hosts.
-    masses : list of Mass
-        The mass of each host by which its number of items was drawn.
-    answers : list
-        The ``Reply`` of each part, or the reference of the call; None without a request.
-    """
+    """Batches that were requested together."""
 
     asked: float  # by ``time.monotonic``
+    # Place in ``parts`` of the host of each item, shape ``(batches, n)``.
     owners: NDArray[np.intp] = field(init=False)
-    chances: NDArray[np.float64] = field(init=False)
+    chances: NDArray[np.float64] = field(init=False)  # Probability with which each part was drawn.
     parts: list[Part] = field(init=False)
+    # Mass of each host by which its number of items was drawn.
     masses: list[Mass] = field(init=False)
+    # The ``Reply`` of each part, or the reference of the call; None without a request.
     answers: list[Any] = field(init=False)
     taken: NDArray[np.intp] = field(init=False)  # items of each part that were given so far
     next: int = 0  # the batch that is given next
@@ -97,27 +72,8 @@ class Group:
 class Ahead:
     """The batches that one learner has asked hosts for. Each caller holds the learner's lock.
 
-    Parameters
-    ----------
-    directory : Directory
-        The hosts.
-    updates : Updates
-        The updates of the learner.
-    learner : str
-        Name of the learner.
-    rng : numpy.random.Generator
-        The generator that draws the host of each item.
-    is_weighted : bool
-        Whether items have masses, which batches have as probabilities.
-    ahead, batches, nbytes
-        As for ``ClusterReplay.learner``.
-
-    Attributes
-    ----------
-    names : Parts
-        The handles of batches: part, and handle at the host.
-    age_of_masses, age_of_batch, waited_for_inserts : float
-        See ``ClusterLearner.stats``.
+    If ``is_weighted``, items have masses, which batches have as probabilities. ``rng`` draws the
+    host of each item. ``ahead``, ``batches`` and ``nbytes`` are as for ``ClusterReplay.learner``.
     """
 
     def __init__(
@@ -136,7 +92,7 @@ class Ahead:
         self._learner, self._rng, self._is_weighted = learner, rng, is_weighted
         self._ahead, self._batches, self._nbytes = ahead, batches, nbytes
         self._connection = directory.connection
-        self.names = Parts(MOST_PARTS)
+        self.names = Parts(MOST_PARTS)  # handles of batches: part, and handle at the host
         self.groups: dict[tuple[Any, ...], deque[Group]] = {}
         self._ahead_now = ahead  # as far as the object stores have room
         self._store_at, self._store_left = -math.inf, math.inf

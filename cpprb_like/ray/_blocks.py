@@ -22,51 +22,27 @@ __all__ = ["Block", "Chained", "Pair", "join", "pack", "pairs_of", "part", "unpa
 
 @dataclass(frozen=True)
 class Chained:
-    """A column in which only the rows ``whole`` have values; other rows follow from other values.
-
-    Attributes
-    ----------
-    whole : ndarray of intp
-        The rows with values.
-    values : ndarray
-        The values of these rows.
-    newest : ndarray or None
-        For a stack, the newest frame of each row.
-    source : str
-        For a next value, the field that has this value at the next step; else "".
-    """
+    """A column in which only the rows ``whole`` have values; others follow from other values."""
 
     whole: NDArray[np.intp]
-    values: Array
-    newest: Array | None = None
-    source: str = ""
+    values: Array  # values of the rows ``whole``
+    newest: Array | None = None  # for a stack, the newest frame of each row
+    source: str = ""  # for a next value, the field that has this value at the next step
 
 
 @dataclass(frozen=True)
 class Block:
-    """Steps of one writer, one after another.
+    """Steps of one writer, one after another."""
 
-    Attributes
-    ----------
-    first : int
-        Number of the block: how many rows were ever written to the shard before it.
-    steps, n_envs : int
-        Number of time steps, and number of environments.
-    columns : dict
-        The values of each field, shape ``(steps * n_envs, *shape)``, or ``Chained``. Further
-        columns are ``priorities`` of ``add`` and ``present`` of ``add_where``.
-    ends : tuple of (int, int or None)
-        Calls of ``on_episode_end``: the number of steps before the call, and the environment.
-    stacks : tuple of Stack
-        The fields that are stacks.
-    """
-
-    first: int
-    steps: int
+    first: int  # number of the block: how many rows were ever written to the shard before it
+    steps: int  # number of time steps
     n_envs: int
+    # Values of each field, shape ``(steps * n_envs, *shape)``, or ``Chained``. Further columns are
+    # ``priorities`` of ``add`` and ``present`` of ``add_where``.
     columns: Mapping[str, Array | Chained]
+    # Calls of ``on_episode_end``: the number of steps before the call, and the environment.
     ends: tuple[tuple[int, int | None], ...]
-    stacks: tuple[Stack, ...]
+    stacks: tuple[Stack, ...]  # fields that are stacks
 
     @property
     def rows(self) -> int:

@@ -26,39 +26,15 @@ LOOK = 0.01  # seconds between two questions for credit
 
 
 class Connection:
-    """The hosts and the ledger of a cluster.
-
-    Parameters
-    ----------
-    plan : HostPlan
-        The plan of the hosts, with number 0.
-    options : RowOptions
-        Options of a shard.
-    ledger : ActorHandle
-        The ledger.
-
-    Attributes
-    ----------
-    plan, options, ledger
-        As given.
-    name, limiter
-        Name and limiter of the cluster.
-    hosts : list of Host
-        The hosts, by their numbers.
-    presence : Presence
-        The hosts that are heard of.
-    is_closed : bool
-        Whether this process closed the cluster.
-    replays : dict of HostReplay
-        The opened replays of hosts of this node, by their identity.
-    """
+    """The hosts and the ledger of a cluster; ``options`` are those of a shard."""
 
     def __init__(self, plan: HostPlan, options: RowOptions, ledger: Any) -> None:
         self.plan, self.options, self.ledger = plan, options, ledger
         self.name, self.limiter = plan.cluster, plan.limiter
-        self.hosts: list[Host] = []
-        self.presence = Presence(ledger)
-        self.is_closed = False
+        self.hosts: list[Host] = []  # hosts by their numbers
+        self.presence = Presence(ledger)  # hosts that are heard of
+        self.is_closed = False  # whether this process closed the cluster
+        # Opened replays of hosts of this node, by their identity.
         self.replays: dict[str, HostReplay] = {}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -41,35 +41,8 @@ OPEN = 10.0  # seconds in which a host opens a learner: it follows a million row
 class Directory:
     """The hosts of a cluster, for one learner, whose lock each caller holds.
 
-    Parameters
-    ----------
-    connection : Connection
-        The cluster.
-    learner : str
-        Name of the learner.
-    sampler : Sampler
-        The sampler of the learner.
-    seed : int
-        Seed of the draws at the hosts.
-    saved : dict of (str, str) or None
-        If a learner is restored, folder and name of its state at each host.
-    timeout : float
-        Seconds that a call waits for a host.
-
-    Attributes
-    ----------
-    connection, timeout
-        As given.
-    parts : dict of Part
-        The newest part of each host, by the number of the host.
-    known : list of Part
-        All parts, by their numbers.
-    views : dict of (tuple of Layer)
-        The views of the learner, by their names.
-    largest : float
-        The greatest priority of a row of any host.
-    late_of_gone : int
-        Priorities that did not take effect, as their rows were lost with a host.
+    If a learner is restored, ``saved`` has folder and name of its state at each host. A call waits
+    ``timeout`` seconds for a host.
     """
 
     def __init__(
@@ -84,11 +57,11 @@ class Directory:
         self.connection, self.timeout = connection, timeout
         self._learner, self._sampler, self._seed = learner, sampler, seed
         self._saved = saved  # until all hosts are known
-        self.parts: dict[int, Part] = {}
-        self.known: list[Part] = []
-        self.views: dict[str, tuple[Layer, ...]] = {}
-        self.largest = 1.0
-        self.late_of_gone = 0
+        self.parts: dict[int, Part] = {}  # newest part of each host, by the number of the host
+        self.known: list[Part] = []  # all parts, by their numbers
+        self.views: dict[str, tuple[Layer, ...]] = {}  # views of the learner, by their names
+        self.largest = 1.0  # greatest priority of a row of any host
+        self.late_of_gone = 0  # number of priorities whose rows were lost with a host
         self._questions: dict[int, tuple[float, Any]] = {}  # to hosts without a part, and when
         self.look_for_hosts()
         if saved is not None:

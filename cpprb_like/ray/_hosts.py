@@ -65,24 +65,12 @@ LEASE = 30.0  # seconds after which the place of a silent writer or learner may 
 
 @dataclass
 class Place:
-    """A writer of another node, at its host.
+    """A writer of another node, at its host."""
 
-    Attributes
-    ----------
-    actor : Actor
-        The actor that adds the steps of the writer.
-    about : WriterPlace
-        The record of this place.
-    used : float
-        Time of the last call of the writer.
-    waits_since : float or None
-        Time at which the writer began to ask for credit; None if it does not wait.
-    """
-
-    actor: Actor
-    about: WriterPlace
-    used: float = field(default_factory=time.monotonic)
-    waits_since: float | None = None
+    actor: Actor  # actor that adds the steps of the writer
+    about: WriterPlace  # record of this place
+    used: float = field(default_factory=time.monotonic)  # time of the last call
+    waits_since: float | None = None  # time at which the writer began to ask for credit
 
 
 def _add_steps(actor: Actor, steps: Batch, begin: int, stop: int) -> None:

@@ -30,33 +30,18 @@ __all__ = ["Copy", "Counts", "Ledger"]
 
 @dataclass
 class Shards:
-    """The state of the shards of one host.
+    """The state of the shards of one host."""
 
-    Attributes
-    ----------
-    about : About
-        The last report of the host.
-    since : float
-        Time of the first report of the host.
-    rows : int
-        Number of rows that the host holds.
-    waits : (int, float)
-        How often, and how many seconds in all, calls of ``add`` to its memory waited.
-    credit : list of int
-        Rows that may be written to each shard in all.
-    heard : float
-        Time of the last report, by ``time.monotonic`` of the ledger's process.
-    silent : list of int
-        Shards of writers of other nodes that make no calls.
-    """
-
-    about: About
-    since: float
-    rows: int = 0
+    about: About  # last report of the host
+    since: float  # time of the first report
+    rows: int = 0  # number of rows that the host holds
+    # Number and total seconds of calls of ``add`` to its memory that waited.
     waits: tuple[int, float] = (0, 0.0)
+    # Rows that may be written to each shard in all.
     credit: list[int] = field(default_factory=list)
+    # Time of the last report, by ``time.monotonic`` of the process of the ledger.
     heard: float = field(default_factory=time.monotonic)
-    silent: list[int] = field(default_factory=list)
+    silent: list[int] = field(default_factory=list)  # shards of silent writers of other nodes
 
     @property
     def promised(self) -> int:
@@ -72,24 +57,12 @@ class Shards:
 
 @dataclass(frozen=True)
 class Lost:
-    """A memory of a host that was lost.
+    """A memory of a host that was lost."""
 
-    Attributes
-    ----------
-    loss : Loss
-        The loss by the last report of the memory.
-    waits : (int, float)
-        Number and total time of waits of ``add`` to this memory for the limiter.
-    written : tuple of int
-        Rows of each shard by the last report.
-    begun : int
-        Rows of the checkpoint with which the next memory began.
-    """
-
-    loss: Loss
-    waits: tuple[int, float]
-    written: tuple[int, ...]
-    begun: int
+    loss: Loss  # loss by the last report of the memory
+    waits: tuple[int, float]  # number and total seconds of waits of ``add`` for the limiter
+    written: tuple[int, ...]  # rows of each shard by the last report
+    begun: int  # rows of the checkpoint with which the next memory began
 
     def with_rows(self, wrote: Mapping[int, int]) -> Loss:
         """The loss, with the rows of shards that their writers know of."""
@@ -99,36 +72,19 @@ class Lost:
 
 @dataclass
 class Counts:
-    """The counts of a ledger, besides the rows of present hosts.
+    """The counts of a ledger, besides the rows of present hosts."""
 
-    Attributes
-    ----------
-    samples : int
-        Number of items drawn.
-    waits, seconds : int, float
-        Number of calls of ``sample`` that waited for the limiter, and their total time.
-    version : int
-        Version of the newest parameters.
-    gone_before : int
-        Rows that were lost before the save with which the cluster began.
-    lost : dict of Lost
-        The lost memories by their identity, oldest first.
-    wrote : dict of dict of int
-        For lost memories, the rows of shards that writers of other nodes had written for sure.
-    shift : int
-        Items that the limiter counts as drawn besides ``samples``, as the cluster was loaded.
-    is_unsettled : bool
-        Whether the first call that the limiter holds may still change ``shift``.
-    """
-
-    samples: int = 0
-    waits: int = 0
-    seconds: float = 0.0
-    version: int = 0
-    gone_before: int = 0
+    samples: int = 0  # number of items drawn
+    waits: int = 0  # number of calls of ``sample`` that waited for the limiter
+    seconds: float = 0.0  # total time of these calls
+    version: int = 0  # version of the newest parameters
+    gone_before: int = 0  # rows that were lost before the save with which the cluster began
+    # Lost memories by their identity, oldest first.
     lost: dict[str, Lost] = field(default_factory=dict)
+    # For lost memories, the rows of shards that writers of other nodes had written for sure.
     wrote: dict[str, dict[int, int]] = field(default_factory=dict)
-    shift: int = 0
+    shift: int = 0  # items that count as drawn besides ``samples``, as the cluster was loaded
+    # Whether the first call that the limiter holds may still change ``shift``.
     is_unsettled: bool = False
 
     @property
@@ -171,24 +127,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Copy:
-    """The state of a ledger, which a host keeps for the next one.
+    """The state of a ledger, which a host keeps for the next one."""
 
-    Attributes
-    ----------
-    ledger : str
-        Name of the ledger process that made the copy.
-    moment : float
-        Time of the copy, by ``time.time``.
-    counts : Counts
-        The counts of all ledgers so far.
-    hosts : dict of Shards
-        The hosts, by their numbers.
-    """
-
-    ledger: str
-    moment: float
-    counts: Counts
-    hosts: dict[int, Shards]
+    ledger: str  # name of the process that made the copy
+    moment: float  # time of the copy, by ``time.time``
+    counts: Counts  # counts of all ledgers so far
+    hosts: dict[int, Shards]  # hosts by their numbers
 
 
 class Ledger:

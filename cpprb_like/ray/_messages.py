@@ -37,41 +37,19 @@ NOBODY, SILENT_WRITER = -1, -2
 
 @dataclass(frozen=True)
 class HostPlan:
-    """The arguments from which a host creates its replay at each start.
+    """The arguments from which a host creates its replay at each start."""
 
-    Attributes
-    ----------
-    cluster, identity : str
-        Name of the cluster, and its identity, which no other cluster has.
-    number : int
-        Number of the host, from 0 on.
-    capacity, writers : int
-        Rows of the host, and the greatest number of writers at the same time.
-    fields : dict
-        ``env_dict``.
-    options : dict
-        Further keyword arguments of ``SharedReplay``.
-    limiter : RateLimiter or None
-        Limiter of the cluster. With a limiter, actors ask for credit.
-    folder : str or None
-        Folder of the checkpoints of this host.
-    seconds : float
-        Seconds between two checkpoints.
-    begin : (str, int) or None
-        Folder and number of a saved state, with which the host begins.
-    """
-
-    cluster: str
-    identity: str
-    number: int
-    capacity: int
-    writers: int
-    fields: Mapping[str, Any]
-    options: Mapping[str, Any]
-    limiter: RateLimiter | None = None
-    folder: str | None = None
-    seconds: float = 60.0
-    begin: tuple[str, int] | None = None
+    cluster: str  # name of the cluster
+    identity: str  # identity of the cluster, which no other cluster has
+    number: int  # number of the host, from 0 on
+    capacity: int  # rows of the host
+    writers: int  # greatest number of writers at the same time
+    fields: Mapping[str, Any]  # ``env_dict``
+    options: Mapping[str, Any]  # further arguments of ``SharedReplay``
+    limiter: RateLimiter | None = None  # limiter, of which actors ask for credit
+    folder: str | None = None  # folder of the checkpoints of this host
+    seconds: float = 60.0  # seconds between two checkpoints
+    begin: tuple[str, int] | None = None  # folder and number of the saved state to begin with
 
     @property
     def replay(self) -> str:
@@ -90,24 +68,12 @@ class HostPlan:
 
 @dataclass(frozen=True)
 class Incarnation:
-    """One memory of a host, from its creation to the death of its node.
+    """One memory of a host, from its creation to the death of its node."""
 
-    Attributes
-    ----------
-    identity : str
-        Identity of the memory: see ``identity_of``.
-    loaded : tuple of int
-        Loaded rows of each shard with which the memory began.
-    saved_at : float
-        Time of the save of the loaded rows; 0 if the memory began without rows.
-    moment : float
-        Time at which the memory began, by ``time.time`` of the node.
-    """
-
-    identity: str
-    loaded: tuple[int, ...]
-    saved_at: float
-    moment: float
+    identity: str  # result of ``identity_of``
+    loaded: tuple[int, ...]  # rows of each shard with which the memory began
+    saved_at: float  # time of the save of these rows; 0 without rows
+    moment: float  # time of the begin, by ``time.time`` of the node
 
     @classmethod
     def of(cls, identity: str, loaded: list[int], saved_at: float, moment: float) -> Incarnation:
@@ -117,34 +83,16 @@ class Incarnation:
 
 @dataclass(frozen=True)
 class About:
-    """The location and the memory of a host.
+    """The location and the memory of a host."""
 
-    Attributes
-    ----------
-    number : int
-        Number of the host.
-    node : str
-        Name of the node in Ray.
-    replay, base : str
-        Name and folder of its shared replay, for processes of the node.
-    identity : str
-        See ``identity_of``.
-    written : tuple of int
-        Rows that were ever written to each shard.
-    memories : tuple of Incarnation
-        The memories of the host so far, this one included.
-    moment : float
-        Time of the count of rows, or just before, by ``time.time`` of the node.
-    """
-
-    number: int
-    node: str
-    replay: str
-    base: str
-    identity: str
-    written: tuple[int, ...]
-    memories: tuple[Incarnation, ...]
-    moment: float
+    number: int  # number of the host
+    node: str  # name of the node in Ray
+    replay: str  # name of the shared replay, for processes of the node
+    base: str  # folder of the shared replay
+    identity: str  # result of ``identity_of``
+    written: tuple[int, ...]  # rows that were ever written to each shard
+    memories: tuple[Incarnation, ...]  # memories so far, this one included
+    moment: float  # time of the count of rows, or just before, by ``time.time`` of the node
 
     def is_before(self, other: About) -> bool:
         """Whether the memory of another report of the host came after this one's."""
@@ -187,46 +135,21 @@ class Loss:
 
 @dataclass(frozen=True)
 class Opened:
-    """The answer to ``ShardHost.open_writer``.
+    """The answer to ``ShardHost.open_writer``."""
 
-    Attributes
-    ----------
-    shard : int
-        Number of the shard.
-    place : int
-        Number of the place.
-    rows : int
-        Rows that were ever written to the shard.
-    done : int
-        Rows of the shard that the writer had before, up to the writer's last one.
-    identity : str
-        Identity of the memory of the host: see ``identity_of``.
-    """
-
-    shard: int
-    place: int
-    rows: int
-    done: int
-    identity: str
+    shard: int  # number of the shard
+    place: int  # number of the place
+    rows: int  # rows that were ever written to the shard
+    done: int  # rows of the shard that the writer had before, up to the writer's last one
+    identity: str  # identity of the memory of the host
 
 
 @dataclass(frozen=True)
 class Reply:
-    """Items that a host drew.
+    """Items that a host drew."""
 
-    Attributes
-    ----------
-    identity : str
-        See ``identity_of``.
-    columns : dict of (ndarray or Chained)
-        The items of all batches that were asked for, one after another.
-    masses : ndarray or None
-        The mass of each item; None if all masses are 1.
-    mass : Mass
-        The mass of the host before the draw.
-    """
-
-    identity: str
+    identity: str  # identity of the memory of the host
+    # Items of all batches that were asked for, one after another.
     columns: Mapping[str, Array | Chained]
-    masses: NDArray[np.float64] | None
-    mass: Mass
+    masses: NDArray[np.float64] | None  # mass of each item; None if all masses are 1
+    mass: Mass  # mass of the host before the draw

@@ -26,87 +26,43 @@ class PartDownError(Exception):
 
 @dataclass(eq=False)
 class Call:
-    """A call of a host with several updates.
+    """A call of a host with several updates."""
 
-    Attributes
-    ----------
-    answer : ObjectRef
-        Reference of the answer.
-    results : list or None
-        For each update the number of late priorities, or its error; None before the answer came.
-    """
-
-    answer: Any
+    answer: Any  # reference of the answer
+    # For each update the number of late priorities, or its error; None before the answer came.
     results: list[int | Exception] | None = None
 
 
 @dataclass(eq=False)
 class Update:
-    """An update of priorities at a host.
+    """An update of priorities at a host."""
 
-    Attributes
-    ----------
-    number : int
-        Number of the update, from 1 on. The host makes the updates of a learner in this order.
-    rows, priorities : ndarray
-        The rows by their handles at the host, and their priorities.
-    largest : float
-        The greatest priority that the learner knows.
-    call : Call or None
-        The last call with the update; None before it was sent.
-    place : int
-        The place of the update in this call.
-    """
-
-    number: int
-    rows: NDArray[np.int64]
+    number: int  # number from 1 on: the host makes the updates of a learner in this order
+    rows: NDArray[np.int64]  # handles of the rows at the host
     priorities: NDArray[np.float64]
-    largest: float
-    call: Call | None = None
-    place: int = 0
+    largest: float  # greatest priority that the learner knows
+    call: Call | None = None  # last call with the update; None before it was sent
+    place: int = 0  # place of the update in this call
 
 
 @dataclass(eq=False)
 class Part:
-    """The rows of one incarnation of a host, for one learner.
+    """The rows of one incarnation of a host, for one learner."""
 
-    Attributes
-    ----------
-    number : int
-        Number of the part in handles.
-    learner : str
-        Name of the learner.
-    host : Host
-        The host that has the rows.
-    about : About
-        The location of the host.
-    drawer : Drawer or None
-        The drawer of this process, if it is on the node of the host; None elsewhere.
-    masses : dict of Mass
-        The mass of the host for each view, by its last answer.
-    renewals : dict of (ObjectRef, float)
-        The question for a new mass of each view, and the time at which it was asked.
-    told : float
-        The greatest priority that was sent to the host.
-    waiting : deque of Update
-        Updates without an answer, oldest first.
-    unsent : dict of float
-        Priorities that were given while the host was down, by row. They are sent in one update when
-        the host answers again.
-    """
-
-    number: int
-    learner: str
+    number: int  # number of the part in handles
+    learner: str  # name of the learner
     host: Host
     about: About
-    drawer: Drawer | None
-    masses: dict[str, Mass] = field(default_factory=dict)
+    drawer: Drawer | None  # drawer of this process, if it is on the node of the host
+    masses: dict[str, Mass] = field(default_factory=dict)  # last answer for each view
+    # Question for a new mass of each view, and the time at which it was asked.
     renewals: dict[str, tuple[Any, float]] = field(default_factory=dict)
-    told: float = 1.0
+    told: float = 1.0  # greatest priority that was sent to the host
     down_until: float = 0.0
     question: Any = None  # a call that asks a host that is down where it is
     updated: int = 0  # the number of the last update that took effect
-    waiting: deque[Update] = field(default_factory=deque)
+    waiting: deque[Update] = field(default_factory=deque)  # updates without an answer
+    # Priorities that were given while the host was down, by row: sent when it answers again.
     unsent: dict[int, float] = field(default_factory=dict)
     given: int = 0
     late: int = 0

@@ -42,24 +42,12 @@ COMES_BACK = 60.0  # seconds in which a killed host comes back, and its memory i
 
 @dataclass(frozen=True)
 class WriterPlace:
-    """A shard that a writer of another node has, or had.
+    """A shard that a writer of another node has, or had."""
 
-    Attributes
-    ----------
-    writer : str
-        Name of the writer.
-    number : int
-        How many places the writer has had at this host, this one included.
-    before : int
-        Rows in the shard of the writer's previous place, up to the writer's last row.
-    rows : int
-        Rows of the shard, this place's rows included.
-    """
-
-    writer: str
-    number: int
-    before: int
-    rows: int = 0
+    writer: str  # name of the writer
+    number: int  # number of places that the writer has had at this host, this one included
+    before: int  # rows in the shard of the previous place, up to the writer's last row
+    rows: int = 0  # rows of the shard, those of this place included
 
     def rows_of(self, known: int) -> int:
         """Rows of the shard that the writer knows: its present shard or its previous one."""

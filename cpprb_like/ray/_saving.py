@@ -38,53 +38,25 @@ def save_host(replay: SharedReplay, folder: str | Path, learners: Mapping[str, L
 
 @dataclass(eq=False)
 class SavedLearner:
-    """A learner of a saved cluster. Names of attributes are part of the file format.
+    """A learner of a saved cluster. Names of attributes are part of the file format."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the learner in the states of the hosts.
-    draws, seed : int
-        Number of batches drawn so far, and the seed of the generators at hosts.
-    rng : numpy.random.Generator
-        Generator of the learner.
-    sampler : Sampler
-        Sampler of the learner, without state of rows.
-    """
-
-    name: str
-    draws: int
-    seed: int
+    name: str  # name of the learner in the states of the hosts
+    draws: int  # number of batches drawn so far
+    seed: int  # seed of the generators at hosts
     rng: np.random.Generator
-    sampler: Sampler
+    sampler: Sampler  # sampler without state of rows
 
 
 @dataclass(eq=False)
 class SavedCluster(Checkpointed):
-    """A saved cluster. Names of attributes are part of the file format.
+    """A saved cluster. Names of attributes are part of the file format."""
 
-    Attributes
-    ----------
-    description : dict
-        Options, capacity and writers of a host, and the limiter.
-    states : str
-        Name of the folder with the states of the hosts.
-    hosts : dict of int
-        Number of the state of each host, by the name of its folder.
-    learners : dict of SavedLearner
-        The learners, by the names that the caller chose.
-    counts : dict of int
-        Counts of the ledger.
-    parameters : dict of ndarray, ndarray or None
-        The newest parameters.
-    """
-
-    description: dict[str, Any]
-    states: str
-    hosts: dict[str, int]
-    learners: dict[str, SavedLearner]
-    counts: dict[str, Any]
-    parameters: Any
+    description: dict[str, Any]  # options, capacity and writers of a host, and the limiter
+    states: str  # name of the folder with the states of the hosts
+    hosts: dict[str, int]  # number of the state of each host, by the name of its folder
+    learners: dict[str, SavedLearner]  # learners by the names that the caller chose
+    counts: dict[str, Any]  # counts of the ledger
+    parameters: Any  # newest parameters, or None
 
     @classmethod
     def read(cls, base: Path) -> SavedCluster:

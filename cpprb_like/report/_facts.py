@@ -36,27 +36,19 @@ ACTIONS = ("act", "action", "actions")
 
 @dataclass
 class FieldFacts:
-    """What was read of a field.
-
-    Attributes
-    ----------
-    rows : ndarray of int64
-        Places of the rows that were read, oldest first; those of absent rows are left out.
-    hashes : ndarray of uint64
-        A hash of each of these rows: rows with equal bytes have equal hashes.
-    sampled : ndarray
-        The values of some of these rows, evenly spaced. Empty without numbers.
-    least, greatest : ndarray
-        Of each element, over finite values.
-    """
+    """What was read of a field."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_number: bool
+    # Places of the rows that were read, oldest first; those of absent rows are left out.
     rows: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    # A hash of each of these rows: rows with equal bytes have equal hashes.
     hashes: Array = field(default_factory=lambda: np.empty(0, np.uint64))
+    # Values of some of these rows, evenly spaced; empty without numbers.
     sampled: Array = field(default_factory=lambda: np.empty(0))
+    # The least and the greatest finite value of each element.
     least: Array = field(default_factory=lambda: np.empty(0))
     greatest: Array = field(default_factory=lambda: np.empty(0))
     nan: int = 0
@@ -110,37 +102,17 @@ class FieldFacts:
 
 @dataclass
 class Facts:
-    """What was read of the rows of a buffer.
-
-    Attributes
-    ----------
-    rows : RowsToReport
-        The rows.
-    fields : dict of str to FieldFacts
-        Those that are no Python objects.
-    episodes : list of Episode
-        With their returns, if there are rewards.
-    reward : str or None
-        The field of rewards.
-    ends : list of str
-        The fields that end episodes.
-    structure, statistics : dict
-        As ``cpprb_like inspect`` shows them.
-    weights : ndarray or None
-        By which each row that can be drawn is drawn.
-    ranges : dict
-        What values should be, as the caller says.
-    """
+    """What was read of the rows of a buffer."""
 
     rows: Rows
-    fields: dict[str, FieldFacts]
-    episodes: list[Any]
-    reward: str | None
-    ends: list[str]
-    structure: dict[str, Any]
-    statistics: dict[str, Any]
-    weights: Array | None
-    ranges: dict[str, tuple[float, float]]
+    fields: dict[str, FieldFacts]  # fields that are no Python objects
+    episodes: list[Any]  # episodes, with returns if there are rewards
+    reward: str | None  # field of rewards
+    ends: list[str]  # fields that end episodes
+    structure: dict[str, Any]  # result of ``structure``
+    statistics: dict[str, Any]  # result of ``statistics``
+    weights: Array | None  # weight by which each row that can be drawn is drawn
+    ranges: dict[str, tuple[float, float]]  # expected ranges of values
 
     @property
     def pairs(self) -> Iterator[tuple[FieldFacts, FieldFacts]]:
