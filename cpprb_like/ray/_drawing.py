@@ -54,15 +54,7 @@ def stacked_pairs(source: Source, schema: Schema, layers: tuple[Layer, ...]) -> 
 class Drawer:
     """The end of one learner at one host: a learner of its shared replay, and the learner's views.
 
-    Parameters
-    ----------
-    replay : SharedReplay
-        The shared replay of the host.
-    sampler : Sampler
-        The sampler of the cluster's learner. A copy draws here without strata, so that any part of
-        its draws is a fair draw.
-    seed : Seed
-        Seed of the draws.
+    A copy of the sampler draws here without strata, so that any part of its draws is a fair draw.
     """
 
     def __init__(self, replay: SharedReplay, sampler: Sampler, seed: Seed) -> None:

@@ -88,12 +88,7 @@ class ShardHost:
 
     Ray runs the methods for adds in one thread, those for draws in another, and all others in four.
     Calls of one caller for adds, or for draws, keep their order. An exception are calls that were
-    made before the process was there.
-
-    Parameters
-    ----------
-    plan : HostPlan
-        The plan, which is the same at each start.
+    made before the process was there. The plan is the same at each start.
     """
 
     def __init__(self, plan: HostPlan) -> None:

@@ -136,15 +136,7 @@ class Copy:
 
 
 class Ledger:
-    """The single Ray actor of a cluster that keeps its counts.
-
-    Parameters
-    ----------
-    limiter : RateLimiter or None
-        Limiter of the cluster, which counts over all hosts.
-    counts : Counts
-        Counts of the save with which the cluster begins.
-    """
+    """The single Ray actor of a cluster that keeps its counts, from those of a save on."""
 
     def __init__(self, limiter: RateLimiter | None, counts: Counts) -> None:
         self._limiter = limiter

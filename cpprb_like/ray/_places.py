@@ -57,14 +57,7 @@ class WriterPlace:
 class Checkpoints:
     """The folder of the checkpoints of one host, and the file beside it with the owner's name.
 
-    Parameters
-    ----------
-    folder : str
-        The folder.
-    cluster : str
-        Identity of the cluster.
-    ledger : str
-        Name of its ledger in Ray.
+    ``cluster`` is the identity of the cluster, ``ledger`` the name of its ledger in Ray.
     """
 
     def __init__(self, folder: str, cluster: str, ledger: str) -> None:

@@ -27,13 +27,7 @@ READ = 10.0  # seconds in which an answer that is ready comes to this node
 
 
 class Presence:
-    """The hosts that the ledger of a cluster hears of.
-
-    Parameters
-    ----------
-    ledger : ActorHandle
-        The ledger of the cluster.
-    """
+    """The hosts that the ledger of a cluster hears of."""
 
     def __init__(self, ledger: Any) -> None:
         self._ledger = ledger
