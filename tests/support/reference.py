@@ -138,3 +138,60 @@ class ReferenceBuffer:
                 break
             later.append(steps[k + 1] % self.capacity)
         return earlier, later
+
+
+@dataclass
+class ReferenceByteRing:
+    """A ring of units: a list with the number of the entry in each unit, or None.
+
+    ``extent`` is the number of units that were used so far.
+    """
+
+    units: int
+    extent: int = 0
+    entries: list[tuple[int, int]] = field(default_factory=list)  # place and length, oldest first
+
+    def take(self, n: int) -> int | None:
+        """Place of a new entry, which is taken; None while too much of the ring lives."""
+        place = self._choose(n)
+        if place is not None:
+            self.entries.append((place, n))
+            self.extent = max(self.extent, place + n)
+        return place
+
+    def leave(self) -> int:
+        """Remove the oldest entry, and return its length."""
+        return self.entries.pop(0)[1]
+
+    def _choose(self, n: int) -> int | None:
+        gaps = self._gaps()
+        if self.entries:  # behind the newest entry
+            place = sum(self.entries[-1])
+            if any(start == place and stop - start >= n for start, stop in gaps):
+                return place
+        for start, stop in gaps:  # the lowest gap of an eighth
+            if stop - start >= n and 8 * (stop - start) >= self.extent:
+                return start
+        end = max((place + length for place, length in self.entries), default=0)
+        if end + n <= self.units:  # behind the last entry
+            return end
+        longest = max(gaps, key=lambda gap: gap[1] - gap[0], default=(0, 0))
+        return longest[0] if longest[1] - longest[0] >= n else None
+
+    def _gaps(self) -> list[tuple[int, int]]:
+        """Start and stop of each run of free units below the extent, lowest first."""
+        taken = {place + k for place, length in self.entries for k in range(length)}
+        free = [unit not in taken for unit in range(self.extent)] + [False]
+        starts = [k for k, here in enumerate(free) if here and not (k and free[k - 1])]
+        return [(start, free.index(False, start)) for start in starts]
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Start and stop of each run of entries that lie one behind the other, oldest first."""
+        found: list[tuple[int, int]] = []
+        for place, length in self.entries:
+            if found and found[-1][1] == place:
+                found[-1] = found[-1][0], place + length
+            else:
+                found.append((place, place + length))
+        return found

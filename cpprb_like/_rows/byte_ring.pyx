@@ -1,0 +1,206 @@
+"""Byte rings: places of entries of different lengths in one memory, without moving any.
+
+An entry takes one or more units and is never split. Entries come and leave in the same order, but
+not at the same rate: a ring in use has a few runs of entries that lie one behind the other. A new
+entry goes
+
+1. behind the newest entry, if there are enough free units below the extent;
+2. otherwise to the lowest gap of at least an eighth of the extent, where a run begins;
+3. otherwise behind the last living unit, so that the extent grows;
+4. otherwise, at the end of the ring, to the largest gap.
+
+Short gaps are left alone, as runs would get as short as entries. Where every entry has one unit, all
+runs but the oldest and the newest that began in a gap are longer than an eighth of the extent. A
+run at the end of the extent ends when there is such a gap. So there are at most 8 + 1 runs of the
+first kind, one of the second kind before each, and the oldest: 19. In simulations there were at most
+9, and the extent was at most 1.3 times the greatest number of living units.
+
+Compiled because ``add`` chooses places row by row. Not here: keys, values, and the way from a row to
+its entry.
+"""
+
+cimport cython
+cimport numpy as cnp
+
+from cpprb_like._c.fences cimport c_fence
+from cpprb_like._c.typedefs cimport int64_t, intp_t
+
+cnp.import_array()
+
+
+cdef intp_t c_next_run(const Places* places, intp_t place) noexcept nogil:
+    """Number of the first run from a place on, in the order of places; -1 without one."""
+    cdef intp_t k, following = -1
+    for k in range(places.n_runs):
+        if places.runs[k].start >= place and (
+            following < 0 or places.runs[k].start < places.runs[following].start
+        ):
+            following = k
+    return following
+
+
+cdef intp_t c_choose(const Places* places, intp_t n) noexcept nogil:
+    """Place for a new entry of n units; -1 if there is none before old entries have left."""
+    cdef intp_t least = max(n, (places.extent + 7) // 8)
+    cdef intp_t place = 0, stop, following, largest = 0, largest_place = -1
+    if places.n_runs:
+        place = places.runs[places.n_runs - 1].stop
+        following = c_next_run(places, place)
+        stop = places.extent if following < 0 else places.runs[following].start
+        if place + n <= stop:
+            return place
+    place = 0
+    while True:  # over the gaps, from the begin of the ring on
+        following = c_next_run(places, place)
+        stop = places.extent if following < 0 else places.runs[following].start
+        if stop - place >= least:
+            return place
+        if stop - place > largest:
+            largest, largest_place = stop - place, place
+        if following < 0:
+            break
+        place = places.runs[following].stop
+    if place + n <= places.units:
+        return place
+    return largest_place if largest >= n else -1
+
+
+cdef intp_t c_put(Places* places, intp_t n) noexcept nogil:
+    """Take the place of a new entry of n units; -1 if there is none before old entries have left."""
+    cdef intp_t place = c_choose(places, n)
+    cdef Run* newest = &places.runs[places.n_runs - 1]
+    if place < 0:
+        return -1
+    if places.n_runs and newest.stop == place:
+        newest.stop += n
+    elif places.n_runs == MOST_RUNS:
+        return -1
+    else:
+        places.runs[places.n_runs] = Run(place, place + n)
+        places.n_runs += 1
+    places.extent = max(places.extent, place + n)
+    return place
+
+
+cdef void c_remove(Places* places, intp_t n) noexcept nogil:
+    """Free the n units of the oldest entries."""
+    cdef intp_t k, length, n_left = 0  # runs without a living entry
+    while n_left < places.n_runs:
+        length = places.runs[n_left].stop - places.runs[n_left].start
+        if n < length:
+            places.runs[n_left].start += n
+            break
+        n -= length
+        n_left += 1
+    if n_left:
+        places.n_runs -= n_left
+        for k in range(places.n_runs):
+            places.runs[k] = places.runs[k + n_left]
+
+
+@cython.final
+cdef class ByteRing:
+    """Places of entries in a ring of ``units`` units.
+
+    ``memory`` are the 8 words of the ring that other processes read: see ``RING_EXTENT``. An entry
+    may be written if it lies below ``usable``, which the caller raises. Whether coming entries will
+    do so is seen with a copy of ``places``, by ``c_remove`` and ``c_put``.
+    """
+
+    def __cinit__(self, intp_t units, int64_t[::1] memory not None):
+        if units < 0 or memory.shape[0] != RING_WORDS:
+            raise ValueError(f"expected {RING_WORDS} words and no negative length, got {memory.shape[0]}, {units}")
+        self.units = self.usable = self.places.units = units
+        self.memory = memory
+        self.words = &memory[0]
+
+    cdef intp_t c_take(self, intp_t n, int64_t key) noexcept nogil:
+        """Take the place of a new entry of n units; -1 if there is none before old entries have left.
+
+        ``key`` is the key of the entry. The caller writes it after this call.
+        """
+        cdef intp_t place = c_put(&self.places, n)
+        if place < 0:
+            return -1
+        self.words[RING_EXTENT] = self.places.extent
+        if self.places.runs[self.places.n_runs - 1].start == place:
+            self.words[RING_RUN_PLACE] = place
+            c_fence()
+            self.words[RING_RUN_KEY] = key
+        c_fence()
+        return place
+
+    cdef void c_leave(self, intp_t n) noexcept nogil:
+        """Free the n units of the oldest entries."""
+        c_remove(&self.places, n)
+
+    cdef void c_clear(self) noexcept nogil:
+        """Free all units."""
+        self.places.n_runs = 0
+
+    @property
+    def extent(self):
+        """Units that have been used so far."""
+        return self.places.extent
+
+    @property
+    def living(self):
+        """Units of the living entries."""
+        return sum([stop - start for start, stop in self.runs])
+
+    @property
+    def runs(self):
+        """Start and stop of each run, oldest first."""
+        cdef intp_t k
+        return [(self.places.runs[k].start, self.places.runs[k].stop) for k in range(self.places.n_runs)]
+
+    def derive(self, const int64_t[::1] places not None, const int64_t[::1] counts not None):
+        """Take in the places and lengths of the living entries, oldest first, in place of all others.
+
+        Raises ``ValueError`` for entries outside of the ring, for two in one unit, and for too many
+        runs: the memory is damaged.
+        """
+        cdef Places derived
+        cdef Run* run = NULL
+        cdef intp_t k
+        derived.units, derived.extent, derived.n_runs = self.units, 0, 0
+        if places.shape[0] != counts.shape[0]:
+            raise ValueError(f"expected {places.shape[0]} lengths of entries, got {counts.shape[0]}")
+        for k in range(places.shape[0]):
+            if not (0 < counts[k] <= self.units and 0 <= places[k] <= self.units - counts[k]):
+                raise ValueError(f"an entry of {counts[k]} units at {places[k]} is outside of its ring")
+            if run == NULL or run.stop != places[k]:
+                if derived.n_runs == MOST_RUNS:
+                    raise ValueError(f"the entries of a ring have more than {MOST_RUNS} runs")
+                run = &derived.runs[derived.n_runs]
+                run.start = places[k]
+                derived.n_runs += 1
+            run.stop = places[k] + counts[k]
+            derived.extent = max(derived.extent, run.stop)
+        ordered = sorted([(derived.runs[k].start, derived.runs[k].stop) for k in range(derived.n_runs)])
+        for before, run_behind in zip(ordered, ordered[1:]):
+            if run_behind[0] < before[1]:
+                raise ValueError(f"two entries of a ring lie at {run_behind[0]}")
+        self.places = derived
+        self.words[RING_RUN_KEY] = -1  # readers derive the runs too
+        c_fence()
+        self.words[RING_RUN_PLACE] = run.start if run != NULL else 0
+        self.words[RING_EXTENT] = derived.extent
+
+    # ------------------------------------------------------------------ for tests
+
+    def take(self, intp_t n, int64_t key):
+        """As ``c_take``. ``ValueError`` for an entry without units."""
+        if n < 1:
+            raise ValueError(f"expected an entry of at least 1 unit, got {n}")
+        return self.c_take(n, key)
+
+    def leave(self, intp_t n):
+        """As ``c_leave``. ``ValueError`` if fewer units live."""
+        if not 0 <= n <= self.living:
+            raise ValueError(f"expected at most the {self.living} living units, got {n}")
+        self.c_leave(n)
+
+    def clear(self):
+        """As ``c_clear``."""
+        self.c_clear()
