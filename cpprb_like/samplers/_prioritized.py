@@ -796,7 +796,8 @@ def check_weights(rows: RowWeights, capacity: int, slots: Slots) -> None:
         expect(False, f"weight of slot {slot}", right, weights[slot])
     waiting, awaited = rows.waiting()
     ids = f"ids of rows whose weights wait, up to {rows.ring.written - 1}"
-    is_known = set(awaited) <= set(waiting) and max(waiting, default=0) <= rows.ring.written
+    newest = int(waiting.max(initial=0))
+    is_known = bool(np.isin(awaited, waiting).all()) and newest <= rows.ring.written
     expect(is_known, ids, awaited, waiting)
     fresh = SumTree(allocate_floats(tree_size(capacity)), capacity)
     minima = MinTree(allocate_floats(min_tree_size(capacity)), fresh)

@@ -62,6 +62,7 @@ class Ranks:
         self.ordered = 0  # slots at the last sort
         self.changes = 0  # slots that had changed since, at the last draw
         self.pending = NO_SLOTS  # slots that changed since the last draw, some of them repeatedly
+        self.waiting = NO_SLOTS  # slots of rows whose n-step window is incomplete
 
     def groups_of(self, kept: Floats) -> NDArray[np.uint16]:
         """The groups of kept priorities."""
@@ -251,15 +252,16 @@ class RankBased(ByPriority):
             hints, self._hinted = list(self._hints), 0
             self._drop(hints)
             first, written = ring.first, ring.written
-            alive, late = max(written - ring.capacity, 0), ring.lookahead * ring.n_envs
+            alive = max(written - ring.capacity, 0)
             fresh = np.arange(max(ranks.written, alive), written) % ring.capacity
+            waiting = waiting_slots(kept)  # before priorities are read: later ones are read again
             changed = np.unique(np.concatenate([fresh, *hints]))
             ranks.move(changed, kept.get(changed))
-            if late:  # rows whose n-step window was incomplete, and rows that are left out
-                left_out = np.arange(max(ranks.first, alive), first)
-                waiting = np.arange(max(ranks.written - late, alive, first), ranks.written)
-                waiting = np.append(left_out, waiting) % ring.capacity
-                ranks.move(waiting, kept.get(waiting), told=False)
+            if ring.lookahead:  # rows that are complete now, and rows that are left out
+                left_out = np.arange(max(ranks.first, alive), first) % ring.capacity
+                late = np.union1d(ranks.waiting, left_out)
+                ranks.move(late, kept.get(late), told=False)
+                ranks.waiting = waiting
             if ranks.counts.sum() != len(ring):  # rows were deleted
                 ranked = np.flatnonzero(ranks.groups != NONE)
                 ranks.move(ranked, kept.get(ranked), told=False)
@@ -306,7 +308,7 @@ class RankBased(ByPriority):
         """
         ring = self.rows.ring
         ranks, first, written = Ranks(ring), ring.first, ring.written
-        names = handles(ring, np.arange(ring.stored))
+        names, waiting = handles(ring, np.arange(ring.stored)), waiting_slots(self.kept)
         kept = self.kept.get(np.arange(len(names)))
         slots = np.flatnonzero(kept)
         slots = slots[np.argsort(-kept[slots])]
@@ -320,7 +322,7 @@ class RankBased(ByPriority):
             ranks = Ranks(ring, np.unique(bottoms)[:0:-1])
         ranks.move(slots, ranked)
         ranks.first, ranks.written = first, written
-        ranks.ordered, ranks.changes, ranks.pending = n, 0, NO_SLOTS
+        ranks.ordered, ranks.changes, ranks.pending, ranks.waiting = n, 0, NO_SLOTS, waiting
         return ranks
 
     # ------------------------------------------------------------------ drawing
@@ -446,6 +448,11 @@ class RankBased(ByPriority):
             expect((counts == ranks.counts).all(), "slots of groups", counts, ranks.counts)
 
 
+def waiting_slots(kept: RowWeights) -> Slots:
+    """The slots of rows whose priority waits for their n-step window."""
+    return (kept.waiting()[0] % kept.ring.capacity).astype(np.intp)
+
+
 def restored(saved: Mapping[str, Any], kept: RowWeights, rows: RowWeights) -> Ranks | None:
     """Saved ranks, whose weights ``rows`` gets; None if they do not fit the priorities."""
     ring = rows.ring
@@ -471,6 +478,7 @@ def restored(saved: Mapping[str, Any], kept: RowWeights, rows: RowWeights) -> Ra
     ranks.move(slots, priorities)
     ranks.first, ranks.written = ring.first, ring.written
     ranks.ordered, ranks.changes, ranks.pending = ordered, changes, pending
+    ranks.waiting = waiting_slots(kept)
     rows.sync()
     rows.tree.set_range(0, weights)
     return ranks

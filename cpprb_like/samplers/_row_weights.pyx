@@ -694,18 +694,14 @@ cdef class RowWeights(DerivedState):
     def waiting(self):
         """Rows whose weight waits for their n-step window, and the rows whose window is incomplete.
 
-        Two lists of row ids, ascending.
+        Two arrays of row ids, ascending.
         """
-        cdef int64_t row
-        cdef intp_t slot
         self.c_sync_weights()
-        held = [row for row in self.held_rows if row >= 0]
-        open_rows = []
-        for row in range(self.ring.c_first(), self.ring.state[WRITTEN]):
-            slot = <intp_t> (row % self.ring.capacity)
-            if self.ring.c_is_open(row) and not self.ring.c_is_absent(slot):
-                open_rows.append(row)
-        return sorted(held), open_rows
+        if self.ring.lookahead:
+            self.ring.c_list_open()
+        held = np.asarray(self.held_rows)
+        open_rows = np.asarray(self.ring.open_rows)[: self.ring.n_open]
+        return np.sort(held[held >= 0]), open_rows.copy()
 
 
 def notes_size(Ring ring not None):
