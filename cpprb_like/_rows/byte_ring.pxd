@@ -3,7 +3,7 @@
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 
 cdef enum:
-    MOST_RUNS = 64               # entries of one unit have at most 19 runs: see ``byte_ring``
+    MOST_RUNS = 64               # entries of one unit have at most 20 runs: see ``byte_ring``
 
 cdef enum:                       # words of a ring in shared memory
     RING_EXTENT = 0              # units that have been used so far

@@ -266,6 +266,20 @@ def test_the_calculator_of_a_cluster_agrees_with_its_simulation(hosts: int) -> N
         assert max(slow, dying) <= 1.01 * found
 
 
+@pytest.mark.parametrize("pattern", ["even", "longer", "bursts"])
+def test_what_episodes_keep_aside_stays_the_same_over_long_runs(pattern: str) -> None:
+    """A ring touches no more in the second half of a run, and at most a quarter above the needs."""
+    import kept_aside  # noqa: PLC0415
+
+    growth = kept_aside.simulate(pattern, 50_000, 2_500_000, 1000)
+
+    half = kept_aside.PARTS // 2
+    assert len(growth.ring) == kept_aside.PARTS
+    assert growth.ring[-1] <= 1.1 * growth.ring[half]
+    assert growth.ring[-1] <= 1.25 * growth.needed[-1]
+    assert growth.ring[-1] <= growth.at_once[-1]
+
+
 EXAMPLE = '''"""Adds up.
 
 Algorithm: addition.
