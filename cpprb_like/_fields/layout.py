@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._core import N_STATE_WORDS
+from cpprb_like._core import FLAG_ABSENT, N_STATE_WORDS, WORD_HANDLE_BASE, WORD_WRITTEN
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Field, Schema
-from cpprb_like._rows.chained import Chain, FrameStack, NextOf
+from cpprb_like._rows.chained import Chain, FrameStack, NextOf, find_newest
 from cpprb_like._rows.column import Column
 
 __all__ = ["CACHE_LINE", "IDENTITY", "IDENTITY_NBYTES", "Layout", "OfOptions", "align"]
@@ -24,7 +24,7 @@ RECORD_FIELD_NBYTES = 128  # each wider field has a block outside of the record
 BLOCK_ALIGNMENT = 64
 CACHE_LINE = 64
 IDENTITY_NBYTES = 64
-IDENTITY = b"cpprb_like ring, version 7"  # first bytes of the file of a buffer
+IDENTITY = b"cpprb_like ring, version 8"  # first bytes of the file of a buffer
 
 
 class OfOptions:
@@ -123,24 +123,17 @@ class Layout(OfOptions):
     def total_nbytes(self) -> int:
         """Bytes allocated up front.
 
-        The arena, the references to Python objects, the newest values of chained fields, and the
-        sampler.
+        The arena, the references to Python objects, and the sampler.
         """
         objects = [field.nbytes for field in self.schema.fields if field.dtype.hasobject]
-        newest = sum(map(self._newest_nbytes, self.schema.fields))
-        return self.nbytes + self.capacity * sum(objects) + newest + self.sampler_nbytes
-
-    def _newest_nbytes(self, field: Field) -> int:
-        """Bytes outside of the arena for the newest value of each environment."""
-        return self.n_envs * (field.nbytes + 1) if field.name in self.schema.chained else 0
+        return self.nbytes + self.capacity * sum(objects) + self.sampler_nbytes
 
     def nbytes_of(self, field: Field) -> int:
         """Bytes of all rows of a field."""
         if field.name not in self.schema.chained:
             return self.capacity * field.nbytes
-        own = {f"{what} of {field.name}" for what in ("frames", "runs", "marks")}
-        blocks = sum(nbytes for name, _, nbytes in self.blocks if name in own)
-        return blocks + self._newest_nbytes(field)
+        own = {f"{what} of {field.name}" for what in ("frames", "runs", "marks", "newest")}
+        return sum(nbytes for name, _, nbytes in self.blocks if name in own)
 
     def columns(self) -> list[Column]:
         """The columns of the fields; columns of Python objects allocate their memory."""
@@ -150,6 +143,11 @@ class Layout(OfOptions):
                 self.schema.fields, self.offsets, self.strides, strict=True
             )
         ]
+
+    def newest(self, arena: NDArray[np.uint8]) -> list[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+        """The tags and the two places of the newest values of each chained field."""
+        blocks = [self.block(arena, name) for name in self.newest_blocks]
+        return [(block[:16].view(np.int64), block[CACHE_LINE:].reshape(2, -1)) for block in blocks]
 
     def block(self, arena: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
         """The block of this name, without a copy."""
@@ -168,6 +166,7 @@ class Layout(OfOptions):
                 sizes[stack.name],
                 self.capacity,
                 self.n_envs,
+                self.block(arena, f"newest of {stack.name}"),
                 by_name[stack.name].shape,
                 stack.axis,
                 self.block(arena, f"frames of {stack.name}"),
@@ -176,10 +175,16 @@ class Layout(OfOptions):
             known[stack.name] = frames
             found.append(frames)
         for name, source in self.schema.next_of:
-            marks = self.block(arena, f"marks of {name}")
-            found.append(
-                NextOf(name, sizes[name], self.capacity, self.n_envs, known[source], arena, marks)
-            )
+            newest, marks = (self.block(arena, f"{what} of {name}") for what in ("newest", "marks"))
+            size = sizes[name], self.capacity, self.n_envs
+            found.append(NextOf(name, *size, newest, known[source], arena, marks))
+        state = self.state(arena)
+        written = int(state[WORD_WRITTEN])
+        rows = np.arange(written - self.n_envs, written)
+        # A row that was being overwritten is absent, so later values cannot refer to its values.
+        there = (self.flags(arena)[rows % self.capacity] & FLAG_ABSENT == 0) & (written > 0)
+        for chain in found:
+            find_newest(chain, int(state[WORD_HANDLE_BASE]) + written, there)
         return found
 
     @property
@@ -210,7 +215,8 @@ class Layout(OfOptions):
     def spans(self, written: int, *, wide: bool = True) -> list[tuple[int, int]]:
         """Offset and length of the header, and of all rows in use after ``written`` were added.
 
-        Without ``wide``, fields and frames outside of the records are left out.
+        Without ``wide``, fields and frames outside of the records are left out. Newest values of
+        chained fields are always left out, as each ``add`` replaces them.
         """
         offset, stride, _ = self.record
         most = min(written, self.capacity)
@@ -227,10 +233,15 @@ class Layout(OfOptions):
             for stack in self.schema.stacks
         }
         for name, start, nbytes in self.blocks:
-            if wide or name not in frames:
+            if name not in self.newest_blocks and (wide or name not in frames):
                 rows = frames.get(name, self.capacity)
                 found.append((start, min(written, rows) * (nbytes // rows)))
         return found
+
+    @property
+    def newest_blocks(self) -> list[str]:
+        """The blocks of the newest values of chained fields, in the order of ``chains``."""
+        return [f"newest of {name}" for name in self.schema.chained_in_order]
 
     def in_record(self, number: int) -> bool:
         """Whether a field lies in the records."""
@@ -267,6 +278,9 @@ def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, i
         yield f"runs of {stack.name}", capacity
     for name, _ in schema.next_of:
         yield f"marks of {name}", capacity
+    sizes = {field.name: field.nbytes for field in schema.fields}
+    for name in schema.chained_in_order:
+        yield f"newest of {name}", CACHE_LINE + 2 * align(n_envs * sizes[name], CACHE_LINE)
 
 
 def _record_stride(nbytes: int, most: float) -> int:

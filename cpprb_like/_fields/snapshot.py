@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._core import WORD_WRITTEN, Ring
+from cpprb_like._core import WORD_HANDLE_BASE, WORD_WRITTEN, Ring
 from cpprb_like._fields.layout import Layout
 from cpprb_like._rows.chained import load as load_chain
 from cpprb_like._rows.column import load_objects
@@ -36,7 +36,7 @@ def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring, *, copies: bool) 
         "columns": {
             number: taken(rows[:stored]) for number, rows in _beside_records(layout, arena, ring)
         },
-        "blocks": {name: taken(layout.block(arena, name)) for name, _, _ in layout.blocks},
+        "blocks": {name: taken(layout.block(arena, name)) for name in _blocks(layout)},
         "chains": [chain.save() for chain in ring.chains],
     }
 
@@ -72,10 +72,16 @@ def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
             rows[:stored] = values
         else:
             load_objects(column, values)
-    for name, _, _ in layout.blocks:
+    for name in _blocks(layout):
         _fill(name, layout.block(arena, name), saved["blocks"][name])
+    tag = int(state[WORD_HANDLE_BASE] + state[WORD_WRITTEN])
     for chain, chained in zip(ring.chains, saved["chains"], strict=True):
-        load_chain(chain, chained)
+        load_chain(chain, tag, chained)
+
+
+def _blocks(layout: Layout) -> list[str]:
+    """The blocks that are saved: newest values are those of the chains."""
+    return [name for name, _, _ in layout.blocks if name not in layout.newest_blocks]
 
 
 def _fill(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:

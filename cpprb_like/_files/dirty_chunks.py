@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Array, Bytes
 from cpprb_like._core import WORD_WRITTEN
-from cpprb_like._fields.layout import Layout
+from cpprb_like._fields.layout import CACHE_LINE, Layout
 from cpprb_like._files.json_codec import MOST
 from cpprb_like._files.opening import open_regular, read_bytes
 from cpprb_like._machine.crc32 import crc32
@@ -41,7 +41,9 @@ CHECKSUM, NUMBER, STATE = range(3)  # words of a flush; the header begins at STA
 class Flush:
     """The header and the newest values of the rows at a flush, and the marks of chunks."""
 
-    def __init__(self, layout: Layout, n_sides: int, latest_nbytes: int, half: int = 0) -> None:
+    def __init__(self, layout: Layout, n_sides: int, half: int = 0) -> None:
+        newest = [nbytes for name, _, nbytes in layout.blocks if name in layout.newest_blocks]
+        latest_nbytes = sum((nbytes - CACHE_LINE) // 2 for nbytes in newest)
         self._capacity = layout.capacity
         self._chunk = -(-layout.capacity // CHUNKS)  # rows of a chunk
         n_words = layout.state_nbytes // WORD
@@ -116,8 +118,8 @@ class DirtyChunks:
         The id of the first row that ``add`` may not write before ``mark_for``.
     """
 
-    def __init__(self, layout: Layout, n_sides: int, latest_nbytes: int) -> None:
-        self._sizes = layout, n_sides, latest_nbytes
+    def __init__(self, layout: Layout, n_sides: int) -> None:
+        self._sizes = layout, n_sides
         self._half_nbytes = -(-len(Flush(*self._sizes).memory) // PAGE) * PAGE
         self.path: Path | None = None
         self._file = -1  # descriptor of the open file; -1: rows get no marks

@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Bytes, Floats
 from cpprb_like._arguments.checks import as_path
 from cpprb_like._core import (
-    FLAG_ABSENT,
     WORD_CLEARS,
     WORD_EDITS,
     WORD_HANDLE_BASE,
@@ -56,7 +55,7 @@ from cpprb_like._machine.file_systems import (
 )
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._machine.waiting import PAUSE, sleep
-from cpprb_like._rows import chained, overflow
+from cpprb_like._rows import overflow
 from cpprb_like._rows.edits import Undo
 
 __all__ = ["KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "Room", "check_mode"]
@@ -110,7 +109,6 @@ class _Places:
 
     boot: tuple[int, int]
     lens: tuple[int, int]  # lengths of open episodes before the rows that are being added
-    latest: tuple[tuple[int, int], ...]  # newest values of each chained field, twice
     log: tuple[int, int]  # undo log
     nbytes: int  # length of the file
 
@@ -120,14 +118,8 @@ class _Places:
         lens = sum(boot), WORD * layout.n_envs
         row = sum(2 * WORD + align(field.nbytes, WORD) for field in layout.schema.fields)
         state = 2 * WORD + layout.state_nbytes
-        end = sum(lens)
-        latest = []
-        for name in layout.schema.chained_in_order:
-            (nbytes,) = [field.nbytes for field in layout.schema.fields if field.name == name]
-            latest.append((end, 2 * (WORD + align(layout.n_envs * nbytes, WORD))))
-            end = sum(latest[-1])
-        log = end, WORD + max(row, state)
-        return cls(boot, lens, tuple(latest), log, sum(log))
+        log = sum(lens), WORD + max(row, state)
+        return cls(boot, lens, log, sum(log))
 
 
 class _Side:
@@ -169,8 +161,7 @@ class Files:
         self._asides = Aside.all(layout)
         self._sides: dict[str, _Side] = {}
         self._process = os.getpid()
-        n_latest = sum(nbytes // 2 - WORD for _, nbytes in self._places.latest)
-        self._chunks = DirtyChunks(layout, len(self._queues()), n_latest)
+        self._chunks = DirtyChunks(layout, len(self._queues()))
         self._has_new_names = True  # whether names of side files may not be on the disk
         self._is_copy = False  # whether the memory is a copy beside a writer
         self._staged = ""  # suffix of names of new files before ``publish``
@@ -276,10 +267,8 @@ class Files:
         """Begin a flush of the present rows. The caller holds the lock of the buffer."""
         state = self.layout.state(self.arena)
         tag = int(state[WORD_HANDLE_BASE]) + int(state[WORD_WRITTEN])
-        newest: list[Bytes] = [NO_BYTES]
-        for place in self._places.latest:
-            part = self._part(place)
-            tags, values = part[: 2 * WORD].view(np.int64), part[2 * WORD :].reshape(2, -1)
+        newest = [NO_BYTES]
+        for tags, values in self.layout.newest(self.arena):
             newest.append(values[1 if tags[1] == tag else 0])
         generations = [self._sides[queue.name].generation for queue in self._queues()]
         self._chunks.begin(state, generations, np.concatenate(newest))
@@ -313,12 +302,10 @@ class Files:
         restore(self.layout, self.arena, flush.state, lost)
         self._part(self._places.log)[:WORD] = 0
         tag, place = int(flush.state[WORD_HANDLE_BASE] + flush.state[WORD_WRITTEN]), 0
-        for where in self._places.latest:
-            part = self._part(where)
-            part[: 2 * WORD].view(np.int64)[:] = tag, -1
-            values = part[2 * WORD :].reshape(2, -1)[0]
-            values[:] = flush.latest[place : place + len(values)]
-            place += len(values)
+        for tags, values in self.layout.newest(self.arena):
+            tags[:] = tag, -1
+            values[0] = flush.latest[place : place + values.shape[1]]
+            place += values.shape[1]
         for queue, generation in zip(self._queues(), flush.generations.tolist(), strict=True):
             first = flush.kept_from - (queue.reach - self.layout.capacity)
             keys, values = self._entries(queue, generation, first)
@@ -365,17 +352,8 @@ class Files:
         """Move the overflow of a ring over this memory to side files."""
         layout, is_new = self.layout, self.mode in ("x", "w")
         state = layout.state(self.arena)
-        written, base = int(state[WORD_WRITTEN]), int(state[WORD_HANDLE_BASE])
-        newest = np.arange(written - layout.n_envs, written) % layout.capacity
-        # A row that was being overwritten is absent, so later values cannot refer to its values.
-        there = layout.flags(self.arena)[newest] != FLAG_ABSENT
-        for chain, place, asides in zip(
-            ring.chains, self._places.latest, self._asides, strict=True
-        ):
-            latest = self._part(place)
-            is_known = (latest[: 2 * WORD].view(np.int64) == base + written).any() or is_new
-            seen = there & bool(is_known and written > 0)
-            chained.use_file(chain, latest, base + written, seen, is_new)
+        base = int(state[WORD_HANDLE_BASE])
+        for chain, asides in zip(ring.chains, self._asides, strict=True):
             for aside, queue in zip(chain.asides, asides, strict=True):
                 overflow.set_base(aside, base)
                 if not queue.nbytes:
@@ -696,6 +674,8 @@ class Files:
             memory, written = self._memory_of_copy(file), int(before[WORD_WRITTEN])
             behind = self.layout.nbytes
             memory[behind:] = live[behind:]
+            for name in self.layout.newest_blocks:
+                self.layout.block(memory, name)[:] = self.layout.block(live, name)
             tag = int(before[WORD_HANDLE_BASE]) + written
             has_newest = not written or self._have_tag(tag, memory, live)
             for offset, nbytes in self._spans_to_copy(written):
@@ -757,10 +737,8 @@ class Files:
         Newest values without the tag are marked as missing in the copy.
         """
         have_all = True
-        for place in self._places.latest:
-            copied, now = (
-                self._part_of(one, place)[: 2 * WORD].view(np.int64) for one in (memory, live)
-            )
+        newest = zip(self.layout.newest(memory), self.layout.newest(live), strict=True)
+        for (copied, _), (now, _) in newest:
             if not ((copied == tag) & (now == tag)).any():
                 copied[:] = -1
                 have_all = False

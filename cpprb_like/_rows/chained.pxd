@@ -25,14 +25,13 @@ cdef class Chain:
     cdef intp_t capacity
     cdef intp_t n_envs
     cdef readonly intp_t nbytes      # bytes of a value
-    cdef ndarray latest              # value of the newest row of each stream
-    cdef char* latest_data           # address of these values
-    cdef char* spare_data            # in a file: address of the next ones; NULL on the heap
-    cdef int64_t* tags               # in a file: tag of each of the two places, ``base`` + rows written
+    cdef uint8_t[::1] latest         # tags and values of the newest row of each stream: see ``find_newest``
+    cdef intp_t half_nbytes          # bytes of one of the two places in ``latest``
+    cdef int64_t* tags               # tag of each of the two places: ``base`` + rows written
     cdef intp_t which                # which of the two places has the newest values
     cdef ndarray seen                # whether a stream has a newest row
     cdef ndarray choices             # by row of a call: where ``c_write`` writes the value
-    cdef int64_t promise             # of a follower: tag of the values in ``latest_data``
+    cdef int64_t promise             # of a follower: tag of the values that it reads
     cdef bint is_promise_read        # of a follower: whether such a value was read
     cdef readonly tuple asides       # the overflow: one or two ``Overflow``
     cdef readonly int64_t compared   # count of values compared with those of neighbouring rows
@@ -50,6 +49,7 @@ cdef class Chain:
     cdef bint c_lacks_room(self) noexcept
     cdef bint c_promises_hold(self) noexcept
     cdef void c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept
+    cdef char* c_latest(self, intp_t which) noexcept nogil
     cdef void c_find_promises(self, int64_t tag) noexcept
     cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil
 

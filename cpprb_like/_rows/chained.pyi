@@ -19,11 +19,8 @@ class Chain:
     def newest(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]: ...
     def save(self) -> tuple[Any, ...]: ...
 
-def load(chain: Chain, saved: tuple[Any, ...]) -> None: ...
-def follow_file(chain: Chain, memory: NDArray[np.uint8]) -> None: ...
-def use_file(
-    chain: Chain, memory: NDArray[np.uint8], tag: int, seen: NDArray[np.bool_], is_new: bool
-) -> None: ...
+def find_newest(chain: Chain, tag: int, seen: NDArray[np.bool_]) -> None: ...
+def load(chain: Chain, tag: int, saved: tuple[Any, ...]) -> None: ...
 
 @final
 class FrameStack(Chain):
@@ -36,6 +33,7 @@ class FrameStack(Chain):
         nbytes: int,
         capacity: int,
         n_envs: int,
+        newest: NDArray[np.uint8],
         shape: tuple[int, ...],
         axis: int,
         frames: NDArray[np.uint8],
@@ -50,6 +48,7 @@ class NextOf(Chain):
         nbytes: int,
         capacity: int,
         n_envs: int,
+        newest: NDArray[np.uint8],
         source: Column | FrameStack,
         arena: NDArray[np.uint8],
         marks: NDArray[np.uint8],

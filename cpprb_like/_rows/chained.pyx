@@ -23,12 +23,11 @@ import math
 
 import numpy as np
 
-from cpprb_like._machine.aligned import aligned
-
 cnp.import_array()
 
 cdef enum:
     DEEPEST = 256            # most frames of a stack, as ``runs`` are bytes
+    LINE = 64                # bytes of a cache line
 
 cdef enum:  # where the next value of a row is
     FOLLOWS = 0              # value of the next row
@@ -39,13 +38,18 @@ cdef enum:  # where the next value of a row is
 cdef class Chain:
     """A chained field: values of ``nbytes`` bytes, which may repeat other rows of their stream."""
 
-    def __cinit__(self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, *_):
+    def __cinit__(
+        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, uint8_t[::1] newest, *_
+    ):
         self.name = name
         self.nbytes = nbytes
         self.capacity = capacity
         self.n_envs = n_envs
-        self.latest = aligned(np.zeros((n_envs, nbytes), np.uint8))  # compared and copied as a whole
-        self.latest_data = <char*> cnp.PyArray_DATA(self.latest)
+        self.half_nbytes = (n_envs * nbytes + LINE - 1) // LINE * LINE
+        if newest.shape[0] != LINE + 2 * self.half_nbytes:
+            raise ValueError("newest: of a wrong length")
+        self.latest = newest
+        self.tags = <int64_t*> &newest[0]
         self.seen = np.zeros(n_envs, np.uint8)
         self.choices = np.zeros(1, np.uint8)
 
@@ -102,12 +106,13 @@ cdef class Chain:
                 return True
         return False
 
+    cdef char* c_latest(self, intp_t which) noexcept nogil:
+        """Address of one of the two places of newest values."""
+        return <char*> self.tags + LINE + which * self.half_nbytes
+
     cdef void c_find_promises(self, int64_t tag) noexcept:
-        """Use the newest values that the writing process stored with ``tag``, if they still exist."""
-        cdef char* data = <char*> self.tags + 2 * sizeof(int64_t)
-        cdef intp_t size = (self.n_envs * self.nbytes + 7) // 8 * 8
+        """Use the newest values that were stored with ``tag``, if they still exist."""
         self.which = 1 if self.tags[1] == tag else 0
-        self.latest_data = data + self.which * size
         self.promise = tag
         self.is_promise_read = False
 
@@ -131,20 +136,16 @@ cdef class Chain:
     cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil:
         """Store the newest value of each stream."""
         cdef intp_t k, stream
-        cdef char* to = self.latest_data
-        if self.spare_data != NULL:  # readers use the old values until the rows are published
-            to = self.spare_data
-            self.which = 1 - self.which
-            self.tags[self.which] = -1
-            c_fence()
+        cdef char* to = self.c_latest(1 - self.which)  # readers use the old values until then
+        self.which = 1 - self.which
+        self.tags[self.which] = -1
+        c_fence()
         for k in range(max(0, rows.n - self.n_envs), rows.n):
             stream = <intp_t> ((rows.first + k) % self.n_envs)
             memcpy(to + stream * self.nbytes, values + k * self.nbytes, self.nbytes)
             (<uint8_t*> cnp.PyArray_DATA(self.seen))[stream] = True
-        if self.spare_data != NULL:
-            self.spare_data, self.latest_data = self.latest_data, to
-            c_fence()
-            self.tags[self.which] = rows.base + rows.first + rows.n
+        c_fence()
+        self.tags[self.which] = rows.base + rows.first + rows.n
 
     @property
     def overflow_nbytes(self):
@@ -154,7 +155,7 @@ cdef class Chain:
     def newest(self):
         """The value of the newest row of each stream, and whether a row exists: fresh arrays."""
         cdef cnp.ndarray latest = np.empty((self.n_envs, self.nbytes), np.uint8)
-        memcpy(cnp.PyArray_DATA(latest), self.latest_data, self.n_envs * self.nbytes)
+        memcpy(cnp.PyArray_DATA(latest), self.c_latest(self.which), self.n_envs * self.nbytes)
         return latest, self.seen.copy()
 
     def save(self):
@@ -172,7 +173,7 @@ cdef inline const char* c_before(
     stream = <intp_t> ((rows.first + k) % chain.n_envs)
     if not (<const uint8_t*> cnp.PyArray_DATA(chain.seen))[stream]:
         return NULL
-    return chain.latest_data + stream * chain.nbytes
+    return chain.c_latest(chain.which) + stream * chain.nbytes
 
 
 cdef inline uint8_t* c_choices_of(Chain chain, intp_t n) except NULL:
@@ -187,43 +188,27 @@ cdef void c_close(Values* values) noexcept:
     free(values.frames if values.wholes == NULL else values.wholes)
 
 
-def follow_file(Chain chain not None, cnp.ndarray memory not None):
-    """Read the value of the newest row of each stream from a file that another process writes.
+def find_newest(Chain chain not None, int64_t tag, cnp.ndarray seen not None):
+    """Use the newest values that the memory has: those with ``tag``, of the streams that are ``seen``.
 
-    See ``use_file`` for ``memory``. ``c_follow`` finds newer values.
+    The memory has two words in a cache line, and two places for the value of the newest row of each
+    stream, padded to cache lines. The words are the tags of the two places: the number of rows written
+    when the values were stored, rows before the last clear included. Without the tag no stream is seen.
     """
-    chain.latest, chain.tags = memory, <int64_t*> cnp.PyArray_DATA(memory)
-    chain.c_find_promises(0)
+    chain.c_find_promises(tag)
+    chain.seen[...] = seen & (chain.tags[chain.which] == tag)
 
 
-def use_file(Chain chain not None, cnp.ndarray memory not None, int64_t tag, cnp.ndarray seen not None, bint is_new):
-    """Store the value of the newest row of each stream in a file from now on.
-
-    ``memory`` has two words, and two places for these values, each padded to words. The first word is
-    the tag of the first place, the second word of the second place. Values with the tag ``tag`` are
-    valid: the number of rows written so far, rows before the last clear included. ``seen`` says which
-    streams have a newest row. With ``is_new`` the file has no values yet.
-    """
-    cdef char* data = <char*> cnp.PyArray_DATA(memory)
-    cdef intp_t size = (chain.n_envs * chain.nbytes + 7) // 8 * 8
-    cdef int64_t* tags = <int64_t*> data
-    cdef intp_t which = 1 if tags[1] == tag else 0
-    data += 2 * sizeof(int64_t)
-    if tags[which] != tag or is_new:  # move the values from the heap into the file
-        memcpy(data + which * size, chain.latest_data, chain.n_envs * chain.nbytes)
-        tags[which] = tag
-    chain.latest, chain.tags, chain.which = memory, tags, which
-    chain.latest_data, chain.spare_data = data + which * size, data + (1 - which) * size
-    chain.seen[...] = seen
-
-
-def load(Chain chain not None, saved):
+def load(Chain chain not None, int64_t tag, saved):
     """Restore a state that ``save`` returned; ``ValueError`` if it does not fit."""
     latest, seen, queues = saved
     shapes = (chain.n_envs, chain.nbytes), (chain.n_envs,)
     if (latest.shape, seen.shape) != shapes or (latest.dtype, seen.dtype) != (np.uint8,) * 2:
         raise ValueError(f"field {chain.name!r}: expected newest values of shape {shapes}")
-    chain.latest[...], chain.seen[...] = latest, seen
+    dense = np.ascontiguousarray(latest)
+    memcpy(chain.c_latest(chain.which), cnp.PyArray_DATA(dense), chain.n_envs * chain.nbytes)
+    chain.tags[chain.which], chain.tags[1 - chain.which] = tag, -1
+    chain.seen[...] = seen
     for aside, values in zip(chain.asides, queues, strict=True):
         aside.load(values)
 
@@ -239,8 +224,8 @@ cdef class FrameStack(Chain):
     """
 
     def __cinit__(
-        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, tuple shape, intp_t axis,
-        uint8_t[::1] frames, uint8_t[::1] runs,
+        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, uint8_t[::1] newest, tuple shape,
+        intp_t axis, uint8_t[::1] frames, uint8_t[::1] runs,
     ):
         if not 0 <= axis < len(shape) or not 1 <= shape[axis] <= DEEPEST:
             raise ValueError(f"axis: expected one of 1 to {DEEPEST} frames, got {axis} of {shape}")
@@ -400,8 +385,8 @@ cdef class NextOf(Chain):
     """
 
     def __cinit__(
-        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, source, uint8_t[::1] arena,
-        uint8_t[::1] marks,
+        self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, uint8_t[::1] newest, source,
+        uint8_t[::1] arena, uint8_t[::1] marks,
     ):
         if marks.shape[0] != capacity:
             raise ValueError(f"marks: expected {capacity}, got {marks.shape[0]}")
@@ -533,4 +518,4 @@ cdef class NextOf(Chain):
 
     cdef const char* c_promised(self, int64_t row) noexcept nogil:
         """The next value of the newest row of a stream."""
-        return self.latest_data + row % self.n_envs * self.nbytes
+        return self.c_latest(self.which) + row % self.n_envs * self.nbytes

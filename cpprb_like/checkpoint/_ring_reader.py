@@ -238,6 +238,7 @@ class RingReader:
         self, layout: Layout, ring: Ring, first: int, missing: NDArray[np.bool_]
     ) -> None:
         """Load the overflow and the newest values of chained fields, and mark rows without them."""
+        tag = self._handle_base(layout) + self.saved.written
         for chain in ring.chains:
             before = 0
             if isinstance(chain, FrameStack):
@@ -256,14 +257,14 @@ class RingReader:
             if latest is None or seen is None:
                 latest, seen = np.zeros((n_envs, chain.nbytes), BYTE), np.zeros(n_envs, BYTE)
                 missing[max(0, len(missing) - n_envs) :] = True
-            load_chain(chain, (latest, seen, overflow))
+            load_chain(chain, tag, (latest, seen, overflow))
         newest = np.arange(max(first, self.saved.written - layout.n_envs), self.saved.written)
         is_known = np.zeros(layout.n_envs, np.bool_)
         is_known[newest[~missing[newest - first]] % layout.n_envs] = True
         for chain in () if is_known.all() else ring.chains:
             # The next value of a stream whose newest row is lost is stored whole.
             latest, seen, overflow = chain.save()
-            load_chain(chain, (latest, seen * is_known, overflow))
+            load_chain(chain, tag, (latest, seen * is_known, overflow))
 
     def _read_overflow(
         self, name: str, nbytes: int
@@ -308,18 +309,22 @@ class RingReader:
             for stack in layout.schema.stacks:
                 runs = layout.block(arena, f"runs of {stack.name}")[:stored]
                 runs[~there] = stack.depth - 1
-        base, span = saved.handle_base, saved.layout.span
-        if layout.span != span:  # handles of the saved ring must name no row of this one
-            base = -(-(base + span + saved.written) // layout.span) * layout.span
         state = layout.state(arena)
         state[:] = 0
         state[WORD_WRITTEN] = state[WORD_RESERVED] = saved.written
         state[WORD_CLEARS] = saved.clears
-        state[WORD_HANDLE_BASE] = base
+        state[WORD_HANDLE_BASE] = self._handle_base(layout)
         state[WORD_EDITS] = saved.edits
         state[N_STATE_WORDS:] = saved.episode_lens
         flags = np.ascontiguousarray(layout.flags(arena)[:stored])
         state[WORD_EPISODES] = np.count_nonzero(flags & (FLAG_END | FLAG_ABSENT) == FLAG_END)
+
+    def _handle_base(self, layout: Layout) -> int:
+        """The base of handles: handles of a saved ring of another span name no row of this one."""
+        base, span = self.saved.handle_base, self.saved.layout.span
+        if layout.span == span:
+            return base
+        return -(-(base + span + self.saved.written) // layout.span) * layout.span
 
 
 def read_objects(disk: Disk, saved: ObjectFiles, items: int, decode: Decode | None) -> list[Any]:

@@ -34,7 +34,7 @@ from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._machine.generators import generator
 from cpprb_like._machine.waiting import PATIENCE, wait_until
-from cpprb_like._rows import chained, overflow
+from cpprb_like._rows import overflow
 from cpprb_like._rows.edits import Undo, clock, fence
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import ReplayBuffer
@@ -182,10 +182,6 @@ class FollowedFiles(ShardFiles):
 
     def _make_undo(self) -> Any:
         return None
-
-    def latest(self) -> list[NDArray[np.uint8]]:
-        """The memory of the newest values of each chained field."""
-        return [self._part(place) for place in self._places.latest]
 
     def follow_sides(self, ring: Any, base: int, oldest: int, stop: int) -> None:
         """Read the side files of chained fields, from their present generations."""
@@ -371,8 +367,6 @@ class Reader(ReplayBuffer):
             flags=np.zeros(layout.capacity, np.uint8),
             frozen=READ_ONLY,
         )
-        for chain, memory in zip(ring.chains, files.latest(), strict=True):
-            chained.follow_file(chain, memory)
         self._open(layout, files.arena, ring, sampler, rng=rng, _files=None)
         self._have_writers_ask()
         self.follower = Follower(

@@ -279,7 +279,7 @@ def test_what_is_no_file_of_a_buffer(tmp_path: Path, mode: Any) -> None:
     path.unlink()
     ReplayBuffer(7, FIELDS, mmap_prefix=tmp_path / "a")
     raw = path.read_bytes()
-    path.write_bytes(raw.replace(b"version 7", b"version 9"))
+    path.write_bytes(raw.replace(b"version 8", b"version 9"))
     refused(ValueError, "version 9")
     path.write_bytes(raw[:-1])
     refused(ValueError, "cut off")
