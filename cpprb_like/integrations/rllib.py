@@ -344,6 +344,10 @@ class _Front(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[mi
         names = [name for root in roots for name in self._form.names(root)]
         return [*names, *([INFO] if include_infos else [])]
 
+    def get_num_timesteps(self, module_id: Any = None) -> int:  # noqa: ARG002 (RLlib's)
+        """Return the number of stored steps, as if a cluster evicted the oldest of all hosts."""
+        return min(self._num_timesteps_added, self.capacity)
+
     # ------------------------------------------------------------------ metrics
 
     def _log_added(self, stored: int, evicted: int, added: int, new: int) -> None:
@@ -546,19 +550,24 @@ class _Steps(_Front):
                 values[row] = self._ends[int(last[row])][place]
         return found
 
-    def _transitions(
+    def _draw(
         self,
-        slots: Array,
-        batch: dict[str, Any],
-        steps: Array,
+        n: int,
+        n_step: NStep | None,
         gamma: float,
-        weights: list[float] | None,
+        names: list[str],
         to_numpy: bool,
+        **options: Any,
     ) -> list[Any]:
-        """Episodes of one transition each, of steps that were drawn with these fields.
+        """Episodes of one transition each, with these fields.
 
         Without weights they have the names of their episodes, as in RLlib's buffers.
         """
+        steps = self._steps_of(n_step, n)
+        slots, batch = self._drawn(n, names, **options)
+        weights = None
+        if self._sampler.has_priorities:
+            self._last_indexes, weights = batch["indexes"], batch["weights"].tolist()
         form: Any = self._form
         rows: Any = self._rows
         paths = self._walk(slots, steps)
@@ -591,10 +600,6 @@ class _Steps(_Front):
     def get_num_episodes(self, module_id: Any = None) -> int:  # noqa: ARG002 (RLlib's)
         """Return the number of episodes with at least one stored step."""
         return len(self._episodes)
-
-    def get_num_timesteps(self, module_id: Any = None) -> int:  # noqa: ARG002 (RLlib's)
-        """Return the number of stored steps."""
-        return min(self._num_timesteps_added, self.capacity)
 
     @property
     def nbytes(self) -> int:
@@ -842,9 +847,7 @@ class EpisodeReplayBuffer(_Steps):
                 raise ValueError(f"n_step: expected 1 for sequences, got {n_step}")
             return self._sequences(n, batch_length_T, lookback, min_batch_length_T, to_numpy)
         names = self._names(include_infos, include_extra_model_outputs)
-        steps = self._steps_of(n_step, n)
-        slots, batch = self._drawn(n, names)
-        return self._transitions(slots, batch, steps, gamma, None, to_numpy)
+        return self._draw(n, n_step, gamma, names, to_numpy)
 
     def _sequences(
         self, n: int, length: int, lookback: int, least: int, to_numpy: bool
@@ -1112,11 +1115,8 @@ class PrioritizedEpisodeReplayBuffer(_Steps, TheirPrioritizedEpisodeReplayBuffer
         """
         n = self._read_size(num_items, batch_size_B)
         names = self._names(include_infos, include_extra_model_outputs)
-        steps = self._steps_of(n_step, n)
-        slots, batch = self._drawn(n, names, **({} if beta is None else {"beta": beta}))
-        self._last_indexes = batch["indexes"]
-        weights = batch["weights"].tolist()
-        return self._transitions(slots, batch, steps, gamma, weights, to_numpy)
+        options = {} if beta is None else {"beta": beta}
+        return self._draw(n, n_step, gamma, names, to_numpy, **options)
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:  # noqa: ARG002
         """Set the priorities of the steps of the last ``sample``, in the order of its episodes.

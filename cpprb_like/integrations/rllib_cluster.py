@@ -13,7 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.integrations._libraries import missing
 from cpprb_like.integrations.rllib import (
     REWARD,
+    EpisodeReplayBuffer,
     NStep,
     PrioritizedEpisodeReplayBuffer,
     _bounds,
@@ -354,10 +355,6 @@ class _ClusterSteps(_Front):
         """Return the number of stored episodes, as if the oldest step of all hosts went first."""
         return len(self._starts)
 
-    def get_num_timesteps(self, module_id: Any = None) -> int:  # noqa: ARG002 (RLlib's)
-        """Return the number of stored steps, as if the oldest step of all hosts went first."""
-        return min(self._num_timesteps_added, self.capacity)
-
     def get_state(self) -> dict[str, Any]:
         """Raise ``TypeError``: ``replay.save(folder)`` saves the rows of a cluster."""
         raise TypeError(
@@ -450,6 +447,10 @@ class ClusterEpisodeReplayBuffer(_ClusterSteps):
     Counts of steps and episodes assume that the oldest step of all hosts is evicted first. They
     include the rows of a cluster that was loaded, and of these the episodes that had ended.
 
+    A step of an open episode can be drawn when all ``n_step`` steps of its return are stored.
+    Episode ids are expected to be RLlib's: 32 hexadecimal digits. Another id is replaced by a
+    digest of the same length. ``sample`` refuses sequences, arrays in place of episodes, and infos.
+
     Memory: the hosts take the fields and 42 bytes for each step.
     """
 
@@ -469,45 +470,15 @@ class ClusterEpisodeReplayBuffer(_ClusterSteps):
             Uniform(),
         )  # fmt: skip
 
-    def add(self, episodes: Any) -> None:
-        """Add an episode or a list of episodes, or chunks of these: see ``EpisodeReplayBuffer``."""
-        self._add(episodes)
+    add, sample = EpisodeReplayBuffer.add, EpisodeReplayBuffer.sample
 
-    def sample(
-        self,
-        num_items: int | None = None,
-        *,
-        batch_size_B: int | None = None,  # noqa: N803 (RLlib's name)
-        batch_length_T: int | None = None,  # noqa: N803 (RLlib's name)
-        n_step: NStep | None = None,
-        gamma: float = 0.99,
-        include_infos: bool = False,
-        include_extra_model_outputs: bool = False,
-        sample_episodes: bool | None = False,
-        to_numpy: bool = False,
-        **others: Any,  # noqa: ARG002 (of the other buffers of RLlib)
-    ) -> list[Any]:
-        """Draw transitions uniformly: see ``EpisodeReplayBuffer.sample(sample_episodes=True)``.
+    def _sequences(self, *_: Any) -> NoReturn:
+        raise ValueError(
+            "sample: a cluster draws transitions; take rllib.EpisodeReplayBuffer for sequences "
+            "(batch_length_T) and for sample_episodes=False"
+        )
 
-        A step of an open episode can be drawn when all ``n_step`` steps of its return are stored.
-        Episode ids are expected to be RLlib's: 32 hexadecimal digits. Another id is replaced by a
-        digest of the same length.
-
-        Raises
-        ------
-        NotEnoughDataError
-            There is no step.
-        ValueError
-            The arguments ask for sequences, arrays in place of episodes, or infos.
-        """
-        n = self._read_size(num_items, batch_size_B)
-        if not sample_episodes or batch_length_T:
-            raise ValueError(
-                "sample: a cluster draws transitions; take rllib.EpisodeReplayBuffer for sequences "
-                "(batch_length_T) and for sample_episodes=False"
-            )
-        names = self._names(include_infos, include_extra_model_outputs)
-        return self._draw(n, n_step, gamma, names, to_numpy)
+    _rows_of_arrays = _sequences
 
 
 class ClusterPrioritizedEpisodeReplayBuffer(_ClusterSteps, TheirPrioritizedEpisodeReplayBuffer):  # type: ignore[misc]
@@ -528,7 +499,8 @@ class ClusterPrioritizedEpisodeReplayBuffer(_ClusterSteps, TheirPrioritizedEpiso
     Notes
     -----
     See the notes of ``ClusterEpisodeReplayBuffer``. New steps get the greatest priority so far,
-    initially 1.0.
+    initially 1.0. If ``n_step`` is above 1, importance-sampling weights are divided by the greatest
+    weight of the batch, and not by the greatest weight of all steps.
     """
 
     def __init__(
@@ -550,30 +522,7 @@ class ClusterPrioritizedEpisodeReplayBuffer(_ClusterSteps, TheirPrioritizedEpiso
         )  # fmt: skip
 
     add = PrioritizedEpisodeReplayBuffer.add
-
-    def sample(
-        self,
-        num_items: int | None = None,
-        *,
-        batch_size_B: int | None = None,  # noqa: N803 (RLlib's name)
-        n_step: NStep | None = None,
-        beta: float | None = None,
-        gamma: float = 0.99,
-        include_infos: bool = False,
-        include_extra_model_outputs: bool = False,
-        to_numpy: bool = False,
-        **others: Any,  # noqa: ARG002 (of the other buffers of RLlib)
-    ) -> list[Any]:
-        """Draw transitions by priority: see ``PrioritizedEpisodeReplayBuffer.sample``.
-
-        If ``n_step`` is above 1, importance-sampling weights are divided by the greatest weight of
-        the batch, and not by the greatest weight of all steps.
-        """
-        n = self._read_size(num_items, batch_size_B)
-        names = self._names(include_infos, include_extra_model_outputs)
-        options = {} if beta is None else {"beta": beta}
-        return self._draw(n, n_step, gamma, names, to_numpy, **options)
-
+    sample = PrioritizedEpisodeReplayBuffer.sample
     update_priorities = PrioritizedEpisodeReplayBuffer.update_priorities
 
 

@@ -41,22 +41,12 @@ LARGEST = 2.0**1000  # greatest weight before the first ring
 class StartsTogether(Rows):
     """The rows of several rings at which the items of a view can start: see ``Starts``.
 
-    Parameters
-    ----------
-    ring : Followers
-        The rings.
-    find : callable
-        ``find(number)`` returns the ``Starts`` of a ring that exists.
-
-    Attributes
-    ----------
-    of : callable
-        ``of(number)`` returns the same ``Starts`` at each call.
+    ``find(number)`` returns the ``Starts`` of a ring that exists.
     """
 
     def __init__(self, ring: Followers, find: Callable[[int], Starts]) -> None:
         self._ring = ring
-        self.of = cache(find)
+        self.of = cache(find)  # ``of(number)`` returns the same ``Starts`` at each call
         self._rings: tuple[tuple[int, Ring], ...] = ()  # usable rings of the last call
         self._found: list[tuple[int, Starts]] = []  # their starts
 
@@ -121,27 +111,13 @@ class WeightsTogether:
     """The weights of the rows of several rings, as ``RowWeights`` for one ring.
 
     New rows get the greatest weight of all rings. ``indexes`` are handles.
-
-    Parameters
-    ----------
-    ring : Followers
-        The rings.
-
-    Attributes
-    ----------
-    members : dict of RowWeights
-        The weights of each ring that exists: see ``put``.
-    largest : float
-        The greatest weight that a row may have.
-    given, late : int
-        Number of priorities passed to ``update``; number of priorities whose rows were gone.
     """
 
     def __init__(self, ring: Followers) -> None:
         self.ring = ring
-        self.members: dict[int, RowWeights] = {}
-        self.largest = LARGEST
-        self.given = self.late = 0
+        self.members: dict[int, RowWeights] = {}  # weights of each ring that exists: see ``put``
+        self.largest = LARGEST  # greatest weight that a row may have
+        self.given = self.late = 0  # priorities passed to ``update``; those whose rows were gone
         self._floor = 0.0, 0.0  # least priority of new rows, and its weight
 
     def put(self, number: int, weights: RowWeights) -> None:

@@ -24,29 +24,14 @@ ENTRY = np.dtype([("handle", np.int64), ("priority", np.float64)])
 
 
 class FirstPriorities:
-    """The logs of all shards, in one process.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the replay.
-    writers : int
-        Number of shards.
-    capacity : int
-        Rows of a shard.
-
-    Attributes
-    ----------
-    counts : ndarray of int64
-        Number of entries written so far for each shard, in shared memory.
-    """
+    """The logs of all shards, in one process. ``capacity`` is the number of rows of a shard."""
 
     def __init__(self, folder: Path, writers: int, capacity: int) -> None:
         self._words = Words(folder, writers)
         self._folder = folder
         self._capacity = capacity
         self._logs: dict[int, NDArray[np.void]] = {}
-        self.counts = self._words.first_done
+        self.counts = self._words.first_done  # number of entries of each shard, in shared memory
 
     def prepare(self, number: int) -> None:
         """Open or create the log of a shard; ``MemoryError`` if shared memory is full."""

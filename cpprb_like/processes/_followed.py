@@ -46,35 +46,7 @@ MOST_DRAWN = 64  # greatest number of rows drawn for each row of a batch
 class FollowedShards:
     """The shards of a replay, and the draws from their rows.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder of the replay.
-    paths : list of Path
-        The folder of each shard.
-    sampler : Sampler
-        The sampler of the rows.
-    rng : numpy.random.Generator
-        The generator of the draws.
-    options : RowOptions
-        Options of the buffer of a shard.
-    layout : Ring
-        A ring with the fields of a shard.
-
-    Attributes
-    ----------
-    sampler, rng
-        As given.
-    readers : list of (Reader or None)
-        A reader of the rows of each shard; None before the shard exists.
-    group : Followers
-        The rows of all shards, as rows of one ring.
-    weights : WeightsTogether or None
-        The weights of rows, if the sampler has priorities.
-    gate : Gate or None
-        The gate of the limiter, at which each sample waits.
-    lock : context manager
-        The lock that each call holds.
+    ``options`` are those of the buffer of a shard. ``layout`` is a ring with the fields of a shard.
     """
 
     def __init__(
@@ -90,9 +62,12 @@ class FollowedShards:
         self.sampler = sampler
         self.rng = rng
         self.options = options
+        # Reader of the rows of each shard; None before the shard exists.
         self.readers: list[Reader | None] = [None] * len(paths)
+        # rows of all shards, as of one ring
         self.group = Followers(len(paths), layout, options.capacity)
-        self.gate: Gate | None = None
+        self.gate: Gate | None = None  # gate of the limiter, at which each sample waits
+        # weights of rows, if the sampler has priorities
         self.weights: WeightsTogether | None = None
         self._first = FirstPriorities(folder, len(paths), options.size)
         self._saved: dict[int, Any] = {}
@@ -105,7 +80,7 @@ class FollowedShards:
         self._stuck: set[int] = set()  # shards with an edit that did not end in time
         self._fresh: set[int] = set()  # new shards whose rows were not followed yet
         self._mended_at = -PAUSE
-        self.lock: threading.RLock | OneProcess = threading.RLock()
+        self.lock: threading.RLock | OneProcess = threading.RLock()  # lock that each call holds
         watch(self.lock, BUFFER)
         self._in_parent = OneProcess(FORKED)
         tell(self._leave)

@@ -59,7 +59,7 @@ class Group:
     asked: float  # by ``time.monotonic``
     # Place in ``parts`` of the host of each item, shape ``(batches, n)``.
     owners: NDArray[np.intp] = field(init=False)
-    chances: NDArray[np.float64] = field(init=False)  # Probability with which each part was drawn.
+    chances: NDArray[np.float64] = field(init=False)  # probability of a draw of each part
     parts: list[Part] = field(init=False)
     # Mass of each host by which its number of items was drawn.
     masses: list[Mass] = field(init=False)

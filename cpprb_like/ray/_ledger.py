@@ -305,10 +305,6 @@ class Ledger:
         """Number of rows held now."""
         return sum(one.rows for one in self._hosts.values())
 
-    def hosts(self) -> dict[int, About]:
-        """The locations of the hosts, by their numbers."""
-        return {number: one.about for number, one in self._hosts.items()}
-
     def heard(self) -> dict[int, tuple[About, float]]:
         """The last report of each host, and its age in seconds."""
         now = time.monotonic()

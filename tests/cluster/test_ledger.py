@@ -93,7 +93,7 @@ def test_a_late_report_of_a_memory_that_is_gone_is_no_loss_of_the_next_one() -> 
     report(ledger, about(0, 7, 102.0, A, B))
     report(ledger, about(0, 11, 100.1, A))
     assert ledger.losses() == [Loss(0, 4, 10.0, 100.0)]
-    assert (ledger.inserts, ledger.hosts()[0].identity) == (11, "b")
+    assert (ledger.inserts, ledger.heard()[0][0].identity) == (11, "b")
 
 
 def test_rows_that_their_writers_know_of_are_lost_besides_those_of_the_last_report() -> None:
