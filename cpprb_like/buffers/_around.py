@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._source import Source, if_prioritized
 
-__all__ = ["SourceAround"]
-
 
 def _of_source(name: str) -> Any:
     """A method of ``SourceAround`` that calls the method of this name of its source."""

@@ -17,8 +17,6 @@ from cpprb_like._rows.row_handles import find_rows
 from cpprb_like.buffers._logged import COLUMNS, HEAD, view_of
 from cpprb_like.buffers._source import Batch, Source
 
-__all__ = ["DrawLog", "LoggedDraw"]
-
 
 @dataclass(frozen=True)
 class LoggedDraw:

@@ -28,8 +28,6 @@ from cpprb_like.views._rows import read_fields
 if TYPE_CHECKING:
     from cpprb_like.buffers._source import MomentSource
 
-__all__ = ["Episode", "Episodes"]
-
 Batches = list[Batch]  # ``list`` is a method below
 NO_SLOTS = np.empty(0, np.intp)
 ALL_ROWS = slice(None)

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Slots
 from cpprb_like._machine.forks import EPOCH, watch
 
-__all__ = ["EpochBatches", "EpochOrder", "Part"]
-
 
 class EpochOrder(NamedTuple):
     """The rows of an epoch that has begun."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from cpprb_like._fields.layout import Layout
     from cpprb_like.checkpoint._cpprb_files import File
 
-__all__ = ["Exchanged"]
-
 
 class Exchanged:
     """Base class of ``ReplayBuffer``: data sets of other libraries, and cpprb's names and files."""

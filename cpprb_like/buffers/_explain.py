@@ -15,8 +15,6 @@ from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._rows.row_handles import handles, public_slots, public_stored, slots_of
 from cpprb_like.buffers._reading import Opened
 
-__all__ = ["Explanation", "explain"]
-
 FAR = 10_000  # most rows of an episode that are looked at on each side
 TERMINATED, TRUNCATED, ENDED = 2, 4, 1  # flags of ``Ring.windows``
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from cpprb_like._fields.layout import Layout
 from cpprb_like._machine.machine_memory import format_nbytes
 
-__all__ = ["field_table"]
-
 
 def field_table(layout: Layout, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
     """A table of the fields and their bytes.

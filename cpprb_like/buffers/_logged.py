@@ -22,8 +22,6 @@ from cpprb_like.buffers._view import View
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LoggedDraws"]
-
 HEAD = b"cpprb_like draws, version 2\n"
 COLUMNS = ("weights", "probabilities")  # columns of samplers, logged where a batch has them
 

@@ -29,8 +29,6 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._prioritized import read_indexes, read_priorities
 from cpprb_like.schedules import Schedule, check, value_at
 
-__all__ = ["Mixture"]
-
 OWN_NAMES = ("source", "weights", "indexes")
 RANDOM_BITS = 53  # random bits of Generator.random: its numbers are multiples of 2 ** -53
 IN_PLACE_NBYTES = 2**16  # least bytes of fields that sources write into the batch; fewer are copied

@@ -27,8 +27,6 @@ from cpprb_like._machine.prefetch_state import (
 )
 from cpprb_like.errors import NotEnoughDataError
 
-__all__ = ["Prefetcher"]
-
 TIMEOUT = 5.0  # seconds to wait for a thread at the end of the program
 
 

@@ -17,8 +17,6 @@ from cpprb_like._rows.column import Column
 from cpprb_like.errors import FieldNameError
 from cpprb_like.samplers._prioritized import read_indexes
 
-__all__ = ["Updatable", "read_update", "updatable_fields"]
-
 Updatable = dict[str, tuple[Field, Column, str | None]]
 
 

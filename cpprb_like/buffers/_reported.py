@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cpprb_like.report import Description
 
-__all__ = ["Reported"]
-
 Ranges = Mapping[str, tuple[float, float]]
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Batch
 from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED
 
-__all__ = ["RowsToReport"]
-
 
 class RowsToReport:
     """The rows of a buffer to which no thread writes meanwhile, oldest first, also absent ones."""

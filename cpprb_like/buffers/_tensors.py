@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.narrow_dtypes import name_of
 from cpprb_like._machine.forks import INNERMOST, watch
 
-__all__ = ["Conversion", "TensorBatch", "To", "ToName", "conversion"]
-
 ToName: TypeAlias = Literal["numpy", "torch", "jax"]
 To: TypeAlias = ToName | Callable[[dict[str, NDArray[Any]]], Any]
 

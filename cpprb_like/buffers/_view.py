@@ -33,8 +33,6 @@ from cpprb_like.views._layer import Layer, check_layers
 if TYPE_CHECKING:
     from cpprb_like.buffers._explain import Explanation
 
-__all__ = ["View"]
-
 
 class View(Source):
     """A buffer, read in another way: ``rb.view(*layers)``.

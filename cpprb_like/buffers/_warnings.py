@@ -14,8 +14,6 @@ from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema
 
-__all__ = ["warn_of_rows", "warn_of_short_windows"]
-
 
 def warn_of_rows(options: RowOptions, given: object) -> None:
     """Warn of suspicious options of rows, and of the user's option ``Nstep``."""

@@ -27,8 +27,6 @@ from cpprb_like.checkpoint._options import Codec
 from cpprb_like.checkpoint._state import File
 from cpprb_like.errors import DamagedError
 
-__all__ = ["CHUNK_NBYTES", "read", "read_array", "transcribe", "write"]
-
 CHUNK_NBYTES = 1 << 20  # fits a cache; chunks of 256 KiB take a fifth longer to copy
 MAGIC = b"\x93NUMPY\x03\x00"
 ALIGNMENT = 64

@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-__all__ = ["class_of", "name_of"]
-
 # Module: names in files. The part of a name after a dot is the name in the module.
 CLASSES = {
     "buffers._replay": "ReplayBuffer",

@@ -17,8 +17,6 @@ from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
 from cpprb_like.checkpoint._options import Codec, LoadOptions
 from cpprb_like.checkpoint._state import File
 
-__all__ = ["AS_IT_IS", "copy"]
-
 AS_IT_IS = "as it is"
 
 

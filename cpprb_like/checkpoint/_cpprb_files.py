@@ -32,15 +32,6 @@ from cpprb_like._machine.file_systems import replacing, sync_folder
 from cpprb_like.checkpoint._npz import Archive
 from cpprb_like.checkpoint._restricted_pickle import plain
 
-__all__ = [
-    "File",
-    "Transitions",
-    "describe_transitions",
-    "load_transitions",
-    "save_transitions",
-    "slots_by_age",
-]
-
 File = str | os.PathLike[str] | IO[bytes]
 
 VERSION = 1

@@ -27,16 +27,6 @@ from cpprb_like.checkpoint._ring_reader import RingReader
 from cpprb_like.samplers._prioritized import PrioritySampler
 from cpprb_like.samplers._uniform import Uniform
 
-__all__ = [
-    "describe",
-    "describe_field",
-    "reward_of",
-    "spread",
-    "states",
-    "statistics",
-    "structure",
-]
-
 Look = Callable[[Any, str | None], Mapping[str, Any]]
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

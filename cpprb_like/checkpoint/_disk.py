@@ -31,8 +31,6 @@ from cpprb_like._machine.file_systems import (
 )
 from cpprb_like._machine.forks import tell
 
-__all__ = ["Disk", "OpenFiles", "Output", "Signature"]
-
 Signature = tuple[int, ...]
 
 LOCK = "lock"

@@ -21,8 +21,6 @@ from cpprb_like.checkpoint._savable import Change, HoldsRows, Savable
 from cpprb_like.checkpoint._values import Encoder, give_state, state_of
 from cpprb_like.samplers._base import Sampler
 
-__all__ = ["load", "restore"]
-
 
 def load(disk: Disk, options: LoadOptions, target: Target) -> Any:
     """A new object with a saved state."""

@@ -21,8 +21,6 @@ from cpprb_like.checkpoint._disk import Disk, Signature
 from cpprb_like.checkpoint._state import ARRAY_NAME, State
 from cpprb_like.errors import DamagedError
 
-__all__ = ["FORMAT", "VERSION", "clean", "commit", "numbers", "read", "unused_number"]
-
 FORMAT = "cpprb_like checkpoint"
 VERSION = 3
 NAME = re.compile(r"state-(\d{6}|[1-9]\d{6,17})\.json")

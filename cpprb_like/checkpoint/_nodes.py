@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["OF_CALLER", "Node", "join", "nodes"]
-
 OF_CALLER = "caller's "
 
 

@@ -16,8 +16,6 @@ from numpy.lib import format as npy
 from cpprb_like._machine.machine_memory import require
 from cpprb_like.checkpoint._restricted_pickle import load, plain
 
-__all__ = ["Archive"]
-
 MOST_HEADER = 1000  # bytes of a header, which NumPy evaluates as a Python literal
 MOST_RATIO = 1100  # size of a member over its compressed size; zlib's limit is 1032
 

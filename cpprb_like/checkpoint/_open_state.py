@@ -27,8 +27,6 @@ from cpprb_like.checkpoint._state import State
 from cpprb_like.checkpoint._values import Decoder
 from cpprb_like.errors import DamagedError
 
-__all__ = ["OpenState", "decoded", "read_state", "reading"]
-
 Found = TypeVar("Found")
 
 ATTEMPTS = 50  # each attempt reads a newer state than the one before

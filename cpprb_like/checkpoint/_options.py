@@ -15,8 +15,6 @@ from cpprb_like._arguments.checks import as_int, as_path
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
 
-__all__ = ["CODECS", "Codec", "Decode", "Encode", "LoadOptions", "SaveOptions", "Target"]
-
 CODECS = ("zlib", "lzma")
 
 Encode = Callable[[Any], bytes]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["CancelledError", "Progress"]
-
 
 class CancelledError(RuntimeError):
     """A save was cancelled; the folder has its old state."""

@@ -15,8 +15,6 @@ from cpprb_like.checkpoint._savable import HoldsRows, Savable
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
-__all__ = ["check_restorable"]
-
 PARTS = (HoldsRows, Savable, Sampler, Layer, np.random.Generator)
 
 

@@ -33,8 +33,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PickledObject", "load", "plain"]
-
 OPCODES = re.compile(
     r"PROTO|FRAME|MARK|STOP|NONE|NEWTRUE|NEWFALSE|BININT[12]?|LONG1|BINFLOAT|(SHORT_)?BINUNICODE|"
     r"BINUNICODE8|(SHORT_)?BINBYTES|BINBYTES8|BYTEARRAY8|EMPTY_TUPLE|TUPLE[123]?|EMPTY_LIST|"

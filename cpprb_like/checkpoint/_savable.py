@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from cpprb_like.checkpoint._ring_reader import RingReader
     from cpprb_like.checkpoint._state import State
 
-__all__ = ["Change", "EditsSinceSave", "HoldsObjects", "HoldsRows", "RowsToSave", "Savable"]
-
 Change = Callable[[], Any]  # a call of compiled code: see ``at_once``
 
 

@@ -30,8 +30,6 @@ from cpprb_like.checkpoint._savable import HoldsRows
 from cpprb_like.checkpoint._state import ArrayFile, State
 from cpprb_like.checkpoint._values import Encoder
 
-__all__ = ["Job", "Saving"]
-
 
 class Job:
     """One save of one object to one folder."""

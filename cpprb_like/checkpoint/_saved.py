@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from cpprb_like.checkpoint._save import Saving
 
-__all__ = ["Checkpointed", "load", "save"]
-
 
 class Checkpointed(Savable):
     """Base class of objects that are saved to a folder: buffers, views, mixtures and fronts.

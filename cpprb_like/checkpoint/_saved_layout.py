@@ -17,8 +17,6 @@ from cpprb_like._fields.schema import Schema
 from cpprb_like._files.json_codec import number
 from cpprb_like._machine.byte_order import native
 
-__all__ = ["SavedLayout", "differences", "is_foreign"]
-
 
 def is_foreign(dtype: np.dtype[Any]) -> bool:
     """Whether values have the byte order of other machines."""

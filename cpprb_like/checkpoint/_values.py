@@ -28,8 +28,6 @@ from cpprb_like.errors import DamagedError
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
-__all__ = ["Decoder", "Encoder", "Source", "give_state", "state_of"]
-
 INLINE_NBYTES = 1024
 SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
 DEEPEST = 60

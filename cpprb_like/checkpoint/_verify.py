@@ -19,8 +19,6 @@ from cpprb_like.checkpoint._options import LoadOptions
 from cpprb_like.checkpoint._state import File, Ring, State
 from cpprb_like.errors import DamagedError
 
-__all__ = ["Damage", "Verdict", "verify"]
-
 
 class Damage(NamedTuple):
     """A damaged file: its name, its content in words, and its fault."""

@@ -17,8 +17,6 @@ from rich.table import Table
 from cpprb_like._files.peek import counts_of
 from cpprb_like.processes import SharedReplay
 
-__all__ = ["look", "rates", "shown"]
-
 RATES = "adds", "episodes", "draws", "samples", "updates"
 Look = dict[str, Any]
 

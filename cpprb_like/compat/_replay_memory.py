@@ -23,8 +23,6 @@ from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.checkpoint._savable import HoldsObjects
 from cpprb_like.errors import NotEnoughDataError
 
-__all__ = ["ReplayMemory"]
-
 REFERENCE_NBYTES = 8
 OWN = ("_max_size", "rng", "_copies", "_items", "_oldest", "_free")
 CHECKED_OBJECTS = 1 << 25  # least objects of a batch that is compared with the free memory

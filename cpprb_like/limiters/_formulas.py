@@ -10,15 +10,6 @@ import math
 
 from cpprb_like.limiters._policies import Bounds, RateLimiter
 
-__all__ = [
-    "balance_of",
-    "check_add",
-    "check_sample",
-    "most_inserts",
-    "room_for_samples",
-    "samples_to_begin",
-]
-
 NO_LIMIT = 2**62  # rows
 
 

@@ -19,8 +19,6 @@ from cpprb_like.limiters._counters import Counters, Turn, Waits
 from cpprb_like.limiters._formulas import balance_of, check_add, check_sample, samples_to_begin
 from cpprb_like.limiters._policies import RateLimiter
 
-__all__ = ["Gate", "Peers", "begin_balanced", "stats", "waits"]
-
 Found = TypeVar("Found")
 
 ALIVE = 1e-3  # seconds of a wait after which the other processes are checked for life

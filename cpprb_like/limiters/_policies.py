@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from cpprb_like._arguments.checks import as_int
 
-__all__ = ["Backlog", "Bounds", "MinSize", "RateLimiter", "SampleToInsertRatio"]
-
 TIMEOUT = 60.0  # seconds
 
 

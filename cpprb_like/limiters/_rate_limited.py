@@ -22,8 +22,6 @@ from cpprb_like.limiters._gates import Gate, begin_balanced, stats
 from cpprb_like.limiters._policies import RateLimiter
 from cpprb_like.views._layer import Layer
 
-__all__ = ["LimitedAdds", "LimitedSource", "RateLimited", "StepCounter"]
-
 
 class StepCounter:
     """Counts the rows of a call of ``add``, by the size of the smallest numeric field."""

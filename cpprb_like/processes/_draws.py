@@ -30,8 +30,6 @@ from cpprb_like.samplers._row_weights import (
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
 
-__all__ = ["RowNumbers", "StartsTogether", "WeightsTogether", "check_sampler"]
-
 RowNumbers = NDArray[np.intp]
 Rng = np.random.Generator
 

@@ -17,8 +17,6 @@ from cpprb_like._rows.edits import fence
 from cpprb_like.processes._folder import GONE_MESSAGE, reserve_file
 from cpprb_like.processes._words import Words, mapped
 
-__all__ = ["FirstPriorities"]
-
 LOG = "first"  # file of a shard
 ENTRY = np.dtype([("handle", np.int64), ("priority", np.float64)])
 

@@ -36,16 +36,6 @@ from cpprb_like._machine.waiting import LOOK_PATIENCE, wait_until
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "Closing",
-    "FileLock",
-    "Folder",
-    "memory_folder",
-    "remove_left",
-    "remove_stale",
-    "while_open",
-]
-
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 

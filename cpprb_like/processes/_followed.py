@@ -33,8 +33,6 @@ from cpprb_like.samplers._base import Extra
 from cpprb_like.samplers._prioritized import ByPriority
 from cpprb_like.samplers._rows import Rows
 
-__all__ = ["FollowedShards"]
-
 FORKED = "the learner belongs to the parent process; make one in this process: replay.learner()"
 Found = TypeVar("Found")
 Drawn = tuple[RowNumbers, Extra]  # rows, and further columns of a batch

@@ -45,8 +45,6 @@ from cpprb_like.views._layer import Items, Layer
 from cpprb_like.views._rows import RowReader
 from cpprb_like.views._sequences import PartOfBatch, SequenceReader
 
-__all__ = ["Learner", "LearnerView"]
-
 Found = TypeVar("Found")
 Names = tuple[str, ...] | None
 

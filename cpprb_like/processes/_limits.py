@@ -24,8 +24,6 @@ from cpprb_like.limiters._rate_limited import LimitedAdds, StepCounter
 from cpprb_like.processes._folder import FileLock, is_locked, is_owned, said_by, unless_gone
 from cpprb_like.processes._shards import Actor
 
-__all__ = ["LimitedActor", "Limits", "limiter_from_json", "limiter_to_json"]
-
 KINDS = {kind.__name__: kind for kind in (MinSize, SampleToInsertRatio, Backlog)}
 
 

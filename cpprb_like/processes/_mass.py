@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.samplers._rows import Rows
 
-__all__ = ["Mass", "mass_of"]
-
 
 @dataclass(frozen=True)
 class Mass:

@@ -24,8 +24,6 @@ from cpprb_like.processes._shards import TIMES, WORD, Reader
 from cpprb_like.processes._words import mapped
 from cpprb_like.samplers._base import Slots
 
-__all__ = ["NewestLearner"]
-
 FILE = "cleared"  # two words for each shard: its first row after a clear; whether it was ever taken
 
 

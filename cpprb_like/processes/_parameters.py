@@ -41,8 +41,6 @@ from cpprb_like.processes._folder import (
 )
 from cpprb_like.processes._words import SLOTS, Words, mapped
 
-__all__ = ["Parameters"]
-
 FOLDER = "parameters"  # folder in the folder of the replay
 LAYOUT, VALUES, LOCK = "layout.json", "values", "publisher"
 ALIGNMENT = 64

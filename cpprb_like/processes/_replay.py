@@ -63,8 +63,6 @@ from cpprb_like.typing import RowOptions as RowKeywords
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Member", "SharedReplay"]
-
 Kind = TypeVar("Kind", bound=Learner)
 
 FORMAT = 4

@@ -45,8 +45,6 @@ from cpprb_like.processes._shards import (
 )
 from cpprb_like.samplers import Sampler, Uniform
 
-__all__ = ["Saved", "SavedLearner", "SavedReplay", "copy_of", "read_saved", "save"]
-
 Found = TypeVar("Found")
 
 HEADER_SECONDS = 0.1  # time-out for a header that its writer changes all the time

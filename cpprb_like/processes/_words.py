@@ -19,8 +19,6 @@ from cpprb_like._files.opening import open_regular
 from cpprb_like.buffers._draw_counts import WORDS
 from cpprb_like.limiters._counters import shape_for
 
-__all__ = ["GIVEN", "LATE", "MOST_LEARNERS", "SLOTS", "Words", "mapped"]
-
 FILE = "words"
 LINE = 8  # words of a cache line
 MOST_LEARNERS = 64

@@ -33,8 +33,6 @@ from cpprb_like.ray._credit import CREDIT_LEASE
 from cpprb_like.samplers._prioritized import read_priorities
 from cpprb_like.typing import FieldSpec
 
-__all__ = ["ClusterActor"]
-
 STEPS = 64  # of a block
 NBYTES = 8 << 20  # of a block, at most
 AHEAD = 2  # blocks without an answer

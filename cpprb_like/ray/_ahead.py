@@ -30,8 +30,6 @@ from cpprb_like.ray._messages import Reply
 from cpprb_like.ray._parts import Part, PartDownError
 from cpprb_like.ray._updates import Updates
 
-__all__ = ["Ahead"]
-
 STORE = 0.5  # seconds between two looks at what the object stores have left
 INLINE = 100e3  # bytes of an answer that Ray carries without its object store
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Array, Batch
 from cpprb_like._fields.schema import Schema, Stack
 
-__all__ = ["Block", "Chained", "Pair", "join", "pack", "pairs_of", "part", "unpack"]
-
 
 @dataclass(frozen=True)
 class Chained:

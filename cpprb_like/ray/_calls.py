@@ -14,8 +14,6 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, ObjectLostError, Ray
 
 from cpprb_like._machine.waiting import PAUSE
 
-__all__ = ["GONE", "Host", "Unknown", "answer_of", "answers", "call"]
-
 # The process of an actor has ended, or an answer was lost with its node before it came to this one.
 GONE = RayActorError, ObjectLostError
 # Seconds of such errors after which an actor is not started again: meanwhile Ray raises another

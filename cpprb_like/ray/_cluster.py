@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
     from cpprb_like.report import Description
 
-__all__ = ["ClusterReplay"]
-
 START = 120.0  # seconds in which the hosts have to come
 LEFT = 1.0  # seconds in which the processes of killed hosts end
 ASKED = 10.0  # seconds in which a host names its members

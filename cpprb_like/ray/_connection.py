@@ -20,8 +20,6 @@ from cpprb_like.ray._messages import About, HostPlan
 from cpprb_like.ray._places import HostReplay
 from cpprb_like.ray._presence import Presence
 
-__all__ = ["Connection"]
-
 LOOK = 0.01  # seconds between two questions for credit
 
 

@@ -23,20 +23,6 @@ from cpprb_like.limiters._formulas import check_add
 from cpprb_like.limiters._rate_limited import StepCounter
 from cpprb_like.processes._limits import LimitedActor
 
-__all__ = [
-    "CREDIT",
-    "CREDIT_LEASE",
-    "GIVEN",
-    "HEARD",
-    "NANOSECONDS",
-    "WAITS",
-    "WANTED",
-    "WORDS",
-    "Credit",
-    "CreditedActor",
-    "note_wait",
-]
-
 CREDIT_LEASE = 5.0  # seconds after which the credit of a silent writer or host is taken back
 CREDIT = "credit"  # file in the folder of the replay
 # Words of a shard: rows that may be written to it in all, rows that a call waits for, calls that

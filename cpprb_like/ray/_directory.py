@@ -28,8 +28,6 @@ from cpprb_like.ray._parts import Part, PartDownError
 from cpprb_like.samplers import Sampler
 from cpprb_like.views import Layer
 
-__all__ = ["MOST_PARTS", "Directory"]
-
 MOST_PARTS = 1024  # incarnations of hosts that a learner can tell apart
 DOWN = 0.2  # seconds before a host that did not answer is asked again
 RENEW = 0.2  # age in seconds from which a mass of another node is asked for again

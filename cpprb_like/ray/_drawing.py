@@ -27,8 +27,6 @@ from cpprb_like.samplers import Sampler
 from cpprb_like.samplers._prioritized import ByPriority
 from cpprb_like.views import Layer
 
-__all__ = ["Drawer", "identity_of", "stacked_pairs"]
-
 UPDATES_KNOWN = 1024  # answers to calls of ``update`` that are stored: more than are on their way
 
 

@@ -57,8 +57,6 @@ from cpprb_like.ray._saving import save_host
 from cpprb_like.samplers import Sampler
 from cpprb_like.views import Layer
 
-__all__ = ["ShardHost"]
-
 BEAT = 0.05  # seconds between two reports to the ledger
 LEASE = 30.0  # seconds after which the place of a silent writer or learner may be given to another
 

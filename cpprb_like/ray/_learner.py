@@ -37,8 +37,6 @@ from cpprb_like.samplers._priority_powers import importance
 from cpprb_like.schedules import value_at
 from cpprb_like.views import Layer
 
-__all__ = ["ClusterLearner"]
-
 MODEL_ROWS = 2**16  # of the buffer without rows that knows the columns of batches
 TELL = 0.5  # seconds between two messages of how much was drawn
 

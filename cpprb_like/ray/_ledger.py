@@ -25,8 +25,6 @@ from cpprb_like.limiters._formulas import (
 from cpprb_like.ray._credit import CREDIT_LEASE
 from cpprb_like.ray._messages import SILENT_WRITER, About, Incarnation, Loss
 
-__all__ = ["Copy", "Counts", "Ledger"]
-
 
 @dataclass
 class Shards:

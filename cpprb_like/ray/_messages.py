@@ -17,18 +17,6 @@ from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Mass
 from cpprb_like.ray._blocks import Chained
 
-__all__ = [
-    "NAMESPACE",
-    "NOBODY",
-    "SILENT_WRITER",
-    "About",
-    "HostPlan",
-    "Incarnation",
-    "Loss",
-    "Opened",
-    "Reply",
-]
-
 NAMESPACE = "cpprb_like"  # in Ray, of the names of ledgers
 # In place of the rows that the call of a shard waits for: no actor has the shard, or a writer of
 # another node that has made no call for ``CREDIT_LEASE``.

@@ -21,8 +21,6 @@ from cpprb_like.ray._connection import Connection
 from cpprb_like.ray._places import HostReplay
 from cpprb_like.ray._presence import SILENT
 
-__all__ = ["ClusterParameters"]
-
 ALONE = "the array of the cluster"  # name of parameters that are one array and no dict
 INTERVAL = 0.02  # seconds between two questions of a process on a node without a host
 VERSION = "the version of the cluster"  # name of their version among the parameters of a host

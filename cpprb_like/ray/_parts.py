@@ -17,8 +17,6 @@ from cpprb_like.ray._calls import Host
 from cpprb_like.ray._drawing import Drawer
 from cpprb_like.ray._messages import About
 
-__all__ = ["Call", "Part", "PartDownError", "Update"]
-
 
 class PartDownError(Exception):
     """A host does not answer: its rows cannot be drawn now."""

@@ -30,8 +30,6 @@ from cpprb_like.processes._words import mapped
 from cpprb_like.ray._credit import CREDIT, WORDS, CreditedActor
 from cpprb_like.ray._messages import Incarnation
 
-__all__ = ["COMES_BACK", "Checkpoints", "HostReplay", "WriterPlace"]
-
 PLACE = "place-"  # file of each shard that a writer of another node has
 LEFT = "left-"  # file of each writer that lost its shard
 BEGUN = "begun"  # file: the memories of the host so far

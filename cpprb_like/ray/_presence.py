@@ -19,8 +19,6 @@ from ray.exceptions import GetTimeoutError
 from cpprb_like.ray._calls import GONE, Host, answer_of
 from cpprb_like.ray._messages import About
 
-__all__ = ["SILENT", "Presence"]
-
 SILENT = 2.0  # seconds without a report, after which a host counts as silent
 PROMPT = 0.25  # seconds in which answers come, unless a host is busy or silent
 READ = 10.0  # seconds in which an answer that is ready comes to this node

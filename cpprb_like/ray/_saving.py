@@ -21,8 +21,6 @@ from cpprb_like.errors import DamagedError
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.samplers import Sampler
 
-__all__ = ["STATES", "SavedCluster", "SavedLearner", "save_host"]
-
 CLUSTER = "cluster"  # folder of the checkpoint of a ``SavedCluster``
 STATES = "a", "b"  # folders of the states of hosts: a save leaves the one that is named alone
 

@@ -18,8 +18,6 @@ from cpprb_like._machine.waiting import PAUSE
 from cpprb_like.ray._directory import Directory
 from cpprb_like.ray._parts import Part, PartDownError
 
-__all__ = ["Updates"]
-
 CALLS_AHEAD = 2  # calls of ``update`` of a host beside which further updates wait for one call
 UPDATES_AHEAD = 32  # updates without an answer, of each host
 

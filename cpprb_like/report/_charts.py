@@ -18,8 +18,6 @@ import numpy as np
 
 from cpprb_like.report._facts import NEXT, Array, Facts
 
-__all__ = ["Picture", "bars", "curve", "frames_of", "number", "shares", "spark"]
-
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 340, 150, 46, 8, 24
 STRIP = 8  # frames of a field
 MOST_SIDE = 160  # pixels of a frame

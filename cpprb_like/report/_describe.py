@@ -25,8 +25,6 @@ from cpprb_like.report._facts import Facts, histogram, nbytes_read, read_facts
 from cpprb_like.report._findings import Finding, findings
 from cpprb_like.report._page import page
 
-__all__ = ["Description", "describe", "describe_saved", "joined"]
-
 PROGRAM = "program"
 POINTS = 200  # most points of a curve over the episodes
 Progress = Callable[[int, int], None]

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from cpprb_like.checkpoint import reward_of
 
-__all__ = ["Facts", "FieldFacts", "Rows"]
-
 Array = NDArray[Any]
 Rows = Any  # ``buffers._rows_to_report.RowsToReport``
 BUDGET = 256 << 20  # bytes that are read of a field

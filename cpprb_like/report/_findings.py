@@ -14,8 +14,6 @@ import numpy as np
 
 from cpprb_like.report._facts import NEXT, Array, Facts, FieldFacts
 
-__all__ = ["CHECKS", "Finding", "findings"]
-
 FEW = 100  # fewer rows than this show no pattern
 NO_END = 10_000  # steps of each environment without an end, where no jump shows one
 NO_REWARD = 20_000  # rows that all have the same reward, or 500 episodes

@@ -10,8 +10,6 @@ from cpprb_like.report import text
 from cpprb_like.report._charts import Picture, bars, curve, data_uri, number, shares, spark
 from cpprb_like.report._findings import CHECKS
 
-__all__ = ["STYLE", "page"]
-
 STYLE = """
 &{--ink:#1d2733;--soft:#5b6775;--page:#f6f7f9;--card:#fff;--edge:#dde2e8;--blue:#2f6fb2;
 --band:#2f6fb233;--warn:#9a5b00;--warnback:#fff4df;--good:#1f7a4d;--goodback:#e5f5ec;

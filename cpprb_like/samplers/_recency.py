@@ -13,8 +13,6 @@ from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._uniform_draws import draw_uniform
 from cpprb_like.schedules import Schedule, check, value_at
 
-__all__ = ["Recency"]
-
 TRIES = 64  # most tries for each start, before all of the newest rows are checked
 SPARE_TRIES = 32
 

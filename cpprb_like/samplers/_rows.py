@@ -14,8 +14,6 @@ from cpprb_like._arguments.arrays import Slots
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._uniform_draws import draw_uniform
 
-__all__ = ["AllRows", "Rows"]
-
 
 class Rows(Protocol):
     """Rows of a ring that a draw chooses from: see ``Sampler.draw_starts``.

@@ -9,8 +9,6 @@ from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._uniform_draws import draw_uniform
 
-__all__ = ["Uniform"]
-
 
 class Uniform(Sampler):
     """Uniform sampling, the default of ``ReplayBuffer``: every row has the same probability.

@@ -19,8 +19,6 @@ from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.samplers._rows import AllRows, Rows
 from cpprb_like.samplers._starts import distinct_of
 
-__all__ = ["Where"]
-
 CHUNK = 1 << 14  # rows for which the condition is computed at a time
 TRIES = 64  # tries for each drawn row, before the condition is computed for all rows
 LEAST = 32  # least rows tried at a time: a call for one row takes as long

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike
 from cpprb_like._arguments.arrays import Batch
 from cpprb_like.views._layer import Condition, Fields, Layer
 
-__all__ = ["Among"]
-
 
 class Among(Layer):
     """Draws among the rows for which a condition is true.

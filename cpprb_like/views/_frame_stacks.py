@@ -20,8 +20,6 @@ from cpprb_like.views._layer import Fields, Layer, ViewedRows
 from cpprb_like.views._stacking import read_stacks, take_stacks
 from cpprb_like.views._windows import Windows
 
-__all__ = ["FrameStacks"]
-
 Padding = Literal["first", "zeros"]
 
 NEXT = "next_"

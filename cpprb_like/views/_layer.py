@@ -19,16 +19,6 @@ from cpprb_like._fields.schema import ColumnSpec, Schema
 if TYPE_CHECKING:
     from cpprb_like.views._windows import Windows
 
-__all__ = [
-    "Condition",
-    "Items",
-    "Layer",
-    "Steps",
-    "ViewedRows",
-    "as_names",
-    "check_layers",
-]
-
 Fields = Mapping[str, ColumnSpec]
 Condition = tuple[Iterable[str], Callable[[Batch], Any]]
 

@@ -14,8 +14,6 @@ from cpprb_like._fields.derived import NStepReturns, read_nstep
 from cpprb_like._fields.schema import Schema
 from cpprb_like.views._layer import Layer, Steps, as_names
 
-__all__ = ["NStep"]
-
 
 class NStep(Layer):
     """n-step returns, and next values n steps later to bootstrap from.

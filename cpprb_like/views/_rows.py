@@ -21,8 +21,6 @@ from cpprb_like._rows.gather import new_array, take, take_chain
 from cpprb_like._rows.rings import Rings
 from cpprb_like.views._walker import Walker
 
-__all__ = ["RowReader", "discounted_sums", "read_fields", "read_rows"]
-
 Walked = tuple[Batch, Any, Any, Slots]  # see ``Walker.take``
 
 

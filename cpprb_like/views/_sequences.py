@@ -26,17 +26,6 @@ from cpprb_like.views._gather_windows import take_sequences
 from cpprb_like.views._layer import Items, Layer, as_names
 from cpprb_like.views._taken import Taken
 
-__all__ = [
-    "PartOfBatch",
-    "SequenceReader",
-    "Sequences",
-    "by_row",
-    "put_rows",
-    "sequence_priorities",
-    "spread",
-]
-
-
 ROW_INDEXES = "row_indexes"
 PartOfBatch = tuple[Starts, Slots, Slots | None]  # see ``take_sequences``
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Batch, Slots
 
-__all__ = ["Taken"]
-
 
 @dataclass
 class Taken:

@@ -19,8 +19,6 @@ from cpprb_like.views._rows import read_fields
 from cpprb_like.views._stacking import read_stacks
 from cpprb_like.views._taken import Taken
 
-__all__ = ["STRATEGIES", "Attempt", "Strategy", "Walk", "Windows"]
-
 Strategy = Literal["future", "final", "episode", "random"]
 Walk = tuple[Slots, int, Slots, Slots]  # rows, rows before, counts and lengths: ``Walker.take``
 

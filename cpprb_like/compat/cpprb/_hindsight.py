@@ -34,8 +34,6 @@ from cpprb_like.views._hindsight import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["HindsightReplayBuffer"]
-
 
 class HindsightReplayBuffer(Checkpointed):
     """cpprb's buffer of episodes stored several times, with the agent's goal and with other goals.

@@ -21,8 +21,6 @@ from cpprb_like._machine.generators import Seed, generator
 from cpprb_like.samplers._prioritized import read_priorities, read_weights_dtype
 from cpprb_like.schedules import value_at
 
-__all__ = ["LaBERlazy", "LaBERmax", "LaBERmean"]
-
 
 class _LaBER(ABC):
     """Base class of the three samplers; subclasses compute the weights."""

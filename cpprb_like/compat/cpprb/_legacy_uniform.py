@@ -9,8 +9,6 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._rows import Rows
 
-__all__ = ["LegacyUniform"]
-
 
 class LegacyUniform(Sampler):
     """Uniform sampling with ``np.random.randint`` on NumPy's global state, as in cpprb.

@@ -16,8 +16,6 @@ from cpprb_like.typing import BufferOptions, FieldSpec, PrioritizedOptions
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["PrioritizedReplayBuffer", "ReverseReplayBuffer", "create_buffer"]
-
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Proportional prioritized experience replay (PER; Schaul et al., 2016): cpprb's class.

@@ -33,8 +33,6 @@ from cpprb_like.typing import FieldSpec, RowOptions, SharedOptions
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["MPPrioritizedReplayBuffer", "MPReplayBuffer"]
-
 BACKENDS = ("sharedctypes", "SharedMemory")
 LEAST_EXPLORERS = 16
 PRIORITY = "_priority"  # field of the priorities given to ``add``; NaN for the default priority

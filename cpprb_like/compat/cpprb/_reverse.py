@@ -12,8 +12,6 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._rows import Rows
 
-__all__ = ["Reverse"]
-
 
 class Reverse(Sampler):
     """Reverse Experience Replay (RER; Rotinov, 2019): backwards in time, every ``stride``-th row.

@@ -17,8 +17,6 @@ from cpprb_like.buffers import Batch, ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.typing import FieldSpec
 
-__all__ = ["SelectiveReplayBuffer"]
-
 
 class SelectiveReplayBuffer(Checkpointed):
     """A buffer of whole episodes in the order of their arrival, with a limited number of steps.

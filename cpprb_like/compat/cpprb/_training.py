@@ -17,8 +17,6 @@ from cpprb_like._arguments.checks import as_whole
 from cpprb_like._fields.schema import Schema
 from cpprb_like.buffers import Batch, ReplayBuffer
 
-__all__ = ["train"]
-
 Transition = dict[str, Any]
 # Names of final observations in ``info`` of environments that reset within ``step``.
 FINAL_NAMES = ("final_obs", "final_observation", "terminal_observation")

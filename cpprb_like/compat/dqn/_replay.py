@@ -19,8 +19,6 @@ from cpprb_like.checkpoint import Checkpointed
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Where
 
-__all__ = ["Batch", "NotEnoughFramesError", "ReplayBuffer", "StoredField", "sample_n_unique"]
-
 Ints = NDArray[np.intp]
 Result = TypeVar("Result")
 

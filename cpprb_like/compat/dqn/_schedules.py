@@ -10,13 +10,6 @@ import numpy as np
 
 from cpprb_like.schedules import Linear, check
 
-__all__ = [
-    "LinearSchedule",
-    "OutsideScheduleError",
-    "PiecewiseSchedule",
-    "linear_interpolation",
-]
-
 
 class OutsideScheduleError(ValueError, AssertionError):
     """Error for a time without a value; the original raises ``AssertionError``."""

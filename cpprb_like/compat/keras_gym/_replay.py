@@ -17,8 +17,6 @@ from cpprb_like.compat.keras_gym._env import ForEnv, InsufficientCacheError, Num
 from cpprb_like.samplers import Where
 from cpprb_like.typing import FieldSpec
 
-__all__ = ["ExperienceReplayBuffer"]
-
 MOST_REJECTED = 10  # rejected rows for each row of a batch, before all transitions are listed
 
 

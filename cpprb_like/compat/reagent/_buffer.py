@@ -44,8 +44,6 @@ from cpprb_like.compat.reagent._rows import Columns, Rows, transition_kinds, tra
 from cpprb_like.compat.reagent._settings import Declared, Settings, declare_spaces, declared
 from cpprb_like.errors import NotEnoughDataError
 
-__all__ = ["CHECKPOINT_DURATION", "ReplayBuffer"]
-
 CHECKPOINT_DURATION = 4  # iterations after which a save is removed
 
 Tensor = Any  # of PyTorch, which type checkers need not have

@@ -25,8 +25,6 @@ from cpprb_like.compat.reagent._settings import (
 from cpprb_like.compat.reagent._sum_tree import SumTree
 from cpprb_like.samplers import PrioritySampler
 
-__all__ = ["PrioritizedReplayBuffer"]
-
 read_priorities = PrioritySampler().read_priorities  # the rule of all samplers
 
 

@@ -17,8 +17,6 @@ from cpprb_like.compat.reagent._elements import InputError
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import new_sum_tree
 
-__all__ = ["SumTree"]
-
 
 class SumTree:
     """A sum tree of priorities by slot, with draws in proportion to them, as in the original.
