@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
-import os
 import random
 import re
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,7 +18,7 @@ from typing import Any
 import pytest
 from crashing_disk import Folder, MemoryDisk
 from forged_folders import damaged, forged, sealed
-from optional import need
+from forked import run_in_child
 from saved_cases import add, digest, make, mixture, parts, small_segments, update
 from scale import LONG, repeats
 
@@ -33,7 +30,6 @@ needs_linux = pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="asks the system for its memory"
 )
 CASES = 10_000 if LONG else repeats(400, 150)  # of each kind of folder, damaged and forged
-ROOM = 1 << 29  # bytes of address space beside what the process has
 REFUSALS = (ValueError, TypeError, OSError, MemoryError)
 
 
@@ -80,42 +76,6 @@ def folder_of(name: str, use: Use) -> Folder:
         update(rb, 2)
     thing.save("memory", keep=2)
     return disk.files()
-
-
-def run_in_child(job: Callable[[int], str | None], n: int) -> list[str]:
-    """``job`` of 0 to n - 1, in a process that has little memory and time; what went wrong."""
-    resource = need("resource")
-    notes = mmap.mmap(-1, 1 << 20)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            # Of what was taken before, and a little more: the files are small.
-            statm = Path("/proc/self/statm").read_text()
-            used = int(statm.split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            for number in range(n):
-                signal.alarm(20)
-                notes[:8] = number.to_bytes(8, "little")
-                told = job(number)
-                if told:
-                    text = f"{number}: {told}\n".encode()[:20_000]
-                    at = int.from_bytes(notes[8:16], "little")
-                    if at + len(text) + 16 < len(notes):
-                        notes[16 + at : 16 + at + len(text)] = text
-                        notes[8:16] = (at + len(text)).to_bytes(8, "little")
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    size = int.from_bytes(notes[8:16], "little")
-    found = notes[16 : 16 + size].decode().splitlines()
-    if code:
-        found.append(f"case {int.from_bytes(notes[:8], 'little')} ended the process: {code}")
-    return found
 
 
 def try_out(thing: Any) -> str | None:
