@@ -101,9 +101,8 @@ cdef class Ring:
     cdef intp_t n_open               # incomplete rows
     cdef int64_t oldest_open         # the oldest incomplete row; WRITTEN without one
     cdef int64_t[::1] open_from      # the oldest incomplete row of each stream; its next row without one
-    cdef int64_t[::1] open_rows      # the incomplete rows, ascending: see ``c_list_open``
+    cdef int64_t[::1] open_rows      # the incomplete rows, ascending: see ``c_list_open``; twice their room
     cdef bint lists_open             # whether ``open_rows`` has them
-    cdef int64_t first_complete      # the oldest row that the call in progress completed, or -1
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
@@ -139,7 +138,7 @@ cdef class Ring:
     cdef void c_save_state(self) noexcept nogil
     cdef void c_find_open(self) noexcept nogil
     cdef void c_leave_out_open(self, const Walk* walk) noexcept nogil
-    cdef void c_note_complete(self, const Walk* walk, int64_t row, int64_t stop) noexcept nogil
+    cdef int64_t c_first_completed(self) noexcept nogil
     cdef intp_t c_count_open(self, int64_t row, intp_t place) noexcept nogil
     cdef void c_list_open(self) noexcept nogil
     cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil

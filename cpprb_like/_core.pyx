@@ -9,7 +9,6 @@ methods that users call (``buffers._entry``, ``buffers._replay``).
 
 cimport cython
 cimport numpy as cnp
-from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memset
 
 from cpprb_like._c.arrays cimport c_check_array
@@ -64,9 +63,32 @@ STOPS = {
 }
 
 
-cdef int c_compare(const void* one, const void* other) noexcept nogil:
-    cdef int64_t first = (<const int64_t*> one)[0], second = (<const int64_t*> other)[0]
-    return (first > second) - (first < second)
+cdef void c_sort_rows(int64_t* rows, intp_t n, int64_t first, int64_t stop) noexcept nogil:
+    """Sort n rows from ``first`` to ``stop``, byte by byte. Behind them is memory for n more.
+
+    With ``qsort``, ``newest_slots`` took four times as long with 4,096 environments that pause.
+    """
+    cdef int64_t* source = rows
+    cdef int64_t* target = rows + n
+    cdef intp_t[256] places
+    cdef intp_t k, place, count
+    cdef int shift = 0
+    while (stop - first) >> shift:
+        memset(places, 0, sizeof(places))
+        for k in range(n):
+            places[((source[k] - first) >> shift) & 255] += 1
+        place = 0
+        for k in range(256):
+            count, places[k] = places[k], place
+            place += count
+        for k in range(n):
+            count = ((source[k] - first) >> shift) & 255
+            target[places[count]] = source[k]
+            places[count] += 1
+        source, target = target, source
+        shift += 8
+    if source != rows:
+        memcpy(rows, source, n * sizeof(int64_t))
 
 
 @cython.final
@@ -148,7 +170,7 @@ cdef class Ring:
         self.trackers = ()
         self.hidden = np.empty((HIDDEN, 3), np.int64)
         self.open_from = np.zeros(self.n_envs if self.lookahead else 0, np.int64)
-        self.open_rows = np.empty(self.lookahead * self.n_envs, np.int64)
+        self.open_rows = np.empty(2 * self.lookahead * self.n_envs, np.int64)
         self.c_rebuild()
 
     def _in_record(self, Column column):
@@ -401,11 +423,12 @@ cdef class Ring:
         """``c_publish`` for a ring with ``lookahead``: returns the public slot of the first row that
         became complete, or None.
         """
+        cdef int64_t row
         c_sync_open(self)
-        self.first_complete = -1
         self.c_publish(rows, n, present)
         c_sync_open(self)
-        return None if self.first_complete < 0 else self.first_complete % self.span
+        row = self.c_first_completed()
+        return None if row < 0 else row % self.span
 
     # ------------------------------------------------------------------ rows that cannot be drawn
 
@@ -475,8 +498,7 @@ cdef class Ring:
                 while row < walk.first:
                     row += self.n_envs
                     count -= 1
-            if self.open_from[stream] < row:
-                self.c_note_complete(&walk, self.open_from[stream], row)
+            self.open_rows[stream] = self.open_from[stream]  # for ``c_first_completed``
             self.open_from[stream] = row
             self.n_open += count
             self.oldest_open = min(self.oldest_open, row)
@@ -503,17 +525,26 @@ cdef class Ring:
             self.oldest_open = min(self.oldest_open, at.row)
         self.kept_from = max(self.kept_from, walk.stop - self.size - self.n_open)
 
-    cdef void c_note_complete(self, const Walk* walk, int64_t row, int64_t stop) noexcept nogil:
-        """Note the first of the rows of a stream that became complete, from ``row`` to ``stop``."""
+    cdef int64_t c_first_completed(self) noexcept nogil:
+        """The oldest of the rows that the last change of the ring completed, -1 if there is none.
+
+        Rows that the same change has overwritten do not count, but with one environment that never
+        pauses the first one does: slots then follow from the number of steps, as in cpprb.
+        """
+        cdef Walk walk = c_walk_of(self)
         cdef Cursor at
-        if walk.any_absent:  # the row may be absent, or overwritten
-            row -= self.n_envs
-            if row < walk.first - self.n_envs:
-                row += (walk.first - row - 1) // self.n_envs * self.n_envs
-            at = Cursor(row, <intp_t> ((row + self.capacity) % self.capacity))
-            row = at.row if c_forward(walk, &at) else stop
-        if row < stop and (self.first_complete < 0 or row < self.first_complete):
-            self.first_complete = row
+        cdef int64_t first = -1, row
+        cdef intp_t stream, n = self.n_envs
+        for stream in range(n):
+            row = self.open_rows[stream]  # the oldest incomplete row before the change
+            if row < self.kept_from and (n > 1 or walk.any_absent):
+                row += (self.kept_from - row + n - 1) // n * n
+            if row < self.open_from[stream] and walk.any_absent:  # the row may be absent
+                at = Cursor(row - n, <intp_t> ((row - n + self.capacity) % self.capacity))
+                row = at.row if c_forward(&walk, &at) else self.open_from[stream]
+            if row < self.open_from[stream] and (first < 0 or row < first):
+                first = row
+        return first
 
     cdef intp_t c_count_open(self, int64_t row, intp_t place) noexcept nogil:
         """Number of incomplete rows older than a row, and than the ``place``-th that can be drawn."""
@@ -557,7 +588,7 @@ cdef class Ring:
                 self.open_rows[count] = at.row
                 count += 1
                 c_forward(&walk, &at)
-        qsort(&self.open_rows[0], count, sizeof(int64_t), c_compare)
+        c_sort_rows(&self.open_rows[0], count, self.oldest_open, walk.stop)
 
     cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil:
         """Join an absent row to the runs of absent rows beside it in its stream."""

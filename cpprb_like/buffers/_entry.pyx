@@ -873,8 +873,9 @@ priorities : float or array_like, shape () or (N,) or (N, 1) or (T, n_envs), opt
 Returns
 -------
 int or None
-    Slot of the first row written. With ``Nstep``, slot of the first row whose n-step window this
-    call completed; None if there is none.
+    Slot of the first row written, also if the call itself overwrites it. With ``Nstep``, slot of the
+    first row whose n-step window this call completed; with several environments, of those that can
+    be drawn now. None if there is none.
 
 Raises
 ------

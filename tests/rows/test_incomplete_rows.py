@@ -162,6 +162,49 @@ def test_a_vector_buffer_never_draws_more_than_its_size(size: int) -> None:
         rb.check()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_add_returns_the_slot_of_the_first_row_that_the_call_completed(seed: int) -> None:
+    """With pauses and blocks that exceed the buffer: the slot could hold another row, or none."""
+    rng = np.random.default_rng(seed)
+    k, n = int(rng.integers(2, 4)), int(rng.integers(2, 5))
+    rb = ReplayBuffer(int(rng.integers(k, 30)), FIELDS, n_envs=k, Nstep=steps(n), seed=0)
+    t = 0
+    for _ in range(40):
+        before = rb.get_all_transitions()["t"]
+        times = int(rng.integers(1, 4)) * (10 if rng.random() < 0.2 else 1)
+        values = {
+            "t": np.arange(t, t + times * k).reshape(times, k),
+            "rew": np.ones((times, k)),
+            "done": rng.random((times, k)) < 0.15,
+        }
+        t += times * k
+        if rng.random() < 0.5:
+            slot = rb.add_where(rng.random((times, k)) < 0.5, **values)
+        else:
+            slot = rb.add(**values)
+        completed = np.setdiff1d(rb.get_all_transitions()["t"], before)
+        assert (None if slot is None else rb[[slot]]["t"].tolist()) == (
+            None if not len(completed) else [completed.min()]
+        )
+
+
+@pytest.mark.parametrize("n_envs", [2, 300])
+def test_the_newest_rows_beside_incomplete_ones_of_any_age(n_envs: int) -> None:
+    """Also if an environment paused for 70,000 rows: three bytes tell its rows from the newest."""
+    rb = ReplayBuffer(n_envs * 300, FIELDS, n_envs=n_envs, Nstep=steps(4), seed=0)
+    rng = np.random.default_rng(0)
+    values = {"t": np.zeros(n_envs), "rew": np.zeros(n_envs), "done": np.zeros(n_envs)}
+    pauses = rng.integers(0, 250, n_envs)
+    for t in range(260):
+        rb.add_where((t < 250 - pauses) | (rng.random(n_envs) < 0.1 * (pauses < 100)), **values)
+        if t % 20 == 0:
+            slots = rb.ring.present_slots()
+            slots = slots[np.argsort(rb.ring.row_ids(slots))]
+            for n in (1, 50, len(slots)):
+                assert rb.ring.newest_slots(n).tolist() == slots[-n:].tolist()
+            rb.check()
+
+
 # ---- weights -------------------------------------------------------------------------------
 
 KINDS = ["add", "add", "add", "where", "given", "end", "update", "delete", "clear", "copy", "draw"]
