@@ -17,6 +17,11 @@ bad histories found 12 runs, and an extent of 1.5 times the most living units. W
 games it is 1.1 times these (``benchmarks/kept_aside.py``), and stays the same over any number of
 rows.
 
+Runs follow from the entries in the order of their keys. The order of places is not enough: a run may
+begin right behind an older one, with other runs between them in time, so keys that ascend from place
+to place are not always one run. A reader in another process frees what has left before it takes in
+new entries, as these may lie in places that it knows as those of old entries.
+
 Compiled because ``add`` chooses places row by row. Not here: keys, values, and the way from a row to
 its entry.
 """

@@ -111,6 +111,28 @@ def test_damaged_places_are_refused(entries: list[tuple[int, int]], words: str) 
     np.testing.assert_array_equal(memory, before)
 
 
+def test_a_run_begins_right_behind_an_older_one() -> None:
+    """Two runs with another one between them in time may look like one run by their places."""
+    ring, _ = ring_of(40)
+    twin = ReferenceByteRing(40)
+
+    def both(n_leaving: int, n: int) -> list[int | None]:
+        for _ in range(n_leaving):
+            ring.leave(twin.leave())
+        places = [twin.take(1) for _ in range(n)]
+        assert [ring.take(1, 0) for _ in range(n)] == places
+        return places
+
+    both(0, 16)
+    assert both(2, 2) == [0, 1]
+    assert both(0, 1) == [16]  # no gap
+    assert both(6, 2) == [2, 3]  # behind the run before the last one
+    assert ring.runs == twin.runs == [(8, 16), (0, 2), (16, 17), (2, 4)]
+    derived, _ = ring_of(40)
+    derived.derive(*arrays(twin.entries))
+    assert derived.runs == ring.runs
+
+
 def test_too_many_runs_are_refused() -> None:
     """Runs that no rule could make are a damage too, and the lengths need one for each place."""
     ring, _ = ring_of(1000)
