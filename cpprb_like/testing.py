@@ -780,7 +780,6 @@ class _Spy(Windows):
     names: set[str]
 
     def read(self, name: str) -> NDArray[Any]:
-        """See ``Windows.read``."""
         self.names.add(name)
         return super().read(name)
 

@@ -631,7 +631,6 @@ class Reading(Attempt):
         self.later: list[tuple[Part, dict[str, ColumnSpec], Callable[[], Mapping[str, Array]]]] = []
 
     def others(self, slots: Slots, strategy: int) -> Slots:
-        """See ``Attempt.others``."""
         return self.plan.now.others(slots, self.rng, strategy)
 
     def steps(self, slots: Slots, names: frozenset[str]) -> Batch:

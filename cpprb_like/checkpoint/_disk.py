@@ -215,7 +215,6 @@ class OpenFiles(Disk):
             raise
 
     def names(self) -> list[str]:
-        """See ``Disk``."""
         return self._disk.names()
 
     def open(self, name: str) -> BinaryIO:

@@ -144,7 +144,6 @@ class OpenState:
         return holder
 
     def array(self, number: int) -> NDArray[Any]:
-        """See ``Source``."""
         saved, options = self.state.arrays[number], self._options
         try:
             return read_array(self.disk, saved.file)
@@ -155,7 +154,6 @@ class OpenState:
             return np.full(saved.file.shape, math.nan, saved.file.dtype)
 
     def objects(self, number: int) -> list[Any]:
-        """See ``Source``."""
         return read_objects(self.disk, self.state.objects[number], 1, self._options.decode)
 
 

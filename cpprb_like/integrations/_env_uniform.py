@@ -24,7 +24,6 @@ class EnvUniform(LegacyUniform):
     def draw(
         self, ring: Any, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw``."""
         n_envs = ring.n_envs
         if not replace or ring.lookahead or len(ring) % n_envs:
             return super().draw(ring, n, rng, replace=replace)

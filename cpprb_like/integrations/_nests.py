@@ -86,14 +86,12 @@ class Branch:
         self.made_of = made_of  # makes the list or tuple; None for a dict
 
     def leaves(self) -> Iterator[Leaf]:
-        """See ``Leaf``."""
         for child in self.children.values():
             yield from child.leaves()
 
     def collect(
         self, value: Any, root: str, n_rows: int | None, unset: Flags | None = None
     ) -> Iterator[Array]:
-        """See ``Leaf``."""
         keys = tuple(self.children)
         if self.made_of is None:
             fits = isinstance(value, Mapping) and value.keys() == self.children.keys()
@@ -113,7 +111,6 @@ class Branch:
             yield from child.collect(part, root, n_rows, unset)
 
     def restore(self, columns: Mapping[str, Array], root: str) -> Any:
-        """See ``Leaf``."""
         parts = {key: child.restore(columns, root) for key, child in self.children.items()}
         return parts if self.made_of is None else self.made_of(parts.values())
 

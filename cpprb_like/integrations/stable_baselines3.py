@@ -587,7 +587,6 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """See ``__getstate__``."""
         self.__dict__.update(state)
         self._is_checked = not self.buffer.has_priorities and not self._has_gamma
         self.source = self._open_source()

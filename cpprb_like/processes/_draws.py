@@ -67,7 +67,6 @@ class StartsTogether(Rows):
         return sum(starts.count for _, starts in self._parts())
 
     def tell(self, rows: RowNumbers) -> NDArray[np.int8]:
-        """See ``Starts.tell``."""
         found = np.empty(len(rows), np.int8)
         for number, places, slots in self.ring.split(rows):
             found[places] = self.of(number).tell(slots)

@@ -188,7 +188,6 @@ class Learner(Closing, ModelledSource):
         columns: tuple[Column, ...] | None,
         _: Any,
     ) -> Batch:
-        """See ``BufferBase._draw_rows``."""
         return self._draw_wanted((n, options, columns, None, take, starts))
 
     def _at_gate(self, n: int, draw: Callable[..., Found], *arguments: Any) -> Found:
@@ -465,7 +464,6 @@ class KnownWeights(Uniform):
         self._weights = weights
 
     def row_weights(self, slots: NDArray[np.intp]) -> NDArray[np.float64]:
-        """See ``Sampler.row_weights``."""
         return self._weights[slots]
 
 
@@ -487,7 +485,6 @@ class OpenedShards(Opened):
         return SequenceReader(self.ring, items, partial(_split, self._shards, shapes))
 
     def draw(self, n: int, options: SampleOptions) -> tuple[RowNumbers, Extra]:
-        """See ``Opened.draw``."""
         return self._shards.choose(None if self.draws_all else self.starts, n, options)
 
     def others(self, slots: RowNumbers, rng: np.random.Generator, strategy: int) -> RowNumbers:

@@ -81,7 +81,6 @@ class Limits(Peers):
         return Gate(self.limiter, self._counters, line, self, held)
 
     def stats(self) -> dict[str, float]:
-        """See ``limiters._gates.stats``."""
         self.release_dead()
         return stats(self._counters)
 
@@ -96,7 +95,6 @@ class Limits(Peers):
                         lock.release()
 
     def describe(self, lines: range) -> str:
-        """See ``Peers.describe``."""
         owners = {line: said_by(self._locks[line]) for line in lines}
         found = [self._describe(line, about) for line, about in owners.items() if about]
         what = "learner" if self._writers in lines else "actor"

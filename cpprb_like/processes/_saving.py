@@ -155,7 +155,6 @@ class SavedShard(ReplayBuffer):
         return ShardFiles(layout, prefix, mode)
 
     def _oldest_intact(self) -> int:
-        """See ``HoldsRows._oldest_intact``."""
         assert isinstance(self._files, CopiedFiles)
         return self._files.oldest_intact()
 

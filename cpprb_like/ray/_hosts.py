@@ -221,11 +221,9 @@ class ShardHost:
         return os.getpid()
 
     def members(self) -> list[Member]:
-        """See ``SharedReplay.members``."""
         return self._replay.members()
 
     def stats(self) -> dict[str, float]:
-        """See ``SharedReplay.stats``."""
         return self._replay.stats()
 
     def describe(self, reward: str | None, ranges: Mapping[str, tuple[float, float]] | None) -> Any:
@@ -459,7 +457,6 @@ class ShardHost:
     @answers
     @ray.method(concurrency_group="draws")  # type: ignore[untyped-decorator]
     def mass(self, learner: str, view: str, largest: float) -> tuple[str, Mass]:
-        """See ``Drawer.mass``."""
         return self._identity, self._drawer(learner).mass(view, largest)
 
     @answers
@@ -467,7 +464,6 @@ class ShardHost:
     def draw(
         self, learner: str, view: str, n: int, options: Mapping[str, Any], largest: float
     ) -> Reply:
-        """See ``Drawer.draw``."""
         drawer = self._drawer(learner)
         return drawer.for_the_way(drawer.draw(view, n, options, largest), view)
 

@@ -348,7 +348,6 @@ class Ledger:
         self._own.samples += n
 
     def stats(self) -> dict[str, float]:
-        """See ``ClusterReplay.stats``."""
         counts, now = self._counts, time.time()
         waits = [one.waits for one in self._hosts.values()]
         waits += [one.waits for one in counts.lost.values()]

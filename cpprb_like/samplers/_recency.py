@@ -107,7 +107,6 @@ class Recency(Sampler):
     def draw(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw``."""
         newest = self._newest(ring)
         slots = draw_uniform(ring, n, rng, replace, newest if replace else max(newest, n))
         self._count()

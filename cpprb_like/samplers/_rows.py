@@ -66,32 +66,25 @@ class AllRows(Rows):
 
     @property
     def count(self) -> int:
-        """See ``Rows.count``."""
         return len(self._ring)
 
     def tell(self, slots: Slots) -> NDArray[np.int8]:
-        """See ``Rows.tell``."""
         states: NDArray[np.int8] = 1 - self._ring.absent_at(slots).astype(np.int8)
         return states
 
     def slots(self) -> Slots:
-        """See ``Rows.slots``."""
         slots: Slots = self._ring.present_slots()
         return slots
 
     def weigh(self, rows: Any) -> float:
-        """See ``Rows.weigh``."""
         return float(rows.total)
 
     def draw(self, n: int, rng: np.random.Generator) -> Slots:
-        """See ``Rows.draw``."""
         return draw_uniform(self._ring, n, rng, True)
 
     def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
-        """See ``Rows.draw_distinct``."""
         return draw_uniform(self._ring, n, rng, False)
 
     def refuse(self, distinct: int | None = None) -> NoReturn:
-        """See ``Rows.refuse``."""
         wanted = "" if distinct is None else f" {distinct} distinct rows"
         raise NotEnoughDataError(f"cannot sample{wanted}: the buffer holds {self.count} rows")

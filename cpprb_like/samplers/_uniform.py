@@ -21,7 +21,6 @@ class Uniform(Sampler):
     def draw(
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw``."""
         return draw_uniform(ring, n, rng, replace), {}
 
     def draw_starts(

@@ -76,7 +76,6 @@ class Among(Layer):
         self.fields = fields
 
     def condition(self, fields: Fields) -> Condition:
-        """See ``Layer.condition``."""
         condition = self.by
         names = (condition,) if isinstance(condition, str) else self.fields
         for name in names:

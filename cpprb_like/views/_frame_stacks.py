@@ -99,11 +99,9 @@ class FrameStacks(Layer):
         FrameStacks.__init__(self, depths, axis=axis, padding=padding)
 
     def open(self, rows: ViewedRows) -> Layer:
-        """See ``Layer.open``."""
         return _Stacks(self, rows.ring)
 
     def stacks(self) -> dict[str, tuple[int, int]]:
-        """See ``Layer.stacks``."""
         return {name: (depth, self.axis) for name, depth in self.depths.items()}
 
 
@@ -159,7 +157,6 @@ class _Stacks(Layer):
         return [name for name, (source, _, _) in self._places.items() if source != name]
 
     def columns(self, fields: Fields) -> dict[str, tuple[DTypeLike, tuple[int, ...]]]:
-        """See ``Layer.columns``."""
         found: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {}
         for name, (_, depth, axis) in self._places.items():
             dtype, shape = fields[name]
@@ -167,7 +164,6 @@ class _Stacks(Layer):
         return found
 
     def fill(self, windows: Windows, wanted: Fields) -> Batch:
-        """See ``Layer.fill``."""
         found = {}
         for name in wanted:
             source, depth, axis = self._places[name]

@@ -183,7 +183,6 @@ class Hindsight(Layer):
         self.relabelled = bool(relabelled)
 
     def open(self, rows: ViewedRows) -> Layer:
-        """See ``Layer.open``."""
         return Goals(self, rows)
 
 

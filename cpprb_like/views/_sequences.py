@@ -132,7 +132,6 @@ class Sequences(Layer):
         return self.rows if self.across_episodes else self.burn_in + 1
 
     def items(self) -> Items:
-        """See ``Layer.items``."""
         return Items(
             rows=self.rows,
             least=self.least,

@@ -27,7 +27,6 @@ class LegacyUniform(Sampler):
         *,
         replace: bool,
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw``."""
         if n and len(ring) == 0:
             raise NotEnoughDataError("cannot sample: the buffer is empty")
         if not replace and n > len(ring):

@@ -79,7 +79,6 @@ class Reverse(Sampler):
         *,
         replace: bool,
     ) -> tuple[Slots, Extra]:
-        """See ``Sampler.draw``."""
         newest, ages, following = self._ages(ring, n)
         slots = (newest - ages) % ring.capacity
         if ring.absent:
