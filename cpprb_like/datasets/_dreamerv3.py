@@ -40,8 +40,8 @@ from cpprb_like.datasets._model import (
     HeaderBuilder,
     Place,
     Rows,
-    begins_of,
     between_steps,
+    episodes_of,
     key_of,
 )
 
@@ -255,14 +255,8 @@ class DreamerReader(Reader):
                         found.append(_array(archive, key, chunk.length).reshape(chunk.length) != 0)
             is_first, is_last, is_terminal = (np.concatenate(found) for found in flags)
             is_last |= is_terminal
-            begins = begins_of(is_first, is_last)
-            starts = np.flatnonzero(begins).tolist()
-            for start, stop in zip(starts, [*starts[1:], len(is_first)], strict=True):
-                # A single step has an observation and makes no row.
-                if stop - start > 1:
-                    is_cut = start == 0 and not is_first[0]
-                    is_open = not is_last[stop - 1]
-                    record = EpisodeRecord(stop - start - 1, is_cut=is_cut, is_open=is_open)
+            for record, start in episodes_of(is_first, is_last, is_cut=not is_first[:1].any()):
+                if record.length:  # a single step has an observation and makes no row
                     yield record, _Span(number, start)
 
     # ------------------------------------------------------------------ rows

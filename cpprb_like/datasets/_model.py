@@ -328,12 +328,20 @@ def follow(nexts: Array, values: Array) -> Array:
     return same
 
 
-def begins_of(is_first: Array, is_last: Array) -> Array:
-    """The steps of a stream that begin an episode: those after a last step too."""
-    begins: Array = is_first.copy()
+def episodes_of(
+    is_first: Array, is_last: Array, *, is_cut: bool
+) -> Iterator[tuple[EpisodeRecord, int]]:
+    """The episodes in steps, of which each has one more than rows, with their first steps.
+
+    A step after a last one begins an episode too. The first episode may be cut.
+    """
+    begins = is_first.copy()
     begins[1:] |= is_last[:-1]
     begins[:1] = True
-    return begins
+    starts = np.flatnonzero(begins).tolist()
+    for start, stop in zip(starts, [*starts[1:], len(is_first)], strict=True):
+        is_open = not is_last[stop - 1]
+        yield EpisodeRecord(stop - start - 1, is_cut and start == 0, is_open), start
 
 
 def between_steps(steps: Rows, chained: Mapping[str, str], late: Container[str] = ()) -> Rows:

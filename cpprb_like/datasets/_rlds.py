@@ -33,8 +33,8 @@ from cpprb_like.datasets._model import (
     HeaderBuilder,
     Place,
     Rows,
-    begins_of,
     between_steps,
+    episodes_of,
     load_json,
     nest,
 )
@@ -208,16 +208,8 @@ class RldsReader(Reader):
                 is_last = flags["is_last"] | flags.get("is_terminal", np.False_)
                 is_first = flags.get("is_first", np.zeros(n, np.bool_))
                 is_cut = "is_first" in flags and not is_first[:1].any()
-                starts = np.flatnonzero(begins_of(is_first, is_last)).tolist()
-                for start, stop in zip(starts, [*starts[1:], n], strict=True):
-                    yield (
-                        EpisodeRecord(
-                            stop - start - 1,
-                            is_cut=is_cut and start == 0,
-                            is_open=not is_last[stop - 1],
-                        ),
-                        _Span(record, start, n),
-                    )
+                for episode, start in episodes_of(is_first, is_last, is_cut=is_cut):
+                    yield episode, _Span(record, start, n)
 
     def _steps(self, record: _tfrecord.Record, places: list[Place]) -> dict[Place, Array]:
         """Values of the features at these places, for all steps of an episode."""
