@@ -6,7 +6,9 @@ from cpprb_like._rows.chained cimport NewRows
 from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport FETCHED_STEPS, c_prefetch_rows
 from cpprb_like._machine.aligned cimport Pool
+from cpprb_like._rows.incomplete_rows cimport IncompleteRows, c_has_open
 from cpprb_like._rows.slot_set cimport AbsentRuns, SlotSet, c_has
+from cpprb_like._rows.walk cimport Walk
 from cpprb_like._rows.edits cimport Tracker, Undo
 from cpprb_like._c.typedefs cimport int32_t, int64_t, intp_t, uint8_t
 
@@ -22,14 +24,6 @@ cdef enum:  # words of the header
     EPISODE_LENS = 7  # one word for each stream
 
 
-cdef enum:  # bits of the flag byte of a row
-    END = 1
-    TERMINATED = 2
-    TRUNCATED = 4
-    ABSENT = 8
-    LEFT_OUT = 32    # absent in a follower of another process; the episode continues behind the row
-
-
 cdef enum:  # columns of Ring.table
     OFFSET = 0
     STRIDE = 1
@@ -40,19 +34,6 @@ cdef class Moment:
     cdef readonly int64_t written    # rows written since the last clear
     cdef readonly int64_t clears     # clears so far
     cdef readonly int64_t edits      # the word EDITS of the header
-
-
-cdef struct Walk:                # state of a ring at one time, for steps along its streams
-    const uint8_t* flags         # flag byte of slot 0
-    intp_t stride                # bytes from the flags of a slot to those of the next
-    intp_t capacity
-    intp_t n_envs
-    int64_t first                # oldest row in the ring
-    int64_t stop                 # id behind the newest row
-    intp_t head                  # slot of ``stop``
-    bint any_absent
-    const int32_t* onward        # ``AbsentRuns.onward``
-    const int32_t* back          # ``AbsentRuns.back``
 
 
 cdef class Ring:
@@ -75,7 +56,8 @@ cdef class Ring:
     cdef intp_t flag_byte            # offset of the flags in a record
     cdef uint8_t* flag_data          # flag byte of slot 0
     cdef intp_t flag_stride          # bytes from the flag byte of a slot to that of the next
-    cdef ndarray own_flags           # memory of the flags of a follower; None: flags lie in the records
+    cdef ndarray all_flags           # view of the flag bytes of all slots
+    cdef bint has_own_flags          # whether the flags lie in memory of a follower, not in the records
     cdef const volatile int64_t* live  # header of the process that writes the rows, or NULL
     cdef ndarray live_state          # owner of the memory of ``live``
     cdef int64_t live_edits          # EDITS of ``live`` when this ring was last followed
@@ -92,61 +74,30 @@ cdef class Ring:
     cdef tuple trackers              # objects that record which rows are edited
     cdef int64_t[:, ::1] hidden      # circular log of rows that became absent: first, last, step
     cdef int64_t n_hidden            # entries ever written to ``hidden``
-    # Only with lookahead, of the last ``c_find_open``:
-    cdef int64_t open_written, open_clears, open_edits  # words of the header; -1: none
-    cdef intp_t head                 # slot of the next row
-    cdef int64_t lap                 # id of the row in slot 0, of the round that writes now
-    cdef int64_t kept_from           # id of the oldest row that is not left out
-    cdef intp_t n_complete           # rows that can be drawn
-    cdef intp_t n_open               # incomplete rows
-    cdef int64_t oldest_open         # the oldest incomplete row; WRITTEN without one
-    cdef int64_t[::1] open_from      # the oldest incomplete row of each stream; its next row without one
-    cdef int64_t[::1] open_rows      # the incomplete rows, ascending: see ``c_list_open``; twice their room
-    cdef bint lists_open             # whether ``open_rows`` has them
+    cdef IncompleteRows incomplete   # rows without their n-step window; None without lookahead
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
-    cdef intp_t c_stored(self) noexcept nogil
-    cdef intp_t c_absent(self) noexcept nogil
     cdef intp_t c_drawable(self) noexcept nogil
     cdef int64_t c_first(self) noexcept nogil
     cdef int64_t c_stop(self) noexcept nogil
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil
-    cdef bint c_is_open(self, int64_t row) noexcept nogil
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil
-    cdef int64_t c_newest_of(self, intp_t stream) noexcept nogil
     cdef intp_t c_slot_of_nth(self, intp_t place, int64_t base) noexcept nogil
     cdef intp_t c_drawable_before(self, int64_t row) noexcept nogil
-    cdef intp_t c_present_among(self, int64_t first, int64_t stop) noexcept nogil
-    cdef int64_t c_base(self) noexcept nogil
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil
     cdef int c_prepare(self, char** rows, intp_t n) except -1
     cdef NewRows c_describe(self, char** rows, intp_t n) noexcept
     cdef void c_write_chains(self, char** rows, intp_t n) noexcept
-    cdef object c_publish_ahead(self, char** rows, intp_t n, const uint8_t* present)
     cdef Moment c_now(self)
     cdef bint c_is_now(self, Moment moment) noexcept
     cdef bint c_holds(self, Moment moment, ndarray slots) noexcept
-    cdef int64_t c_bound(self) noexcept nogil
-    cdef bint c_still_lives(self, ndarray slots) noexcept
     cdef int c_expect_absent(self) except -1
     cdef int c_check_writable(self) except -1
-    cdef bint c_mark(self, ndarray slots) except -1
     cdef void c_reserve_rows(self, int64_t written, intp_t n) noexcept nogil
-    cdef void c_begin_edit(self) noexcept nogil
-    cdef void c_end_edit(self) noexcept nogil
     cdef void c_save_state(self) noexcept nogil
-    cdef void c_find_open(self) noexcept nogil
-    cdef void c_leave_out_open(self, const Walk* walk) noexcept nogil
-    cdef int64_t c_first_completed(self) noexcept nogil
-    cdef intp_t c_count_open(self, int64_t row, intp_t place) noexcept nogil
-    cdef void c_list_open(self) noexcept nogil
     cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil
     cdef int c_rebuild(self) except -1
-    cdef int c_end_episode(self, intp_t stream) except -1
-    cdef int c_hide(self, ndarray slots, Moment moment) except -1
-    cdef int c_clear(self) except -1
-    cdef void c_mark_edited(self, intp_t slot) noexcept
     cdef void c_log_hidden(self, int64_t first, int64_t last, intp_t step) noexcept nogil
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
@@ -168,13 +119,24 @@ cdef class Ring:
     cdef int c_check_slots(self, slots) except -1
 
 
+cdef void c_find_open(Ring ring) noexcept nogil
+
+
 cdef inline void c_sync_open(Ring ring) noexcept nogil:
-    """Update which rows are incomplete, and which are left out. The caller holds the interpreter lock."""
+    """Update ``ring.incomplete``, which is not None. The caller holds the interpreter lock."""
     if (
-        ring.open_written != ring.state[WRITTEN] or ring.open_edits != ring.state[EDITS]
-        or ring.open_clears != ring.state[CLEARS]
+        ring.incomplete.written != ring.state[WRITTEN] or ring.incomplete.edits != ring.state[EDITS]
+        or ring.incomplete.clears != ring.state[CLEARS]
     ):
-        ring.c_find_open()
+        c_find_open(ring)
+
+
+cdef inline bint c_is_open(Ring ring, int64_t row) noexcept nogil:
+    """Whether a row that holds a step is incomplete, and not left out."""
+    if ring.lookahead == 0:
+        return False
+    c_sync_open(ring)
+    return c_has_open(ring.incomplete, row)
 
 
 cdef class DerivedState:
@@ -212,22 +174,20 @@ cdef class Beside:
 
 
 cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil
+cdef void c_begin_edit(Ring ring) noexcept nogil
+cdef void c_end_edit(Ring ring) noexcept nogil
+cdef int64_t c_bound(Ring ring) noexcept nogil
+
+
+cdef inline intp_t c_absent(Ring ring) noexcept nogil:
+    """Number of absent rows in the ring."""
+    return <intp_t> ring.state[ABSENT_ROWS]
 
 
 cdef inline intp_t c_stored(Ring ring) noexcept nogil:
-    """``Ring.c_stored`` inline, for loops over rows."""
+    """Number of slots in use, absent rows included."""
     cdef int64_t written = ring.state[WRITTEN]
     return <intp_t> written if written < ring.capacity else ring.capacity
-
-
-cdef struct Cursor:              # a row on a walk
-    int64_t row                  # row id
-    intp_t slot
-
-
-cdef struct Firsts:              # a column that marks first rows of episodes, in place of end flags
-    const uint8_t* values        # value of slot 0; NULL: end flags are read
-    intp_t stride
 
 
 cdef inline Walk c_walk_of(Ring ring) noexcept nogil:
@@ -244,92 +204,6 @@ cdef inline Walk c_walk_of(Ring ring) noexcept nogil:
     walk.onward = ring.runs.onward
     walk.back = ring.runs.back
     return walk
-
-
-cdef inline Cursor c_cursor(const Walk* walk, intp_t slot) noexcept nogil:
-    """The row in a slot in use."""
-    cdef intp_t newer = walk.head - 1 - slot
-    newer = newer + walk.capacity if newer < 0 else newer
-    return Cursor(walk.stop - 1 - newer, slot)
-
-
-cdef inline bint c_forward(const Walk* walk, Cursor* at) noexcept nogil:
-    """Step to the next row of the stream that holds a step; false if there is none."""
-    cdef intp_t rows = walk.n_envs
-    while True:
-        at.row += rows
-        if at.row >= walk.stop:
-            return False
-        at.slot += rows
-        if at.slot >= walk.capacity:
-            at.slot -= walk.capacity
-        if not (walk.any_absent and walk.flags[at.slot * walk.stride] & ABSENT):
-            return True
-        rows = walk.n_envs
-        if walk.onward != NULL:  # 0: another thread is about to note the run
-            rows *= max(walk.onward[at.slot], 1)
-
-
-cdef inline bint c_backward(const Walk* walk, Cursor* at) noexcept nogil:
-    """Step to the row before in the stream that holds a step; false if there is none."""
-    cdef intp_t rows = walk.n_envs
-    while True:
-        at.row -= rows
-        if at.row < walk.first:
-            return False
-        at.slot -= rows
-        if at.slot < 0:
-            at.slot += walk.capacity
-        if not (walk.any_absent and walk.flags[at.slot * walk.stride] & ABSENT):
-            return True
-        rows = walk.n_envs
-        if walk.back != NULL:
-            rows *= max(walk.back[at.slot], 1)
-
-
-cdef inline bint c_forward_in_episode(const Walk* walk, Cursor* at, Firsts firsts) noexcept nogil:
-    """Step to the next row of the episode; false at its end."""
-    if firsts.values == NULL:
-        return not walk.flags[at.slot * walk.stride] & END and c_forward(walk, at)
-    return c_forward(walk, at) and not firsts.values[at.slot * firsts.stride]
-
-
-cdef inline intp_t c_rows_before(
-    const Walk* walk, Cursor at, intp_t most, Firsts firsts, intp_t* out, int bits, intp_t number
-) noexcept nogil:
-    """Walk back within the episode. Returns the count of rows.
-
-    ``out[-k]`` gets the slot of the k-th row before, with the number of its ring in the low ``bits``.
-    """
-    cdef intp_t count = 0
-    while count < most:
-        if firsts.values != NULL and firsts.values[at.slot * firsts.stride]:
-            break
-        if not c_backward(walk, &at):
-            break
-        if firsts.values == NULL and walk.flags[at.slot * walk.stride] & END:
-            break
-        count += 1
-        out[-count] = at.slot << bits | number
-    return count
-
-
-cdef inline intp_t c_rows_after(
-    const Walk* walk, Cursor at, intp_t most, Firsts firsts, intp_t* out
-) noexcept nogil:
-    """Walk on within the episode; ``out[k]`` gets the slot of the k-th row behind. Returns the count."""
-    cdef intp_t count = 0
-    while count < most and c_forward_in_episode(walk, &at, firsts):
-        count += 1
-        out[count] = at.slot
-    return count
-
-
-cdef inline void c_repeat(intp_t* out, intp_t first, intp_t stop, intp_t slot) noexcept nogil:
-    """Write one slot into the places from ``first`` to ``stop``: those outside of a window."""
-    cdef intp_t k
-    for k in range(first, stop):
-        out[k] = slot
 
 
 cdef inline intp_t c_window_rows(Ring ring) noexcept nogil:

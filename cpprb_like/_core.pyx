@@ -23,6 +23,11 @@ from cpprb_like._c.stops cimport (
 )
 from cpprb_like._rows.slot_set cimport AbsentRuns, SlotSet, c_has
 from cpprb_like._rows.edits cimport Tracker, Undo
+from cpprb_like._rows.incomplete_rows cimport IncompleteRows
+from cpprb_like._rows.walk cimport (
+    ABSENT, END, TERMINATED, TRUNCATED, Cursor, Firsts, Walk, c_backward, c_cursor, c_forward, c_repeat,
+    c_rows_after, c_rows_before,
+)
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 from io import UnsupportedOperation
@@ -61,34 +66,6 @@ STOPS = {
     "written": STOP_WRITTEN,
     "editing": STOP_EDITING,
 }
-
-
-cdef void c_sort_rows(int64_t* rows, intp_t n, int64_t first, int64_t stop) noexcept nogil:
-    """Sort n rows from ``first`` to ``stop``, byte by byte. Behind them is memory for n more.
-
-    With ``qsort``, ``newest_slots`` took four times as long with 4,096 environments that pause.
-    """
-    cdef int64_t* source = rows
-    cdef int64_t* target = rows + n
-    cdef intp_t[256] places
-    cdef intp_t k, place, count
-    cdef int shift = 0
-    while (stop - first) >> shift:
-        memset(places, 0, sizeof(places))
-        for k in range(n):
-            places[((source[k] - first) >> shift) & 255] += 1
-        place = 0
-        for k in range(256):
-            count, places[k] = places[k], place
-            place += count
-        for k in range(n):
-            count = ((source[k] - first) >> shift) & 255
-            target[places[count]] = source[k]
-            places[count] += 1
-        source, target = target, source
-        shift += 8
-    if source != rows:
-        memcpy(rows, source, n * sizeof(int64_t))
 
 
 @cython.final
@@ -135,10 +112,13 @@ cdef class Ring:
         self.frozen = frozen
         self.flag_stride = self.record_stride
         self.flag_data = self.c_record(0) + self.flag_byte
-        if flags is not None:
+        if flags is None:
+            flags = arena[self.record_offset + self.flag_byte :: self.record_stride][:capacity]
+        else:
             c_check_array(flags, "flags", cnp.NPY_UINT8, capacity)
-            self.own_flags, self.flag_stride = flags, 1
+            self.has_own_flags, self.flag_stride = True, 1
             self.flag_data = <uint8_t*> cnp.PyArray_DATA(flags)
+        self.all_flags = flags
         self.pool = Pool()
         self.chains = tuple(chains)
         self.grows = undo is not None and len(self.chains) > 0
@@ -150,7 +130,8 @@ cdef class Ring:
         self.object_columns = tuple([column for column in self.stored_columns if column.objects is not None])
         plain = [column for column in self.stored_columns if column.objects is None]
         # Columns of the record first, so that one loop prefetches and copies them chunk by chunk.
-        plain.sort(key=lambda column: not self._in_record(column))
+        stop = self.record_offset + self.record_stride
+        plain.sort(key=lambda column: not self.record_offset <= column.offset < stop)
         derived = [column for column in self.columns if column.name in chained]
         for place, column in enumerate([*plain, *self.object_columns, *derived]):
             (<Column> column).place = place
@@ -160,7 +141,7 @@ cdef class Ring:
             [((<Column> self.columns[number]).place, *meaning) for number, *meaning in ends],
             np.intp,
         ).reshape(len(ends), 4)
-        self.in_record = sum(map(self._in_record, plain))
+        self.in_record = sum([self.record_offset <= column.offset < stop for column in plain])
         self.table = np.array(
             [(column.offset, column.stride, column.nbytes) for column in plain], np.intp
         ).reshape(len(plain), 3)
@@ -169,12 +150,9 @@ cdef class Ring:
         self.runs = AbsentRuns(capacity, n_envs)
         self.trackers = ()
         self.hidden = np.empty((HIDDEN, 3), np.int64)
-        self.open_from = np.zeros(self.n_envs if self.lookahead else 0, np.int64)
-        self.open_rows = np.empty(2 * self.lookahead * self.n_envs, np.int64)
+        if lookahead:
+            self.incomplete = IncompleteRows(lookahead, self.size, n_envs, self.out)
         self.c_rebuild()
-
-    def _in_record(self, Column column):
-        return self.record_offset <= column.offset < self.record_offset + self.record_stride
 
     @property
     def written(self):
@@ -184,7 +162,7 @@ cdef class Ring:
     @property
     def stored(self):
         """Slots in use, absent rows included."""
-        return self.c_stored()
+        return c_stored(self)
 
     @property
     def clears(self):
@@ -199,7 +177,7 @@ cdef class Ring:
     @property
     def absent(self):
         """Slots in use whose row cannot be drawn: absent, incomplete or left out."""
-        return self.c_stored() - self.c_drawable()
+        return c_stored(self) - self.c_drawable()
 
     @property
     def first(self):
@@ -222,41 +200,30 @@ cdef class Ring:
     cdef intp_t c_drawable(self) noexcept nogil:
         """Number of rows that can be drawn."""
         if self.lookahead == 0:
-            return self.c_stored() - self.out.count
+            return c_stored(self) - self.out.count
         c_sync_open(self)
-        return self.n_complete
+        return self.incomplete.n_complete
 
     cdef int64_t c_first(self) noexcept nogil:
         if self.lookahead == 0:
-            return self.state[WRITTEN] - self.c_stored()
+            return self.state[WRITTEN] - c_stored(self)
         c_sync_open(self)
-        return self.kept_from
+        return self.incomplete.kept_from
 
     cdef int64_t c_stop(self) noexcept nogil:
         if self.lookahead == 0 or self.n_envs > 1:
             return self.state[WRITTEN]
         c_sync_open(self)
-        return self.oldest_open
+        return self.incomplete.oldest_open
 
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil:
         """Whether the row in a slot in use can be drawn."""
-        cdef int64_t row
         if c_has(self.out, slot):
             return False
         if self.lookahead == 0:
             return True
         c_sync_open(self)
-        row = self.lap + slot if slot < self.head else self.lap + slot - self.capacity
-        if row >= self.oldest_open:
-            return self.n_envs > 1 and row < self.open_from[row % self.n_envs]
-        return row >= self.kept_from
-
-    cdef bint c_is_open(self, int64_t row) noexcept nogil:
-        """Whether a row that holds a step is incomplete, and not left out."""
-        if self.lookahead == 0:
-            return False
-        c_sync_open(self)
-        return row >= self.oldest_open and row >= self.open_from[row % self.n_envs]
+        return self.incomplete.c_is_complete(slot)
 
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil:
         """The next row that holds a step in the stream, before row ``written``; -1 without one."""
@@ -265,10 +232,6 @@ cdef class Ring:
         walk.stop = written
         return at.row if c_forward(&walk, &at) else -1
 
-    cdef int64_t c_newest_of(self, intp_t stream) noexcept nogil:
-        """The newest row of a stream that holds a step, -1 if none is in the ring."""
-        return c_previous(self, self.state[WRITTEN] + stream)
-
     cdef intp_t c_slot_of_nth(self, intp_t place, int64_t base) noexcept nogil:
         """The slot of the ``place``-th row that can be drawn, counted from row ``base`` on, around
         the end of the ring.
@@ -276,7 +239,7 @@ cdef class Ring:
         cdef intp_t among = self.c_drawable(), n = self.capacity - self.out.count
         place += self.c_drawable_before(base)
         place = place if place < among else place - among
-        place += self.c_count_open(self.state[WRITTEN], place)
+        place += c_count_open(self, self.state[WRITTEN], place)
         place += self.out.c_free_before(<intp_t> (self.c_first() % self.capacity))
         return self.out.c_free_at(place if place < n else place - n)
 
@@ -285,16 +248,7 @@ cdef class Ring:
         cdef int64_t first = self.c_first()
         if row <= first:
             return 0
-        return self.c_present_among(first, row) - self.c_count_open(row, self.capacity)
-
-    cdef intp_t c_present_among(self, int64_t first, int64_t stop) noexcept nogil:
-        """Number of rows from ``first`` to ``stop``, of those in the ring, that hold a step."""
-        cdef intp_t low = <intp_t> (first % self.capacity), high = <intp_t> (stop % self.capacity)
-        cdef intp_t count
-        if self.out.count == 0 or first == stop:
-            return <intp_t> (stop - first)
-        count = self.out.c_free_before(high) - self.out.c_free_before(low)
-        return count if low < high else count + self.capacity - self.out.count
+        return self.out.c_free_rows(first, row) - c_count_open(self, row, self.capacity)
 
     cdef int64_t c_row_at(self, intp_t slot) noexcept nogil:
         """The row id of the row in a slot in use; negative if a clear has emptied the slot."""
@@ -303,12 +257,6 @@ cdef class Ring:
         if back < 0:
             back += self.capacity
         return last - back % self.capacity
-
-    cdef intp_t c_stored(self) noexcept nogil:
-        return c_stored(self)
-
-    cdef intp_t c_absent(self) noexcept nogil:
-        return <intp_t> self.state[ABSENT_ROWS]
 
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil:
         return self.c_flags(slot)[0] & ABSENT
@@ -419,44 +367,12 @@ cdef class Ring:
         for chain in self.chains:
             chain.c_write(&given)
 
-    cdef object c_publish_ahead(self, char** rows, intp_t n, const uint8_t* present):
-        """``c_publish`` for a ring with ``lookahead``: returns the public slot of the first row that
-        became complete, or None.
-        """
-        cdef int64_t row
-        c_sync_open(self)
-        self.c_publish(rows, n, present)
-        c_sync_open(self)
-        row = self.c_first_completed()
-        return None if row < 0 else row % self.span
-
     # ------------------------------------------------------------------ rows that cannot be drawn
 
     cdef int c_check_writable(self) except -1:
         if self.frozen is not None:
             raise UnsupportedOperation(self.frozen)
         return 0
-
-    cdef bint c_mark(self, cnp.ndarray slots) except -1:
-        """Have a file mark rows on its disk before they change: those in the slots, or all if None.
-
-        Slots of -1 are skipped. Returns false if there is nothing to mark. Other threads may add rows
-        meanwhile; the caller holds the lock of the buffer, so they neither edit nor flush.
-        """
-        if self.undo is None or self.undo.chunks is None:
-            return False
-        self.undo.chunks.mark(None if slots is None else self.row_ids(slots[slots >= 0]))
-        return True
-
-    cdef void c_begin_edit(self) noexcept nogil:
-        """Announce an edit of stored rows."""
-        self.state[EDITS] += 1
-        c_fence()
-        c_come_to(STOP_EDITING)
-
-    cdef void c_end_edit(self) noexcept nogil:
-        c_fence()
-        self.state[EDITS] += 1
 
     cdef void c_save_state(self) noexcept nogil:
         """Save the words of the header in the undo log."""
@@ -469,130 +385,9 @@ cdef class Ring:
         self.runs.c_make_memory()
         return 0
 
-    cdef void c_find_open(self) noexcept nogil:
-        """Find the incomplete rows, and the oldest row that is not left out.
-
-        The incomplete rows of a stream are its newest ``lookahead`` steps of the open episode. Rows
-        are left out while more than ``size`` others are in the ring. Cost: proportional to
-        ``n_envs`` for each change of the ring; with absent rows, to the incomplete rows.
-        """
-        cdef Walk walk = c_walk_of(self)
-        cdef Cursor at
-        cdef intp_t stream, count, most, start = <intp_t> (walk.stop % self.n_envs)
-        cdef int64_t row
-        self.n_open, self.oldest_open, self.lists_open = 0, walk.stop, False
-        for stream in range(self.n_envs):
-            most = <intp_t> min(<int64_t> self.lookahead, self.state[EPISODE_LENS + stream])
-            row = walk.stop + stream - start + (self.n_envs if stream < start else 0)
-            if walk.any_absent:
-                at = Cursor(row, <intp_t> (row % self.capacity))
-                count = 0
-                while count < most and c_backward(&walk, &at):
-                    if walk.flags[at.slot * walk.stride] & END:
-                        break
-                    row = at.row
-                    count += 1
-            else:
-                count = most
-                row -= count * self.n_envs
-                while row < walk.first:
-                    row += self.n_envs
-                    count -= 1
-            self.open_rows[stream] = self.open_from[stream]  # for ``c_first_completed``
-            self.open_from[stream] = row
-            self.n_open += count
-            self.oldest_open = min(self.oldest_open, row)
-        self.kept_from = max(walk.first, walk.stop - self.size - self.n_open)
-        while self.oldest_open < self.kept_from:
-            self.c_leave_out_open(&walk)
-        self.n_complete = self.c_present_among(self.kept_from, walk.stop) - self.n_open
-        self.head, self.lap = walk.head, walk.stop - walk.head
-        self.open_written, self.open_edits = walk.stop, self.state[EDITS]
-        self.open_clears = self.state[CLEARS]
-
-    cdef void c_leave_out_open(self, const Walk* walk) noexcept nogil:
-        """Leave out incomplete rows before ``kept_from``, and so as many other rows more."""
-        cdef Cursor at
-        cdef intp_t stream
-        self.oldest_open = walk.stop
-        for stream in range(self.n_envs):
-            at.row = self.open_from[stream]
-            at.slot = <intp_t> (at.row % self.capacity)
-            while at.row < self.kept_from:
-                self.n_open -= 1
-                c_forward(walk, &at)
-            self.open_from[stream] = at.row
-            self.oldest_open = min(self.oldest_open, at.row)
-        self.kept_from = max(self.kept_from, walk.stop - self.size - self.n_open)
-
-    cdef int64_t c_first_completed(self) noexcept nogil:
-        """The oldest of the rows that the last change of the ring completed, -1 if there is none.
-
-        Rows that the same change has overwritten do not count, but with one environment that never
-        pauses the first one does: slots then follow from the number of steps, as in cpprb.
-        """
-        cdef Walk walk = c_walk_of(self)
-        cdef Cursor at
-        cdef int64_t first = -1, row
-        cdef intp_t stream, n = self.n_envs
-        for stream in range(n):
-            row = self.open_rows[stream]  # the oldest incomplete row before the change
-            if row < self.kept_from and (n > 1 or walk.any_absent):
-                row += (self.kept_from - row + n - 1) // n * n
-            if row < self.open_from[stream] and walk.any_absent:  # the row may be absent
-                at = Cursor(row - n, <intp_t> ((row - n + self.capacity) % self.capacity))
-                row = at.row if c_forward(&walk, &at) else self.open_from[stream]
-            if row < self.open_from[stream] and (first < 0 or row < first):
-                first = row
-        return first
-
-    cdef intp_t c_count_open(self, int64_t row, intp_t place) noexcept nogil:
-        """Number of incomplete rows older than a row, and than the ``place``-th that can be drawn."""
-        cdef intp_t low = 0, high = self.n_open, middle
-        cdef int64_t other
-        if self.lookahead == 0 or row <= self.oldest_open:
-            return 0
-        if place < self.c_present_among(self.kept_from, self.oldest_open):
-            return 0
-        self.c_list_open()
-        while low < high:
-            middle = (low + high) // 2
-            other = self.open_rows[middle]
-            if other < row and self.c_present_among(self.kept_from, other) - middle <= place:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    cdef void c_list_open(self) noexcept nogil:
-        """List the incomplete rows, ascending, unless they are listed."""
-        cdef Walk walk = c_walk_of(self)
-        cdef Cursor at
-        cdef intp_t stream, count = 0
-        cdef int64_t row
-        if self.lists_open:
-            return
-        self.lists_open = True
-        if not walk.any_absent:  # a sort took 20 times as long
-            stream = <intp_t> (self.oldest_open % self.n_envs)
-            for row in range(self.oldest_open, walk.stop):
-                if row >= self.open_from[stream]:
-                    self.open_rows[count] = row
-                    count += 1
-                stream = stream + 1 if stream + 1 < self.n_envs else 0
-            return
-        for stream in range(self.n_envs):
-            at.row = self.open_from[stream]
-            at.slot = <intp_t> (at.row % self.capacity)
-            while at.row < walk.stop:
-                self.open_rows[count] = at.row
-                count += 1
-                c_forward(&walk, &at)
-        c_sort_rows(&self.open_rows[0], count, self.oldest_open, walk.stop)
-
     cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil:
         """Join an absent row to the runs of absent rows beside it in its stream."""
-        cdef int64_t oldest = max(self.state[WRITTEN] - self.c_stored(), row + 1 - self.capacity)
+        cdef int64_t oldest = max(self.state[WRITTEN] - c_stored(self), row + 1 - self.capacity)
         cdef int64_t other = row - self.n_envs
         cdef intp_t slot, before = 0, after = 0
         if other >= oldest:
@@ -610,12 +405,13 @@ cdef class Ring:
 
         The log of hidden rows skips more entries than it holds, so derived state reads all rows.
         """
-        cdef int64_t row, written = self.state[WRITTEN], oldest = written - self.c_stored()
+        cdef int64_t row, written = self.state[WRITTEN], oldest = written - c_stored(self)
         cdef intp_t slot
         if self.out.count:
             self.out.c_forget(self.out.c_allocate())
         self.n_hidden += self.hidden.shape[0] + 1
-        self.open_written = -1
+        if self.lookahead:
+            self.incomplete.written = -1
         if self.state[ABSENT_ROWS] == 0:
             return 0
         self.c_expect_absent()
@@ -648,7 +444,7 @@ cdef class Ring:
         chunks of 128 rows instead of 32, 1024 steps took 6.8 us and not 6.0.
         """
         cdef uint8_t[WRITE_CHUNK] flags
-        cdef intp_t number, count, k, start = 0, stored = self.c_stored()
+        cdef intp_t number, count, k, start = 0, stored = c_stored(self)
         cdef const intp_t* row
         cdef char* base = <char*> &self.arena[0]
         cdef uint8_t any_flag
@@ -749,107 +545,17 @@ cdef class Ring:
                     flags[row] = ABSENT
         return any_flag
 
-    cdef int c_end_episode(self, intp_t stream) except -1:
-        """Mark the newest step of a stream as truncated, unless no episode is open.
-
-        That needs no mark of its chunk: after a crash the step is the last of its episode anyway.
-        """
-        if self.state[EPISODE_LENS + stream] == 0:
-            return 0
-        self.c_check_writable()
-        cdef int64_t row = self.c_newest_of(stream)
-        self.c_begin_edit()
-        if row >= 0:
-            self.c_flags(<intp_t> (row % self.capacity))[0] |= END | TRUNCATED
-            self.c_mark_edited(<intp_t> (row % self.capacity))
-        c_fence()
-        self.state[EPISODE_LENS + stream] = 0
-        self.state[EPISODES] += 1
-        self.c_end_edit()
-        return 0
-
-    cdef int c_hide(self, cnp.ndarray slots, Moment moment) except -1:
-        """Make rows of one stream absent, by their slots, which are in use. Flags of ends stay.
-
-        Returns 0, and changes nothing, if what was read at ``moment`` no longer holds, else 1.
-        """
-        self.c_check_writable()
-        self.c_mark(slots)
-        if not self.c_holds(moment, slots):
-            return 0
-        self.c_expect_absent()
-        self.c_begin_edit()
-        cdef int64_t row, first = self.state[WRITTEN], last = -1
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k
-        for k in range(cnp.PyArray_DIM(slots, 0)):
-            if not self.c_is_absent(values[k]):
-                row = self.c_row_at(values[k])
-                first, last = min(first, row), max(last, row)
-                self.c_join_run(row, False)
-                self.c_flags(values[k])[0] |= ABSENT
-                self.state[ABSENT_ROWS] += 1
-                self.out.c_add(values[k])
-                self.c_mark_edited(values[k])
-        self.c_log_hidden(first, last, self.n_envs)
-        if self.changes != NULL:
-            (<int64_t*> self.changes)[0] += 2
-        self.c_end_edit()
-        return 1
-
     cdef void c_log_hidden(self, int64_t first, int64_t last, intp_t step) noexcept nogil:
         """Note that each ``step``-th row from ``first`` to ``last`` may have become absent."""
         cdef int64_t* entry = &self.hidden[self.n_hidden & (HIDDEN - 1), 0]
         entry[0], entry[1], entry[2] = first, last, step
         self.n_hidden += 1
 
-    cdef void c_mark_edited(self, intp_t slot) noexcept:
-        """Tell the trackers that the row in a slot was edited."""
-        cdef Tracker tracker
-        for tracker in self.trackers:
-            tracker.c_mark_row(slot)
-
     def episode_len(self, intp_t stream):
         """Steps of a stream since its last episode end."""
         if not 0 <= stream < self.n_envs:
             raise IndexError(f"stream: expected 0 to {self.n_envs - 1}, got {stream}")
         return self.state[EPISODE_LENS + stream]
-
-    cdef int c_clear(self) except -1:
-        """Remove all rows."""
-        cdef intp_t used = -1
-        self.c_check_writable()
-        self.c_mark(None)
-        while used < self.c_stored():  # other threads may add rows during the allocation
-            used = self.c_stored()
-            fresh = [np.empty_like(column.objects[:used]) for column in self.object_columns]
-        if self.out.count:
-            self.out.c_forget(self.out.c_allocate())
-        cdef cnp.ndarray old, new
-        for column, new in zip(self.object_columns, fresh):
-            old = column.objects
-            c_swap(
-                <char*> cnp.PyArray_DATA(old),
-                <char*> cnp.PyArray_DATA(new),
-                cnp.PyArray_NBYTES(new),
-            )
-        self.c_begin_edit()
-        if self.undo is not None:
-            self.c_save_state()
-            self.undo.c_begin_change()
-        self.state[CLEARS] += 1
-        cdef int64_t turns = (self.state[WRITTEN] + self.span - 1) // self.span
-        self.state[HANDLE_BASE] += turns * self.span
-        self.state[WRITTEN] = 0
-        self.state[RESERVED] = 0
-        self.state[ABSENT_ROWS] = 0
-        self.state[EPISODES:] = 0  # lengths of open episodes too
-        if self.undo is not None:
-            self.undo.c_end()
-        self.c_end_edit()
-        for chain in self.chains:
-            (<Chain> chain).c_clear(self.state[HANDLE_BASE])
-        return 0
 
     # ------------------------------------------------------------------ moments
 
@@ -888,36 +594,8 @@ cdef class Ring:
             self.state[CLEARS] == moment.clears
             and self.state[EDITS] == moment.edits
             and not self.c_overwritten(slots, moment.written)
-            and (self.live == NULL or self.c_still_lives(slots))
+            and (self.live == NULL or c_still_lives(self, slots))
         )
-
-    cdef int64_t c_bound(self) noexcept nogil:
-        """The oldest row whose bytes the writing process has not begun to overwrite."""
-        c_read_fence()
-        cdef int64_t reserved = self.live[RESERVED], written = self.live[WRITTEN]
-        return max(reserved, written) - self.capacity
-
-    cdef bint c_still_lives(self, cnp.ndarray slots) noexcept:
-        """Whether values that a follower read of these slots are those of its last update."""
-        cdef int64_t bound = self.c_bound()
-        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef Chain chain
-        cdef intp_t k
-        if (
-            self.live[EDITS] != self.live_edits
-            or self.live[CLEARS] != self.state[CLEARS]
-            or self.changes[0] != self.seen
-        ):
-            return False
-        for chain in self.chains:
-            if not chain.c_promises_hold():
-                return False
-        if bound <= self.state[WRITTEN] - self.c_stored():
-            return True
-        for k in range(cnp.PyArray_DIM(slots, 0)):
-            if self.c_row_at(values[k]) < bound:
-                return False
-        return True
 
     # ------------------------------------------------------------------ reading
 
@@ -1010,19 +688,12 @@ cdef class Ring:
 
     def flags(self):
         """Copy of the flags of the slots in use: 1 end, 2 terminated, 4 truncated, 8 absent."""
-        return self._flags()[: self.c_stored()].copy()
-
-    def _flags(self):
-        """The flags of all slots: a view."""
-        if self.own_flags is not None:
-            return self.own_flags
-        first = self.record_offset + self.flag_byte
-        return np.asarray(self.arena)[first :: self.record_stride][: self.capacity]
+        return self.all_flags[: c_stored(self)].copy()
 
     def flags_at(self, cnp.ndarray slots):
         """The flags of the given slots, which are in use; see ``flags``."""
         self.c_check_slots(slots)
-        return self._flags()[slots]
+        return self.all_flags[slots]
 
     def absent_at(self, cnp.ndarray slots):
         """Whether the row in each of the given slots, which are in use, cannot be drawn."""
@@ -1039,7 +710,7 @@ cdef class Ring:
 
         Cost: in proportion to these, and to the slots divided by 64.
         """
-        cdef intp_t k, count = 0, n = self.c_stored() - self.out.count
+        cdef intp_t k, count = 0, n = c_stored(self) - self.out.count
         cdef cnp.ndarray slots = (
             self.out.c_list(n, True) if self.out.count else np.arange(n, dtype=np.intp)
         )
@@ -1050,50 +721,6 @@ cdef class Ring:
             values[count] = values[k]
             count += self.c_can_draw(values[k])
         return slots[:count].copy()
-
-    def ordered_slots(self):
-        """``present_slots`` in the order of public slots."""
-        slots = self.present_slots()
-        if self.span == self.capacity or len(slots) == 0:
-            return slots
-        return np.roll(slots, -slots.searchsorted(self.c_base() % self.capacity))
-
-    cdef int64_t c_base(self) noexcept nogil:
-        """The first row in the order of public slots."""
-        cdef int64_t stop = self.c_stop()
-        return max(stop - stop % self.span, self.c_first())
-
-    def ordered_at(self, cnp.ndarray places):
-        """The slots at the given places of ``ordered_slots``: a fresh array of intp.
-
-        ``places`` are integers from 0 on, below the number of rows that can be drawn. Cost: in
-        proportion to them, times the logarithm of the slots if there are rows that cannot be drawn.
-        """
-        cdef cnp.ndarray slots = np.array(places, np.intp, order="C")
-        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k, among = self.c_drawable()
-        cdef int64_t base = self.c_base()
-        if slots.size and not 0 <= slots.min() <= slots.max() < among:
-            raise IndexError(f"places: expected 0 to {among - 1}, got {places}")
-        for k in range(cnp.PyArray_SIZE(slots)):
-            values[k] = self.c_slot_of_nth(values[k], base)
-        return slots
-
-    def at_or_before(self, cnp.ndarray slots):
-        """Each of the slots, which are in use, or the nearest one before it whose row can be drawn.
-
-        Before the first slot comes the last. At least one row can be drawn.
-        """
-        self.c_check_slots(slots)
-        cdef intp_t k, n = cnp.PyArray_DIM(slots, 0), last = self.c_drawable() - 1
-        if last < 0:
-            raise IndexError("slots: no row can be drawn")
-        cdef cnp.ndarray found = slots.copy()
-        cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(found)
-        for k in range(n):
-            if not self.c_can_draw(values[k]):
-                values[k] = self.c_slot_of_nth(last, self.c_row_at(values[k]))
-        return found
 
     def newest_slots(self, intp_t n):
         """The slots of the n newest rows that can be drawn, oldest first; or of all there are."""
@@ -1130,7 +757,7 @@ cdef class Ring:
         """Raise unless these are slots in use."""
         c_check_array(slots, "slots", cnp.NPY_INTP, -1)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
-        cdef intp_t k, stored = self.c_stored(), n = cnp.PyArray_DIM(slots, 0)
+        cdef intp_t k, stored = c_stored(self), n = cnp.PyArray_DIM(slots, 0)
         cdef bint wrong = False
         for k in range(n):
             wrong |= <size_t> values[k] >= <size_t> stored
@@ -1219,3 +846,62 @@ cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil:
     cdef Walk walk = c_walk_of(ring)
     cdef Cursor at = Cursor(row, <intp_t> (row % ring.capacity))
     return at.row if c_backward(&walk, &at) else -1
+
+
+cdef void c_begin_edit(Ring ring) noexcept nogil:
+    """Announce an edit of stored rows."""
+    ring.state[EDITS] += 1
+    c_fence()
+    c_come_to(STOP_EDITING)
+
+
+cdef void c_end_edit(Ring ring) noexcept nogil:
+    c_fence()
+    ring.state[EDITS] += 1
+
+
+cdef int64_t c_bound(Ring ring) noexcept nogil:
+    """The oldest row whose bytes the writing process has not begun to overwrite."""
+    c_read_fence()
+    cdef int64_t reserved = ring.live[RESERVED], written = ring.live[WRITTEN]
+    return max(reserved, written) - ring.capacity
+
+
+cdef bint c_still_lives(Ring ring, cnp.ndarray slots) noexcept:
+    """Whether values that a follower read of these slots are those of its last update."""
+    cdef int64_t bound = c_bound(ring)
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    cdef Chain chain
+    cdef intp_t k
+    if (
+        ring.live[EDITS] != ring.live_edits
+        or ring.live[CLEARS] != ring.state[CLEARS]
+        or ring.changes[0] != ring.seen
+    ):
+        return False
+    for chain in ring.chains:
+        if not chain.c_promises_hold():
+            return False
+    if bound <= ring.state[WRITTEN] - c_stored(ring):
+        return True
+    for k in range(cnp.PyArray_DIM(slots, 0)):
+        if ring.c_row_at(values[k]) < bound:
+            return False
+    return True
+
+
+cdef intp_t c_count_open(Ring ring, int64_t row, intp_t place) noexcept nogil:
+    """Number of incomplete rows older than a row, and than the ``place``-th that can be drawn."""
+    cdef Walk walk
+    if ring.lookahead == 0:
+        return 0
+    walk = c_walk_of(ring)
+    return ring.incomplete.c_count_open(&walk, row, place)
+
+
+cdef void c_find_open(Ring ring) noexcept nogil:
+    """Find which rows are incomplete, and which are left out."""
+    cdef Walk walk = c_walk_of(ring)
+    ring.incomplete.c_find_open(
+        &walk, &ring.state[EPISODE_LENS], ring.state[CLEARS], ring.state[EDITS]
+    )

@@ -13,7 +13,9 @@ from libc.stdlib cimport qsort
 from libc.string cimport memmove
 
 from cpprb_like._c.copying cimport c_prefetch
-from cpprb_like._core cimport ABSENT, END, CLEARS, WRITTEN, Moment, Ring
+from cpprb_like._core cimport CLEARS, WRITTEN, Moment, Ring, c_absent, c_stored
+from cpprb_like._rows.changes cimport c_hide
+from cpprb_like._rows.walk cimport ABSENT, END
 from cpprb_like._rows.slot_set cimport SlotSet, c_has
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint32_t
 
@@ -333,7 +335,7 @@ cdef class EpisodeIndex:
         cdef Ring ring = self.ring
         cdef intp_t count = 0
         cdef int64_t row = first
-        if slots == NULL and not ring.c_absent():
+        if slots == NULL and not c_absent(ring):
             return <intp_t> ((last - first) // ring.n_envs + 1)
         while 0 <= row <= last:
             if slots != NULL and count < most:
@@ -431,7 +433,7 @@ cdef class EpisodeIndex:
         if not flags & END:
             raise ValueError(f"number: episode {number} has not ended; on_episode_end() ends it")
         cdef int64_t first = self.ring.c_row_at((<const intp_t*> cnp.PyArray_DATA(slots))[0])
-        if not self.ring.c_hide(np.concatenate([self._left_out(first), slots]), moment):
+        if not c_hide(self.ring, np.concatenate([self._left_out(first), slots]), moment):
             return None
         self.c_forget_one(first)
         return cnp.PyArray_DIM(slots, 0)
@@ -443,7 +445,7 @@ cdef class EpisodeIndex:
         the row that ends theirs is absent.
         """
         cdef Ring ring = self.ring
-        cdef int64_t oldest = ring.state[WRITTEN] - ring.c_stored(), row = first - ring.n_envs
+        cdef int64_t oldest = ring.state[WRITTEN] - c_stored(ring), row = first - ring.n_envs
         cdef intp_t slot, place = self.c_record_of(first)
         cdef list found = []
         if place < self.tail and self.firsts[place] == first and self.befores[place] >= 0:

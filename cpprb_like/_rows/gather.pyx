@@ -16,11 +16,12 @@ from libc.string cimport memcmp, memcpy
 
 from cpprb_like._machine.aligned cimport LARGE_NBYTES, Lease, c_empty, c_numbers, c_over, c_start
 from cpprb_like._c.arrays cimport c_check_array
+from cpprb_like._rows.changes cimport c_mark_disk, c_mark_edited
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Block, c_gather_blocks
 from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather_strided, c_prefetch_rows, c_swap
-from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring
+from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring, c_begin_edit, c_end_edit
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._rows.row_handles cimport c_find_rows
 
@@ -283,7 +284,7 @@ def write(Ring ring not None, const int64_t[::1] indexes, list columns, list arr
             raise ValueError(f"field {column.name!r}: expected {column.dtype}, got {array.dtype}")
     ring.c_check_writable()
     cdef cnp.ndarray slots = c_find_rows(ring, indexes)
-    if ring.c_mark(slots):
+    if c_mark_disk(ring, slots):
         slots = c_find_rows(ring, indexes)
     c_write_columns(ring, columns, arrays, <const intp_t*> cnp.PyArray_DATA(slots), n)
 
@@ -296,7 +297,7 @@ cdef void c_write_columns(
     cdef Column column
     cdef char* to
     cdef char* values
-    ring.c_begin_edit()
+    c_begin_edit(ring)
     if ring.undo is not None:
         for k in range(n):
             if slots[k] >= 0:
@@ -320,8 +321,8 @@ cdef void c_write_columns(
     if ring.trackers:
         for k in range(n):
             if slots[k] >= 0:
-                ring.c_mark_edited(slots[k])
-    ring.c_end_edit()
+                c_mark_edited(ring, slots[k])
+    c_end_edit(ring)
 
 
 cdef void c_write_row(Ring ring, list columns, list arrays, intp_t slot, intp_t k) noexcept:

@@ -17,7 +17,7 @@ from cpprb_like._machine.blocks cimport Values, c_gather_values
 from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather_at
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
-    CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring,
+    CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring, c_bound, c_stored,
 )
 from cpprb_like._rows.chained cimport Chain, c_close
 from cpprb_like._rows.column cimport Column
@@ -172,7 +172,7 @@ cdef class Rings(Parts):
                 continue
             ring = self.c_ring(number)
             span.base = <const char*> &ring.arena[0]
-            span.stored = ring.c_stored()
+            span.stored = c_stored(ring)
             span.capacity = ring.capacity
             span.head = <intp_t> (ring.state[WRITTEN] % ring.capacity)
             span.start = ring.state[WRITTEN] - span.head
@@ -251,7 +251,7 @@ cdef class Rings(Parts):
             if self.rings[number] is not None:
                 ring = self.c_ring(number)
                 if (
-                    ring.c_bound() > spans[number].start + spans[number].head - spans[number].stored
+                    c_bound(ring) > spans[number].start + spans[number].head - spans[number].stored
                     or ring.live[EDITS] != spans[number].edits
                     or ring.live[CLEARS] != spans[number].clears
                     or ring.changes[0] != spans[number].changes
@@ -417,7 +417,7 @@ cdef class Rings(Parts):
             if not span.is_used:
                 continue
             ring = self.c_ring(number)
-            span.bound = ring.c_bound()
+            span.bound = c_bound(ring)
             any_bound |= span.bound > span.start + span.head - span.stored
         for k in range(n if any_bound else 0):
             span = spans + (rows[k] & self.mask)

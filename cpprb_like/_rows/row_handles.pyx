@@ -128,6 +128,37 @@ def slots_of(Ring ring not None, cnp.ndarray public):
     return slots
 
 
+def ordered_slots(Ring ring not None):
+    """``Ring.present_slots`` in the order of public slots."""
+    slots = ring.present_slots()
+    if ring.span == ring.capacity or len(slots) == 0:
+        return slots
+    return np.roll(slots, -slots.searchsorted(c_base(ring) % ring.capacity))
+
+
+cdef int64_t c_base(Ring ring) noexcept nogil:
+    """The first row in the order of public slots."""
+    cdef int64_t stop = ring.c_stop()
+    return max(stop - stop % ring.span, ring.c_first())
+
+
+def ordered_at(Ring ring not None, cnp.ndarray places):
+    """The slots at the given places of ``ordered_slots``: a fresh array of intp.
+
+    ``places`` are integers from 0 on, below the number of rows that can be drawn. Cost: in
+    proportion to them, times the logarithm of the slots if there are rows that cannot be drawn.
+    """
+    cdef cnp.ndarray slots = np.array(places, np.intp, order="C")
+    cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
+    cdef intp_t k, among = ring.c_drawable()
+    cdef int64_t base = c_base(ring)
+    if slots.size and not 0 <= slots.min() <= slots.max() < among:
+        raise IndexError(f"places: expected 0 to {among - 1}, got {places}")
+    for k in range(cnp.PyArray_SIZE(slots)):
+        values[k] = ring.c_slot_of_nth(values[k], base)
+    return slots
+
+
 def find_rows(Ring ring not None, const int64_t[::1] indexes):
     """The slots of the rows that are still in the ring, and their positions in ``indexes``.
 

@@ -21,6 +21,7 @@ cdef class SlotSet:
     cdef void c_remove(self, intp_t slot) noexcept nogil
     cdef void c_change_count(self, intp_t slot, intp_t change) noexcept nogil
     cdef intp_t c_free_before(self, intp_t slot) noexcept nogil
+    cdef intp_t c_free_rows(self, int64_t first, int64_t stop) noexcept nogil
     cdef intp_t c_free_at(self, intp_t place) noexcept nogil
     cdef intp_t c_at(self, intp_t place) noexcept nogil
     cdef ndarray c_list(self, intp_t n, bint free)

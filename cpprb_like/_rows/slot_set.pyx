@@ -94,6 +94,15 @@ cdef class SlotSet:
             place -= place & -place
         return found
 
+    cdef intp_t c_free_rows(self, int64_t first, int64_t stop) noexcept nogil:
+        """Number of rows from ``first`` to ``stop``, at most ``capacity``, in slots that are not in the set."""
+        cdef intp_t low, high, found
+        if self.count == 0 or first == stop:
+            return <intp_t> (stop - first)
+        low, high = <intp_t> (first % self.capacity), <intp_t> (stop % self.capacity)
+        found = self.c_free_before(high) - self.c_free_before(low)
+        return found if low < high else found + self.capacity - self.count
+
     cdef intp_t c_free_at(self, intp_t place) noexcept nogil:
         """The ``place``-th slot that is not in the set, from 0 on."""
         return place if self.count == 0 else c_search(self, place, True)

@@ -19,7 +19,9 @@ from cpprb_like._machine.aligned cimport c_aligned
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like.buffers._draw_counts cimport DrawCounts
-from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring
+from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring, c_sync_open, c_walk_of
+from cpprb_like._rows.changes cimport c_clear_rows, c_end_episode
+from cpprb_like._rows.walk cimport Walk
 from cpprb_like._c.copying cimport CACHE_LINE
 from cpprb_like._c.number_casts cimport NO_NUMBER
 from cpprb_like._rows.gather cimport c_gather_columns, c_find_arrays, c_take_rows
@@ -189,14 +191,14 @@ cdef class BufferBase:
         cdef intp_t stream
         with self._lock:
             for stream in range(first, stop):
-                self.c_ring.c_end_episode(stream)
+                c_end_episode(self.c_ring, stream)
 
     def _clear(self):
         """Remove all rows."""
         if self.c_ring is None:
             raise RuntimeError(not_initialised(self))
         with self._lock:
-            self.c_ring.c_clear()
+            c_clear_rows(self.c_ring)
 
     cdef int c_check_ring(self, Ring ring) except -1:
         """Raise if the buffer has got another ring since a call began."""
@@ -424,7 +426,7 @@ cdef class BufferBase:
         if self.c_ring.chains and self.c_ring.c_prepare(rows, n):
             return NOT_READY
         if self.c_ring.lookahead:
-            slot = self.c_ring.c_publish_ahead(rows, n, present)
+            slot = c_publish_ahead(self.c_ring, rows, n, present)
         else:
             slot = self.c_ring.c_publish(rows, n, present)
         if beside is not None:
@@ -788,6 +790,19 @@ def not_initialised(buffer):
         f"ReplayBuffer.__init__ was not called: does {type(buffer).__name__}.__init__ call "
         "super().__init__(...)?"
     )
+
+
+cdef object c_publish_ahead(Ring ring, char** rows, intp_t n, const uint8_t* present):
+    """Write n rows of a buffer with ``Nstep``.
+
+    Returns the public slot of the first row that became complete, or None.
+    """
+    c_sync_open(ring)
+    ring.c_publish(rows, n, present)
+    c_sync_open(ring)
+    cdef Walk walk = c_walk_of(ring)
+    cdef int64_t row = ring.incomplete.c_first_completed(&walk)
+    return None if row < 0 else row % ring.span
 
 
 cdef object c_buffer_add(PyObject* self, PyObject** values, Py_ssize_t n_positional, PyObject* names):

@@ -36,7 +36,7 @@ from cpprb_like._rows.edits import Tracker
 from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.gather import take, write
 from cpprb_like._rows.indexing import resolve
-from cpprb_like._rows.row_handles import without_row
+from cpprb_like._rows.row_handles import ordered_slots, without_row
 from cpprb_like.buffers._entry import Attachment, SampleOptions, not_initialised
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._exchange import Exchanged
@@ -808,7 +808,7 @@ class ReplayBuffer(MomentSource, HoldsRows, Exchanged):
         """
         ring, columns = self.ring, self._columns(fields)
         if not shuffle:
-            return self._read(ring.ordered_slots, columns)
+            return self._read(partial(ordered_slots, ring), columns)
         return self._read(
             lambda: (
                 draw_uniform(ring, len(ring), self.rng, False)

@@ -31,7 +31,7 @@ class EnvUniform(LegacyUniform):
             raise NotEnoughDataError(f"cannot sample {n} rows: the buffer is empty")
         times = np.random.randint(0, len(ring) // n_envs, size=n)
         envs = np.random.randint(0, n_envs, size=n)
-        return ring.ordered_at(times * n_envs + envs), {}
+        return self._slots_at(ring, times * n_envs + envs), {}
 
     def __repr__(self) -> str:
         return "EnvUniform()"

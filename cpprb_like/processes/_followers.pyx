@@ -23,9 +23,10 @@ from cpprb_like._c.fences cimport c_read_fence
 from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded_each
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
-    ABSENT, ABSENT_ROWS, CLEARS, EDITS, END, EPISODE_LENS, EPISODES, HANDLE_BASE, LEFT_OUT, RESERVED, WRITTEN,
-    Ring,
+    ABSENT_ROWS, CLEARS, EDITS, EPISODES, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Ring,
+    c_begin_edit, c_bound, c_end_edit, c_previous, c_stored,
 )
+from cpprb_like._rows.walk cimport ABSENT, END, LEFT_OUT
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.rings cimport Rings, Share, c_name_rows
 from cpprb_like.buffers._entry cimport SampleOptions
@@ -102,7 +103,7 @@ cdef class Follower:
     ):
         c_check_array(state, "state", cnp.NPY_INT64, EPISODE_LENS + ring.n_envs)
         c_check_array(changes, "changes", cnp.NPY_INT64, 1)
-        if ring.own_flags is None or ring.live != NULL or ring.state[WRITTEN]:
+        if not ring.has_own_flags or ring.live != NULL or ring.state[WRITTEN]:
             raise ValueError("ring: expected an empty one with flags of its own")
         if cnp.PyArray_TYPE(flags) != cnp.NPY_UINT8 or flags.shape[0] != ring.capacity:
             raise ValueError(f"flags: expected {ring.capacity} bytes")
@@ -133,7 +134,7 @@ cdef class Follower:
     @property
     def bound(self):
         """The oldest row that the writer does not overwrite."""
-        return self.ring.c_bound()
+        return c_bound(self.ring)
 
     @property
     def first(self):
@@ -192,10 +193,10 @@ cdef class Follower:
             self.c_follow_rows(written)
         if rereads or lapped and ring.chains:  # after a whole round the queues are read again too
             ring.seen = -1  # after an error the next try reads all rows and queues again
-            self.reopen(base, ring.c_bound(), written)
+            self.reopen(base, c_bound(ring), written)
         ring.seen = changes
         for chain in ring.chains:
-            chain.c_follow(base, written, ring.c_bound())
+            chain.c_follow(base, written, c_bound(ring))
         return 0
 
     cdef int c_forget_rows(self, int64_t clears, int64_t base) except -1:
@@ -218,20 +219,20 @@ cdef class Follower:
         cdef intp_t stream, slot
         cdef int64_t row
         cdef uint8_t flags
-        ring.c_begin_edit()
+        c_begin_edit(ring)
         for stream in range(ring.n_envs):
-            row = ring.c_newest_of(stream)
+            row = c_previous(ring, ring.state[WRITTEN] + stream)
             if row < 0:
                 continue
             slot = <intp_t> (row % ring.capacity)
             flags = self.live_flags[slot * self.live_stride]
-            if row < ring.c_bound() or flags == ring.c_flags(slot)[0]:
+            if row < c_bound(ring) or flags == ring.c_flags(slot)[0]:
                 continue
             ring.c_flags(slot)[0] = flags
             if flags & END:
                 ring.state[EPISODE_LENS + stream] = 0
                 ring.state[EPISODES] += 1
-        ring.c_end_edit()
+        c_end_edit(ring)
 
     cdef int c_follow_rows(self, int64_t written) except -1:
         """Follow the rows before ``written``, as ``Ring.c_write_records`` does for rows it writes."""
@@ -240,7 +241,7 @@ cdef class Follower:
         cdef uint8_t any_flag
         cdef int64_t first = ring.state[WRITTEN]
         cdef intp_t slot = <intp_t> (first % ring.capacity), n = <intp_t> (written - first)
-        cdef intp_t start = 0, count, k, stored = ring.c_stored()
+        cdef intp_t start = 0, count, k, stored = c_stored(ring)
         while start < n:
             count = min(min(n - start, CHUNK), ring.capacity - slot)
             any_flag = 0
@@ -265,24 +266,25 @@ cdef class Follower:
         """Derive everything from all rows, as when a buffer is opened."""
         cdef Ring ring = self.ring
         cdef intp_t slot
-        ring.c_begin_edit()
+        c_begin_edit(ring)
         ring.state[WRITTEN] = ring.state[RESERVED] = written
-        ring.own_flags[...] = self.memory
+        ring.all_flags[...] = self.memory
         self.left_out = 0
         ring.state[ABSENT_ROWS] = 0
-        for slot in range(ring.c_stored()):
+        for slot in range(c_stored(ring)):
             ring.state[ABSENT_ROWS] += (ring.c_flags(slot)[0] & ABSENT) != 0
         ring.state[EPISODES] = self.live[EPISODES]
         for slot in range(ring.n_envs):
             ring.state[EPISODE_LENS + slot] = self.c_open_steps(slot)
         ring.c_rebuild()
-        ring.c_end_edit()
+        c_end_edit(ring)
         return 0
 
     cdef int64_t c_open_steps(self, intp_t stream) noexcept:
         """Steps of a stream's open episode, from the flags: the writer's number may be of rows to come."""
         cdef Ring ring = self.ring
-        cdef int64_t row = ring.c_newest_of(stream), oldest = max(ring.c_bound(), 0), steps = 0
+        cdef int64_t row = c_previous(ring, ring.state[WRITTEN] + stream), steps = 0
+        cdef int64_t oldest = max(c_bound(ring), 0)
         cdef uint8_t flags
         while row >= oldest:
             flags = ring.c_flags(<intp_t> (row % ring.capacity))[0]
@@ -298,11 +300,11 @@ cdef class Follower:
         For rows that the writer overwrites soon, after a read of them came too late.
         """
         cdef Ring ring = self.ring
-        cdef int64_t first = max(ring.state[WRITTEN] - ring.c_stored(), self.left_out), other
+        cdef int64_t first = max(ring.state[WRITTEN] - c_stored(ring), self.left_out), other
         cdef intp_t slot
         row = min(row, ring.state[WRITTEN])
         ring.c_expect_absent()
-        ring.c_begin_edit()
+        c_begin_edit(ring)
         for other in range(first, row):
             slot = <intp_t> (other % ring.capacity)
             if not ring.c_is_absent(slot):
@@ -313,7 +315,7 @@ cdef class Follower:
                 ring.out.c_add(slot)
         ring.c_log_hidden(first, row - 1, 1)
         self.left_out = max(self.left_out, row)
-        ring.c_end_edit()
+        c_end_edit(ring)
 
 
 @cython.final
@@ -399,7 +401,7 @@ cdef class Followers(Rings):
         cdef intp_t number, count = 0
         for number in range(self.width):
             if self.c_is_usable(number):
-                count += self.c_ring(number).c_stored()
+                count += c_stored(self.c_ring(number))
         return count
 
     def counts(self):

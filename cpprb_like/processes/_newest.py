@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._fields.schema import read_columns
 from cpprb_like._rows.gather import take
-from cpprb_like._rows.row_handles import find_rows, without_row
+from cpprb_like._rows.row_handles import find_rows, ordered_at, ordered_slots, without_row
 from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._learner import Learner, Names
@@ -175,9 +175,7 @@ class NewestLearner(Learner):
         shards, group = self._shards, self._shards.group
 
         def choose() -> NDArray[np.intp]:
-            found = [
-                group.name(number, ring.ordered_slots()) for number, ring in group.usable_rings
-            ]
+            found = [group.name(number, ordered_slots(ring)) for number, ring in group.usable_rings]
             rows = np.concatenate([np.empty(0, np.intp), *found])
             rows = rows[shards.are_beyond(rows)]
             return shards.rng.permutation(rows) if shuffle else rows
@@ -200,7 +198,7 @@ class NewestLearner(Learner):
             rows = np.full(len(given), -1, np.intp)
             for place, (number, ring) in enumerate(rings):
                 own = np.flatnonzero((given >= stops[place]) & (given < stops[place + 1]))
-                slots = ring.ordered_at(given[own].astype(np.intp) - stops[place])
+                slots = ordered_at(ring, given[own].astype(np.intp) - stops[place])
                 rows[own] = group.name(number, slots)
             named = np.flatnonzero(given >= stops[-1])
             for number, places, handles in group.split(given[named].astype(np.int64)):

@@ -20,9 +20,10 @@ from cpprb_like._c.arrays cimport c_index
 from cpprb_like._c.copying cimport FETCHED_WEIGHED, c_prefetch_rows
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._core cimport (
-    ABSENT, CLEARS, HANDLE_BASE, WRITTEN, Beside, DerivedState, Ring, c_is_current, c_mark_current,
-    c_sync_open,
+    CLEARS, HANDLE_BASE, WRITTEN, Beside, DerivedState, Ring, c_absent, c_is_current, c_is_open,
+    c_mark_current, c_stored, c_sync_open, c_walk_of,
 )
+from cpprb_like._rows.walk cimport ABSENT, Walk
 from cpprb_like._rows.row_handles cimport GONE, NO_ROW, c_find_indexes, c_indexes, c_refuse, c_slot_of
 from cpprb_like._c.random_integers cimport c_bit_generator
 from cpprb_like._segment_tree cimport (
@@ -124,7 +125,7 @@ cdef class RowWeights(DerivedState):
         self.seen = max(self.seen, stop - capacity)
         if self.seen >= stop:
             return
-        if self.ring.c_absent() and self.ring.lookahead == 0:
+        if c_absent(self.ring) and self.ring.lookahead == 0:
             for row in range(self.seen, stop):
                 if self.ring.c_is_absent(<intp_t> (row % capacity)):
                     self.c_take_out(<intp_t> (row % capacity))
@@ -172,7 +173,7 @@ cdef class RowWeights(DerivedState):
             leaf[0] = weight + 0.0  # never minus zero
             return
         self.c_take_out(slot)
-        if not self.ring.c_is_absent(slot) and self.ring.c_is_open(row):
+        if not self.ring.c_is_absent(slot) and c_is_open(self.ring, row):
             self.c_hold(row, weight)
 
     cdef void c_take_out(self, intp_t slot) noexcept nogil:
@@ -188,7 +189,7 @@ cdef class RowWeights(DerivedState):
             if self.held_rows[k] == row:
                 place = k
         for _ in range(n):  # with absent rows the place may be taken by another incomplete row
-            if self.held_rows[place] == row or self.held_rows[place] < self.ring.open_from[stream]:
+            if self.held_rows[place] == row or self.held_rows[place] < self.ring.incomplete.open_from[stream]:
                 break
             place = place + 1 if place + 1 < first + n else first
         self.held[place] = weight
@@ -203,10 +204,10 @@ cdef class RowWeights(DerivedState):
         for stream in range(self.ring.n_envs):
             for k in range(stream * n, stream * n + n):
                 row = self.held_rows[k]
-                if row < 0 or row >= self.ring.open_from[stream]:
+                if row < 0 or row >= self.ring.incomplete.open_from[stream]:
                     continue
                 self.held_rows[k] = -1
-                if row < self.ring.kept_from:
+                if row < self.ring.incomplete.kept_from:
                     continue
                 self.c_put(row, self.held[k])
                 if first < stop and first - NEAR < row < stop + NEAR:
@@ -237,7 +238,7 @@ cdef class RowWeights(DerivedState):
     cdef void c_take_out_among(self, int64_t first, int64_t last, int64_t step) noexcept nogil:
         """Set weights to 0 where each ``step``-th row from ``first`` to ``last`` cannot be drawn."""
         cdef const float64_t* leaves = self.tree.c_level(0)
-        cdef int64_t row, oldest = self.ring.state[WRITTEN] - self.ring.c_stored()
+        cdef int64_t row, oldest = self.ring.state[WRITTEN] - c_stored(self.ring)
         cdef intp_t slot, low = 0, high = -1  # slots below nodes to be summed
         row = first + max(oldest - first + step - 1, 0) // step * step
         while row <= last:
@@ -295,7 +296,7 @@ cdef class RowWeights(DerivedState):
                 holds_step = present[k]
             else:
                 holds_step = first + k < oldest or not (
-                    self.ring.c_absent()
+                    c_absent(self.ring)
                     and self.ring.c_is_absent(<intp_t> ((first + k) % self.ring.capacity))
                 )
             if holds_step:
@@ -517,12 +518,12 @@ cdef class RowWeights(DerivedState):
         incomplete.
         """
         self.c_sync_weights()
-        cdef int64_t written = self.ring.state[WRITTEN], row, first = written - self.ring.c_stored()
+        cdef int64_t written = self.ring.state[WRITTEN], row, first = written - c_stored(self.ring)
         cdef intp_t k
         values = self.tree.get(self.c_slots(first))
         for k in range(self.held_rows.shape[0]):
             row = self.held_rows[k]
-            if row >= 0 and self.ring.c_is_open(row):
+            if row >= 0 and c_is_open(self.ring, row):
                 values[row - first] = self.held[k]
         return {
             "capacity": self.ring.capacity, "written": written, "clears": self.ring.state[CLEARS],
@@ -564,7 +565,7 @@ cdef class RowWeights(DerivedState):
 
     cdef object c_slots(self, int64_t first):
         """The slots of all rows in the ring, of which ``first`` is the oldest."""
-        slots = np.arange(self.ring.c_stored(), dtype=np.intp)
+        slots = np.arange(c_stored(self.ring), dtype=np.intp)
         return np.roll(slots, -<intp_t> (first % self.ring.capacity))
 
     cdef int c_put_all(self, int64_t first, float64_t[::1] values) except -1:
@@ -572,7 +573,7 @@ cdef class RowWeights(DerivedState):
 
         Rows that can be drawn come first, so places of held weights are free for incomplete rows.
         """
-        cdef intp_t slot, stored = self.ring.c_stored(), capacity = self.ring.capacity
+        cdef intp_t slot, stored = c_stored(self.ring), capacity = self.ring.capacity
         cdef int64_t row, written = self.ring.state[WRITTEN], low
         cdef float64_t* leaves = self.tree.c_level(0)
         cdef bint can_draw
@@ -648,7 +649,7 @@ cdef class RowWeights(DerivedState):
             held_rows[~np.isin(held_rows, list(held))] = -1  # free these places for new rows
             self.restore(saved)
             for k in range(n):
-                if held_rows[k] >= 0 and not self.ring.c_is_open(held_rows[k]):
+                if held_rows[k] >= 0 and not c_is_open(self.ring, held_rows[k]):
                     held_rows[k] = -1  # its weight is in a leaf already
         self.noted = numbers
         self.notes = &notes[0]
@@ -661,7 +662,7 @@ cdef class RowWeights(DerivedState):
         """
         cdef int64_t base = self.ring.state[HANDLE_BASE], written = self.ring.state[WRITTEN]
         cdef int64_t filled = (<int64_t*> &notes[0])[FILLED] - base
-        cdef int64_t first = written - self.ring.c_stored()
+        cdef int64_t first = written - c_stored(self.ring)
         newest, greatest = self.first, 1.0
         if filled > 0:  # the ring was not cleared since
             newest, greatest = notes[NEWEST_WEIGHT], notes[GREATEST_PRIORITY]
@@ -696,11 +697,14 @@ cdef class RowWeights(DerivedState):
 
         Two arrays of row ids, ascending.
         """
+        cdef Walk walk
         self.c_sync_weights()
-        if self.ring.lookahead:
-            self.ring.c_list_open()
         held = np.asarray(self.held_rows)
-        open_rows = np.asarray(self.ring.open_rows)[: self.ring.n_open]
+        if self.ring.lookahead == 0:
+            return held, held
+        walk = c_walk_of(self.ring)
+        self.ring.incomplete.c_list_open(&walk)
+        open_rows = np.asarray(self.ring.incomplete.open_rows)[: self.ring.incomplete.n_open]
         return np.sort(held[held >= 0]), open_rows.copy()
 
 

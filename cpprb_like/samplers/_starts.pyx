@@ -18,9 +18,10 @@ from libc.stdlib cimport calloc, free
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.copying cimport FETCHED_DRAWN, FETCHED_FLAGS, FETCHED_STEPS, c_prefetch
 from cpprb_like._core cimport (
-    ABSENT, CLEARS, END, LEFT_OUT, WRITTEN, Cursor, Ring, Walk, c_fetch, c_forward, c_is_current,
-    c_mark_current, c_previous, c_walk_of,
+    CLEARS, WRITTEN, Ring, c_absent, c_fetch, c_is_current, c_mark_current, c_previous, c_stored,
+    c_walk_of,
 )
+from cpprb_like._rows.walk cimport ABSENT, END, LEFT_OUT, Cursor, Walk, c_forward
 from cpprb_like._rows.episode_index cimport Bounds, EpisodeIndex
 from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._rows.rings cimport Share, c_name_rows
@@ -105,7 +106,7 @@ cdef class Starts:
 
     cdef int c_sync_index(self) except -1:
         """Bring the index of episodes up to date, before the methods below read it."""
-        if self.ring.c_absent() and (self.across or self.stride > 1 or self.before):
+        if c_absent(self.ring) and (self.across or self.stride > 1 or self.before):
             self.index.c_sync_rows()
         return 0
 
@@ -133,7 +134,7 @@ cdef class Starts:
     cdef bint c_has_before(self, int64_t row) noexcept nogil:
         """Whether the ring has the rows of the episode that ``before`` requires."""
         cdef intp_t _
-        if not self.ring.c_absent() and row - self.before * self.ring.n_envs >= self.ring.c_first():
+        if not c_absent(self.ring) and row - self.before * self.ring.n_envs >= self.ring.c_first():
             return True  # ``before`` rows precede, of any episodes
         for _ in range(self.before):
             if self.c_is_first(row):
@@ -150,14 +151,14 @@ cdef class Starts:
     cdef intp_t c_looked_at(self, int64_t row) noexcept nogil:
         """Number of rows to read, from a row on, to decide whether it is a start."""
         cdef int64_t last = row + (self.rows - 1) * self.ring.n_envs
-        if self.ring.c_absent() or last >= self.ring.state[WRITTEN]:
+        if c_absent(self.ring) or last >= self.ring.state[WRITTEN]:
             return self.rows
         # The ring has all rows of the sequence, so only an early end can prevent a start.
         return 1 if self.across else self.least
 
     cdef bint c_reads_before(self) noexcept nogil:
         """Whether ``c_state`` may read the row before the row in a slot."""
-        return self.stride > 1 or self.least > 1 or self.ring.c_absent()
+        return self.stride > 1 or self.least > 1 or c_absent(self.ring)
 
     cdef const uint8_t* c_flags_before(self, intp_t slot) noexcept nogil:
         """Flags of the row before the row in a slot, or near them."""
@@ -169,7 +170,7 @@ cdef class Starts:
         cdef intp_t count = 1, most = self.c_looked_at(row)
         cdef Walk walk
         cdef Cursor at
-        if row < self.ring.c_first() or self.ring.c_absent() and self.ring.c_is_absent(slot):
+        if row < self.ring.c_first() or c_absent(self.ring) and self.ring.c_is_absent(slot):
             return NEVER
         if not self.c_is_on_stride(row) or self.before and not self.c_has_before(row):
             return NEVER
@@ -198,7 +199,7 @@ cdef class Starts:
         self.last = <intp_t> (ring.state[WRITTEN] % ring.capacity) - 1
         self.newest = newest
         self.certain = 0
-        if not ring.c_absent() and self.stride == 1 and (self.least == 1 or self.across):
+        if not c_absent(ring) and self.stride == 1 and (self.least == 1 or self.across):
             self.certain = <intp_t> max(oldest - newest, 0)
 
     # ------------------------------------------------------------------ many
@@ -312,7 +313,7 @@ cdef class Starts:
         A sequence ``across`` episodes skips hidden rows, so the rows before these are looked at too.
         """
         cdef Ring ring = self.ring
-        cdef int64_t row, last, step, oldest = ring.state[WRITTEN] - ring.c_stored()
+        cdef int64_t row, last, step, oldest = ring.state[WRITTEN] - c_stored(ring)
         cdef const int64_t* entry
         cdef intp_t _
         if self.hidden == ring.n_hidden:
@@ -350,7 +351,7 @@ cdef class Starts:
 
     cdef bint c_check_start(self, intp_t slot) noexcept:
         """Whether a slot of the set is still a start; if not, the slot is removed."""
-        if slot < self.ring.c_stored() and self.c_state(slot) == STARTS:
+        if slot < c_stored(self.ring) and self.c_state(slot) == STARTS:
             return True
         self.c_discard(slot)  # another thread cleared the ring, or deleted rows
         return False
@@ -466,7 +467,7 @@ cdef intp_t c_set_shares(const Among* among, bint tries) noexcept:
         share = among.shares + k
         share.start, share.first = total, -total
         if tries:
-            total += (<Starts> among.starts[share.number]).ring.c_stored()
+            total += c_stored((<Starts> among.starts[share.number]).ring)
             (<Starts> among.starts[share.number]).c_note_certain()
         else:
             total += (<Starts> among.starts[share.number]).starts.count
@@ -652,7 +653,7 @@ cdef bint c_choose_rows(
     cdef Ring ring = index.ring
     cdef Bounds bounds
     cdef int64_t row
-    cdef intp_t k, stored = ring.c_stored()
+    cdef intp_t k, stored = c_stored(ring)
     for k in range(n):
         if given[k] >= stored:
             return False
@@ -675,11 +676,11 @@ cdef int64_t c_random_row(Ring ring, Bits* bits, int64_t first, int64_t last) no
     """
     cdef int64_t n = (last - first) // ring.n_envs + 1, row = last, present = 0, number
     cdef intp_t _, tries = 1
-    if ring.c_absent():
+    if c_absent(ring):
         tries = PICKS + <intp_t> sqrt(<float64_t> n)
     for _ in range(tries):
         row = first + ring.n_envs * <int64_t> c_bounded(bits, n)
-        if not ring.c_absent() or not ring.c_is_absent(<intp_t> (row % ring.capacity)):
+        if not c_absent(ring) or not ring.c_is_absent(<intp_t> (row % ring.capacity)):
             return row
     row = first
     while row >= 0:

@@ -20,6 +20,7 @@ from cpprb_like._c.typedefs cimport int64_t, intp_t, uint64_t
 
 import numpy as np
 
+from cpprb_like._rows.row_handles import ordered_slots
 from cpprb_like.errors import NotEnoughDataError
 
 cnp.import_array()
@@ -265,7 +266,7 @@ cdef class Epoch:
     def __cinit__(self, Ring ring not None, rng=None):
         self.ring = ring
         self.rng = rng
-        self.slots = ring.ordered_slots()
+        self.slots = ordered_slots(ring)
         if rng is not None:
             self.shuffle = Shuffle(len(self.slots), len(self.slots))
 

@@ -17,9 +17,8 @@ from cpprb_like._machine.blocks cimport Values, c_gather_values, c_share
 from cpprb_like._rows.chained cimport Chain, NextOf
 from cpprb_like._rows.column cimport Column
 from cpprb_like._c.copying cimport FETCHED_RUN, UNLOCKED_NBYTES, c_copy, c_move, c_prefetch_rows
-from cpprb_like._core cimport (
-    ABSENT, END, OFFSET, STRIDE, WRITTEN, Cursor, Moment, Ring, Walk, c_cursor, c_forward, c_walk_of
-)
+from cpprb_like._core cimport OFFSET, STRIDE, WRITTEN, Moment, Ring, c_stored, c_walk_of
+from cpprb_like._rows.walk cimport ABSENT, END, Cursor, Walk, c_cursor, c_forward
 from cpprb_like.samplers._starts cimport Starts
 from cpprb_like._rows.gather cimport c_new_array
 from cpprb_like._rows.rings cimport Rings, Span, c_find_records
@@ -94,7 +93,7 @@ def take_stacks(
         free(zeros)
         raise MemoryError("no memory left to stack frames")
     # From here on no Python code runs that could change the rows.
-    own.base, own.stored = <const char*> &one.arena[0], one.c_stored()
+    own.base, own.stored = <const char*> &one.arena[0], c_stored(one)
     if rings is not None:
         rings.c_look()
     wrong = c_find_records(

@@ -16,9 +16,9 @@ from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Block, c_gather_blocks
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.copying cimport FETCHED, FETCHED_STEPS, UNLOCKED_NBYTES, c_gather_at
-from cpprb_like._core cimport (
-    NBYTES, OFFSET, STRIDE, TERMINATED, Cursor, Firsts, Ring, Walk,
-    c_cursor, c_forward_in_episode, c_repeat, c_rows_before, c_walk_of,
+from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, Ring, c_walk_of
+from cpprb_like._rows.walk cimport (
+    TERMINATED, Cursor, Firsts, Walk, c_cursor, c_forward_in_episode, c_repeat, c_rows_before,
 )
 from cpprb_like._rows.gather cimport c_check_arrays, c_check_steps, c_new_array, c_take_chain
 from cpprb_like._rows.rings cimport Rings, Span, c_fetch_records

@@ -41,7 +41,6 @@ def of_each_kind() -> ReplayBuffer:
 SLOTS = np.array([1, 2])
 CALLS: dict[str, tuple[Any, ...]] = {
     "absent_at": (SLOTS,),
-    "at_or_before": (SLOTS,),
     "episode_len": (0,),
     "flags": (),
     "flags_at": (SLOTS,),
@@ -49,8 +48,6 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "is_now": ("now",),
     "newest_slots": (5,),
     "now": (),
-    "ordered_at": (SLOTS,),
-    "ordered_slots": (),
     "present_slots": (),
     "row_ids": (SLOTS,),
     "windows": (SLOTS, 2, 2),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cpprb_like._core import Ring
+from cpprb_like._rows.row_handles import ordered_at
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._rows import Rows
@@ -33,7 +34,11 @@ class LegacyUniform(Sampler):
             raise NotEnoughDataError(
                 f"cannot sample {n} distinct rows: the buffer holds {len(ring)}"
             )
-        return ring.ordered_at(_places(len(ring), n, replace)), {}
+        return self._slots_at(ring, _places(len(ring), n, replace)), {}
+
+    def _slots_at(self, ring: Ring, places: Slots) -> Slots:
+        """The rows at these places, in the order of the slots that users see."""
+        return ordered_at(ring, places)
 
     def draw_starts(
         self,

@@ -82,7 +82,8 @@ class Reverse(Sampler):
         newest, ages, following = self._ages(ring, n)
         slots = (newest - ages) % ring.capacity
         if ring.absent:
-            slots = ring.at_or_before(slots)
+            present = ring.present_slots()  # of those the slot itself, or the nearest before it
+            slots = present[present.searchsorted(slots, side="right") - 1]
         if not replace and len(np.unique(slots)) < n:
             raise self._repeats(ring, n)
         self._start = following

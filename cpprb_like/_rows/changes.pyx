@@ -1,0 +1,129 @@
+"""Changes of stored rows: an episode ends, rows are hidden, all rows are removed.
+
+Each is an edit that readers see begin and end (``_core.c_begin_edit``), and that the next save and a
+file learn of. Compiled because no other thread may run within an edit. Not here: added rows
+(``_core``), values that are replaced (``gather.write``), and what an edit is recorded in (``edits``).
+"""
+
+cimport numpy as cnp
+
+from cpprb_like._c.copying cimport c_swap
+from cpprb_like._c.fences cimport c_fence
+from cpprb_like._c.typedefs cimport int64_t, intp_t
+from cpprb_like._core cimport (
+    ABSENT_ROWS, CLEARS, EPISODES, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Moment, Ring,
+    c_begin_edit, c_end_edit, c_previous, c_stored,
+)
+from cpprb_like._rows.chained cimport Chain
+from cpprb_like._rows.edits cimport Tracker
+from cpprb_like._rows.walk cimport ABSENT, END, TRUNCATED
+
+import numpy as np
+
+cnp.import_array()
+
+
+cdef bint c_mark_disk(Ring ring, cnp.ndarray slots) except -1:
+    """Have a file mark rows on its disk before they change: those in the slots, or all if None.
+
+    Slots of -1 are skipped. Returns false if there is nothing to mark. Other threads may add rows
+    meanwhile; the caller holds the lock of the buffer, so they neither edit nor flush.
+    """
+    if ring.undo is None or ring.undo.chunks is None:
+        return False
+    ring.undo.chunks.mark(None if slots is None else ring.row_ids(slots[slots >= 0]))
+    return True
+
+
+cdef int c_end_episode(Ring ring, intp_t stream) except -1:
+    """Mark the newest step of a stream as truncated, unless no episode is open.
+
+    That needs no mark of its chunk: after a crash the step is the last of its episode anyway.
+    """
+    if ring.state[EPISODE_LENS + stream] == 0:
+        return 0
+    ring.c_check_writable()
+    cdef int64_t row = c_previous(ring, ring.state[WRITTEN] + stream)
+    c_begin_edit(ring)
+    if row >= 0:
+        ring.c_flags(<intp_t> (row % ring.capacity))[0] |= END | TRUNCATED
+        c_mark_edited(ring, <intp_t> (row % ring.capacity))
+    c_fence()
+    ring.state[EPISODE_LENS + stream] = 0
+    ring.state[EPISODES] += 1
+    c_end_edit(ring)
+    return 0
+
+
+cdef int c_hide(Ring ring, cnp.ndarray slots, Moment moment) except -1:
+    """Make rows of one stream absent, by their slots, which are in use. Flags of ends stay.
+
+    Returns 0, and changes nothing, if what was read at ``moment`` no longer holds, else 1.
+    """
+    ring.c_check_writable()
+    c_mark_disk(ring, slots)
+    if not ring.c_holds(moment, slots):
+        return 0
+    ring.c_expect_absent()
+    c_begin_edit(ring)
+    cdef int64_t row, first = ring.state[WRITTEN], last = -1
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    cdef intp_t k
+    for k in range(cnp.PyArray_DIM(slots, 0)):
+        if not ring.c_is_absent(values[k]):
+            row = ring.c_row_at(values[k])
+            first, last = min(first, row), max(last, row)
+            ring.c_join_run(row, False)
+            ring.c_flags(values[k])[0] |= ABSENT
+            ring.state[ABSENT_ROWS] += 1
+            ring.out.c_add(values[k])
+            c_mark_edited(ring, values[k])
+    ring.c_log_hidden(first, last, ring.n_envs)
+    if ring.changes != NULL:
+        (<int64_t*> ring.changes)[0] += 2
+    c_end_edit(ring)
+    return 1
+
+
+cdef void c_mark_edited(Ring ring, intp_t slot) noexcept:
+    """Tell the trackers that the row in a slot was edited."""
+    cdef Tracker tracker
+    for tracker in ring.trackers:
+        tracker.c_mark_row(slot)
+
+
+cdef int c_clear_rows(Ring ring) except -1:
+    """Remove all rows."""
+    cdef intp_t used = -1
+    ring.c_check_writable()
+    c_mark_disk(ring, None)
+    while used < c_stored(ring):  # other threads may add rows during the allocation
+        used = c_stored(ring)
+        fresh = [np.empty_like(column.objects[:used]) for column in ring.object_columns]
+    if ring.out.count:
+        ring.out.c_forget(ring.out.c_allocate())
+    cdef cnp.ndarray old, new
+    for column, new in zip(ring.object_columns, fresh):
+        old = column.objects
+        c_swap(
+            <char*> cnp.PyArray_DATA(old),
+            <char*> cnp.PyArray_DATA(new),
+            cnp.PyArray_NBYTES(new),
+        )
+    c_begin_edit(ring)
+    if ring.undo is not None:
+        ring.c_save_state()
+        ring.undo.c_begin_change()
+    ring.state[CLEARS] += 1
+    cdef int64_t turns = (ring.state[WRITTEN] + ring.span - 1) // ring.span
+    ring.state[HANDLE_BASE] += turns * ring.span
+    ring.state[WRITTEN] = 0
+    ring.state[RESERVED] = 0
+    ring.state[ABSENT_ROWS] = 0
+    ring.state[EPISODES:] = 0  # lengths of open episodes too
+    if ring.undo is not None:
+        ring.undo.c_end()
+    c_end_edit(ring)
+    for chain in ring.chains:
+        (<Chain> chain).c_clear(ring.state[HANDLE_BASE])
+    return 0
