@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from copy import copy, deepcopy
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypedDict, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,10 +23,10 @@ from cpprb_like._machine.prefetch_state import (
     state_of_generator,
     without_prefetch,
 )
+from cpprb_like.buffers import _reported
 from cpprb_like.buffers._batches import Batch, Batches
-from cpprb_like.buffers._entry import DEFAULTS, BufferBase, SampleOptions
+from cpprb_like.buffers._entry import DEFAULTS, SampleOptions
 from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, Part
-from cpprb_like.buffers._reported import Reported
 from cpprb_like.checkpoint._saved import Checkpointed
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.schedules import Schedule, check
@@ -37,10 +37,14 @@ Made = TypeVar("Made")  # a batch that a function of the caller makes
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from cpprb_like._arguments.arrays import Slots
+    from cpprb_like._core import Ring
     from cpprb_like._fields.derived import NStepReturns
     from cpprb_like._fields.schema import Schema
+    from cpprb_like._rows.column import Column
     from cpprb_like._rows.episode_index import EpisodeIndex
     from cpprb_like.buffers._tensors import Conversion, TensorBatch, To, ToName
+    from cpprb_like.samplers._rows import Rows
 
     class BatchesOptions(TypedDict, total=False):
         """Options of ``Source.batches``, for its overloads."""
@@ -102,7 +106,7 @@ COUNTS = ("draws", "_numbers")
 T = TypeVar("T")
 
 
-class Source(Checkpointed, Reported):
+class Source(Checkpointed):
     """Source of batches: a buffer, a view, a mixture, or a learner of a shared replay.
 
     All sources have these methods, so code that learns from batches works with each of them.
@@ -604,6 +608,13 @@ class Source(Checkpointed, Reported):
         """Dtypes and shapes of the columns of a batch beside its fields."""
         raise NotImplementedError
 
+    describe = _reported.describe
+    report = _reported.report
+
+    def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yield path, buffer, and view or None for each part whose rows can be read."""
+        raise TypeError(f"the rows of {type(self).__name__} cannot be read from here")
+
     def __len__(self) -> int:
         """Rows that can be drawn."""
         raise NotImplementedError
@@ -658,8 +669,8 @@ class Source(Checkpointed, Reported):
         raise NotImplementedError
 
 
-class MomentSource(BufferBase, Source):
-    """Base class of sources with views: rows of one ring, read consistently."""
+class MomentSource(Protocol):
+    """The parts of a ``ReplayBuffer`` that views and episodes use: rows of one ring."""
 
     sampler: Sampler
     rng: np.random.Generator
@@ -668,13 +679,53 @@ class MomentSource(BufferBase, Source):
     _starts: Callable[..., Any]  # ``Rows``
 
     @property
-    def schema(self) -> Schema:
-        """The fields."""
-        raise NotImplementedError
+    def ring(self) -> Ring: ...
 
-    def _check_indexes(self) -> None:
-        """Raise ``ValueError`` if batches cannot have ``indexes``."""
-        raise NotImplementedError
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def fields(self) -> tuple[str, ...]: ...
+
+    @property
+    def has_priorities(self) -> bool: ...
+
+    def consistently(self, attempt: Callable[[], tuple[Slots, Made] | None]) -> Made: ...
+
+    def _while_writers_wait(self, attempt: Callable[[], Made | None]) -> Made: ...
+
+    def stats(self) -> dict[str, float]: ...
+
+    def update_priorities(self, indexes: ArrayLike, priorities: ArrayLike) -> None: ...
+
+    def _check_indexes(self) -> None: ...
+
+    def _check_batch_size(
+        self, batch_size: int, columns: tuple[Column, ...] | None = None
+    ) -> int: ...
+
+    def _check_draw(self, n: int, options: SampleOptions) -> None: ...
+
+    def _draw_rows(
+        self,
+        n: int,
+        options: SampleOptions,
+        starts: Rows | None,
+        take: Any,
+        columns: tuple[Column, ...] | None,
+        further: Container[str],
+    ) -> Batch: ...
+
+    def _note_draw(self, slots: Slots, of_all: bool) -> None: ...
+
+    def _to_report(self) -> Iterator[tuple[str, Any, Any]]: ...
+
+    def _check_update(
+        self, indexes: NDArray[np.int64], priorities: NDArray[np.float64]
+    ) -> NDArray[np.intp]: ...
 
 
 class ModelledSource(Source):

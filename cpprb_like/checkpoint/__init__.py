@@ -15,7 +15,7 @@ and ``CancelledError``; and the functions of the command line: ``describe``, ``s
 and its ``Verdict``, ``copy`` and ``describe_transitions``. Parts of these can be imported and are
 not listed.
 
-May import: ``views`` and what is below it. Holders of rows derive from ``_savable.HoldsRows``, so
+May import: ``views`` and what is below it. Holders of rows derive from ``_savable.Savable``, so
 no module here knows the buffers.
 """
 

@@ -17,7 +17,7 @@ from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import decoded
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.checkpoint._restorable import check_restorable
-from cpprb_like.checkpoint._savable import Change, HoldsRows, Savable
+from cpprb_like.checkpoint._savable import Change, Savable, holds_rows
 from cpprb_like.checkpoint._values import Encoder, give_state, state_of
 from cpprb_like.samplers._base import Sampler
 
@@ -25,7 +25,7 @@ from cpprb_like.samplers._base import Sampler
 def load(disk: Disk, options: LoadOptions, target: Target) -> Any:
     """A new object with a saved state."""
     root, _ = decoded(disk, options, {"": target}, options.replaced)
-    if target != Target() and not isinstance(root, HoldsRows):
+    if target != Target() and not holds_rows(root):
         raise ValueError(
             f"size, fields and mmap_prefix are for one buffer; a {type(root).__name__} was saved"
         )
@@ -40,7 +40,7 @@ def restore(disk: Disk, options: LoadOptions, root: Any) -> None:
     encoder = Encoder(options.classes)
     encoder.encode(root)
     old = encoder.elements
-    holders = {path: one for path, one in old.items() if isinstance(one, HoldsRows)}
+    holders = {path: one for path, one in old.items() if holds_rows(one)}
     layouts = {path: holder._rows_to_save().layout for path, holder in holders.items()}
     targets = {
         path: Target(size=layout.size, options=layout.options) for path, layout in layouts.items()
@@ -94,7 +94,7 @@ def _changes(there: Any, value: Any, swap: _Swap) -> list[Change]:
         attributes = {key: swap(entry) for key, entry in value.__dict__.items()}
         return attributes_of(there, attributes)
     changes: list[Change] | None = None
-    if isinstance(value, (HoldsRows, Savable)):
+    if isinstance(value, Savable):
         changes = there._to_take_over(value, swap)
     if changes is None:
         cls: Any = type(value)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from cpprb_like.checkpoint import _classes
-from cpprb_like.checkpoint._savable import HoldsRows, Savable
+from cpprb_like.checkpoint._savable import Savable, holds_rows
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
 
-PARTS = (HoldsRows, Savable, Sampler, Layer, np.random.Generator)
+PARTS = (Savable, Sampler, Layer, np.random.Generator)
 
 
 def check_restorable(pairs: list[tuple[str, Any, Any]]) -> None:
@@ -38,7 +38,7 @@ def check_restorable(pairs: list[tuple[str, Any, Any]]) -> None:
                     f"{name}: a generator of {saved.__name__} was saved, which cannot be given to "
                     f"one of {own.__name__}"
                 )
-        elif isinstance(value, HoldsRows):
+        elif holds_rows(value):
             there._expect_no_file()
         if isinstance(value, Savable):
             for attribute in value.OF_ROWS:

@@ -1,6 +1,6 @@
-"""``Savable``: base classes of objects that are saved, and the edits since a save.
+"""``Savable``: base class of objects that are saved, and the edits since a save.
 
-Buffers derive from these classes without importing what writes or reads files (``_save``,
+Buffers derive from this class without importing what writes or reads files (``_save``,
 ``_load``): the methods ``save`` and ``load`` import it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import Ring, track
@@ -27,17 +27,22 @@ Change = Callable[[], Any]  # a call of compiled code: see ``at_once``
 class Savable:
     """Base class of everything that a checkpoint can hold by itself."""
 
+    HOLDS_ROWS: ClassVar[bool] = False  # whether it has a ring, whose rows are saved as segments
     NOT_SAVED: ClassVar[tuple[str, ...]] = ()  # attributes that the caller of ``load`` passes
+    # Attributes that are lists of the caller's objects, which ``encode`` turns into bytes.
+    OBJECTS: ClassVar[tuple[str, ...]] = ()
     # Attributes that ``restore`` expects to equal those of the checkpoint, as rows depend on them.
     OF_ROWS: ClassVar[tuple[str, ...]] = ()
 
     def _to_take_over(self, other: Any, swap: Callable[[Any], Any]) -> list[Change] | None:  # noqa: ARG002
-        """See ``HoldsRows._to_take_over``. None: all attributes are taken over."""
+        """Calls for ``at_once`` that take over the state of another object, which then ends.
+
+        ``swap`` replaces each part by the part to use. Nothing changes before the calls are made.
+        None: all attributes are taken over. Holders of rows return calls.
+        """
         return None
 
-
-class HoldsRows:
-    """Base class of holders of a ring, whose rows are saved as segments."""
+    # ------------------------------------------------------------------ of holders of rows
 
     def _rows_to_save(self) -> RowsToSave:
         """The layout, memory, ring, edits and attributes of this holder."""
@@ -55,18 +60,10 @@ class HoldsRows:
         """Raise ``ValueError`` if the rows lie in a file, which a restore cannot replace."""
         raise NotImplementedError
 
-    def _to_take_over(self, other: Any, swap: Callable[[Any], Any]) -> list[Change]:
-        """Calls for ``at_once`` that take over the state of another object, which then ends.
 
-        ``swap`` replaces each part by the part to use. Nothing changes before the calls are made.
-        """
-        raise NotImplementedError
-
-
-class HoldsObjects:
-    """Base class of holders of the caller's Python objects, which ``encode`` turns into bytes."""
-
-    OBJECTS: ClassVar[tuple[str, ...]] = ()  # attributes that are lists of objects
+def holds_rows(value: object) -> TypeGuard[Savable]:
+    """Whether an object has a ring, whose rows are saved as segments."""
+    return isinstance(value, Savable) and value.HOLDS_ROWS
 
 
 class RowsToSave(NamedTuple):

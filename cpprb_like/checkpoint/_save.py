@@ -26,7 +26,7 @@ from cpprb_like.checkpoint._ring_writer import (
     refuse_objects,
     write_objects,
 )
-from cpprb_like.checkpoint._savable import HoldsRows
+from cpprb_like.checkpoint._savable import Savable, holds_rows
 from cpprb_like.checkpoint._state import ArrayFile, State
 from cpprb_like.checkpoint._values import Encoder
 
@@ -35,7 +35,7 @@ class Job:
     """One save of one object to one folder."""
 
     def __init__(self, root: Any, disk: Disk, options: SaveOptions) -> None:
-        own = (type(root),) if isinstance(root, HoldsRows) else ()
+        own = (type(root),) if holds_rows(root) else ()
         self._classes = (*options.classes, *own)
         self._root = root
         self.disk = disk
@@ -49,7 +49,7 @@ class Job:
         encoder = Encoder(self._classes)
         return encoder.encode(self._root), encoder
 
-    def _find_holders(self) -> list[HoldsRows]:
+    def _find_holders(self) -> list[Savable]:
         _, encoder = self.encode()
         for path in encoder.unfit:
             raise TypeError(f"{path}: {type(encoder.external[path]).__name__} cannot be saved")

@@ -23,7 +23,7 @@ from cpprb_like._machine.generators import read_seed
 from cpprb_like._machine.prefetch_state import state_before, state_of_generator
 from cpprb_like.checkpoint import _classes
 from cpprb_like.checkpoint._nodes import OF_CALLER, join
-from cpprb_like.checkpoint._savable import HoldsObjects, HoldsRows, Savable
+from cpprb_like.checkpoint._savable import Savable, holds_rows
 from cpprb_like.errors import DamagedError
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.views._layer import Layer
@@ -34,9 +34,6 @@ DEEPEST = 60
 MT_WORDS = 624
 MOST_POOL = 1 << 10  # words; the time to fill a pool grows with the square of its size
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-
-# Any subclass of these can be saved; the caller of ``load`` passes the class.
-OWN = (HoldsRows, HoldsObjects, Sampler, Layer)
 
 
 class Objects(NamedTuple):
@@ -49,6 +46,12 @@ class NotSaved(NamedTuple):
     """A value that the caller of ``load`` passes."""
 
     value: Any
+
+
+def _is_own(cls: type) -> bool:
+    """Whether any subclass can be saved; then the caller of ``load`` passes the class."""
+    holds = issubclass(cls, Savable) and (cls.HOLDS_ROWS or bool(cls.OBJECTS))
+    return holds or issubclass(cls, (Sampler, Layer))
 
 
 def state_of(value: Any) -> dict[str, Any]:
@@ -137,7 +140,7 @@ class Encoder:
     def _name(self, cls: type) -> str | None:
         """The name of a class in files; names of the caller's classes have a prefix."""
         known = _classes.name_of(cls)
-        if known is None and (cls in self._classes or issubclass(cls, OWN)):
+        if known is None and (cls in self._classes or _is_own(cls)):
             return OF_CALLER + cls.__name__
         return known
 
@@ -158,7 +161,7 @@ class Encoder:
         if type(value) is random.Random:
             return {"$": "random", "number": number, "state": self.encode(value.getstate(), path)}
         name = self._name(type(value))
-        if isinstance(value, HoldsRows):
+        if holds_rows(value):
             self.holders.append(value)
             place = len(self.holders) - 1
             self.elements[path] = value
@@ -167,10 +170,9 @@ class Encoder:
         if name is not None:
             self.elements[path] = value
             attributes = state_of(value)
-            for own in value.OBJECTS if isinstance(value, HoldsObjects) else ():
-                attributes |= {own: Objects(attributes[own])}
-            for own in value.NOT_SAVED if isinstance(value, Savable) else ():
-                attributes |= {own: NotSaved(attributes[own])}
+            if isinstance(value, Savable):
+                attributes |= {own: Objects(attributes[own]) for own in value.OBJECTS}
+                attributes |= {own: NotSaved(attributes[own]) for own in value.NOT_SAVED}
             state = self.encode(attributes, path)
             return {"$": "object", "number": number, "class": name, "state": state}
         if not callable(value):
@@ -327,7 +329,7 @@ class Decoder:
         elif kind == "rows":
             state = self.decode(saved["state"], path, depth)
             cls = self._class(saved["class"])
-            if not issubclass(cls, HoldsRows):
+            if not (issubclass(cls, Savable) and cls.HOLDS_ROWS):
                 raise DamagedError(f"{path}: a {cls.__name__} holds no rows")
             value = self._source.holder(cls, saved["ring"], path, state)
         elif kind == "object":
@@ -339,8 +341,8 @@ class Decoder:
         return value
 
     def _object(self, saved: dict[str, Any], path: str, depth: int) -> Any:
-        cls = self._class(saved["class"])
-        if issubclass(cls, HoldsRows):
+        cls: Any = self._class(saved["class"])
+        if issubclass(cls, Savable) and cls.HOLDS_ROWS:
             raise DamagedError(f"{path}: a {cls.__name__} holds rows")
         state = self.decode(saved["state"], path, depth)
         if not isinstance(state, dict):

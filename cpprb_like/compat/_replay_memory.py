@@ -20,7 +20,6 @@ from cpprb_like._machine import forks
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.machine_memory import require
 from cpprb_like.checkpoint import Checkpointed
-from cpprb_like.checkpoint._savable import HoldsObjects
 from cpprb_like.errors import NotEnoughDataError
 
 REFERENCE_NBYTES = 8
@@ -28,7 +27,7 @@ OWN = ("_max_size", "rng", "_copies", "_items", "_oldest", "_free")
 CHECKED_OBJECTS = 1 << 25  # least objects of a batch that is compared with the free memory
 
 
-class ReplayMemory(Checkpointed, HoldsObjects):
+class ReplayMemory(Checkpointed):
     """Ring buffer of the newest ``max_size`` Python objects, sampled uniformly with replacement.
 
     Parameters

@@ -216,7 +216,7 @@ class RateLimited(LimitedAdds, LimitedSource):
         return LimitedSource(self.buffer.view(*layers), self._gate)
 
     def _to_take_over(self, other: RateLimited, swap: Callable[[Any], Any]) -> list[Change]:  # noqa: ARG002
-        """See ``HoldsRows._to_take_over``: the gates of threads and views stay."""
+        """See ``Savable._to_take_over``: the gates of threads and views stay."""
         counters, rows = self._inserts.counters, len(other.buffer)
         begin = begin_balanced(self.limiter, counters, rows)
         return [begin, partial(counters.set_rows, self._inserts.line, len(other.buffer.ring))]

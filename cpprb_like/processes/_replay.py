@@ -27,8 +27,8 @@ from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import wait_until
+from cpprb_like.buffers import _reported
 from cpprb_like.buffers._draw_counts import stats_of
-from cpprb_like.buffers._reported import Reported
 from cpprb_like.buffers._warnings import warn_of_rows
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes._draws import check_sampler
@@ -108,7 +108,7 @@ class Member:
     late_updates: int = 0
 
 
-class SharedReplay(Closing, Reported):
+class SharedReplay(Closing):
     """A replay in shared memory: processes of one machine add to it and draw from it.
 
     There is no server, and rows wait for no lock. Each process that adds has its own part of the
@@ -634,6 +634,9 @@ class SharedReplay(Closing, Reported):
         if self._limits is not None:
             self._limits.begin([self._rows_of(number)[0] for number in range(self.writers)])
         (self._folder.path / ORIGIN).write_text(saved.origin)
+
+    describe = _reported.describe
+    report = _reported.report
 
     def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
         """A copy of one shard after the other; no process waits and none is counted."""

@@ -29,7 +29,8 @@ from cpprb_like._fields.schema import read_size
 from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, every, wait_until
-from cpprb_like.buffers._reported import Ranges, Reported
+from cpprb_like.buffers import _reported
+from cpprb_like.buffers._reported import Ranges
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Learner, Member
 from cpprb_like.processes._folder import Closing, check_name, memory_path, remove_left
@@ -62,7 +63,7 @@ CLOSE = 30.0  # seconds in which they free their memory, before they are killed
 LITTLE: dict[str, Any] = {"num_cpus": 0, "memory": 1}
 
 
-class ClusterReplay(Closing, Reported):
+class ClusterReplay(Closing):
     """A replay on a Ray cluster, with the methods of ``SharedReplay``, over several machines.
 
     On each participating node a Ray actor, the *host*, holds a shared replay. Processes on this
@@ -355,6 +356,8 @@ class ClusterReplay(Closing, Reported):
         self._connection.check_open()
         found: dict[str, float] = call(self._connection.ledger, "stats", timeout=HOST_PATIENCE)
         return found
+
+    report = _reported.report
 
     def describe(
         self,

@@ -42,7 +42,7 @@ OF_THE_ENGINE = {("compat", "cpprb"), ("compat", "_replay_memory.py"), ("ray",)}
 # Calls and names that hand on to a room above, which is imported on their first use.
 DOORS = {
     "buffers/__init__.pyi": {"compat"},
-    "buffers/_exchange.py": {"datasets"},
+    "buffers/_replay.py": {"datasets"},
     "buffers/_reported.py": {"report"},
     "ray/_cluster.py": {"report"},
     "samplers/__init__.pyi": {"compat"},
