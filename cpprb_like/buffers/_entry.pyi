@@ -26,6 +26,9 @@ _Take: TypeAlias = Callable[
 ]
 _T = TypeVar("_T")
 
+def take_drawn(
+    sampler: Sampler, hook: str, drawn: object
+) -> tuple[NDArray[np.intp], dict[str, NDArray[Any]]]: ...
 def check_drawn(
     sampler: Sampler,
     rows: NDArray[np.intp],

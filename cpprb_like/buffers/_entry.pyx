@@ -36,6 +36,7 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like.buffers._draw_counts import WORDS
 from cpprb_like._machine.machine_memory import require
+from cpprb_like.samplers._base import as_drawn
 
 cnp.import_array()
 
@@ -655,12 +656,15 @@ cdef class BufferBase:
         cdef Ring ring = self.c_ring
         cdef Moment moment = ring.c_now()
         cdef dict batch
+        cdef str hook = "draw" if rows is ring else "draw_starts"
+        slots = None
         try:
             if rows is ring and ring.c_drawable() == 0:
                 raise NotEnoughDataError("cannot sample: the buffer is empty")
-            slots, extra = draw(rows, n, self.rng, replace=replace)
-            # Checked before anything is written to the arrays of the caller.
             sampler = self.sampler
+            drawn = draw(rows, n, self.rng, replace=replace)
+            # Checked before anything is written to the arrays of the caller.
+            slots, extra = take_drawn(sampler, hook, drawn)
             check_drawn(
                 sampler, slots, extra, n, self.numbers, self.further if further is None else further
             )
@@ -672,10 +676,12 @@ cdef class BufferBase:
                 batch = c_take_rows(ring, slots, None, columns)
             else:
                 batch = take(slots, arrays, None, columns)
-        except (ValueError, IndexError):
-            if ring.c_is_now(moment):
-                raise
-            return None  # rows were overwritten or cleared during the read
+        except (ValueError, IndexError) as error:
+            if not ring.c_is_now(moment):
+                return None  # rows were overwritten or cleared during the read
+            if slots is not None and type(error) is IndexError:
+                raise IndexError(f"{sampler!r}.{hook}: {error}") from None
+            raise
         if batch is None or not ring.c_holds(moment, slots):
             return None
         for name, values in extra.items():
@@ -737,6 +743,22 @@ cpdef tuple at_one_moment(Ring ring, attempt):
     if found is None or not ring.holds(moment, found[0]):
         return None
     return (found[1],)
+
+
+cpdef tuple take_drawn(sampler, str hook, drawn):
+    """Slots and further columns that a hook of a sampler returned: see ``as_drawn``."""
+    if type(drawn) is tuple and len(<tuple> drawn) == 2:
+        slots, extra = <tuple> drawn
+        if type(extra) is dict and cnp.PyArray_CheckExact(slots):
+            if cnp.PyArray_TYPE(<cnp.ndarray> slots) == cnp.NPY_INTP and (
+                cnp.PyArray_NDIM(<cnp.ndarray> slots) == 1
+            ):
+                for values in (<dict> extra).values():
+                    if not cnp.PyArray_Check(values):
+                        break
+                else:
+                    return <tuple> drawn
+    return as_drawn(sampler, hook, drawn)
 
 
 cpdef int check_drawn(sampler, rows, extra, intp_t n, names, further) except -1:

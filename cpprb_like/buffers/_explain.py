@@ -14,6 +14,7 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._rows.row_handles import handles, public_slots, public_stored, slots_of
 from cpprb_like.buffers._reading import Opened
+from cpprb_like.samplers._base import priorities_of, weights_of
 
 FAR = 10_000  # most rows of an episode that are looked at on each side
 TERMINATED, TRUNCATED, ENDED = 2, 4, 1  # flags of ``Ring.windows``
@@ -96,12 +97,12 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
         found["end"] = _end(int(ends[0]), int(after))
         found["reads"] = _reads(now, ids, before)
         reasons += _why_not(now, slots, before, after, ended=bool(ends[0] & ENDED))
-    weights, priorities = sampler.row_weights(slots), sampler.row_priorities(slots)
+    weights, priorities = weights_of(sampler, slots), priorities_of(sampler, slots)
     if priorities is not None:
         found["priority"] = float(priorities[0])
     if weights is not None:
         among = now.starts.slots()
-        every = sampler.row_weights(among)
+        every = weights_of(sampler, among)
         total = 0.0 if every is None else float(every.sum())
         found["weight"] = float(weights[0])
         found["probability"] = 0.0 if reasons or not total else float(weights[0]) / total

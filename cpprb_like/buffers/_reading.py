@@ -26,7 +26,7 @@ from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
-from cpprb_like.buffers._entry import SampleOptions, check_drawn
+from cpprb_like.buffers._entry import SampleOptions, check_drawn, take_drawn
 from cpprb_like.buffers._source import Batch, ColumnSpec, MomentSource
 from cpprb_like.buffers._warnings import warn_of_short_windows
 from cpprb_like.errors import NotEnoughDataError
@@ -36,7 +36,7 @@ from cpprb_like.samplers._rows import AllRows, Rows
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.samplers._where import Where, is_true
-from cpprb_like.views._layer import Items, Layer, ViewedRows
+from cpprb_like.views._layer import Items, Layer, Steps, ViewedRows, wrong_return
 from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._sequences import (
     ROW_INDEXES,
@@ -61,14 +61,19 @@ class Part:
     def __init__(self, layer: Layer, rows: ViewedRows, fields: dict[str, ColumnSpec]) -> None:
         self.name = type(layer).__name__
         self.layer = opened = layer.open(rows)
-        before, after = opened.around(fields)
-        around = f"{self.name}.around"
-        self.around = as_int(around, before, 0), as_int(around, after, 0)
+        if not isinstance(opened, Layer):
+            raise self._wrong("open", "a Layer", opened)
+        around = self._pair_of("around", "numbers of rows before and behind", opened.around(fields))
+        before, after = (as_int(f"{self.name}.around", count, 0) for count in around)
+        self.around = before, after
         self.reads = self._fields_of("reads", opened.reads(fields), fields)
-        found = opened.condition(fields)
-        self.condition = None
+        found: Any = opened.condition(fields)
+        self.condition: tuple[str, frozenset[str], Callable[[Batch], Any]] | None = None
         if found is not None:
-            self.condition = self._fields_of("condition", found[0], fields), found[1]
+            names, holds = self._pair_of("condition", "names and a function, or None", found)
+            if not callable(holds):
+                raise self._wrong("condition", "names and a function, or None", found)
+            self.condition = self.name, self._fields_of("condition", names, fields), holds
         self.changes = self._names_of("changes", opened.changes(fields))
         self.columns: dict[str, ColumnSpec] = {}
         self.replaced = self.added = frozenset[str]()
@@ -78,9 +83,10 @@ class Part:
     ) -> None:
         """Read which columns the layer makes beside the columns ``made`` without it."""
         opened = self.layer
-        self.columns = {
-            name: self._column_of(name, found) for name, found in opened.columns(made).items()
-        }
+        columns: Any = opened.columns(made)
+        if not isinstance(columns, Mapping):
+            raise self._wrong("columns", "a dict of (dtype, shape)", columns)
+        self.columns = {name: self._column_of(name, found) for name, found in columns.items()}
         self.replaced = frozenset(self.columns) & frozenset(fields)
         self.added = frozenset(self.columns) - frozenset(fields)
         wrong = sorted(self.changes - frozenset(made))
@@ -94,10 +100,24 @@ class Part:
                 f"{[*self.columns, *sorted(self.changes)]}, got none"
             )
 
-    def _names_of(self, hook: str, names: Iterable[str]) -> frozenset[str]:
-        if isinstance(names, str):
-            raise TypeError(f"{self.name}.{hook}: expected names of fields, got {names!r}")
-        return frozenset(names)
+    def _wrong(self, hook: str, expected: str, found: object) -> TypeError:
+        """The error for a hook that returned something else."""
+        return wrong_return(f"{self.name}.{hook}", expected, found)
+
+    def _pair_of(self, hook: str, expected: str, found: Any) -> tuple[Any, Any]:
+        try:
+            first, second = found
+        except (TypeError, ValueError):
+            raise self._wrong(hook, expected, found) from None
+        return first, second
+
+    def _names_of(self, hook: str, names: Any) -> frozenset[str]:
+        try:
+            if not isinstance(names, str):
+                return frozenset(names)
+        except TypeError:  # no iterable, or of what is no name
+            pass
+        raise self._wrong(hook, "names of fields", names)
 
     def _fields_of(
         self, hook: str, names: Iterable[str], fields: dict[str, ColumnSpec]
@@ -106,7 +126,7 @@ class Part:
         if not found <= set(fields):
             wrong = sorted(map(str, found - set(fields)))
             raise ValueError(
-                f"{self.name}: expected some of the fields {list(fields)}, got {wrong[0]!r}"
+                f"{self.name}.{hook}: expected some of the fields {list(fields)}, got {wrong[0]!r}"
             )
         return found
 
@@ -120,6 +140,12 @@ class Part:
                 f"{self.name}.columns: expected (dtype, shape) of {name!r}, such as "
                 f"(np.float32, (3,)), got {found!r}"
             ) from None
+
+    def by_name(self, found: Any) -> Mapping[str, Array]:
+        """What ``fill`` returned, or the function that it returned: arrays by name."""
+        if not isinstance(found, Mapping):
+            raise self._wrong("fill", "arrays by name", found)
+        return found
 
     def cast(self, name: str, values: Any, spec: ColumnSpec, n: int) -> Array:
         """Values of n rows that ``fill`` returned for a column, cast to its dtype."""
@@ -157,6 +183,8 @@ class Opened:
         self.items: Items | None = None
         for part in self.parts:
             found = part.layer.items()
+            if not isinstance(found, Items | None):
+                raise wrong_return(f"{part.name}.items", "Items or None", found)
             if found is not None and self.items is not None:
                 raise ValueError(f"{part.name}: expected one layer that says what an item is")
             self.items = found if found is not None else self.items
@@ -183,6 +211,9 @@ class Opened:
         if len(said) > 1:
             name = type(said[1][0]).__name__
             raise ValueError(f"{name}: expected one layer that says the n of rows")
+        for layer, steps in said:
+            if not isinstance(steps, Steps):
+                raise wrong_return(f"{type(layer).__name__}.steps", "Steps or None", steps)
         if not said:
             return default, 1 if default is None else default.size
         steps = said[0][1]
@@ -372,11 +403,12 @@ class Opened:
         ring, sampler, rng = self.ring, self.sampler, self.buffer.rng
         keywords = options.of_sampler
         if not self.draws_all:
-            slots, extra = sampler.draw_starts(self.starts, n, rng, **keywords)
+            drawn = sampler.draw_starts(self.starts, n, rng, **keywords)
+            slots, extra = take_drawn(sampler, "draw_starts", drawn)
         elif len(ring) == 0:
             raise NotEnoughDataError("cannot sample: the buffer is empty")
         else:
-            slots, extra = sampler.draw(ring, n, rng, **keywords)
+            slots, extra = take_drawn(sampler, "draw", sampler.draw(ring, n, rng, **keywords))
         if options.indexes and not self.buffer.has_priorities:
             extra = with_handles(sampler, ring, slots, extra)
         return slots, extra
@@ -434,12 +466,15 @@ class Opened:
 
 
 def _hold(
-    ring: Ring, conditions: Iterable[tuple[frozenset[str], Callable[[Batch], Any]]], slots: Slots
+    ring: Ring,
+    conditions: Iterable[tuple[str, frozenset[str], Callable[[Batch], Any]]],
+    slots: Slots,
 ) -> NDArray[np.bool_]:
     """Whether the conditions of all layers are true, for each of these rows."""
     found = np.ones(len(slots), np.bool_)
-    for names, holds in conditions:
-        found &= is_true(holds(read_fields(ring, slots, names)), len(slots))
+    for layer, names, holds in conditions:
+        values = read_fields(ring, slots, names)
+        found &= is_true(holds(values), len(slots), f"{layer}.condition")
     return found
 
 
@@ -522,8 +557,9 @@ class RowPlan:
             found = part.layer.fill(windows, wanted)
             if callable(found):
                 raise TypeError(f"{part.name}.fill: expected arrays, got a function; see changes")
+            arrays_of_part = part.by_name(found)
             for name, spec in wanted.items():
-                array: Any = found.get(name)
+                array: Any = arrays_of_part.get(name)
                 if (
                     type(array) is not np.ndarray
                     or array.dtype != spec.dtype
@@ -739,6 +775,7 @@ class Reading(Attempt):
         """Put columns of single rows into the batch."""
         taken = self.taken
         n = len(self.slots) if taken is None else len(taken.places)
+        found = part.by_name(found)
         for name, spec in wanted.items():
             values = part.cast(name, found.get(name), spec, n)
             given = self.arrays.get(name)

@@ -38,7 +38,13 @@ from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.gather import take, write
 from cpprb_like._rows.indexing import resolve
 from cpprb_like._rows.row_handles import ordered_slots, without_row
-from cpprb_like.buffers._entry import Attachment, BufferBase, SampleOptions, not_initialised
+from cpprb_like.buffers._entry import (
+    Attachment,
+    BufferBase,
+    SampleOptions,
+    not_initialised,
+    take_drawn,
+)
 from cpprb_like.buffers._epochs import EpochOrder
 from cpprb_like.buffers._field_table import field_table
 from cpprb_like.buffers._replacing import Updatable, read_update, updatable_fields
@@ -52,7 +58,7 @@ from cpprb_like.buffers._source import (
 from cpprb_like.buffers._warnings import warn_of_rows
 from cpprb_like.checkpoint._savable import Change, EditsSinceSave, RowsToSave
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers._base import Extra, Sampler, Slots, with_handles
+from cpprb_like.samplers._base import Extra, Sampler, Slots, nbytes_of, with_handles
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import Epoch, draw_uniform
@@ -270,7 +276,7 @@ class ReplayBuffer(BufferBase, Source):
         mmap_mode: file_maps.FileMode = "x",
     ) -> None:
         """Open new rows with checked options, or the rows of a file."""
-        layout = Layout.of(options, sampler.nbytes_for(options.capacity))
+        layout = Layout.of(options, nbytes_of(sampler, options.capacity))
         opens = mmap_mode in ("r", "r+", "a")
         files, arena = self._open_memory(layout, mmap_prefix, mmap_mode)
         if files is not None and opens:
@@ -302,7 +308,7 @@ class ReplayBuffer(BufferBase, Source):
             return
         options, sampler = self._layout.options, self.sampler
         options = replace(options, n_envs=read_n_envs(n_envs, options.size))
-        layout = Layout.of(options, sampler.nbytes_for(options.capacity))
+        layout = Layout.of(options, nbytes_of(sampler, options.capacity))
         _, arena = self._open_memory(layout)
         ring = self._make_ring(layout, arena)
         sampler._leave()
@@ -655,14 +661,23 @@ class ReplayBuffer(BufferBase, Source):
         Only buffers with a prioritized ``sampler`` have this method.
         """
         sampler: Any = self.sampler
-        return float(sampler.get_max_priority())
+        found = sampler.get_max_priority()
+        try:
+            return float(found)
+        except TypeError:
+            raise TypeError(
+                f"{sampler!r}.get_max_priority: expected a number, got {found!r}"
+            ) from None
 
     def _read_priorities(self, priorities: ArrayLike) -> Beside:
         """Priorities for ``add``; see ``PrioritySampler.prepare``."""
         sampler: Any = self.sampler  # one with priorities
         if self.ring.n_envs > 1:
             priorities = self._in_time_order(priorities)
-        return sampler.prepare(priorities)  # type: ignore[no-any-return]
+        found = sampler.prepare(priorities)
+        if not isinstance(found, Beside):
+            raise TypeError(f"{sampler!r}.prepare: expected an object Beside, got {found!r}")
+        return found
 
     def _in_time_order(self, priorities: ArrayLike) -> ArrayLike:
         """Priorities of a block of time steps, flattened to one for each row."""
@@ -728,8 +743,9 @@ class ReplayBuffer(BufferBase, Source):
         self, ring: Ring, n: int, rng: np.random.Generator, *, replace: bool
     ) -> tuple[Slots, Extra]:
         """``Sampler.draw``, with the handles of the rows as a further column."""
-        slots, extra = self.sampler.draw(ring, n, rng, replace=replace)
-        return slots, with_handles(self.sampler, ring, slots, extra)
+        sampler = self.sampler
+        slots, extra = take_drawn(sampler, "draw", sampler.draw(ring, n, rng, replace=replace))
+        return slots, with_handles(sampler, ring, slots, extra)
 
     @property
     def episodes(self) -> Episodes:
@@ -1336,7 +1352,7 @@ class ReplayBuffer(BufferBase, Source):
         sampler = attributes["sampler"]
         if not isinstance(sampler, Sampler):
             raise ValueError(f"sampler: expected one, got {type(sampler).__name__}")
-        layout = Layout.of(options, sampler.nbytes_for(options.capacity))
+        layout = Layout.of(options, nbytes_of(sampler, options.capacity))
         if target.mmap_prefix is not None and target.mmap_mode not in ("x", "w"):
             raise ValueError(f"mmap_mode: expected 'x' or 'w', got {target.mmap_mode!r}")
         files, arena = self._open_memory(layout, target.mmap_prefix, target.mmap_mode)

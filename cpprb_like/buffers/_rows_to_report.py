@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Batch
 from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED
+from cpprb_like.samplers._base import weights_of
 
 
 class RowsToReport:
@@ -42,6 +43,10 @@ class RowsToReport:
         # A slice with a step is not contiguous, which reading stacks requires.
         return read_fields(self.buffer.ring, np.ascontiguousarray(self.slots[rows]), names)
 
+    def weights(self) -> NDArray[np.float64] | None:
+        """The weight of each row that holds a step; None without weights."""
+        return weights_of(self.buffer.sampler, self.slots[self.present])
+
     def not_drawn(self, view: Any = None) -> dict[str, int]:
         """Counts of rows that are never drawn, by reason. A row counts for its first reason."""
         ring = self.buffer.ring
@@ -50,7 +55,7 @@ class RowsToReport:
         needed = self.present & ~drawable[self.slots]
         newest = np.arange(len(self)) >= len(self) - ring.lookahead * ring.n_envs
         slots = self.slots[self.present & ~needed]
-        weights = self.buffer.sampler.row_weights(slots)
+        weights = weights_of(self.buffer.sampler, slots)
         if weights is not None:
             slots = slots[weights > 0]
         zero = len(self) - int((~self.present).sum()) - int(needed.sum()) - len(slots)

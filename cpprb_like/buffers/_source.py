@@ -511,6 +511,8 @@ class Source(Checkpointed):
                 yield part, state_of_generator(part, live=True)
             elif isinstance(part, Sampler):
                 state = part.draw_state()
+                if not isinstance(state, dict):
+                    raise TypeError(f"{part!r}.draw_state: expected a dict, got {state!r}")
                 if state:
                     yield part, state
             elif part is not None:

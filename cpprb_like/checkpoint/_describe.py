@@ -24,6 +24,7 @@ from cpprb_like.checkpoint._nodes import Node, nodes
 from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
 from cpprb_like.checkpoint._options import LoadOptions, Target
 from cpprb_like.checkpoint._ring_reader import RingReader
+from cpprb_like.samplers._base import priorities_of, weights_of
 from cpprb_like.samplers._prioritized import PrioritySampler
 from cpprb_like.samplers._uniform import Uniform
 
@@ -232,7 +233,7 @@ def statistics(
         },
         "reward": reward,
         "returns": None if reward is None else spread(returns),
-        "priorities": _priorities(sampler.row_weights(slots), sampler.row_priorities(slots)),
+        "priorities": _priorities(weights_of(sampler, slots), priorities_of(sampler, slots)),
     }
 
 

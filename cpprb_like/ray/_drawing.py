@@ -26,6 +26,7 @@ from cpprb_like.ray._messages import Reply
 from cpprb_like.samplers import Sampler
 from cpprb_like.samplers._prioritized import ByPriority
 from cpprb_like.views import Layer
+from cpprb_like.views._layer import stacks_of
 
 UPDATES_KNOWN = 1024  # answers to calls of ``update`` that are stored: more than are on their way
 
@@ -40,7 +41,7 @@ def stacked_pairs(source: Source, schema: Schema, layers: tuple[Layer, ...]) -> 
     shapes = {name: spec.shape for name, spec in source._field_specs(None).items()}
     found = {stack.name: (stack.depth, stack.axis) for stack in schema.stacks}
     for layer in layers:
-        found.update(layer.stacks())
+        found.update(stacks_of(layer))
     stacks = {}
     for name, (depth, axis) in found.items():
         shape = shapes[name]  # a layer may have given it another one

@@ -168,7 +168,7 @@ def read_facts(
         if not one.dtype.hasobject and one.nbytes
     }
     episodes = buffer.episodes.list(reward)
-    weights = buffer.sampler.row_weights(rows.slots[rows.present])
+    weights = rows.weights()
     found = statistics(buffer, reward, episodes)
     ends = structure["ends"]
     return Facts(rows, fields, episodes, reward, ends, structure, found, weights, ranges)

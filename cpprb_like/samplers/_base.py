@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Floats, Slots
+from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like._rows.row_handles import handles
@@ -216,7 +217,7 @@ class Sampler:
         ValueError
             As ``draw``.
         """
-        return reject(self.draw, starts, n, rng, replace)
+        return reject(self, starts, n, rng, replace)
 
     def row_weights(self, slots: Slots) -> Floats | None:  # noqa: ARG002 (for subclasses)
         """Weights of rows: each row is drawn in proportion to its weight. By default None.
@@ -244,12 +245,55 @@ class Sampler:
         """
 
 
+def as_drawn(sampler: Sampler, hook: str, drawn: Any) -> tuple[Slots, Extra]:
+    """What ``draw`` or ``draw_starts`` returned; ``TypeError`` unless slots and columns."""
+    try:
+        slots, extra = drawn
+        found = f"{slots.dtype} of shape {slots.shape}, {type(extra).__name__}"
+    except (TypeError, ValueError, AttributeError):
+        slots, extra, found = None, None, type(drawn).__name__
+    if (
+        not isinstance(slots, np.ndarray)
+        or (slots.dtype, slots.ndim) != (np.intp, 1)
+        or not isinstance(extra, Mapping)
+        or not all(isinstance(values, np.ndarray) for values in extra.values())
+    ):
+        raise TypeError(
+            f"{sampler!r}.{hook}: expected slots, intp of shape (n,), and a dict of arrays, "
+            f"got {found}"
+        )
+    return slots, dict(extra)
+
+
+def nbytes_of(sampler: Sampler, capacity: int) -> int:
+    """The checked result of ``nbytes_for``."""
+    return as_int(f"{sampler!r}.nbytes_for", sampler.nbytes_for(capacity), 0)
+
+
+def weights_of(sampler: Sampler, slots: Slots) -> Floats | None:
+    """The checked result of ``row_weights``."""
+    return _by_row(sampler, "row_weights", sampler.row_weights(slots), len(slots))
+
+
+def priorities_of(sampler: Sampler, slots: Slots) -> Floats | None:
+    """The checked result of ``row_priorities``."""
+    return _by_row(sampler, "row_priorities", sampler.row_priorities(slots), len(slots))
+
+
+def _by_row(sampler: Sampler, hook: str, values: Any, n: int) -> Floats | None:
+    if values is None or (isinstance(values, np.ndarray) and values.shape == (n,)):
+        return values
+    found = f"shape {values.shape}" if isinstance(values, np.ndarray) else repr(values)
+    raise TypeError(f"{sampler!r}.{hook}: expected float64 of shape ({n},) or None, got {found}")
+
+
 def reject(
-    draw: Callable[..., tuple[Slots, Extra]],
+    sampler: Sampler,
     starts: Rows,
     n: int,
     rng: np.random.Generator,
     replace: bool,
+    **options: Any,
 ) -> tuple[Slots, Extra]:
     """Draw n starts with ``draw`` by rejection sampling: see ``Sampler.draw_starts``."""
     ring = starts.ring
@@ -258,7 +302,18 @@ def reject(
     tries, spare = n, TRIES * n + SPARE_TRIES
     while True:
         among = tries if replace else min(tries, len(ring))
-        slots, extra = draw(ring, among, rng, replace=replace)
+        drawn = sampler.draw(ring, among, rng, replace=replace, **options)
+        slots, extra = as_drawn(sampler, "draw", drawn)
+        if {len(slots), *map(len, extra.values())} != {among}:
+            raise ValueError(
+                f"{sampler!r} drew {len(slots)} slots, expected {among}, and as many "
+                "values of each column"
+            )
+        if len(slots) and not 0 <= slots.min() <= slots.max() < ring.stored:
+            raise IndexError(
+                f"{sampler!r}.draw: slots: expected 0 to {ring.stored - 1}, "
+                f"got {slots.min()} to {slots.max()}"
+            )
         places = np.flatnonzero(starts.tell(slots) == 1)
         if len(places) >= n:
             break

@@ -12,7 +12,6 @@ import math
 import numbers
 import sys
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -101,7 +100,7 @@ class PrioritySampler(Sampler):
 
         The weights are divided by the greatest weight of the batch.
         """
-        slots, extra = reject(partial(self.draw, beta=beta), starts, n, rng, replace)
+        slots, extra = reject(self, starts, n, rng, replace, beta=beta)
         weights = extra.get("weights")
         if weights is not None and len(weights) and weights.max() > 0:
             extra["weights"] = weights / weights.max()
@@ -130,7 +129,9 @@ class PrioritySampler(Sampler):
         TypeError, ValueError
             As ``read_priorities``.
         """
-        values = self.read_priorities(priorities)
+        values: Any = self.read_priorities(priorities)
+        if not isinstance(values, np.ndarray):
+            raise TypeError(f"{self!r}.read_priorities: expected an array, got {values!r}")
 
         def publish(first: int, clears: int) -> None:
             self.set_new(first, clears, values)

@@ -161,13 +161,13 @@ class Where(Rows):
         )
 
 
-def is_true(found: Any, n: int) -> NDArray[np.bool_]:
-    """Checked result of a condition for n rows: an array of bools."""
+def is_true(found: Any, n: int, where: str = "condition") -> NDArray[np.bool_]:
+    """Checked result of a condition for n rows: an array of bools. Errors begin with ``where``."""
     if isinstance(found, np.ma.MaskedArray):
-        raise TypeError("condition: expected bools, got a masked array, whose mask would be lost")
+        raise TypeError(f"{where}: expected bools, got a masked array, whose mask would be lost")
     array = np.asarray(found)
     if array.dtype != np.bool_ or array.shape != (n,):
         raise ValueError(
-            f"condition: expected bools of shape ({n},), got {array.dtype} of shape {array.shape}"
+            f"{where}: expected bools of shape ({n},), got {array.dtype} of shape {array.shape}"
         )
     return array

@@ -8,8 +8,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from cpprb_like._arguments.arrays import Array, Batch
@@ -222,6 +224,24 @@ class Layer:
             if getattr(self, name, parameter.default) is not parameter.default
         ]
         return f"{type(self).__name__}({', '.join(options)})"
+
+
+def wrong_return(hook: str, expected: str, found: object) -> TypeError:
+    """The error for a hook, such as ``Speed.fill``, that returned something else."""
+    got = f"an array of shape {found.shape}" if isinstance(found, np.ndarray) else repr(found)
+    return TypeError(f"{hook}: expected {expected}, got {got}")
+
+
+def stacks_of(layer: Layer) -> dict[str, tuple[int, int]]:
+    """The checked result of ``Layer.stacks``."""
+    found: Any = layer.stacks()
+    hook, expected = f"{type(layer).__name__}.stacks", "(depth, axis) by name"
+    if not isinstance(found, Mapping):
+        raise wrong_return(hook, expected, found)
+    try:
+        return {name: (index(depth), index(axis)) for name, (depth, axis) in found.items()}
+    except (TypeError, ValueError):
+        raise wrong_return(hook, expected, found) from None
 
 
 def as_names(names: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, PrioritySampler, RankBased, Sampler, Uniform
 from cpprb_like.testing import check_sampler
 from cpprb_like.typing import FieldSpec
-from cpprb_like.views import NStep
+from cpprb_like.views import NStep, Sequences
 
 FIELDS: dict[str, FieldSpec] = {"x": {"shape": (), "dtype": "i8"}, "rew": {"shape": ()}}
 
@@ -121,6 +122,92 @@ def test_a_mixture_asks_every_sampler_before_it_draws(sampler: Any, message: Any
     with refused(other, (NotEnoughDataError, ValueError), message or "'other'"):
         mixture.sample(10)
     assert [repr(rb.rng.bit_generator.state) for rb in (one, other)] == before
+
+
+def sample(rb: ReplayBuffer, _: Path) -> object:
+    """Three rows."""
+    return rb.sample(3)
+
+
+def sample_windows(rb: ReplayBuffer, _: Path) -> object:
+    """Three rows of a view, which has fewer rows to begin at."""
+    return rb.view(Sequences(2)).sample(3)
+
+
+def draw_ahead(rb: ReplayBuffer, _: Path) -> object:
+    """Three rows that a thread draws."""
+    with rb.batches(3, prefetch=1) as batches:
+        return next(batches)
+
+
+def explain(rb: ReplayBuffer, _: Path) -> object:
+    """What is known of a row."""
+    return rb.explain(3)
+
+
+def add(rb: ReplayBuffer, _: Path) -> object:
+    """One row with a priority."""
+    return rb.add(x=1, done=False, priorities=1.0)
+
+
+SLOTS = np.zeros(3, np.intp)
+WRONG: list[Any] = [None, 3, np.zeros((7, 7)), [[]]]
+NOT_DRAWN: list[Any] = [
+    *WRONG, (None, {}), (3, {}), (SLOTS,), (SLOTS[:, None], {}), (SLOTS * 1.0, {}), (SLOTS, None),
+    (SLOTS, 3), (SLOTS, {"a": None}),
+]  # fmt: skip
+# Where a hook is called: the name of the hook, the call, and what the hook must not return.
+CALLED: list[tuple[str, Callable[[ReplayBuffer, Path], object], list[Any]]] = [
+    ("nbytes_for", sample, [None, [[]], -1]),
+    ("draw", sample, [*NOT_DRAWN, (SLOTS + 20, {})]),
+    ("draw", sample_windows, [*NOT_DRAWN, (SLOTS + 20, {})]),
+    ("draw", lambda rb, _: rb.sample(3, indexes=True), NOT_DRAWN),
+    ("draw_starts", sample_windows, NOT_DRAWN),
+    ("draw_state", draw_ahead, WRONG),
+    ("row_weights", explain, WRONG[1:]),
+    ("row_weights", lambda rb, folder: rb.report(folder / "report"), WRONG[1:]),
+    ("row_priorities", explain, WRONG[1:]),
+    ("get_max_priority", lambda rb, _: rb.get_max_priority(), [None, [[]]]),
+    ("read_priorities", add, [None, 3, [[]]]),
+    ("prepare", add, WRONG),
+]
+
+
+@pytest.mark.parametrize(
+    ("hook", "call", "wrong"),
+    [(hook, call, wrong) for hook, call, every in CALLED for wrong in every],
+)
+def test_what_a_hook_returns_is_refused_with_the_names_of_sampler_and_hook(
+    hook: str, call: Callable[[ReplayBuffer, Path], object], wrong: Any, tmp_path: Path
+) -> None:
+    """Errors were those of NumPy and of the interpreter, and named neither."""
+    is_of_priorities = hasattr(PrioritySampler, hook) and not hasattr(Sampler, hook)
+    base = ByWeight if is_of_priorities else Sampler if hook == "draw" else Plain
+    cls = type("Mine", (base,), {hook: lambda *_, **__: wrong, "__repr__": lambda _: "Mine()"})
+
+    def use() -> None:
+        fields: Any = {"x": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+        rb = ReplayBuffer(20, fields, sampler=cls(), seed=0)
+        rb.add(x=range(20), done=[False] * 20)
+        call(rb, tmp_path)
+
+    errors = (TypeError, ValueError, IndexError)
+    with pytest.raises(errors, match=rf"^Mine\(\)\.{hook}: (slots: )?expected "):
+        use()
+
+
+@pytest.mark.parametrize("drawn", [(SLOTS[:1], {}), (SLOTS, {"a": SLOTS[:1]})])
+@pytest.mark.parametrize("call", [sample, sample_windows])
+def test_a_sampler_that_draws_too_few_rows_is_named(
+    call: Callable[[ReplayBuffer, Path], object], drawn: Any, tmp_path: Path
+) -> None:
+    """A view said that there were no rows to draw."""
+    cls = type("Mine", (Sampler,), {"draw": lambda *_, **__: drawn, "__repr__": lambda _: "Mine()"})
+    fields: Any = {"x": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+    rb = ReplayBuffer(20, fields, sampler=cls(), seed=0)
+    rb.add(x=range(20), done=[False] * 20)
+    with pytest.raises(ValueError, match=r"^Mine\(\)( drew|: expected 3 values)"):
+        call(rb, tmp_path)
 
 
 # ---- what is kept for rows -------------------------------------------------------------------

@@ -19,6 +19,7 @@ from cpprb_like.buffers import Mixture
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
 from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences, Windows
+from cpprb_like.views._layer import stacks_of
 
 Array = npt.NDArray[Any]
 GAMMA, LAMBDA, HORIZON = 0.9, 0.7, 6
@@ -150,7 +151,7 @@ def test_layers_that_do_not_go_together_are_refused_by_name() -> None:
     bad: list[tuple[tuple[Layer, ...], str]] = [
         ((ReturnsToGo(0.9, 3), goals), r"ReturnsToGo: \['rew'\] are changed by Hindsight"),
         ((goals, Goals(goals.reward_func, **places)), r"'rew'\] are changed by Goals"),
-        ((ReturnsToGo(0.9, 3, "reward"),), "ReturnsToGo: expected some of the fields"),
+        ((ReturnsToGo(0.9, 3, "reward"),), r"ReturnsToGo\.reads: expected some of the fields"),
         ((ReturnsToGo(0.9, 51),), "ReturnsToGo: 51 rows .* do not fit into 50"),
         ((Replaces("rew", (np.float32, ())), NStep(2)), "n-step returns make the column 'rew' too"),
         ((Replaces("obs", ("f4", (3,))), FrameStacks({"obs": 2})), "makes the column 'obs' too"),
@@ -315,6 +316,59 @@ def test_a_column_that_is_no_column_is_refused(spec: Any) -> None:
     rb = ReplayBuffer(20, FIELDS, seed=0)
     with pytest.raises(TypeError, match=r"Replaces\.columns: expected \(dtype, shape\) of 'more'"):
         rb.view(Replaces("more", spec))
+
+
+class Speed(Layer):
+    """Keeps its promises; a subclass breaks one."""
+
+    def reads(self, fields: Mapping[str, Any]) -> Any:
+        del fields
+        return ["rew"]
+
+    def columns(self, fields: Mapping[str, Any]) -> Any:
+        del fields
+        return {"speed": (np.float32, ())}
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> Any:
+        del wanted
+        return {"speed": np.zeros(len(windows), np.float32)}
+
+
+@pytest.mark.parametrize("wrong", [None, 3, np.zeros((7, 7)), [[]]])
+@pytest.mark.parametrize("others", [(), (Sequences(2),)])
+@pytest.mark.parametrize(
+    "hook",
+    [
+        *("steps", "open", "items", "around", "condition", "reads", "changes", "columns", "fill"),
+        *("a late function", "a condition"),
+    ],
+)
+def test_what_a_hook_returns_is_refused_with_the_names_of_layer_and_hook(
+    hook: str, others: tuple[Layer, ...], wrong: Any
+) -> None:
+    """Errors were those of NumPy and of the interpreter, and named neither."""
+    hooks: dict[str, Any] = {hook: lambda *_: wrong}
+    if hook == "a late function":
+        hook = "fill"
+        hooks = {"changes": lambda *_: ["rew"], "fill": lambda *_: lambda: wrong}
+    elif hook == "a condition":
+        hook = "condition"
+        hooks = {"condition": lambda *_: (["rew"], lambda _: wrong)}
+    elif wrong is None and hook in ("steps", "items", "condition"):
+        pytest.skip("None is the default")
+    layer = type("Mine", (Speed,), hooks)()
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**steps(0, 10))
+    with pytest.raises((TypeError, ValueError), match=rf"^Mine\.{hook}: expected .*, got "):
+        rb.view(layer, *others).sample(4)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, {"speed": 3}, {"speed": (4, "x")}])
+def test_stacks_that_are_none_are_refused_with_the_name_of_the_layer(wrong: Any) -> None:
+    """A cluster asks for them; a buffer does not."""
+    layer = type("Mine", (Speed,), {"stacks": lambda _: wrong})()
+    with pytest.raises(TypeError, match=r"^Mine\.stacks: expected \(depth, axis\) by name, got"):
+        stacks_of(layer)
 
 
 class Ones(Declares):
