@@ -30,7 +30,7 @@ from cpprb_like.samplers import Extra, PrioritySampler, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.typing import FieldSpec
 from cpprb_like.views import Layer, Windows
-from cpprb_like.views._windows import Walk
+from cpprb_like.views._windows import WalkedRows
 
 __all__ = ["check_layer", "check_sampler"]
 
@@ -879,7 +879,7 @@ class _LayerStage:
         attempt = Reading(plan, lambda: (slots, {}), len(slots), None, 0, located=False)
         attempt.moment, attempt.is_gone = now.ring.now(), False
         attempt.rng = np.random.default_rng(0)
-        walk: Walk | None = None
+        walk: WalkedRows | None = None
         if self.part.changes:
             values, walk = plan.rows.read(slots, None, None, attempt)
         elif now.walks:

@@ -83,7 +83,7 @@ cdef intp_t wanted = 0               # threads; 0: the number of cores, up to BY
 cdef intp_t share_nbytes = 1 << 21   # smallest number of bytes of a thread
 
 
-cdef struct Share:
+cdef struct JobShare:
     Job job
     const void* work
     intp_t start
@@ -169,7 +169,7 @@ cdef intp_t c_limit() noexcept nogil:
 
 
 cdef void* c_run_share(void* argument) noexcept nogil:
-    cdef Share* share = <Share*> argument
+    cdef JobShare* share = <JobShare*> argument
     share.job(share.work, share.start, share.stop)
     return NULL
 
@@ -181,7 +181,7 @@ cdef void c_share(Job job, const void* work, intp_t n, intp_t nbytes) noexcept n
     lock does all items: its copy is small, and in modules built for tracing the threads would wait
     for the lock.
     """
-    cdef Share[MOST] shares
+    cdef JobShare[MOST] shares
     cdef cpprb_thread[MOST] threads
     cdef bint[MOST] started
     cdef cpprb_signals signals

@@ -112,15 +112,15 @@ def new_array(ring not None, Column column not None, intp_t n):
     return c_new_array(ring if type(ring) is Ring else ring.layout, column, n)
 
 
-cdef struct Span:               # addresses of the bytes of an array
+cdef struct ByteRange:          # addresses of the bytes of an array
     char* start
     char* stop
 
 
 cdef int c_by_address(const void* one, const void* other) noexcept nogil:
     """Order of spans, for ``qsort``."""
-    cdef char* first = (<const Span*> one).start
-    cdef char* second = (<const Span*> other).start
+    cdef char* first = (<const ByteRange*> one).start
+    cdef char* second = (<const ByteRange*> other).start
     return (first > second) - (first < second)
 
 
@@ -157,7 +157,7 @@ cdef bint c_are_apart(list arrays) except -1:
     cdef intp_t k, nbytes, count = 0
     cdef bint apart = True
     cdef cnp.ndarray array
-    cdef Span* spans = <Span*> malloc((1 + len(arrays)) * sizeof(Span))
+    cdef ByteRange* spans = <ByteRange*> malloc((1 + len(arrays)) * sizeof(ByteRange))
     if spans == NULL:
         raise MemoryError("no memory left to compare arrays")
     for array in arrays:
@@ -166,7 +166,7 @@ cdef bint c_are_apart(list arrays) except -1:
             spans[count].start = <char*> cnp.PyArray_DATA(array)
             spans[count].stop = spans[count].start + nbytes
             count += 1
-    qsort(spans, count, sizeof(Span), c_by_address)
+    qsort(spans, count, sizeof(ByteRange), c_by_address)
     for k in range(1, count):
         apart &= spans[k - 1].stop <= spans[k].start
     free(spans)

@@ -27,7 +27,7 @@ class EpochOrder(NamedTuple):
     is_gone: Callable[[], bool]
 
 
-class Part(NamedTuple):
+class EpochSlice(NamedTuple):
     """Every ``of``-th row of an epoch from ``number``; every ``deal``-th batch from ``player``."""
 
     number: int = 0
@@ -48,7 +48,7 @@ class EpochBatches(Iterator[dict[str, NDArray[Any]]]):
         begin: Callable[[], EpochOrder | None],
         n: int,
         drop_last: bool,
-        part: Part,
+        part: EpochSlice,
         ahead: int,
     ) -> None:
         self._begin: Callable[[], EpochOrder | None] | None = begin

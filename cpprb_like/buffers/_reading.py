@@ -46,7 +46,7 @@ from cpprb_like.views._sequences import (
     spread,
 )
 from cpprb_like.views._taken import Taken
-from cpprb_like.views._windows import Attempt, Walk, Windows
+from cpprb_like.views._windows import Attempt, WalkedRows, Windows
 
 __all__ = ["Choose", "Opened", "ReadPlan", "Reading", "chunks"]
 
@@ -55,7 +55,7 @@ NO_SLOTS = np.empty(0, np.intp)
 Choose = Callable[[], tuple[Slots, Extra]]
 
 
-class Part:
+class OpenLayer:
     """One layer over the rows of one ring, and the checked results of its hooks."""
 
     def __init__(self, layer: Layer, rows: ViewedRows, fields: dict[str, ColumnSpec]) -> None:
@@ -178,7 +178,7 @@ class Opened:
         self.nstep: NStepReturns | None
         self.nstep, self.least = self._read_steps(layers)
         rows = ViewedRows(ring, buffer.schema, self.nstep)
-        self.parts = [Part(layer, rows, fields) for layer in layers]
+        self.parts = [OpenLayer(layer, rows, fields) for layer in layers]
         self.most = 1 if self.nstep is None else self.nstep.size
         self.items: Items | None = None
         for part in self.parts:
@@ -338,7 +338,7 @@ class Opened:
             self.item_nbytes += 16 * items.rows
 
     @staticmethod
-    def _refuse_taken(part: Part, taken: AbstractSet[str]) -> None:
+    def _refuse_taken(part: OpenLayer, taken: AbstractSet[str]) -> None:
         """Raise ``ValueError`` if a layer makes a column that the view or the sampler makes."""
         for name in part.columns:
             if name in taken:
@@ -530,14 +530,14 @@ class RowPlan:
         steps: Slots | None,
         attempt: Attempt,
         taken: Taken | None = None,
-    ) -> tuple[Batch, Walk | None]:
+    ) -> tuple[Batch, WalkedRows | None]:
         """The columns of the rows in these slots, and their windows if layers read windows.
 
         ``given`` are the caller's arrays, but for columns that another layer gives another shape;
         ``steps`` is the n of each row, or None if n is fixed.
         """
         now, arrays = self.now, None
-        walk: Walk | None = None
+        walk: WalkedRows | None = None
         if given is not None:
             arrays = [self._array_of(column, given, len(slots)) for column in self.base]
         if not now.walks:
@@ -595,7 +595,7 @@ class ReadPlan:
             name: spec for name, spec in now.row_specs.items() if name in names | {*now.further}
         }
         # Layers that change columns of the batch, and which of them.
-        self.changes: list[tuple[Part, dict[str, ColumnSpec]]] = []
+        self.changes: list[tuple[OpenLayer, dict[str, ColumnSpec]]] = []
         for part in now.changers:
             own = part.changes | set(part.columns)
             found = {name: spec for name, spec in wanted.items() if name in own}
@@ -664,7 +664,9 @@ class Reading(Attempt):
         self.slots: Slots = NO_SLOTS  # rows of the last attempt
         self.taken: Taken | None = None  # of the last attempt, for items of several rows
         # Functions of layers that compute columns when the batch is read; they refer to ``self``.
-        self.later: list[tuple[Part, dict[str, ColumnSpec], Callable[[], Mapping[str, Array]]]] = []
+        self.later: list[
+            tuple[OpenLayer, dict[str, ColumnSpec], Callable[[], Mapping[str, Array]]]
+        ] = []
 
     def others(self, slots: Slots, strategy: int) -> Slots:
         return self.plan.now.others(slots, self.rng, strategy)
@@ -714,7 +716,7 @@ class Reading(Attempt):
         if taken is None:
             return None
         self.taken = taken
-        walk: Walk | None = None
+        walk: WalkedRows | None = None
         values: Batch = {}  # of single rows
         if not now.is_plain:
             values, walk = self._read_rows(taken)
@@ -728,7 +730,7 @@ class Reading(Attempt):
             taken.batch[ROW_INDEXES] = reader.indexes(taken)
         return taken.batch
 
-    def _read_rows(self, taken: Taken) -> tuple[Batch, Walk | None]:
+    def _read_rows(self, taken: Taken) -> tuple[Batch, WalkedRows | None]:
         """Read each row that is not padding, and put it into its place."""
         plan, places, slots = self.plan, taken.places, taken.slots
         assert slots is not None
@@ -750,7 +752,7 @@ class Reading(Attempt):
     # ------------------------------------------------------------------ layers with changes
 
     def _change(
-        self, slots: Slots, walk: Walk | None, values: Mapping[str, Array], batch: Batch
+        self, slots: Slots, walk: WalkedRows | None, values: Mapping[str, Array], batch: Batch
     ) -> None:
         """Call the layers that change columns. ``values`` are the columns of single rows."""
         plan, last, taken = self.plan, self.plan.now.rows.last_fields, self.taken
@@ -767,7 +769,7 @@ class Reading(Attempt):
 
     def _put(
         self,
-        part: Part,
+        part: OpenLayer,
         wanted: dict[str, ColumnSpec],
         found: Mapping[str, Array],
         batch: Batch,

@@ -26,7 +26,7 @@ from cpprb_like._machine.prefetch_state import (
 from cpprb_like.buffers import _reported
 from cpprb_like.buffers._batches import Batch, Batches
 from cpprb_like.buffers._entry import DEFAULTS, SampleOptions
-from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, Part
+from cpprb_like.buffers._epochs import EpochBatches, EpochOrder, EpochSlice
 from cpprb_like.checkpoint._saved import Checkpointed
 from cpprb_like.samplers._base import Sampler
 from cpprb_like.schedules import Schedule, check
@@ -416,7 +416,7 @@ class Source(Checkpointed):
         prefetch: int = 0,
     ) -> Batches[Any]:
         """``epoch``; with ``deal`` (i, k) only every k-th batch of the part, from i on."""
-        part = Part(*_read_shard(shard), *deal)
+        part = EpochSlice(*_read_shard(shard), *deal)
         n, names = self._read_epoch_size(batch_size, fields)
         ahead, made = _read_prefetch(prefetch), _conversion(to, device)
         self._check_epoch()

@@ -201,7 +201,7 @@ def _package(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Place:
+class ColumnPlace:
     """A column of a batch in a block of memory; a plain array if ``place`` is None."""
 
     shape: tuple[int, ...]
@@ -215,7 +215,7 @@ class PinnedBatch(dict[str, NDArray[Any]]):
 
     __slots__ = ("arrays", "pinned", "places")
 
-    def __init__(self, pinned: Any, places: Mapping[str, Place]) -> None:
+    def __init__(self, pinned: Any, places: Mapping[str, ColumnPlace]) -> None:
         self.pinned, self.places = pinned, places
         room = pinned.numpy()
         for name, column in places.items():
@@ -253,7 +253,7 @@ class OnCuda(Conversion):
         self._as_tensor = as_tensor
         self._stream = torch.cuda.Stream(device)
         self._device = self._stream.device  # has a number: the current device may change
-        self._places: dict[str, Place] | None = None  # of the last batch that was copied
+        self._places: dict[str, ColumnPlace] | None = None  # of the last batch that was copied
 
     def room(self) -> PinnedBatch | None:
         """Arrays for the next batch if the last batch was large; else None."""
@@ -277,7 +277,7 @@ class OnCuda(Conversion):
                 columns[name] = block[column.place].view(column.torch_dtype).view(column.shape)
         return columns, block, arrived
 
-    def _placed(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, Place]:
+    def _placed(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, ColumnPlace]:
         """Places of the columns of such batches in a block."""
         found, end = {}, 0
         for name, values in batch.items():
@@ -285,10 +285,10 @@ class OnCuda(Conversion):
             if tensor is not values:
                 place = slice(end, end + values.nbytes)
                 end += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
-            found[name] = Place(values.shape, values.dtype, tensor.dtype, place)
+            found[name] = ColumnPlace(values.shape, values.dtype, tensor.dtype, place)
         return found
 
-    def _empty(self, places: Mapping[str, Place]) -> PinnedBatch:
+    def _empty(self, places: Mapping[str, ColumnPlace]) -> PinnedBatch:
         pinned = self._torch.empty(_end(places), dtype=self._torch.uint8, pin_memory=True)
         return PinnedBatch(pinned, places)
 
@@ -301,7 +301,7 @@ class OnCuda(Conversion):
         return TensorBatch(columns)
 
 
-def _end(places: Mapping[str, Place]) -> int:
+def _end(places: Mapping[str, ColumnPlace]) -> int:
     """The bytes of a block with these places."""
     return max((column.place.stop for column in places.values() if column.place), default=0)
 

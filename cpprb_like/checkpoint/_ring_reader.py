@@ -40,7 +40,7 @@ from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._options import Decode, LoadOptions
 from cpprb_like.checkpoint._saved_layout import SavedLayout, is_foreign
-from cpprb_like.checkpoint._segments import Part, parts_of
+from cpprb_like.checkpoint._segments import RowBytes, parts_of
 from cpprb_like.checkpoint._state import File, ObjectFiles, PartFile, State
 from cpprb_like.errors import DamagedError
 
@@ -139,7 +139,7 @@ class RingReader:
 
     # ------------------------------------------------------------------ parts
 
-    def _fill_part(self, part: Part, low: int) -> NDArray[np.bool_]:
+    def _fill_part(self, part: RowBytes, low: int) -> NDArray[np.bool_]:
         """Read a part of the rows from ``low`` on; a flag for each row that no intact file has."""
         damaged = np.ones(self.saved.written - low, np.bool_)
         for segment in self.saved.segments:
@@ -149,7 +149,7 @@ class RingReader:
                 damaged[max(saved.first, low) - low : saved.stop - low] = not is_read
         return damaged
 
-    def _read_rows(self, saved: PartFile, part: Part, low: int) -> bool:
+    def _read_rows(self, saved: PartFile, part: RowBytes, low: int) -> bool:
         """Copy the rows of a file from ``low`` on to their slots; false if the file is damaged."""
         start, dtype = saved.first, saved.file.dtype
         saved.file.expect(dtype, saved.stop - saved.first, *part.shape)
@@ -345,7 +345,7 @@ def read_objects(disk: Disk, saved: ObjectFiles, items: int, decode: Decode | No
     return [decode(text[start:stop]) for start, stop in pairs]
 
 
-def _check_dtype(file: File, part: Part) -> None:
+def _check_dtype(file: File, part: RowBytes) -> None:
     """Raise ``DamagedError`` unless a file has the dtype of a part, or the fields of a record."""
     own, given = [part.dtype], [file.dtype]
     if part.name == "records":
@@ -357,7 +357,7 @@ def _check_dtype(file: File, part: Part) -> None:
         raise DamagedError(f"{file.name}: expected {part.dtype}, got {file.dtype}")
 
 
-def _convert(values: Bytes, dtype: np.dtype[Any], to: Bytes, part: Part) -> None:
+def _convert(values: Bytes, dtype: np.dtype[Any], to: Bytes, part: RowBytes) -> None:
     """Copy records that have other fields, field by field."""
     given = values.reshape(-1).view(dtype)
     out = to.reshape(-1).view(part.dtype)

@@ -26,7 +26,7 @@ from cpprb_like.checkpoint._nodes import Node
 from cpprb_like.checkpoint._options import Codec, Encode
 from cpprb_like.checkpoint._savable import RowsToSave
 from cpprb_like.checkpoint._saved_layout import SavedLayout
-from cpprb_like.checkpoint._segments import Part
+from cpprb_like.checkpoint._segments import RowBytes
 from cpprb_like.checkpoint._state import (
     File,
     NewestFiles,
@@ -212,7 +212,7 @@ class RingWriter:
         parts = self._parts_to_write(*self._parts)
         return sum((high - low) * part.nbytes for part, _, low, high in parts)
 
-    def _parts_to_write(self, *parts: Part) -> Iterator[tuple[Part, int, int, int]]:
+    def _parts_to_write(self, *parts: RowBytes) -> Iterator[tuple[RowBytes, int, int, int]]:
         """Each of the parts in each segment to be written, with the segment and its rows."""
         for number in self._plan.write:
             for part in parts:

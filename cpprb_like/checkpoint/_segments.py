@@ -23,14 +23,14 @@ from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 from cpprb_like.checkpoint._state import Ring as SavedRing
 from cpprb_like.checkpoint._state import Segment
 
-__all__ = ["Part", "Plan", "flags_name", "flags_of", "parts_of", "plan", "record_dtype"]
+__all__ = ["Plan", "RowBytes", "flags_name", "flags_of", "parts_of", "plan", "record_dtype"]
 
 SEGMENT_NBYTES = 1 << 25
 WIDEST = (1 << 31) - 1  # most bytes of a dtype of NumPy
 BYTE = np.dtype(np.uint8)
 
 
-class Part(NamedTuple):
+class RowBytes(NamedTuple):
     """Bytes of every row, at the place ``row id % len(memory)``."""
 
     name: str
@@ -49,7 +49,7 @@ class Part(NamedTuple):
         """Copy entries of a file to these slots."""
         _whole(self.memory)[slots] = _whole(entries)
 
-    def frozen(self, low: int, high: int) -> Part:
+    def frozen(self, low: int, high: int) -> RowBytes:
         """The part with a copy of the rows from ``low`` to ``high`` as its memory."""
         own = np.empty((high - low, self.nbytes), np.uint8)
         self._copy_to(own, low)
@@ -65,7 +65,7 @@ class Part(NamedTuple):
             _whole(out)[done : done + n] = _whole(self.memory)[slot : slot + n]
             done += n
 
-    def pieces(self, low: int, high: int, flags: Part | None) -> Iterator[Bytes]:
+    def pieces(self, low: int, high: int, flags: RowBytes | None) -> Iterator[Bytes]:
         """The bytes of the rows from ``low`` to ``high``, in arrays of about 1 MiB.
 
         For records that are not a copy, ``flags`` is a copy of their flags.
@@ -118,35 +118,35 @@ def record_dtype(layout: Layout) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": used + 1})
 
 
-def parts_of(layout: Layout, arena: Bytes) -> list[Part]:
+def parts_of(layout: Layout, arena: Bytes) -> list[RowBytes]:
     """The parts of a layout's rows; records first."""
     schema, capacity = layout.schema, layout.capacity
     dtype = record_dtype(layout)
     records = layout.records(arena)[:, : dtype.itemsize]  # without the padding
-    parts = [Part("records", dtype, (), records)]
+    parts = [RowBytes("records", dtype, (), records)]
     for number, field in enumerate(schema.fields):
         is_stored = field.name not in schema.chained and not field.dtype.hasobject
         if is_stored and not layout.in_record(number):
             rows = layout.rows(arena, number)
-            parts.append(Part(f"field {field.name}", field.dtype, field.shape, rows))
+            parts.append(RowBytes(f"field {field.name}", field.dtype, field.shape, rows))
     fields = {field.name: field for field in schema.fields}
     for stack in schema.stacks:
         field = fields[stack.name]
         before = (stack.depth - 1) * layout.n_envs
         frames = layout.block(arena, f"frames of {stack.name}").reshape(capacity + before, -1)
         frame = (*field.shape[: stack.axis], *field.shape[stack.axis + 1 :])
-        parts.append(Part(f"frames of {stack.name}", field.dtype, frame, frames, before))
+        parts.append(RowBytes(f"frames of {stack.name}", field.dtype, frame, frames, before))
         runs = layout.block(arena, f"runs of {stack.name}").reshape(capacity, 1)
-        parts.append(Part(f"runs of {stack.name}", BYTE, (), runs, 0, True))
+        parts.append(RowBytes(f"runs of {stack.name}", BYTE, (), runs, 0, True))
     for name, _ in schema.next_of:
         marks = layout.block(arena, f"marks of {name}").reshape(capacity, 1)
-        parts.append(Part(f"marks of {name}", BYTE, (), marks, 0, True))
+        parts.append(RowBytes(f"marks of {name}", BYTE, (), marks, 0, True))
     return parts
 
 
-def flags_of(layout: Layout, arena: Bytes) -> Part:
+def flags_of(layout: Layout, arena: Bytes) -> RowBytes:
     """The flags of the records as a part. Each record also ends with its flags."""
-    return Part("flags", BYTE, (), layout.flags(arena).reshape(-1, 1), 0, True)
+    return RowBytes("flags", BYTE, (), layout.flags(arena).reshape(-1, 1), 0, True)
 
 
 class Plan(NamedTuple):
@@ -157,7 +157,7 @@ class Plan(NamedTuple):
     write: list[int]  # numbers of the segments to be written
 
 
-def segment_rows_of(parts: list[Part], beside: int) -> int:
+def segment_rows_of(parts: list[RowBytes], beside: int) -> int:
     """Rows of a segment: a power of two, of about 32 MiB."""
     nbytes = sum(part.nbytes for part in parts) + beside
     rows = max(1, SEGMENT_NBYTES // max(1, nbytes))
@@ -166,7 +166,7 @@ def segment_rows_of(parts: list[Part], beside: int) -> int:
 
 def plan(
     ring: Ring,
-    parts: list[Part],
+    parts: list[RowBytes],
     beside: int,
     previous: SavedRing | None,
     tracker: Tracker | None,

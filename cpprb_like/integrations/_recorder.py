@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cpprb_like._arguments.arrays import Array, Flags
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._nests import Tree, field_name, names_of
-from cpprb_like.integrations._steps import Parts, Steps
+from cpprb_like.integrations._steps import SpaceParts, Steps
 from cpprb_like.typing import FieldSpec
 
 FloatType: TypeAlias = npt.DTypeLike | None
@@ -40,7 +40,7 @@ class Recorder:
         n_rows: int | None,
         float_type: FloatType,
         mode: str,
-        parts: tuple[Parts | None, Parts | None, Parts | None] = (None, None, None),
+        parts: tuple[SpaceParts | None, SpaceParts | None, SpaceParts | None] = (None, None, None),
     ) -> None:
         """Set the attributes. ``trees`` has the nest of each root, in the order of fields.
 

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from cpprb_like.integrations._nests import Branch, Leaf, Path, Tree, refuse_repeated
-from cpprb_like.integrations._steps import Parts
+from cpprb_like.integrations._steps import SpaceParts
 from cpprb_like.typing import FieldSpec
 
 if TYPE_CHECKING:
@@ -45,16 +45,16 @@ def tree_of(space: spaces.Space[Any], path: Path = ()) -> Tree:
     return Branch(path, children, None if isinstance(space, spaces.Dict) else tuple)
 
 
-def parts_of(tree: Tree, n_rows: int | None) -> Parts | None:
+def parts_of(tree: Tree, n_rows: int | None) -> SpaceParts | None:
     """The structure of a tree for the compiled path, or None if a leaf is text or an object."""
     if isinstance(tree, Leaf):
         shape = tree.shape if n_rows is None else (n_rows, *tree.shape)
-        return None if tree.dtype.kind in "OU" else Parts(None, None, shape)
+        return None if tree.dtype.kind in "OU" else SpaceParts(None, None, shape)
     children = [parts_of(child, n_rows) for child in tree.children.values()]
     found = tuple(part for part in children if part is not None)
     if len(found) < len(children):
         return None
-    return Parts(tuple(tree.children) if tree.made_of is None else None, found, ())
+    return SpaceParts(tuple(tree.children) if tree.made_of is None else None, found, ())
 
 
 def create_env_dict(

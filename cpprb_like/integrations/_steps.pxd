@@ -1,4 +1,4 @@
-"""Attributes and C signatures of ``Parts`` and ``Steps``."""
+"""Attributes and C signatures of ``SpaceParts`` and ``Steps``."""
 
 cimport numpy as cnp
 
@@ -9,7 +9,7 @@ cdef enum:
     MOST_DIMS = 32  # axes of an array in NumPy 1.26
 
 
-cdef class Parts:
+cdef class SpaceParts:
     cdef tuple keys                  # keys of a dict, in the order of the space; else None
     cdef tuple children              # parts of a dict or a tuple; None for an array
     cdef intp_t ndim                 # number of axes of an array
@@ -30,9 +30,9 @@ cdef class Steps:
     cdef bint resets_at_once         # SAME_STEP
     cdef bint resets_next            # NEXT_STEP
     cdef tuple names                 # names of fields, in the order of the values of a step
-    cdef Parts obs_parts             # observations of all environments; None if a leaf is no number
-    cdef Parts one_obs_parts         # an observation of one environment, or None
-    cdef Parts act_parts             # actions of all environments, or None
+    cdef SpaceParts obs_parts        # observations of all environments; None if a leaf is no number
+    cdef SpaceParts one_obs_parts    # an observation of one environment, or None
+    cdef SpaceParts act_parts        # actions of all environments, or None
 
     cdef object c_add_one(
         self, list values, intp_t first, terminated, truncated, info, dict extra

@@ -5,11 +5,11 @@ from cpprb_like.buffers import ReplayBuffer
 FINAL_NAMES: tuple[str, ...]
 
 @final
-class Parts:
+class SpaceParts:
     def __init__(
         self,
         keys: tuple[Any, ...] | None,
-        children: tuple[Parts, ...] | None,
+        children: tuple[SpaceParts, ...] | None,
         shape: tuple[int, ...],
     ) -> None: ...
 
@@ -25,9 +25,9 @@ class Steps:
     def __init__(
         self,
         names: tuple[str, ...],
-        obs_parts: Parts | None,
-        one_obs_parts: Parts | None,
-        act_parts: Parts | None,
+        obs_parts: SpaceParts | None,
+        one_obs_parts: SpaceParts | None,
+        act_parts: SpaceParts | None,
         n_rows: int | None,
         mode: str,
     ) -> None: ...

@@ -34,7 +34,7 @@ cdef object NUMPY_BOOL = np.bool_
 
 
 @cython.final
-cdef class Parts:
+cdef class SpaceParts:
     """Structure of a value of a space: an array of numbers, or parts in a dict or a tuple.
 
     ``shape`` is the shape of an array, including a leading axis of environments.
@@ -75,7 +75,7 @@ cdef class Parts:
                 if found == NULL:
                     return False
                 part = <object> found
-            if not (<Parts> self.children[k]).c_collect(part, into):
+            if not (<SpaceParts> self.children[k]).c_collect(part, into):
                 return False
         return True
 
@@ -97,16 +97,16 @@ cdef class Steps:
     """State of a recorder between two steps, and the compiled path of a step to the buffer.
 
     ``names`` are the fields of the leaves, in this order: observation, action, reward, next
-    observation, terminated, truncated. A ``Parts`` is None if a leaf is no array of numbers.
+    observation, terminated, truncated. A ``SpaceParts`` is None if a leaf is no array of numbers.
     ``n_rows`` is the number of environments, None without a leading axis.
     """
 
     def __init__(
         self,
         tuple names not None,
-        Parts obs_parts,
-        Parts one_obs_parts,
-        Parts act_parts,
+        SpaceParts obs_parts,
+        SpaceParts one_obs_parts,
+        SpaceParts act_parts,
         n_rows,
         str mode,
     ):

@@ -52,7 +52,7 @@ NEWEST, FIRST = 0, 1  # places of the word of the newest version, and of the wor
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayPlace:
     """The place of an array in a slot."""
 
     dtype: np.dtype[Any]
@@ -132,7 +132,7 @@ class Parameters:
         self._replay = replay  # a reference, which keeps the folder open
         self._folder = replay.path / FOLDER
         self._versions = Versions(words.versions)
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, ArrayPlace] = {}
         self._slots: NDArray[np.uint8] | None = None
 
     # ------------------------------------------------------------------ the learner's side
@@ -205,7 +205,7 @@ class Parameters:
         """Create the memory for arrays with these dtypes and shapes."""
         places, nbytes = {}, 0
         for name, array in arrays.items():
-            places[name] = Place(array.dtype, array.shape, nbytes)
+            places[name] = ArrayPlace(array.dtype, array.shape, nbytes)
             nbytes += max(1, -(-array.nbytes // ALIGNMENT)) * ALIGNMENT
         values = self._folder / VALUES
         values.unlink(missing_ok=True)  # a publisher may have been killed here
@@ -348,7 +348,7 @@ class Parameters:
         """The memory of the versions, mapped; None before the first version."""
         if (self._folder / LAYOUT).exists():
             layout = json.loads(read_bytes(self._folder / LAYOUT))
-            self._places = from_json(dict[str, Place], layout)
+            self._places = from_json(dict[str, ArrayPlace], layout)
             self._slots = mapped(self._folder / VALUES, np.uint8).reshape(SLOTS, -1)
         return self._slots
 

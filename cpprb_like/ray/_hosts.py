@@ -62,7 +62,7 @@ LEASE = 30.0  # seconds after which the place of a silent writer or learner may 
 
 
 @dataclass
-class Place:
+class HostedWriter:
     """A writer of another node, at its host."""
 
     actor: Actor  # actor that adds the steps of the writer
@@ -103,7 +103,7 @@ class ShardHost:
         """Open the replay, and begin to report."""
         self._ledger = ledger = ray.get_actor(plan.ledger, namespace=NAMESPACE)
         self._lock = threading.Lock()
-        self._writers: dict[str, Place] = {}
+        self._writers: dict[str, HostedWriter] = {}
         self._drawers: dict[str, Drawer] = {}
         self._used: dict[str, float] = {}
         self._wrote: list[tuple[str, int, int]] = []  # of lost memories, for the ledger
@@ -316,10 +316,10 @@ class ShardHost:
         except (TimeoutError, RuntimeError):
             self._wrote.append(wrote)
 
-    def _hold(self, actor: Actor, about: WriterPlace) -> Place:
+    def _hold(self, actor: Actor, about: WriterPlace) -> HostedWriter:
         """Give a place to a writer, and record the place for the next process of the host."""
         self._replay.note_writer(actor.number, about)
-        self._writers[about.writer] = Place(actor, about)
+        self._writers[about.writer] = HostedWriter(actor, about)
         return self._writers[about.writer]
 
     def _free_actor(self, shard: int | None) -> Actor:

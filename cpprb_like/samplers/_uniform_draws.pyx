@@ -111,10 +111,10 @@ cdef inline intp_t c_find_entry(
 
 cdef enum:
     SPARE_DRAWS = 64         # extra numbers of a shuffle, for rows that cannot be drawn
-    NUMBERS = -1             # ``first`` of a plan that draws numbers of rows, not slots
+    NUMBERS = -1             # ``first`` of a population that draws numbers of rows, not slots
 
 
-cdef struct Plan:            # the slots of a draw
+cdef struct Population:      # the slots of a draw
     intp_t first             # the first slot, or NUMBERS: draw numbers of rows instead
     intp_t among             # number of slots from there on, or of numbers
     intp_t drawable          # rows among these slots that can be drawn
@@ -139,7 +139,7 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
     cdef intp_t spare = 1
     cdef bint is_drawn = False
     cdef Bits bits = c_bits_of(source)
-    cdef Plan plan
+    cdef Population population
     cdef Shuffle shuffle = None
     if least < 1:
         raise ValueError(f"newest: expected at least 1, got {newest}")
@@ -147,73 +147,75 @@ def draw_uniform(Ring ring not None, intp_t n, rng, bint replace=True, newest=No
     # While the lock is held nothing is allocated and nothing raised: the garbage collector could
     # run a finalizer that draws, which would wait for the lock for ever.
     while not is_drawn:
-        plan = c_plan(ring, least)
-        if plan.among == 0:
+        population = c_population(ring, least)
+        if population.among == 0:
             raise NotEnoughDataError("cannot sample: the buffer is empty")
-        if not replace and n > plan.drawable:
+        if not replace and n > population.drawable:
             raise NotEnoughDataError(
-                f"cannot sample {n} distinct rows: the buffer holds {plan.drawable}"
+                f"cannot sample {n} distinct rows: the buffer holds {population.drawable}"
             )
         if not replace:
-            shuffle = Shuffle(plan.among, c_most(&plan, n, spare))
-            spare = min(4 * spare, plan.among)
+            shuffle = Shuffle(population.among, c_most(&population, n, spare))
+            spare = min(4 * spare, population.among)
         lock.acquire()
-        is_drawn = c_is(&plan, c_plan(ring, least)) and c_draw_slots(ring, slots, &bits, &plan, shuffle)
+        is_drawn = c_is(&population, c_population(ring, least)) and c_draw_slots(
+            ring, slots, &bits, &population, shuffle
+        )
         lock.release()
     return slots
 
 
-cdef Plan c_plan(Ring ring, intp_t newest) noexcept:
-    """Plan of a draw from the ``newest`` rows."""
-    cdef Plan plan
+cdef Population c_population(Ring ring, intp_t newest) noexcept:
+    """Population of a draw from the ``newest`` rows."""
+    cdef Population population
     cdef intp_t drawable = ring.c_drawable()
     cdef intp_t width = <intp_t> (ring.c_stop() - ring.c_first())
-    plan.oldest = ring.c_first()
-    plan.drawable = plan.among = min(drawable, newest)
-    plan.passed = drawable - plan.drawable
-    plan.skips = False
+    population.oldest = ring.c_first()
+    population.drawable = population.among = min(drawable, newest)
+    population.passed = drawable - population.drawable
+    population.skips = False
     if drawable == width:
-        plan.first = <intp_t> ((ring.c_stop() - plan.among) % ring.capacity)
-    elif plan.passed == 0 and 2 * drawable >= width:
-        plan.first = <intp_t> (plan.oldest % ring.capacity)
-        plan.among = width
-        plan.skips = True
+        population.first = <intp_t> ((ring.c_stop() - population.among) % ring.capacity)
+    elif population.passed == 0 and 2 * drawable >= width:
+        population.first = <intp_t> (population.oldest % ring.capacity)
+        population.among = width
+        population.skips = True
     else:
-        plan.first = NUMBERS
-    return plan
+        population.first = NUMBERS
+    return population
 
 
-cdef bint c_is(const Plan* plan, Plan other) noexcept:
+cdef bint c_is(const Population* population, Population other) noexcept:
     """Whether two plans are equal: no rows came or went while a thread waited for the lock."""
     return (
-        plan.first == other.first and plan.among == other.among and plan.skips == other.skips
-        and plan.drawable == other.drawable and plan.passed == other.passed
-        and plan.oldest == other.oldest
+        population.first == other.first and population.among == other.among and population.skips == other.skips
+        and population.drawable == other.drawable and population.passed == other.passed
+        and population.oldest == other.oldest
     )
 
 
-cdef intp_t c_most(const Plan* plan, intp_t n, intp_t times) noexcept:
+cdef intp_t c_most(const Population* population, intp_t n, intp_t times) noexcept:
     """Most numbers of a shuffle that are tried to find n distinct slots.
 
     At least half of the numbers are slots that can be drawn, so four times as many are enough but
     for very rare cases.
     """
-    return min(plan.among, times * (4 * n + SPARE_DRAWS)) if plan.skips else n
+    return min(population.among, times * (4 * n + SPARE_DRAWS)) if population.skips else n
 
 
 cdef bint c_draw_slots(
-    Ring ring, cnp.ndarray slots, Bits* bits, const Plan* plan, Shuffle shuffle
+    Ring ring, cnp.ndarray slots, Bits* bits, const Population* population, Shuffle shuffle
 ) noexcept:
     """Fill ``slots``, with distinct slots if there is a shuffle; false if it gives too few."""
     cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k = 0, n = cnp.PyArray_DIM(slots, 0)
-    cdef intp_t among = plan.among, slot, capacity = ring.capacity
+    cdef intp_t among = population.among, slot, capacity = ring.capacity
     cdef const char* records = <const char*> ring.c_record(0)
     cdef intp_t stride = ring.record_stride, rows = c_window_rows(ring)
     cdef intp_t size = stride * (rows if ring.n_envs == 1 else 1)
-    cdef bint fetches = n <= FETCHED_DRAWN and plan.first != NUMBERS
-    cdef intp_t first = 0 if plan.first == NUMBERS else plan.first
-    if shuffle is not None and not plan.skips:
+    cdef bint fetches = n <= FETCHED_DRAWN and population.first != NUMBERS
+    cdef intp_t first = 0 if population.first == NUMBERS else population.first
+    if shuffle is not None and not population.skips:
         shuffle.c_take_numbers(bits, values, n)
         for k in range(n):
             slot = first + values[k]
@@ -224,7 +226,7 @@ cdef bint c_draw_slots(
             slot = first + shuffle.c_next_number(bits)
             values[k] = slot if slot < capacity else slot - capacity
             k += ring.c_can_draw(values[k])
-    elif not plan.skips:
+    elif not population.skips:
         c_bounded_each(bits, among, values, n)
         for k in range(n):
             slot = first + values[k]
@@ -242,9 +244,9 @@ cdef bint c_draw_slots(
             k += 1
             if fetches:
                 c_prefetch_rows(records, stride, size, values + k - 1, 1)
-    if plan.first == NUMBERS:
+    if population.first == NUMBERS:
         for slot in range(k):
-            values[slot] = ring.c_slot_of_nth(plan.passed + values[slot], plan.oldest)
+            values[slot] = ring.c_slot_of_nth(population.passed + values[slot], population.oldest)
         if n <= FETCHED_DRAWN:
             c_fetch(ring, values, k, rows)
     return k == n

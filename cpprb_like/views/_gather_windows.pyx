@@ -34,7 +34,7 @@ cdef enum:
 COPIED_AT_ONCE = UNLOCKED_NBYTES  # bytes below which a copy keeps the interpreter lock
 
 
-cdef struct Part:            # a column of a batch that is copied in runs
+cdef struct CopiedColumn:    # a column of a batch that is copied in runs
     char* to                 # rows of the batch
     const char* column       # value in slot 0
     intp_t stride            # bytes from slot to slot
@@ -44,8 +44,8 @@ cdef struct Part:            # a column of a batch that is copied in runs
     uint8_t* aside           # of next values, by row of the batch: whether to read the chain
 
 
-cdef struct Plan:            # the copy of some sequences
-    Part* parts
+cdef struct SequencesCopy:   # the copy of some sequences
+    CopiedColumn* parts
     intp_t n_parts
     intp_t rows              # rows of a sequence
     bint across              # whether sequences continue across the ends of episodes
@@ -58,7 +58,7 @@ cdef struct Plan:            # the copy of some sequences
     const intp_t* places     # places of the sequences in the batch; NULL: all of the batch, in order
 
 
-cdef struct Place:           # a row of a sequence
+cdef struct RowInBatch:      # a row of a sequence
     Cursor at                # the row in the ring
     intp_t number            # number of the row in the batch
 
@@ -220,37 +220,37 @@ cdef class Sequences:
         cdef Ring ring = self.starts.ring
         cdef const intp_t* slots = <const intp_t*> cnp.PyArray_DATA(self.slots)
         cdef intp_t k, n = cnp.PyArray_DIM(self.slots, 0), nbytes = 0
-        cdef Plan plan
-        plan.rows = self.starts.rows
-        plan.across = self.starts.across
-        plan.marks = <uint8_t*> cnp.PyArray_DATA(self.marks)
-        plan.ids = NULL
+        cdef SequencesCopy copy
+        copy.rows = self.starts.rows
+        copy.across = self.starts.across
+        copy.marks = <uint8_t*> cnp.PyArray_DATA(self.marks)
+        copy.ids = NULL
         if self.ids is not None:
-            plan.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
-        plan.walk = c_walk_of(ring)
-        plan.records, plan.record_stride = <const char*> ring.c_record(0), ring.record_stride
-        plan.starts = slots
-        plan.places = NULL
+            copy.ids = <int64_t*> cnp.PyArray_DATA(self.ids)
+        copy.walk = c_walk_of(ring)
+        copy.records, copy.record_stride = <const char*> ring.c_record(0), ring.record_stride
+        copy.starts = slots
+        copy.places = NULL
         if self.places is not None:
-            plan.places = <const intp_t*> cnp.PyArray_DATA(self.places)
-        plan.parts = <Part*> calloc(1 + len(ring.columns), sizeof(Part))
-        if plan.parts == NULL:
+            copy.places = <const intp_t*> cnp.PyArray_DATA(self.places)
+        copy.parts = <CopiedColumn*> calloc(1 + len(ring.columns), sizeof(CopiedColumn))
+        if copy.parts == NULL:
             raise MemoryError("no memory left to copy sequences")
         try:
-            plan.n_parts = self.c_describe_parts(plan.parts)
-            if plan.across:
+            copy.n_parts = self.c_describe_parts(copy.parts)
+            if copy.across:
                 # With the interpreter lock: ``c_is_first`` reads the row before, which may be overwritten next.
                 for k in range(n):
-                    plan.marks[c_first_number(&plan, k)] = self.starts.c_is_first(ring.c_row_at(slots[k]))
-            for k in range(plan.n_parts):
-                nbytes += n * (1 if plan.parts[k].first_only else plan.rows) * plan.parts[k].nbytes
-            if n * plan.rows * ring.row_nbytes < UNLOCKED_NBYTES:
-                c_copy_sequences(&plan, 0, n)
+                    copy.marks[c_first_number(&copy, k)] = self.starts.c_is_first(ring.c_row_at(slots[k]))
+            for k in range(copy.n_parts):
+                nbytes += n * (1 if copy.parts[k].first_only else copy.rows) * copy.parts[k].nbytes
+            if n * copy.rows * ring.row_nbytes < UNLOCKED_NBYTES:
+                c_copy_sequences(&copy, 0, n)
             else:
                 with nogil:
-                    c_share(c_copy_sequences, &plan, n, nbytes)
+                    c_share(c_copy_sequences, &copy, n, nbytes)
         finally:
-            free(plan.parts)
+            free(copy.parts)
         return 0
 
     cdef cnp.ndarray c_new_column(self, Column column, const intp_t* lengths):
@@ -267,7 +267,7 @@ cdef class Sequences:
         shape.ptr, shape.len = dims, <int> column.ndim + 2
         return cnp.PyArray_Newshape(array, &shape, cnp.NPY_CORDER)
 
-    cdef intp_t c_describe_parts(self, Part* parts) except -1:
+    cdef intp_t c_describe_parts(self, CopiedColumn* parts) except -1:
         """Describe the columns that are copied in runs; returns their number."""
         cdef Ring ring = self.starts.ring
         cdef Column column
@@ -332,9 +332,9 @@ cdef class Sequences:
         return 0
 
 
-cdef Part c_part(Ring ring, Column column, cnp.ndarray values) except *:
+cdef CopiedColumn c_part(Ring ring, Column column, cnp.ndarray values) except *:
     """A part that copies all rows of a stored column into ``values``."""
-    return Part(
+    return CopiedColumn(
         <char*> cnp.PyArray_DATA(values), <const char*> &ring.arena[0] + column.offset,
         column.stride, column.nbytes, False, NULL, NULL,
     )
@@ -347,78 +347,78 @@ cdef bint c_is_beside(Chain chain, frozenset single) except -1:
     )
 
 
-cdef inline intp_t c_first_number(const Plan* plan, intp_t k) noexcept nogil:
-    """Number in the batch of the first row of the k-th sequence of a plan."""
-    return (k if plan.places == NULL else plan.places[k]) * plan.rows
+cdef inline intp_t c_first_number(const SequencesCopy* copy, intp_t k) noexcept nogil:
+    """Number in the batch of the first row of the k-th sequence of a copy."""
+    return (k if copy.places == NULL else copy.places[k]) * copy.rows
 
 
 cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept nogil:
-    """Copy the sequences from number ``first`` to ``stop`` of a plan."""
-    cdef const Plan* plan = <const Plan*> work
-    cdef const intp_t* starts = plan.starts
+    """Copy the sequences from number ``first`` to ``stop`` of a copy."""
+    cdef const SequencesCopy* copy = <const SequencesCopy*> work
+    cdef const intp_t* starts = copy.starts
     cdef intp_t k, _, slot, most, count, number
-    cdef intp_t capacity = plan.walk.capacity, n_envs = plan.walk.n_envs
-    cdef const char* records = plan.records
-    cdef intp_t stride = plan.record_stride
-    cdef Place start
+    cdef intp_t capacity = copy.walk.capacity, n_envs = copy.walk.n_envs
+    cdef const char* records = copy.records
+    cdef intp_t stride = copy.record_stride
+    cdef RowInBatch start
     for k in range(first, stop):
         # Not in a function of its own: gcc removes calls of functions that only prefetch.
         slot = starts[k + 1 if k + 1 < stop else k]
-        most = min(plan.rows, FETCHED_RUN, (capacity - 1 - slot) // n_envs + 1)
+        most = min(copy.rows, FETCHED_RUN, (capacity - 1 - slot) // n_envs + 1)
         if n_envs == 1:
             c_prefetch_rows(records, stride, most * stride, &slot, 1)
         else:
             for _ in range(most):
                 c_prefetch_rows(records, stride, stride, &slot, 1)
                 slot += n_envs
-        number = c_first_number(plan, k)
-        start = Place(c_cursor(&plan.walk, starts[k]), number)
-        count = c_copy_sequence(plan, start)
-        if not plan.across:
-            memset(plan.marks + number, True, count)
-        c_blank(plan, number + count, plan.rows - count)
+        number = c_first_number(copy, k)
+        start = RowInBatch(c_cursor(&copy.walk, starts[k]), number)
+        count = c_copy_sequence(copy, start)
+        if not copy.across:
+            memset(copy.marks + number, True, count)
+        c_blank(copy, number + count, copy.rows - count)
 
 
-cdef intp_t c_copy_sequence(const Plan* plan, Place place) noexcept nogil:
+cdef intp_t c_copy_sequence(const SequencesCopy* copy, RowInBatch place) noexcept nogil:
     """Copy a sequence; returns how many rows it has."""
-    cdef intp_t k, n, end = place.number + plan.rows
-    cdef const Part* part
+    cdef intp_t k, n, end = place.number + copy.rows
+    cdef const CopiedColumn* part
     cdef uint8_t ended
-    for k in range(plan.n_parts):
-        part = plan.parts + k
+    for k in range(copy.n_parts):
+        part = copy.parts + k
         if part.first_only:
             c_copy(
-                part.to + place.number // plan.rows * part.nbytes,
+                part.to + place.number // copy.rows * part.nbytes,
                 part.column + place.at.slot * part.stride,
                 part.nbytes,
             )
     while True:
-        n = c_run(plan, &place, min(end - place.number, COPIED_ROWS))
-        c_copy_run(plan, &place, n)
+        n = c_run(copy, &place, min(end - place.number, COPIED_ROWS))
+        c_copy_run(copy, &place, n)
         place.number += n
-        place.at.slot += (n - 1) * plan.walk.n_envs
-        place.at.row += (n - 1) * plan.walk.n_envs
-        ended = plan.walk.flags[place.at.slot * plan.walk.stride] & END
+        place.at.slot += (n - 1) * copy.walk.n_envs
+        place.at.row += (n - 1) * copy.walk.n_envs
+        ended = copy.walk.flags[place.at.slot * copy.walk.stride] & END
         if (
             place.number == end
-            or ended and not plan.across
-            or not c_forward(&plan.walk, &place.at)
+            or ended and not copy.across
+            or not c_forward(&copy.walk, &place.at)
         ):
-            return place.number - end + plan.rows
-        if plan.across:
-            plan.marks[place.number] = ended
+            return place.number - end + copy.rows
+        if copy.across:
+            copy.marks[place.number] = ended
 
 
-cdef intp_t c_run(const Plan* plan, const Place* place, intp_t most) noexcept nogil:
+cdef intp_t c_run(const SequencesCopy* copy, const RowInBatch* place, intp_t most) noexcept nogil:
     """Number of rows of a sequence, from a row on, that lie at even distances in memory."""
-    cdef Walk walk = plan.walk
+    cdef Walk walk = copy.walk
     cdef intp_t n = 1, step = walk.n_envs * walk.stride
     cdef const uint8_t* flags = walk.flags + place.at.slot * walk.stride
-    cdef uint8_t* marks = plan.marks + place.number
+    cdef uint8_t* marks = copy.marks + place.number
     most = min(most, (walk.capacity - 1 - place.at.slot) // walk.n_envs + 1)
     if place.at.row + (most - 1) * walk.n_envs >= walk.stop:
         most = <intp_t> ((walk.stop - 1 - place.at.row) // walk.n_envs + 1)
-    if plan.across:
+    if copy.across:
         while n < most and not flags[step] & ABSENT:
             marks[n] = flags[0] & END
             flags += step
@@ -430,58 +430,58 @@ cdef intp_t c_run(const Plan* plan, const Place* place, intp_t most) noexcept no
     return n
 
 
-cdef void c_copy_run(const Plan* plan, const Place* place, intp_t n) noexcept nogil:
+cdef void c_copy_run(const SequencesCopy* copy, const RowInBatch* place, intp_t n) noexcept nogil:
     """Copy n rows at even distances, n of at most ``COPIED_ROWS``."""
     cdef intp_t k
-    cdef const Part* part
-    for k in range(plan.n_parts):
-        part = plan.parts + k
+    cdef const CopiedColumn* part
+    for k in range(copy.n_parts):
+        part = copy.parts + k
         if part.apart != NULL:
-            c_copy_next(plan, part, place, n)
+            c_copy_next(copy, part, place, n)
         elif not part.first_only:
             c_move(
                 part.to + place.number * part.nbytes, part.nbytes,
-                part.column + place.at.slot * part.stride, plan.walk.n_envs * part.stride,
+                part.column + place.at.slot * part.stride, copy.walk.n_envs * part.stride,
                 part.nbytes, n,
             )
-    if plan.ids != NULL:
+    if copy.ids != NULL:
         for k in range(n):
-            plan.ids[place.number + k] = place.at.row + k * plan.walk.n_envs
+            copy.ids[place.number + k] = place.at.row + k * copy.walk.n_envs
 
 
 cdef void c_copy_next(
-    const Plan* plan, const Part* part, const Place* place, intp_t n
+    const SequencesCopy* copy, const CopiedColumn* part, const RowInBatch* place, intp_t n
 ) noexcept nogil:
     """Copy the next values of n rows at even distances, and mark those that are stored apart."""
     cdef char* to = part.to + place.number * part.nbytes
-    cdef intp_t k, step = plan.walk.n_envs * part.stride
-    cdef intp_t last = place.at.slot + n * plan.walk.n_envs  # slot of the next value of the last row
+    cdef intp_t k, step = copy.walk.n_envs * part.stride
+    cdef intp_t last = place.at.slot + n * copy.walk.n_envs  # slot of the next value of the last row
     cdef const uint8_t* apart = part.apart + place.at.slot
     cdef uint8_t* aside = part.aside + place.number
     c_move(
         to, part.nbytes, part.column + place.at.slot * part.stride + step, step, part.nbytes, n - 1
     )
-    last = last - plan.walk.capacity if last >= plan.walk.capacity else last
+    last = last - copy.walk.capacity if last >= copy.walk.capacity else last
     c_copy(to + (n - 1) * part.nbytes, part.column + last * part.stride, part.nbytes)
     for k in range(n):
-        aside[k] = apart[k * plan.walk.n_envs] != 0
-    if place.at.row + n * plan.walk.n_envs >= plan.walk.stop:
+        aside[k] = apart[k * copy.walk.n_envs] != 0
+    if place.at.row + n * copy.walk.n_envs >= copy.walk.stop:
         aside[n - 1] = True
 
 
-cdef void c_blank(const Plan* plan, intp_t number, intp_t n) noexcept nogil:
+cdef void c_blank(const SequencesCopy* copy, intp_t number, intp_t n) noexcept nogil:
     """Write padding into n rows of the batch."""
     cdef intp_t k
-    cdef const Part* part
+    cdef const CopiedColumn* part
     if n == 0:
         return
-    memset(plan.marks + number, False, n)
-    for k in range(plan.n_parts):
-        part = plan.parts + k
+    memset(copy.marks + number, False, n)
+    for k in range(copy.n_parts):
+        part = copy.parts + k
         if not part.first_only:
             memset(part.to + number * part.nbytes, 0, n * part.nbytes)
         if part.aside != NULL:
             memset(part.aside + number, False, n)
-    if plan.ids != NULL:
+    if copy.ids != NULL:
         for k in range(number, number + n):
-            plan.ids[k] = plan.ids[number - 1]
+            copy.ids[k] = copy.ids[number - 1]

@@ -20,7 +20,8 @@ from cpprb_like.views._stacking import read_stacks
 from cpprb_like.views._taken import Taken
 
 Strategy = Literal["future", "final", "episode", "random"]
-Walk = tuple[Slots, int, Slots, Slots]  # rows, rows before, counts and lengths: ``Walker.take``
+# Rows, rows before, counts and lengths: see ``Walker.take``.
+WalkedRows = tuple[Slots, int, Slots, Slots]
 
 STRATEGIES = {"future": FUTURE, "final": FINAL, "episode": EPISODE, "random": RANDOM}
 
@@ -87,7 +88,7 @@ class Windows:
         self,
         attempt: Attempt,
         slots: Slots,
-        walk: Walk | None,
+        walk: WalkedRows | None,
         around: tuple[int, int],
         last_fields: frozenset[str],
         values: Mapping[str, Array],
@@ -109,7 +110,7 @@ class Windows:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def _walked(self) -> Walk:
+    def _walked(self) -> WalkedRows:
         """The walk of all layers, whose windows may be wider; None is a walk without other rows."""
         if self._walk is None:
             n = len(self.slots)
