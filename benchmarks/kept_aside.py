@@ -74,7 +74,7 @@ class Growth:
 
 def simulate(pattern: str, capacity: int, steps: int, nbytes: int) -> Growth:
     """The bytes of what is kept aside, one value of ``nbytes`` for an episode."""
-    ring = ByteRing(2 * capacity, np.zeros(8, np.int64))
+    ring = ByteRing(2 * capacity)
     living: deque[int] = deque()
     growth = Growth([], [], [], [], 0)
     row = most = room = at_once = 0
@@ -83,7 +83,7 @@ def simulate(pattern: str, capacity: int, steps: int, nbytes: int) -> Growth:
         while living and living[0] < row - capacity:
             living.popleft()
             ring.leave(1)
-        ring.take(1, row)
+        ring.take(1)
         living.append(row)
         most = max(most, len(living))
         if len(living) > room:

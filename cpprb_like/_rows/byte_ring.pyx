@@ -27,12 +27,8 @@ its entry.
 """
 
 cimport cython
-cimport numpy as cnp
 
-from cpprb_like._c.fences cimport c_fence
-from cpprb_like._c.typedefs cimport int64_t, intp_t
-
-cnp.import_array()
+from cpprb_like._c.typedefs cimport intp_t
 
 
 cdef intp_t c_next_run(const Places* places, intp_t place) noexcept nogil:
@@ -107,43 +103,12 @@ cdef void c_remove(Places* places, intp_t n) noexcept nogil:
 
 @cython.final
 cdef class ByteRing:
-    """Places of entries in a ring of ``units`` units.
+    """The rule of places for Python: for tests, and for simulations of long runs."""
 
-    ``memory`` are the 8 words of the ring that other processes read: see ``RING_EXTENT``. An entry
-    may be written if it lies below ``usable``, which the caller raises. Whether coming entries will
-    do so is seen with a copy of ``places``, by ``c_remove`` and ``c_put``.
-    """
-
-    def __cinit__(self, intp_t units, int64_t[::1] memory not None):
-        if units < 0 or memory.shape[0] != RING_WORDS:
-            raise ValueError(f"expected {RING_WORDS} words and no negative length, got {memory.shape[0]}, {units}")
-        self.units = self.usable = self.places.units = units
-        self.memory = memory
-        self.words = &memory[0]
-
-    cdef intp_t c_take(self, intp_t n, int64_t key) noexcept nogil:
-        """Take the place of a new entry of n units; -1 if there is none before old entries have left.
-
-        ``key`` is the key of the entry. The caller writes it after this call.
-        """
-        cdef intp_t place = c_put(&self.places, n)
-        if place < 0:
-            return -1
-        self.words[RING_EXTENT] = self.places.extent
-        if self.places.runs[self.places.n_runs - 1].start == place:
-            self.words[RING_RUN_PLACE] = place
-            c_fence()
-            self.words[RING_RUN_KEY] = key
-        c_fence()
-        return place
-
-    cdef void c_leave(self, intp_t n) noexcept nogil:
-        """Free the n units of the oldest entries."""
-        c_remove(&self.places, n)
-
-    cdef void c_clear(self) noexcept nogil:
-        """Free all units."""
-        self.places.n_runs = 0
+    def __cinit__(self, intp_t units):
+        if units < 0:
+            raise ValueError(f"units: expected no negative number, got {units}")
+        self.places.units = units
 
     @property
     def extent(self):
@@ -151,63 +116,20 @@ cdef class ByteRing:
         return self.places.extent
 
     @property
-    def living(self):
-        """Units of the living entries."""
-        return sum([stop - start for start, stop in self.runs])
-
-    @property
     def runs(self):
         """Start and stop of each run, oldest first."""
         cdef intp_t k
         return [(self.places.runs[k].start, self.places.runs[k].stop) for k in range(self.places.n_runs)]
 
-    def derive(self, const int64_t[::1] places not None, const int64_t[::1] counts not None):
-        """Take in the places and lengths of the living entries, oldest first, in place of all others.
-
-        Raises ``ValueError`` for entries outside of the ring, for two in one unit, and for too many
-        runs: the memory is damaged.
-        """
-        cdef Places derived
-        cdef Run* run = NULL
-        cdef intp_t k
-        derived.units, derived.extent, derived.n_runs = self.units, 0, 0
-        if places.shape[0] != counts.shape[0]:
-            raise ValueError(f"expected {places.shape[0]} lengths of entries, got {counts.shape[0]}")
-        for k in range(places.shape[0]):
-            if not (0 < counts[k] <= self.units and 0 <= places[k] <= self.units - counts[k]):
-                raise ValueError(f"an entry of {counts[k]} units at {places[k]} is outside of its ring")
-            if run == NULL or run.stop != places[k]:
-                if derived.n_runs == MOST_RUNS:
-                    raise ValueError(f"the entries of a ring have more than {MOST_RUNS} runs")
-                run = &derived.runs[derived.n_runs]
-                run.start = places[k]
-                derived.n_runs += 1
-            run.stop = places[k] + counts[k]
-            derived.extent = max(derived.extent, run.stop)
-        ordered = sorted([(derived.runs[k].start, derived.runs[k].stop) for k in range(derived.n_runs)])
-        for before, run_behind in zip(ordered, ordered[1:]):
-            if run_behind[0] < before[1]:
-                raise ValueError(f"two entries of a ring lie at {run_behind[0]}")
-        self.places = derived
-        self.words[RING_RUN_KEY] = -1  # readers derive the runs too
-        c_fence()
-        self.words[RING_RUN_PLACE] = run.start if run != NULL else 0
-        self.words[RING_EXTENT] = derived.extent
-
-    # ------------------------------------------------------------------ for tests
-
-    def take(self, intp_t n, int64_t key):
-        """As ``c_take``. ``ValueError`` for an entry without units."""
+    def take(self, intp_t n):
+        """As ``c_put``. ``ValueError`` for an entry without units."""
         if n < 1:
             raise ValueError(f"expected an entry of at least 1 unit, got {n}")
-        return self.c_take(n, key)
+        return c_put(&self.places, n)
 
     def leave(self, intp_t n):
-        """As ``c_leave``. ``ValueError`` if fewer units live."""
-        if not 0 <= n <= self.living:
-            raise ValueError(f"expected at most the {self.living} living units, got {n}")
-        self.c_leave(n)
-
-    def clear(self):
-        """As ``c_clear``."""
-        self.c_clear()
+        """As ``c_remove``. ``ValueError`` if fewer units live."""
+        living = sum([stop - start for start, stop in self.runs])
+        if not 0 <= n <= living:
+            raise ValueError(f"expected at most the {living} living units, got {n}")
+        c_remove(&self.places, n)
