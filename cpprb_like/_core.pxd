@@ -68,7 +68,6 @@ cdef class Ring:
     cdef Undo undo                   # undo log of an arena in a file; None on the heap
     cdef int64_t* lens_before        # ``undo.lens``; NULL on the heap
     cdef str frozen                  # reason why the ring is read-only, or None
-    cdef bint grows                  # whether the overflow lies in files that grow
     cdef SlotSet out                 # slots in use whose rows are absent
     cdef AbsentRuns runs             # runs of absent rows
     cdef tuple trackers              # objects that record which rows are edited

@@ -121,7 +121,6 @@ cdef class Ring:
         self.all_flags = flags
         self.pool = Pool()
         self.chains = tuple(chains)
-        self.grows = undo is not None and len(self.chains) > 0
         self.lookahead = lookahead
         chained = {chain.name: chain for chain in self.chains}
         self.stored_columns = tuple(
@@ -340,13 +339,12 @@ cdef class Ring:
         c_come_to(STOP_RESERVED)
 
     cdef int c_prepare(self, char** rows, intp_t n) except -1:
-        """Make room in the overflow for n rows, before anything is written; 1 if files have to grow."""
+        """Compare n rows with others, before anything is written; 1 if memory has to be prepared."""
         cdef Chain chain
         cdef NewRows given = self.c_describe(rows, n)
         cdef bint lacks = False
         for chain in self.chains:
-            chain.c_reserve(&given)
-            lacks |= self.grows and chain.c_lacks_room()
+            lacks |= chain.c_reserve(&given)
         return lacks
 
     cdef NewRows c_describe(self, char** rows, intp_t n) noexcept:

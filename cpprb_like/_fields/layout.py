@@ -6,8 +6,9 @@ Only this module knows the places. Not here: the memory (``arenas``), and fields
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +16,16 @@ from numpy.typing import NDArray
 from cpprb_like._core import FLAG_ABSENT, N_STATE_WORDS, WORD_HANDLE_BASE, WORD_WRITTEN
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Field, Schema
-from cpprb_like._rows.chained import Chain, FrameStack, NextOf, find_newest
+from cpprb_like._rows.chained import Chain, FrameStack, NextOf, find_values
 from cpprb_like._rows.column import Column
+from cpprb_like._rows.overflow import Overflow
 
-__all__ = ["CACHE_LINE", "IDENTITY", "IDENTITY_NBYTES", "Layout", "OfOptions", "align"]
+__all__ = ["CACHE_LINE", "IDENTITY", "IDENTITY_NBYTES", "Aside", "Layout", "OfOptions", "align"]
 
 RECORD_FIELD_NBYTES = 128  # each wider field has a block outside of the record
 BLOCK_ALIGNMENT = 64
 CACHE_LINE = 64
+PAGE = 4096  # parts that are made usable apart begin at a page
 IDENTITY_NBYTES = 64
 IDENTITY = b"cpprb_like ring, version 8"  # first bytes of the file of a buffer
 
@@ -59,6 +62,46 @@ class OfOptions:
 
 
 @dataclass(frozen=True)
+class Aside:
+    """The byte ring of a chained field, with values that the rows of the ring do not store.
+
+    It has twice the units that can be in use, so that values never move. What is not used yet takes
+    no memory and no disk space.
+    """
+
+    name: str  # the number of the overflow of its field, and the name of the field
+    nbytes: int  # bytes of a value
+    reach: int  # number of newest rows whose values are stored
+    lag: int  # number of newest rows without a value
+    keys_at: int  # place of the keys in the arena
+
+    @property
+    def units(self) -> int:
+        """Values for which there are places."""
+        return 2 * self.reach
+
+    @property
+    def values_at(self) -> int:
+        """Place of the values in the arena."""
+        return align(self.keys_at + 8 * self.units, PAGE)
+
+    @property
+    def end(self) -> int:
+        """Place behind the values."""
+        return align(self.values_at + self.nbytes * self.units, PAGE)
+
+    def spans(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Start and stop of the keys and of the values in these units."""
+        places = (self.keys_at, 8), (self.values_at, self.nbytes)
+        return [(start + size * first, start + size * stop) for start, size in places]
+
+    def use(self, use: Callable[[int, int], None], first: int, stop: int) -> None:
+        """Have ``use(start, stop)`` make the bytes of these units usable."""
+        for span in self.spans(first, stop):
+            use(*span)
+
+
+@dataclass(frozen=True)
 class Layout(OfOptions):
     """The memory layout of a buffer, computed before anything is allocated."""
 
@@ -66,7 +109,7 @@ class Layout(OfOptions):
     offsets: tuple[int, ...]  # place of row 0 of each field in the arena; -1 for chained fields
     strides: tuple[int, ...]
     record: tuple[int, int, int]  # offset, stride, and offset of the flags, behind the fields
-    nbytes: int  # bytes of the arena
+    nbytes: int  # bytes of the arena before the byte rings
     sampler_nbytes: int  # bytes that the sampler allocates
     blocks: tuple[tuple[str, int, int], ...]  # blocks of chained fields: (name, offset, bytes)
 
@@ -135,6 +178,48 @@ class Layout(OfOptions):
         own = {f"{what} of {field.name}" for what in ("frames", "runs", "marks", "newest")}
         return sum(nbytes for name, _, nbytes in self.blocks if name in own)
 
+    @property
+    def asides(self) -> list[Aside]:
+        """The byte rings of all chained fields, in their order."""
+        sizes = {field.name: field.nbytes for field in self.schema.fields}
+        frames, kinds = {}, []
+        for stack in self.schema.stacks:
+            frames[stack.name] = sizes[stack.name] // stack.depth
+            reach = self.capacity + (stack.depth - 1) * self.n_envs
+            kinds.append((f"0 of {stack.name}", sizes[stack.name] - frames[stack.name], reach, 0))
+        for name, source in self.schema.next_of:
+            values = [sizes[name], frames[source]] if source in frames else [sizes[name]]
+            kinds += [
+                (f"{k} of {name}", n, self.capacity, self.n_envs) for k, n in enumerate(values)
+            ]
+        asides, end = [], align(self.nbytes, PAGE)
+        for kind in kinds:
+            asides.append(Aside(*kind, keys_at=end))
+            end = asides[-1].end
+        return asides
+
+    @property
+    def length(self) -> int:
+        """Bytes of the arena with its byte rings, most of which are not in use."""
+        asides = self.asides
+        return asides[-1].end if asides else self.nbytes
+
+    def words(self, arena: NDArray[np.uint8], aside: Aside) -> NDArray[np.int64]:
+        """The words of a byte ring: see ``overflow``."""
+        return self.block(arena, f"places of {aside.name}").view(np.int64)
+
+    def extent(self, arena: NDArray[np.uint8], aside: Aside) -> int:
+        """Units of a byte ring that have been used so far; ``ValueError`` if this was damaged."""
+        extent = int(self.words(arena, aside)[0])
+        if not 0 <= extent <= aside.units:
+            raise ValueError(f"places of {aside.name}: expected 0 to {aside.units}, got {extent}")
+        return extent
+
+    def keys(self, arena: NDArray[np.uint8], aside: Aside) -> NDArray[np.int64]:
+        """The keys in the units of a byte ring that have been used so far, without a copy."""
+        start, stop = aside.spans(0, self.extent(arena, aside))[0]
+        return arena[start:stop].view(np.int64)
+
     def columns(self) -> list[Column]:
         """The columns of the fields; columns of Python objects allocate their memory."""
         return [
@@ -154,12 +239,29 @@ class Layout(OfOptions):
         ((offset, nbytes),) = [(start, size) for known, start, size in self.blocks if known == name]
         return arena[offset : offset + nbytes]
 
-    def chains(self, arena: NDArray[np.uint8], columns: Iterable[Column]) -> list[Chain]:
-        """The chained fields: frame stacks, then next values."""
+    def chains(
+        self,
+        arena: NDArray[np.uint8],
+        columns: Iterable[Column],
+        use: Callable[[int, int], None] | None = None,
+    ) -> list[Chain]:
+        """The chained fields: frame stacks, then next values.
+
+        ``use(start, stop)`` makes bytes of the arena usable; None for an arena that is only read.
+        """
         known: dict[str, Column | FrameStack] = {column.name: column for column in columns}
         by_name = {field.name: field for field in self.schema.fields}
         sizes = {name: field.nbytes for name, field in by_name.items()}
         found: list[Chain] = []
+        overflows: dict[str, list[Overflow]] = {name: [] for name in sizes}
+        for aside in self.asides:
+            words = self.words(arena, aside)
+            (keys, keys_end), (start, stop) = aside.spans(0, aside.units)
+            memory = words, arena[keys:keys_end].view(np.int64), arena[start:stop]
+            user = None if use is None else partial(aside.use, use)
+            overflows[aside.name.partition(" of ")[2]].append(
+                Overflow(aside.nbytes, aside.lag, *memory, user)
+            )
         for stack in self.schema.stacks:
             frames = FrameStack(
                 stack.name,
@@ -171,21 +273,25 @@ class Layout(OfOptions):
                 stack.axis,
                 self.block(arena, f"frames of {stack.name}"),
                 self.block(arena, f"runs of {stack.name}"),
+                *overflows[stack.name],
             )
             known[stack.name] = frames
             found.append(frames)
         for name, source in self.schema.next_of:
             newest, marks = (self.block(arena, f"{what} of {name}") for what in ("newest", "marks"))
             size = sizes[name], self.capacity, self.n_envs
-            found.append(NextOf(name, *size, newest, known[source], arena, marks))
+            found.append(NextOf(name, *size, newest, known[source], arena, marks, *overflows[name]))
+        return found
+
+    def find_values(self, arena: NDArray[np.uint8], chains: Iterable[Chain]) -> None:
+        """Have chained fields use the values of an arena; ``ValueError`` if it was damaged."""
         state = self.state(arena)
         written = int(state[WORD_WRITTEN])
         rows = np.arange(written - self.n_envs, written)
         # A row that was being overwritten is absent, so later values cannot refer to its values.
         there = (self.flags(arena)[rows % self.capacity] & FLAG_ABSENT == 0) & (written > 0)
-        for chain in found:
-            find_newest(chain, int(state[WORD_HANDLE_BASE]) + written, there)
-        return found
+        for chain in chains:
+            find_values(chain, int(state[WORD_HANDLE_BASE]), written, there)
 
     @property
     def state_nbytes(self) -> int:
@@ -216,7 +322,7 @@ class Layout(OfOptions):
         """Offset and length of the header, and of all rows in use after ``written`` were added.
 
         Without ``wide``, fields and frames outside of the records are left out. Newest values of
-        chained fields are always left out, as each ``add`` replaces them.
+        chained fields and byte rings are always left out.
         """
         offset, stride, _ = self.record
         most = min(written, self.capacity)
@@ -233,10 +339,16 @@ class Layout(OfOptions):
             for stack in self.schema.stacks
         }
         for name, start, nbytes in self.blocks:
-            if name not in self.newest_blocks and (wide or name not in frames):
+            if name in self.row_blocks and (wide or name not in frames):
                 rows = frames.get(name, self.capacity)
                 found.append((start, min(written, rows) * (nbytes // rows)))
         return found
+
+    @property
+    def row_blocks(self) -> list[str]:
+        """The blocks that have bytes for each row."""
+        kinds = "frames", "runs", "marks"
+        return [name for name, _, _ in self.blocks if name.partition(" of ")[0] in kinds]
 
     @property
     def newest_blocks(self) -> list[str]:
@@ -281,6 +393,10 @@ def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, i
     sizes = {field.name: field.nbytes for field in schema.fields}
     for name in schema.chained_in_order:
         yield f"newest of {name}", CACHE_LINE + 2 * align(n_envs * sizes[name], CACHE_LINE)
+    stacks = {stack.name for stack in schema.stacks}
+    for name, source in [*[(stack.name, "") for stack in schema.stacks], *schema.next_of]:
+        for k in range(1 + (source in stacks)):
+            yield f"places of {k} of {name}", CACHE_LINE
 
 
 def _record_stride(nbytes: int, most: float) -> int:

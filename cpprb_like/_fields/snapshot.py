@@ -36,7 +36,7 @@ def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring, *, copies: bool) 
         "columns": {
             number: taken(rows[:stored]) for number, rows in _beside_records(layout, arena, ring)
         },
-        "blocks": {name: taken(layout.block(arena, name)) for name in _blocks(layout)},
+        "blocks": {name: taken(layout.block(arena, name)) for name in layout.row_blocks},
         "chains": [chain.save() for chain in ring.chains],
     }
 
@@ -72,16 +72,11 @@ def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
             rows[:stored] = values
         else:
             load_objects(column, values)
-    for name in _blocks(layout):
+    for name in layout.row_blocks:
         _fill(name, layout.block(arena, name), saved["blocks"][name])
-    tag = int(state[WORD_HANDLE_BASE] + state[WORD_WRITTEN])
+    of_ring = int(state[WORD_HANDLE_BASE]), int(state[WORD_WRITTEN])
     for chain, chained in zip(ring.chains, saved["chains"], strict=True):
-        load_chain(chain, tag, chained)
-
-
-def _blocks(layout: Layout) -> list[str]:
-    """The blocks that are saved: newest values are those of the chains."""
-    return [name for name, _, _ in layout.blocks if name not in layout.newest_blocks]
+        load_chain(chain, *of_ring, chained)
 
 
 def _fill(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:

@@ -17,6 +17,7 @@ from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._fields.layout import CACHE_LINE, Layout
 from cpprb_like._machine import machine_memory
+from cpprb_like._machine.reserved import reserve
 
 __all__ = ["allocate", "allocate_floats", "open_arena"]
 
@@ -39,7 +40,7 @@ def open_arena(layout: Layout) -> Bytes:
         beside = machine_memory.format_nbytes(untouched)
         what += f" (beside {beside} that other buffers have yet to fill)"
     machine_memory.require(layout.total_nbytes + untouched, what)
-    arena = allocate(layout.nbytes)
+    arena = reserve(layout.length, layout.nbytes) if layout.asides else allocate(layout.nbytes)
     if layout.nbytes >= HUGE_PAGE_NBYTES:
         _arenas[:] = [entry for entry in _arenas if entry[0]() is not None]
         _arenas.append((weakref.ref(arena), layout))

@@ -32,7 +32,7 @@ __all__ = ["DirtyChunks", "Flush"]
 
 CHUNKS = 256  # the rows of one chunk at most are lost for the sake of one row that changed
 UNLIMITED = (1 << 63) - 1
-MAGIC = b"cpprb_like flushes, 1"
+MAGIC = b"cpprb_like flushes, 2"
 PAGE = 4096  # the two flushes of a file share no sector of the disk
 WORD = 8
 CHECKSUM, NUMBER, STATE = range(3)  # words of a flush; the header begins at STATE
@@ -41,19 +41,20 @@ CHECKSUM, NUMBER, STATE = range(3)  # words of a flush; the header begins at STA
 class Flush:
     """The header and the newest values of the rows at a flush, and the marks of chunks."""
 
-    def __init__(self, layout: Layout, n_sides: int, half: int = 0) -> None:
+    def __init__(self, layout: Layout, half: int = 0) -> None:
         newest = [nbytes for name, _, nbytes in layout.blocks if name in layout.newest_blocks]
         latest_nbytes = sum((nbytes - CACHE_LINE) // 2 for nbytes in newest)
         self._capacity = layout.capacity
         self._chunk = -(-layout.capacity // CHUNKS)  # rows of a chunk
         n_words = layout.state_nbytes // WORD
-        body = WORD * (STATE + n_words + n_sides) + latest_nbytes
+        n_asides = len(layout.asides)
+        body = WORD * (STATE + n_words + n_asides) + latest_nbytes
         self.half = half  # number of the half of the file that has this flush
         self.memory = np.zeros(body + WORD * CHUNKS, np.uint8)
         self.body = self.memory[:body]
         self.words = self.memory[: body - latest_nbytes].view(np.int64)
         self.state = self.words[STATE : STATE + n_words]
-        self.generations = self.words[STATE + n_words :]  # of the files of chained fields
+        self.extents = self.words[STATE + n_words :]  # of what chained fields keep aside
         self.latest = self.memory[body - latest_nbytes : body]
         self.marks = self.memory[body:].view(np.int64)  # the number of the flush; else no mark
 
@@ -118,9 +119,9 @@ class DirtyChunks:
         The id of the first row that ``add`` may not write before ``mark_for``.
     """
 
-    def __init__(self, layout: Layout, n_sides: int) -> None:
-        self._sizes = layout, n_sides
-        self._half_nbytes = -(-len(Flush(*self._sizes).memory) // PAGE) * PAGE
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._half_nbytes = -(-len(Flush(layout).memory) // PAGE) * PAGE
         self.path: Path | None = None
         self._file = -1  # descriptor of the open file; -1: rows get no marks
         self._number = 0  # the greatest number of a flush or a mark in the file
@@ -131,7 +132,7 @@ class DirtyChunks:
 
     def last(self) -> Flush:
         """The last flush that is known to be on the disk; one of no rows if there is none."""
-        return self.flushes[0] if self.flushes else Flush(*self._sizes)
+        return self.flushes[0] if self.flushes else Flush(self._layout)
 
     def content(self, incarnation: bytes) -> bytes:
         """The content of a file without a flush."""
@@ -145,7 +146,7 @@ class DirtyChunks:
             return False
         found = []
         for half in range(2):
-            flush = Flush(*self._sizes, half)
+            flush = Flush(self._layout, half)
             start = PAGE + half * self._half_nbytes
             flush.memory[:] = data[start : start + len(flush.memory)]
             self._number = max(self._number, int(np.clip(flush.marks, 0, MOST).max()))
@@ -165,17 +166,17 @@ class DirtyChunks:
 
     # ------------------------------------------------------------------ flushes
 
-    def begin(self, state: Array, generations: Iterable[int], latest: Bytes) -> None:
+    def begin(self, state: Array, extents: Iterable[int], latest: Bytes) -> None:
         """Begin a flush of the present rows: rows that change from now on get marks for it too."""
         with self._lock:
             if len(self.flushes) > 1:  # one that was cut short: it may be whole on the disk
-                blank = Flush(*self._sizes, self.flushes[1].half)
+                blank = Flush(self._layout, self.flushes[1].half)
                 self._write([(blank, blank.memory)])
             last = self.flushes[:1]
-            new = Flush(*self._sizes, 1 - last[0].half if last else 0)
+            new = Flush(self._layout, 1 - last[0].half if last else 0)
             self._number += 1
             new.words[NUMBER] = self._number
-            new.state[:], new.generations[:], new.latest[:] = state, list(generations), latest
+            new.state[:], new.extents[:], new.latest[:] = state, list(extents), latest
             new.sign()
             self.flushes = [*last, new]
             self._set_limit()
@@ -197,7 +198,7 @@ class DirtyChunks:
     def mark_for(self, stop: int) -> None:
         """Mark the chunks whose slots rows before ``stop`` will take."""
         if stop > self.limit[0]:
-            capacity = self._sizes[0].capacity
+            capacity = self._layout.capacity
             self._mark(lambda flush: flush.chunks_before(stop - capacity))
 
     def _mark(self, chunks: Callable[[Flush], slice | Array]) -> None:

@@ -42,7 +42,7 @@ from cpprb_like._fields.layout import CACHE_LINE, Layout, align
 from cpprb_like._files.arenas import allocate
 from cpprb_like._files.dirty_chunks import DirtyChunks
 from cpprb_like._files.opening import open_regular
-from cpprb_like._files.recovery import Aside, end_before, hide, recover, restore
+from cpprb_like._files.recovery import end_before, hide, recover, restore
 from cpprb_like._machine.file_systems import (
     FULL,
     REFUSED,
@@ -54,8 +54,8 @@ from cpprb_like._machine.file_systems import (
     try_lock,
 )
 from cpprb_like._machine.forks import OneProcess
+from cpprb_like._machine.reserved import reserve, reserve_file, use, use_file
 from cpprb_like._machine.waiting import PAUSE, sleep
-from cpprb_like._rows import overflow
 from cpprb_like._rows.edits import Undo
 
 __all__ = ["KEPT_ASIDE", "NOTHING_ADDED", "FileMode", "Files", "Room", "check_mode"]
@@ -69,15 +69,13 @@ SIDE_NBYTES = 64  # header of a side file, which ends with the incarnation and t
 SIDE_MAGIC = b"cpprb_like, 1"
 INCARNATION_NBYTES = 16
 MARK_NBYTES = 8  # digest of the content of the file of a sampler
-NO_MARK = bytes(MARK_NBYTES)
-SAMPLER, FLUSHES = "sampler", "flushed"  # names of side files, as ``Aside.name``
-SIDE_NAME = rf"(\d+-\d+|{SAMPLER}|{FLUSHES})\.(\d+)"  # name and generation
-FIRST_NBYTES = 1 << 16  # bytes of a new file of a chained field
-FIRST_ROOM = 1024  # most values in such a file
-UNFINISHED, COMPLETE, REPLACED = range(3)  # states of a side file
+SAMPLER, FLUSHES = "sampler", "flushed"  # names of side files
+SIDE_NAME = rf"({SAMPLER}|{FLUSHES})\.(\d+)"  # name and number
+COMPLETE = 1  # state of a side file that can be used
 BOOT_NBYTES = 36
 CHANGES_AT = 40  # place, in the part ``boot``, of the change counter for followers of a shard
 TRIES = 100  # copies of a file whose rows are being edited
+NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 NO_BYTES: Bytes = np.empty(0, np.uint8)
 KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
 NOTHING_ADDED = "; nothing was added, and no row is lost"
@@ -114,7 +112,7 @@ class _Places:
 
     @classmethod
     def of(cls, layout: Layout) -> _Places:
-        boot = align(layout.nbytes, CACHE_LINE), CACHE_LINE
+        boot = align(layout.length, CACHE_LINE), CACHE_LINE
         lens = sum(boot), WORD * layout.n_envs
         row = sum(2 * WORD + align(field.nbytes, WORD) for field in layout.schema.fields)
         state = 2 * WORD + layout.state_nbytes
@@ -122,20 +120,17 @@ class _Places:
         return cls(boot, lens, log, sum(log))
 
 
+@dataclass(frozen=True)
 class _Side:
-    """A side file: a header, keys and values.
+    """The file of a sampler: a header, and numbers."""
 
-    The word ``complete`` of the header is ``UNFINISHED``, then ``COMPLETE``. When a larger file is
-    complete the word becomes ``REPLACED``: later values are only in the larger file.
-    """
+    memory: Bytes
+    number: int  # in the name of the file
 
-    def __init__(self, memory: Bytes, nbytes: int, generation: int) -> None:
-        self.generation = generation
-        words = memory[:SIDE_NBYTES].view(np.int64)
-        self.complete = words[-3:-2]
-        room = int(words[-2])
-        self.keys = memory[SIDE_NBYTES : SIDE_NBYTES + WORD * room].view(np.int64)
-        self.values = memory[SIDE_NBYTES + WORD * room :][: room * nbytes]
+    @property
+    def floats(self) -> Floats:
+        """The numbers of the sampler."""
+        return self.memory[SIDE_NBYTES:].view(np.float64)
 
 
 class Files:
@@ -158,10 +153,9 @@ class Files:
         self._places = _Places.of(layout)
         if self._places.nbytes > sys.maxsize:
             raise MemoryError(f"no file can have {self._places.nbytes} bytes")
-        self._asides = Aside.all(layout)
-        self._sides: dict[str, _Side] = {}
+        self._sampler: _Side | None = None
         self._process = os.getpid()
-        self._chunks = DirtyChunks(layout, len(self._queues()))
+        self._chunks = DirtyChunks(layout)
         self._has_new_names = True  # whether names of side files may not be on the disk
         self._is_copy = False  # whether the memory is a copy beside a writer
         self._staged = ""  # suffix of names of new files before ``publish``
@@ -184,8 +178,8 @@ class Files:
                 ) from error
             raise
         self._memory = memory
-        self.arena = memory[: layout.nbytes]
-        self._growing = threading.RLock()
+        self.arena = memory[: layout.length]
+        self._flushing = threading.RLock()
         if mode in ("r", "r+"):
             self._recover()
         self.undo = self._make_undo()
@@ -202,13 +196,13 @@ class Files:
 
         ``hold(True, call)`` makes the call while writers wait.
         """
-        with self._growing, InRoom(self.path):
+        with self._flushing, InRoom(self.path):
             if self._chunks.path is None:
                 self._create_flushes()
             hold(True, self._begin_flush)
             sync(self._rows_path)
-            for name, side in self._sides.items():
-                sync(self._side_path(name, side.generation))
+            if self._sampler is not None:
+                sync(self._side_path(SAMPLER, self._sampler.number))
             if self._has_new_names:
                 sync(self.path.parent)
             self._chunks.commit()
@@ -270,8 +264,8 @@ class Files:
         newest = [NO_BYTES]
         for tags, values in self.layout.newest(self.arena):
             newest.append(values[1 if tags[1] == tag else 0])
-        generations = [self._sides[queue.name].generation for queue in self._queues()]
-        self._chunks.begin(state, generations, np.concatenate(newest))
+        extents = [self.layout.extent(self.arena, aside) for aside in self.layout.asides]
+        self._chunks.begin(state, extents, np.concatenate(newest))
 
     def _create_flushes(self) -> None:
         """Create the file of flushes, which has none."""
@@ -282,9 +276,6 @@ class Files:
         self._unpublished += [path] if self._staged else []
         self._chunks.keep_open(path)
         self._has_new_names = True
-
-    def _queues(self) -> list[Aside]:
-        return [queue for asides in self._asides for queue in asides if queue.nbytes]
 
     def _read_flushes(self) -> bool:
         """Read the last flush; false without a file of flushes of this buffer."""
@@ -297,23 +288,8 @@ class Files:
     def _after_a_crash(self) -> None:
         """Restore the state of the last flush after a restart of the machine."""
         is_known = self._read_flushes()
-        flush = self._chunks.last()
-        lost = flush.changed()
-        restore(self.layout, self.arena, flush.state, lost)
+        lost = restore(self.layout, self.arena, self._chunks.last())
         self._part(self._places.log)[:WORD] = 0
-        tag, place = int(flush.state[WORD_HANDLE_BASE] + flush.state[WORD_WRITTEN]), 0
-        for tags, values in self.layout.newest(self.arena):
-            tags[:] = tag, -1
-            values[0] = flush.latest[place : place + values.shape[1]]
-            place += values.shape[1]
-        for queue, generation in zip(self._queues(), flush.generations.tolist(), strict=True):
-            first = flush.kept_from - (queue.reach - self.layout.capacity)
-            keys, values = self._entries(queue, generation, first)
-            side = self._create_side(queue, max(4, 2 * self.layout.n_envs, 2 * len(keys)))
-            side.values.reshape(-1, queue.nbytes)[: len(keys)] = values
-            side.keys[: len(keys)] = keys
-            side.complete[:] = COMPLETE
-            self._sides[queue.name] = side
         what = f"{len(lost)} rows that may have changed since" if is_known else "all rows"
         if len(lost) or not is_known:
             warnings.warn(
@@ -322,22 +298,6 @@ class Files:
                 RuntimeWarning,
                 stacklevel=3,
             )
-
-    def _entries(
-        self, queue: Aside, generation: int, first: int
-    ) -> tuple[NDArray[np.int64], Bytes]:
-        """Keys and values of a side file at the last flush, without those of rows before first.
-
-        Later rows may have taken the places of values of these rows.
-        """
-        if not generation:  # there was no flush
-            return np.empty(0, np.int64), np.empty((0, queue.nbytes), np.uint8)
-        side = self._open_side(queue, generation=generation)
-        state = self.layout.state(self.arena)
-        rows = np.array(side.keys) - state[WORD_HANDLE_BASE]
-        places = np.flatnonzero((rows >= max(0, first)) & (rows < state[WORD_WRITTEN] - queue.lag))
-        places = places[np.argsort(rows[places])]
-        return side.keys[places], side.values.reshape(-1, queue.nbytes)[places]
 
     @property
     def _is_of_this_start(self) -> bool:
@@ -348,51 +308,28 @@ class Files:
     def _part(self, place: tuple[int, int]) -> Bytes:
         return self._part_of(self._memory, place)
 
-    def keep(self, ring: Ring) -> None:
-        """Move the overflow of a ring over this memory to side files."""
-        layout, is_new = self.layout, self.mode in ("x", "w")
-        state = layout.state(self.arena)
-        base = int(state[WORD_HANDLE_BASE])
-        for chain, asides in zip(ring.chains, self._asides, strict=True):
-            for aside, queue in zip(chain.asides, asides, strict=True):
-                overflow.set_base(aside, base)
-                if not queue.nbytes:
-                    continue
-                side = self._sides[queue.name]
-                if not is_new:
-                    overflow.use_file(aside, side.keys, side.values, base)
-                    continue
-                if not overflow.grow(aside, side.keys, side.values, side.complete):
-                    side = self._sides[queue.name] = self._create_side(queue, aside.count)
-                    overflow.grow(aside, side.keys, side.values, side.complete)
+    def keep(self, ring: Ring) -> None:  # noqa: ARG002
+        """Begin to write: the rows of a ring over this memory are there."""
         is_flushed = self._is_of_this_start and self._chunks.flushes
-        if not (is_new or self.frozen or is_flushed):
+        if not (self.mode in ("x", "w") or self.frozen or is_flushed):
             self.flush(lambda _, call: call())
             _sign(self._part(self._places.boot))
 
-    def prepare(self, ring: Ring) -> None:
-        """Prepare the files for the rows of the ``add`` that found them not ready."""
+    def prepare(self) -> None:
+        """Mark the chunks of the rows that an ``add`` wanted to write."""
         wanted, self.undo.wanted = self.undo.wanted, 0
         self._chunks.mark_for(wanted)  # a flush in progress does not make this wait
-        if self._lacking(ring):
-            self.grow(ring)
 
-    def grow(self, ring: Ring) -> None:
-        """Enlarge side files as far as the ring needs; ``MemoryError`` if the disk is full."""
-        with self._growing:
-            lacking = self._lacking(ring)
-            try:
-                with self._room_for(sum(_side_nbytes(queue, room) for _, queue, room in lacking)):
-                    for aside, queue, room in lacking:
-                        side = self._create_side(queue, room)
-                        if overflow.grow(aside, side.keys, side.values, side.complete):
-                            self._sides[queue.name].complete[:] = REPLACED
-                            self._sides[queue.name] = side
-            finally:
-                self._forget_sides()
+    def use(self, start: int, stop: int) -> None:
+        """Reserve the disk space of bytes of a byte ring; ``MemoryError`` if the disk is full."""
+        with (
+            self._room_for(stop - start),
+            open_regular(self._rows_path, os.O_RDWR) as file,
+        ):
+            use_file(file.fileno(), start, stop)
 
     def _room_for(self, nbytes: int) -> Room:
-        """The error for a full disk when side files grow: see ``Room``."""
+        """The error for a full disk: see ``Room``."""
         folder = self.path.parent
         return Room(
             lambda: (
@@ -402,25 +339,15 @@ class Files:
             )
         )
 
-    def _lacking(self, ring: Ring) -> list[tuple[Any, Aside, int]]:
-        """Each overflow whose side file is too small, the side file, and the number of values."""
-        found = []
-        for chain, asides in zip(ring.chains, self._asides, strict=True):
-            for aside, queue in zip(chain.asides, asides, strict=True):
-                room = len(self._sides[queue.name].keys) if queue.nbytes else aside.wanted
-                if aside.wanted > room:
-                    found.append((aside, queue, max(aside.wanted, room + room // 2)))
-        return found
-
     def floats(self, what: str, sizes: Mapping[str, int]) -> tuple[dict[str, Floats], bool]:
         """Arrays in the file of the sampler, by name, and whether their values were loaded.
 
         ``what`` is the content in words. Raises ``ValueError`` if the file has another content.
         """
         mark = hashlib.sha256(repr((what, dict(sizes))).encode()).digest()[:MARK_NBYTES]
-        file, side = Aside(SAMPLER, 0, 0, 0), None
+        side = None
         try:
-            side = self._open_side(file, mark, what) if self.mode in ("r", "r+") else None
+            side = self._open_side(mark, what) if self.mode in ("r", "r+") else None
         except FileNotFoundError:
             if self.layout.state(self.arena)[WORD_WRITTEN]:
                 warnings.warn(
@@ -431,12 +358,12 @@ class Files:
                 )
         there = side is not None
         if side is None:
-            side = self._create_side(file, sum(sizes.values()), mark, COMPLETE)
+            side = self._create_side(sum(sizes.values()), mark)
             if not self.frozen:
                 self._sync(self.path.parent)
-        self._sides[SAMPLER] = side
+        self._sampler = side
         stops = np.cumsum(list(sizes.values()))[:-1]
-        return dict(zip(sizes, np.split(side.keys.view(np.float64), stops), strict=True)), there
+        return dict(zip(sizes, np.split(side.floats, stops), strict=True)), there
 
     def naming_priorities(self) -> NamingPriorities:
         """An error in the values of ``floats`` names the file, and says what to do."""
@@ -450,40 +377,37 @@ class Files:
         return self._part(self._places.boot)[-INCARNATION_NBYTES:].tobytes()
 
     def _all_sides(self) -> dict[str, list[tuple[int, Path]]]:
-        """The generations of each side file, newest first, including files of old buffers.
+        """The numbers of each side file, newest first, including files of old buffers.
 
         Cost: proportional to the files of the folder.
         """
         name = re.compile(rf"{re.escape(self.path.name)}\.{SIDE_NAME}", re.ASCII)
-        names = [SAMPLER, FLUSHES, *(queue.name for queue in self._queues())]
-        found: dict[str, list[tuple[int, Path]]] = {name: [] for name in names}
+        found: dict[str, list[tuple[int, Path]]] = {SAMPLER: [], FLUSHES: []}
         with os.scandir(self.path.parent) as entries:
             for entry in entries:
                 match = name.fullmatch(entry.name)
-                if match and match[1] in found:
+                if match:
                     found[match[1]].append((int(match[2]), self.path.with_name(entry.name)))
         return {name: sorted(paths, reverse=True) for name, paths in found.items()}
 
     def _next_number(self, name: str) -> int:
-        """The generation of a new side file, greater than any in the folder."""
+        """The number of a new side file, greater than any in the folder."""
         return 1 + max((number for number, _ in self._all_sides()[name]), default=0)
 
-    def _side_path(self, name: str, generation: int | str) -> Path:
+    def _side_path(self, name: str, number: int | str) -> Path:
         """Path of a side file; no rows file has such a name, as those end in .dat."""
-        return self.path.with_name(f"{self.path.name}.{name}.{generation}")
+        return self.path.with_name(f"{self.path.name}.{name}.{number}")
 
-    def _create_side(
-        self, queue: Aside, room: int, mark: bytes = NO_MARK, state: int = UNFINISHED
-    ) -> _Side:
-        """A new generation of a side file, with room for ``room`` values and no value.
+    def _create_side(self, n: int, mark: bytes) -> _Side:
+        """A new file of the sampler, with n zeros.
 
         The file gets its name when its bytes are on the disk, so no process finds it without them,
         and no crash leaves it so.
         """
-        number = self._next_number(queue.name)
-        path = self._side_path(queue.name, number)
-        nbytes, incarnation = _side_nbytes(queue, room), self._incarnation
-        words = np.array([state, room, queue.nbytes], np.int64).tobytes()
+        number = self._next_number(SAMPLER)
+        path = self._side_path(SAMPLER, number)
+        nbytes, incarnation = SIDE_NBYTES + WORD * n, self._incarnation
+        words = np.array([COMPLETE, n, 0], np.int64).tobytes()
         head = SIDE_MAGIC + mark
         head = head.ljust(SIDE_NBYTES - len(incarnation + words), b"\0") + incarnation + words
         if self.frozen:
@@ -492,7 +416,8 @@ class Files:
         else:
             with replacing(path, is_new=True) as unfinished:
                 with unfinished.open("xb") as file:
-                    reserve(file, nbytes)
+                    reserve_file(file.fileno(), nbytes)
+                    use_file(file.fileno(), 0, nbytes)
                     file.write(head)
                 self._sync(unfinished)
             self._unpublished += [path] if self._staged else []
@@ -502,28 +427,19 @@ class Files:
             except OSError:
                 path.unlink(missing_ok=True)
                 raise
-        side = _Side(memory, queue.nbytes, number)
-        if state == UNFINISHED:
-            side.keys[:] = -1
-        return side
+        return _Side(memory, number)
 
-    def _open_side(
-        self, queue: Aside, mark: bytes = NO_MARK, what: str = "", generation: int | None = None
-    ) -> _Side:
-        """The newest complete version of a file that stands beside the rows, or that generation.
+    def _open_side(self, mark: bytes, what: str) -> _Side:
+        """The newest file of the sampler of this buffer.
 
         A file without a header, which a killed process may have left, is skipped. ``mark`` is the
         begin of its header, which says what kind of priorities the file holds.
         """
         damaged = None
-        for number, path in self._all_sides()[queue.name]:
-            if generation not in (None, number):
-                continue
+        for number, path in self._all_sides()[SAMPLER]:
             try:
                 memory = self._map_side(path)
             except FileNotFoundError:
-                if not path.exists():  # it was replaced by a larger file
-                    raise
                 damaged = path
                 continue
             head = memory[:SIDE_NBYTES].tobytes()
@@ -531,10 +447,8 @@ class Files:
                 damaged = path
                 continue
             place = SIDE_NBYTES - 3 * WORD - INCARNATION_NBYTES
-            complete, room, nbytes = np.frombuffer(head, np.int64)[-3:].tolist()
-            if head[place : place + INCARNATION_NBYTES] != self._incarnation or (
-                complete != COMPLETE and generation is None
-            ):
+            _, n, _ = np.frombuffer(head, np.int64)[-3:].tolist()
+            if head[place : place + INCARNATION_NBYTES] != self._incarnation:
                 continue
             if head[len(SIDE_MAGIC) :][: len(mark)] != mark:
                 raise ValueError(
@@ -542,18 +456,18 @@ class Files:
                     "parameters wrote them, or the file was damaged. Without it all rows have the "
                     "priority of new ones"
                 )
-            expected = _side_nbytes(queue, room)
-            if nbytes != queue.nbytes or len(memory) != expected:
+            expected = SIDE_NBYTES + WORD * n
+            if len(memory) != expected:
                 raise ValueError(
                     f"{path}: expected {expected} bytes, got {len(memory)}: it was cut off, or "
                     "something was added to it"
                 )
-            return _Side(memory, nbytes, number)
+            return _Side(memory, number)
         if damaged is not None:
             raise ValueError(f"{damaged} is no file of a buffer, or was cut off")
         raise FileNotFoundError(
-            errno.ENOENT, "a file with a part of the rows is missing",
-            str(self._side_path(queue.name, "*")),
+            errno.ENOENT, "the file of the sampler is missing",
+            str(self._side_path(SAMPLER, "*")),
         )  # fmt: skip
 
     def _sweep(self) -> None:
@@ -569,20 +483,18 @@ class Files:
                     path.unlink()
 
     def _forget_sides(self) -> None:
-        """Remove all side files but the present generations, and those of the last flush.
+        """Remove all side files but the present ones.
 
         A buffer without priorities leaves the file of the sampler.
         """
         if self.frozen or self._staged:
             return
-        used = {self._side_path(name, side.generation) for name, side in self._sides.items()}
-        used |= set() if self._chunks.path is None else {self._chunks.path}
-        for flush in self._chunks.flushes:
-            numbers = zip(self._queues(), flush.generations.tolist(), strict=True)
-            used |= {self._side_path(queue.name, number) for queue, number in numbers}
+        used = {self._chunks.path}
+        if self._sampler is not None:
+            used.add(self._side_path(SAMPLER, self._sampler.number))
         for name, found in self._all_sides().items():
             for _, path in found:
-                if path not in used and (name != SAMPLER or SAMPLER in self._sides):
+                if path not in used and (name != SAMPLER or self._sampler is not None):
                     with contextlib.suppress(OSError):  # removed when the buffer is opened again
                         path.unlink()
 
@@ -593,20 +505,16 @@ class Files:
         if self._is_copy:
             pass
         elif self._is_of_this_start:
-            for queue in self._queues():
-                self._sides[queue.name] = self._open_side(queue)
             if self.mode == "r+" and self._read_flushes():
                 sync(cast(Path, self._chunks.path))  # a kill may have come before
         else:
             self._after_a_crash()
-        queues = [(queue, self._sides[queue.name].keys) for queue in self._queues()]
         try:
             torn = recover(
                 self.layout,
                 self.arena,
                 self._part(self._places.lens).view(np.int64),
                 self._part(self._places.log),
-                queues,
             )
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
@@ -656,8 +564,14 @@ class Files:
                 self._check(file)
                 return self._copy(file)
             self._check(file)
-            nbytes = self._places.nbytes
-            return _array(mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_COPY))
+            return self._map_privately(file)
+
+    def _map_privately(self, file: BinaryIO) -> Bytes:
+        """Private pages of the rows file. A limit of the system does not count what is not used."""
+        if not hasattr(mmap, "MAP_PRIVATE"):
+            return _array(mmap.mmap(file.fileno(), self._places.nbytes, access=mmap.ACCESS_COPY))
+        flags = mmap.MAP_PRIVATE | NORESERVE
+        return _array(mmap.mmap(file.fileno(), self._places.nbytes, flags=flags))
 
     def _copy(self, file: BinaryIO) -> Bytes:
         """Copy a file that another process writes, without the rows that changed during the copy.
@@ -672,23 +586,16 @@ class Files:
         for attempt in range(TRIES):
             before, edits = self._header(live), self._edits_in_place(state)
             memory, written = self._memory_of_copy(file), int(before[WORD_WRITTEN])
-            behind = self.layout.nbytes
-            memory[behind:] = live[behind:]
+            memory[self.layout.length :] = live[self.layout.length :]
             for name in self.layout.newest_blocks:
                 self.layout.block(memory, name)[:] = self.layout.block(live, name)
             tag = int(before[WORD_HANDLE_BASE]) + written
             has_newest = not written or self._have_tag(tag, memory, live)
             for offset, nbytes in self._spans_to_copy(written):
                 memory[offset : offset + nbytes] = live[offset : offset + nbytes]
-            copied = self.layout.state(memory[:behind])
-            self._memory = memory
-            try:
-                self._copy_sides()
-            except (FileNotFoundError, ValueError):
-                if attempt + 1 == TRIES:
-                    raise
-                sleep(PAUSE)  # a side file is being replaced by a larger one
-                continue
+            self._copy_asides(memory, live)
+            copied = self.layout.state(memory)
+            self._is_copy = True
             after = state.copy()
             same = before[WORD_CLEARS] == after[WORD_CLEARS]
             begun = max(before[WORD_RESERVED], after[WORD_RESERVED])
@@ -702,7 +609,7 @@ class Files:
                 )
                 self._part_of(memory, self._places.log)[:WORD] = 0
                 if not has_newest:
-                    self._hide_newest(memory[:behind], written)
+                    self._hide_newest(memory, written)
                 return memory
             sleep(PAUSE)
         raise BlockingIOError(
@@ -712,7 +619,9 @@ class Files:
 
     def _memory_of_copy(self, file: BinaryIO) -> Bytes:  # noqa: ARG002
         """Memory for a copy of a live file."""
-        return allocate(self._places.nbytes)
+        memory = reserve(self._places.nbytes, self.layout.nbytes)
+        use(memory, self.layout.length, self._places.nbytes)
+        return memory
 
     def _spans_to_copy(self, written: int) -> list[tuple[int, int]]:
         """Offset and length of the bytes of the arena to copy, if so many rows were written."""
@@ -726,10 +635,17 @@ class Files:
         """Edit counter of the live file, which is odd during an edit."""
         return int(state[WORD_EDITS])
 
-    def _copy_sides(self) -> None:
-        self._is_copy = True
-        for queue in self._queues():
-            self._sides[queue.name] = self._open_side(queue)
+    def _copy_asides(self, memory: Bytes, live: Bytes) -> None:
+        """Copy what chained fields keep aside."""
+        for aside in self.layout.asides:
+            extent = self.layout.extent(live, aside)
+            self.layout.words(memory, aside)[0] = extent
+            for start, stop in aside.spans(0, extent):
+                self._use_of_copy(memory, start, stop)
+                memory[start:stop] = live[start:stop]
+
+    def _use_of_copy(self, memory: Bytes, start: int, stop: int) -> None:
+        use(memory, start, stop)
 
     def _have_tag(self, tag: int, memory: Bytes, live: Bytes) -> bool:
         """Whether the newest values have this tag, in a copy and still in the live file.
@@ -796,32 +712,17 @@ class Files:
         self._unpublished.append(path)
         with path.open("xb+") as file:
             self._lock(file, path)
-            reserve(file, self._places.nbytes)
+            reserve_file(file.fileno(), self._places.nbytes)
+            use_file(file.fileno(), 0, self.layout.nbytes)
+            use_file(file.fileno(), self.layout.length, self._places.nbytes)
             memory = _array(mmap.mmap(file.fileno(), self._places.nbytes))
         boot = self._part_of(memory, self._places.boot)
         boot[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
         _sign(boot)
         self._memory = memory
-        for queue in self._queues():
-            room = max(4, 2 * self.layout.n_envs, FIRST_NBYTES // queue.nbytes)
-            side = self._create_side(queue, min(room, FIRST_ROOM))
-            side.complete[:] = COMPLETE
-            self._sides[queue.name] = side
         identity = self.layout.identity()
         memory[: len(identity)] = np.frombuffer(identity, np.uint8)
         return memory
-
-
-def _side_nbytes(queue: Aside, room: int) -> int:
-    """Length of a side file with room for ``room`` values."""
-    return SIDE_NBYTES + room * (WORD + queue.nbytes)
-
-
-def reserve(file: BinaryIO, nbytes: int) -> None:
-    """Set the size of a new file, and reserve its disk space where the system can."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fileno(), 0, nbytes)
-    file.truncate(nbytes)
 
 
 class Room:
@@ -906,10 +807,10 @@ class NamingPriorities:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         files = self._files
-        side = files._sides.get(SAMPLER)
+        side = files._sampler
         if not isinstance(error, ValueError) or side is None or str(files.path) in str(error):
             return
-        path = files._side_path(SAMPLER, side.generation)
+        path = files._side_path(SAMPLER, side.number)
         raise ValueError(
             f"{path}: {error}; remove this file, and all rows have the priority of new ones"
         ) from None

@@ -9,9 +9,6 @@ that no killed process left (``buffers._checking``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,38 +24,13 @@ from cpprb_like._core import (
     WORD_WRITTEN,
 )
 from cpprb_like._fields.layout import Layout
+from cpprb_like._files.dirty_chunks import Flush
 from cpprb_like._files.json_codec import MOST
 
-__all__ = ["Aside", "derive", "end_before", "hide", "open_steps", "recover", "restore"]
+__all__ = ["derive", "end_before", "hide", "open_steps", "recover", "restore"]
 
 WORD = 8
 FEW = 1 << 13  # newest rows of a stream, which nearly always have the last end
-
-
-@dataclass(frozen=True)
-class Aside:
-    """Side file of a chained field, with values that the rows of the ring do not store."""
-
-    name: str  # part of the file name between the prefix and the generation
-    nbytes: int  # bytes of a value; 0 without a file
-    reach: int  # number of newest rows whose values are stored
-    lag: int  # number of newest rows without a value
-
-    @classmethod
-    def all(cls, layout: Layout) -> list[list[Aside]]:
-        """The side files of each chained field, in the order of ``Chain.asides``."""
-        sizes = {field.name: field.nbytes for field in layout.schema.fields}
-        frames, found = {}, []
-        for number, stack in enumerate(layout.schema.stacks):
-            frames[stack.name] = sizes[stack.name] // stack.depth
-            reach = layout.capacity + (stack.depth - 1) * layout.n_envs
-            found.append([cls(f"{number}-0", sizes[stack.name] - frames[stack.name], reach, 0)])
-        for number, (name, source) in enumerate(layout.schema.next_of, len(found)):
-            values = enumerate((sizes[name], frames.get(source, 0)))
-            found.append(
-                [cls(f"{number}-{k}", n, layout.capacity, layout.n_envs) for k, n in values]
-            )
-        return found
 
 
 def recover(
@@ -66,12 +38,10 @@ def recover(
     arena: Bytes,
     lens_before: NDArray[np.int64],
     log: Bytes,
-    queues: Sequence[tuple[Aside, NDArray[np.int64]]] = (),
 ) -> NDArray[np.int64]:
     """Undo unfinished work, and return the ids of the rows that are left out.
 
-    ``queues`` are side files with their keys: ``HANDLE_BASE`` + row id, or -1. Raises
-    ``ValueError`` for a damaged header or log.
+    Raises ``ValueError`` for a damaged header or log.
     """
     if int(log[:WORD].view(np.int64)[0]):
         _undo(arena, log)
@@ -87,9 +57,7 @@ def recover(
             f"the header was damaged: {written} rows written, {reserved} begun, {edits} edits"
         )
     torn = np.arange(max(0, written - layout.capacity), max(0, reserved - layout.capacity))
-    for queue, keys in queues:
-        rows = keys - state[WORD_HANDLE_BASE]
-        keys[(rows < max(0, reserved - queue.reach)) | (rows >= written - queue.lag)] = -1
+    _forget_values(layout, arena, reserved - layout.capacity)
     if reserved != written:
         state[-layout.n_envs :] = lens_before
         _leave_out(layout, arena, torn)
@@ -101,20 +69,37 @@ def recover(
     return torn
 
 
-def restore(
-    layout: Layout, arena: Bytes, state: NDArray[np.int64], lost: NDArray[np.int64]
-) -> None:
+def restore(layout: Layout, arena: Bytes, flush: Flush) -> NDArray[np.int64]:
     """Restore the header of a flush after a crash; the rows that it may have torn become absent.
 
-    An end of an episode that was set after the flush may stay.
+    Returns the ids of these rows. An end of an episode that was set after the flush may stay.
     """
+    lost = flush.changed()
     words = layout.state(arena)
-    words[:] = state
+    words[:] = flush.state
     words[WORD_RESERVED] = words[WORD_WRITTEN]
     words[WORD_EDITS] += words[WORD_EDITS] % 2
     _leave_out(layout, arena, lost)
     end_before(layout, arena, lost)
     derive(layout, arena)
+    for aside, extent in zip(layout.asides, flush.extents.tolist(), strict=True):
+        layout.words(arena, aside)[0] = extent  # keys behind it may be of any time
+    _forget_values(layout, arena, flush.kept_from)
+    place, tag = 0, int(words[WORD_HANDLE_BASE] + words[WORD_WRITTEN])
+    for tags, values in layout.newest(arena):
+        tags[:] = tag, -1
+        values[0] = flush.latest[place : place + values.shape[1]]
+        place += values.shape[1]
+    return lost
+
+
+def _forget_values(layout: Layout, arena: Bytes, oldest: int) -> None:
+    """Forget the values that are kept aside for rows before the oldest one, and for lost rows."""
+    state = layout.state(arena)
+    for aside in layout.asides:
+        keys, before = layout.keys(arena, aside), aside.reach - layout.capacity
+        rows = keys - state[WORD_HANDLE_BASE]
+        keys[(rows < max(0, oldest - before)) | (rows >= state[WORD_WRITTEN] - aside.lag)] = -1
 
 
 def _leave_out(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:

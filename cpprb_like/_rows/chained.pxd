@@ -41,14 +41,12 @@ cdef class Chain:
     cdef void c_write(self, NewRows* rows) noexcept nogil
     cdef int c_gather(self, const int64_t* rows, intp_t n, int64_t written, char* to) except -1
     cdef int c_open(self, Values* values, char* to, intp_t n) except -1
-    cdef tuple c_held(self)
     cdef void c_aim(
         self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
     ) noexcept
     cdef void c_clear(self, int64_t base) noexcept nogil
-    cdef bint c_lacks_room(self) noexcept
     cdef bint c_promises_hold(self) noexcept
-    cdef void c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept
+    cdef int c_follow(self, int64_t base, int64_t written, int64_t oldest, bint anew) except -1
     cdef char* c_latest(self, intp_t which) noexcept nogil
     cdef void c_find_promises(self, int64_t tag) noexcept
     cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil
@@ -80,7 +78,7 @@ cdef class NextOf(Chain):
     cdef uint8_t[::1] arena
     cdef uint8_t[::1] marks          # by slot: where the next value is, see the enum in the module
     cdef Overflow whole                 # next values that are stored whole
-    cdef Overflow newest                # next values of which the newest frame is stored
+    cdef Overflow newest                # next values of which the newest frame is stored; None without a stack
 
     cdef intp_t c_source(self) noexcept nogil
     cdef bint c_is_own(self, NewRows* rows, intp_t k, const char* promised) noexcept nogil

@@ -25,6 +25,8 @@ import numpy as np
 
 cnp.import_array()
 
+MOST = 1 << 62  # no row has such an id
+
 cdef enum:
     DEEPEST = 256            # most frames of a stack, as ``runs`` are bytes
     LINE = 64                # bytes of a cache line
@@ -56,8 +58,8 @@ cdef class Chain:
     cdef int c_reserve(self, NewRows* rows) except -1:
         """Compare the values of new rows with those of neighbouring rows, once.
 
-        The outcomes are the ``choices`` that ``c_write`` follows, and the overflow gets room for the
-        values that it will take. Nothing else is written.
+        The outcomes are the ``choices`` that ``c_write`` follows. Nothing else is written. Returns 1
+        if ``Overflow.prepare`` has to come before ``c_write``.
         """
         return 0
 
@@ -74,21 +76,15 @@ cdef class Chain:
         """
         cdef Values values
         self.c_open(&values, to, n)
-        held = self.c_held()
         self.c_aim(rows, NULL, n, written, &values)
         with nogil:
             c_gather_values(&values, n, False)
         c_close(&values)
-        del held
         return 0
 
     cdef int c_open(self, Values* values, char* to, intp_t n) except -1:
         """Allocate the addresses of n values that will be copied to ``to``; ``c_close`` frees them."""
         return 0
-
-    cdef tuple c_held(self):
-        """Reference to the memory of the overflow, which stays allocated as long."""
-        return ()
 
     cdef void c_aim(
         self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
@@ -97,14 +93,6 @@ cdef class Chain:
 
         A value that the next row will overwrite is copied at once.
         """
-
-    cdef bint c_lacks_room(self) noexcept:
-        """Whether a file has too little room for the values that ``c_reserve`` counted."""
-        cdef Overflow aside
-        for aside in self.asides:
-            if aside.c_lacks_room():
-                return True
-        return False
 
     cdef char* c_latest(self, intp_t which) noexcept nogil:
         """Address of one of the two places of newest values."""
@@ -116,12 +104,16 @@ cdef class Chain:
         self.promise = tag
         self.is_promise_read = False
 
-    cdef void c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
-        """Take in what another process has stored for the rows from ``oldest`` to ``written``."""
+    cdef int c_follow(self, int64_t base, int64_t written, int64_t oldest, bint anew) except -1:
+        """Take in what another process has stored for the rows from ``oldest`` to ``written``.
+
+        With ``anew``, also what is known already.
+        """
         cdef Overflow aside
         for aside in self.asides:
-            aside.c_follow(base, oldest, written)
+            aside.c_follow(base, oldest, written, anew)
         self.c_find_promises(base + written)
+        return 0
 
     cdef bint c_promises_hold(self) noexcept:
         """Whether no newest value that a follower has read was overwritten during the read."""
@@ -159,8 +151,8 @@ cdef class Chain:
         return latest, self.seen.copy()
 
     def save(self):
-        """State, without the memory that was passed to the constructor."""
-        return *self.newest(), [aside.save() for aside in self.asides]
+        """The newest values, and ids and values of each overflow: fresh arrays."""
+        return *self.newest(), [aside.part(0, MOST) for aside in self.asides]
 
 
 cdef inline const char* c_before(
@@ -188,29 +180,39 @@ cdef void c_close(Values* values) noexcept:
     free(values.frames if values.wholes == NULL else values.wholes)
 
 
-def find_newest(Chain chain not None, int64_t tag, cnp.ndarray seen not None):
-    """Use the newest values that the memory has: those with ``tag``, of the streams that are ``seen``.
+def find_values(Chain chain not None, int64_t base, int64_t written, cnp.ndarray seen not None):
+    """Use the values that the memory has for a ring of ``written`` rows.
 
-    The memory has two words in a cache line, and two places for the value of the newest row of each
-    stream, padded to cache lines. The words are the tags of the two places: the number of rows written
-    when the values were stored, rows before the last clear included. Without the tag no stream is seen.
+    Newest values are used of the streams that are ``seen``. ``base`` is the base of the handles. Raises
+    ``ValueError`` if the memory was damaged.
+
+    The memory of newest values has two words in a cache line, and two places for the value of the newest
+    row of each stream, padded to cache lines. The words are the tags of the two places: the number of
+    rows written when the values were stored, rows before the last clear included. Without the tag no
+    stream is seen.
     """
-    chain.c_find_promises(tag)
-    chain.seen[...] = seen & (chain.tags[chain.which] == tag)
+    cdef Overflow aside
+    chain.c_find_promises(base + written)
+    chain.seen[...] = seen & (chain.tags[chain.which] == chain.promise)
+    for aside in chain.asides:
+        aside.derive(base, written)
 
 
-def load(Chain chain not None, int64_t tag, saved):
-    """Restore a state that ``save`` returned; ``ValueError`` if it does not fit."""
+def load(Chain chain not None, int64_t base, int64_t written, saved):
+    """Restore a state that ``save`` returned; ``ValueError`` if it does not fit.
+
+    ``base`` is the base of the handles of the rows, of which there are ``written``.
+    """
     latest, seen, queues = saved
     shapes = (chain.n_envs, chain.nbytes), (chain.n_envs,)
     if (latest.shape, seen.shape) != shapes or (latest.dtype, seen.dtype) != (np.uint8,) * 2:
         raise ValueError(f"field {chain.name!r}: expected newest values of shape {shapes}")
     dense = np.ascontiguousarray(latest)
     memcpy(chain.c_latest(chain.which), cnp.PyArray_DATA(dense), chain.n_envs * chain.nbytes)
-    chain.tags[chain.which], chain.tags[1 - chain.which] = tag, -1
+    chain.tags[chain.which], chain.tags[1 - chain.which] = base + written, -1
     chain.seen[...] = seen
-    for aside, values in zip(chain.asides, queues, strict=True):
-        aside.load(values)
+    for aside, (ids, values) in zip(chain.asides, queues, strict=True):
+        aside.load(base, ids, values)
 
 
 @cython.final
@@ -225,7 +227,7 @@ cdef class FrameStack(Chain):
 
     def __cinit__(
         self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, uint8_t[::1] newest, tuple shape,
-        intp_t axis, uint8_t[::1] frames, uint8_t[::1] runs,
+        intp_t axis, uint8_t[::1] frames, uint8_t[::1] runs, Overflow older not None,
     ):
         if not 0 <= axis < len(shape) or not 1 <= shape[axis] <= DEEPEST:
             raise ValueError(f"axis: expected one of 1 to {DEEPEST} frames, got {axis} of {shape}")
@@ -240,8 +242,8 @@ cdef class FrameStack(Chain):
             raise ValueError(f"shape: expected one of {nbytes} bytes, got {shape}")
         if frames.shape[0] != self.n_frames * self.frame_nbytes or runs.shape[0] != capacity:
             raise ValueError("frames, runs: of a wrong length")
-        self.older = Overflow(nbytes - self.frame_nbytes)
-        self.asides = (self.older,)
+        self.older = older
+        self.asides = (older,)
         self.frames = frames
         self.frame_data = <char*> cnp.PyArray_DATA(np.asarray(frames))  # a frame may have no bytes
         self.runs = runs
@@ -263,8 +265,8 @@ cdef class FrameStack(Chain):
         Chain.c_clear(self, base)
         self.older.c_clear(base)
 
-    cdef void c_follow(self, int64_t base, int64_t written, int64_t oldest) noexcept:
-        Chain.c_follow(self, base, written, oldest - (self.depth - 1) * self.n_envs)
+    cdef int c_follow(self, int64_t base, int64_t written, int64_t oldest, bint anew) except -1:
+        return Chain.c_follow(self, base, written, oldest - (self.depth - 1) * self.n_envs, anew)
 
     cdef void c_write(self, NewRows* rows) noexcept nogil:
         cdef const char* values = rows.values[self.place]
@@ -364,9 +366,6 @@ cdef class FrameStack(Chain):
         values[0] = Values(to, NULL, frames, self.nbytes, self.depth, self.outer, self.inner)
         return 0
 
-    cdef tuple c_held(self):
-        return (self.older.values,)
-
     cdef void c_aim(
         self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
     ) noexcept:
@@ -386,15 +385,14 @@ cdef class NextOf(Chain):
 
     def __cinit__(
         self, str name, intp_t nbytes, intp_t capacity, intp_t n_envs, uint8_t[::1] newest, source,
-        uint8_t[::1] arena, uint8_t[::1] marks,
+        uint8_t[::1] arena, uint8_t[::1] marks, Overflow whole not None, Overflow newest_frames=None,
     ):
         if marks.shape[0] != capacity:
             raise ValueError(f"marks: expected {capacity}, got {marks.shape[0]}")
         self.column = source if isinstance(source, Column) else None
         self.stack = source if isinstance(source, FrameStack) else None
-        self.whole = Overflow(nbytes)
-        self.newest = Overflow(0 if self.stack is None else self.stack.frame_nbytes)
-        self.asides = (self.whole, self.newest)
+        self.whole, self.newest = whole, newest_frames
+        self.asides = (whole,) if newest_frames is None else (whole, newest_frames)
         self.arena = arena
         self.marks = marks
 
@@ -429,13 +427,14 @@ cdef class NextOf(Chain):
             else:
                 choices[k] = APART_WHOLE
                 whole += 1
-        self.whole.c_reserve(whole)
-        return self.newest.c_reserve(frames)
+        cdef bint lacks = self.whole.c_reserve(whole)
+        return lacks if self.newest is None else self.newest.c_reserve(frames) or lacks
 
     cdef void c_clear(self, int64_t base) noexcept nogil:
         Chain.c_clear(self, base)
         self.whole.c_clear(base)
-        self.newest.c_clear(base)
+        if self.newest is not None:
+            self.newest.c_clear(base)
 
     cdef void c_write(self, NewRows* rows) noexcept nogil:
         cdef const uint8_t* choices = <const uint8_t*> cnp.PyArray_DATA(self.choices)
@@ -443,7 +442,8 @@ cdef class NextOf(Chain):
         cdef int64_t row
         self.compared += rows.n
         self.whole.c_drop(rows.oldest)
-        self.newest.c_drop(rows.oldest)
+        if self.newest is not None:
+            self.newest.c_drop(rows.oldest)
         for k in range(rows.n):
             row = rows.first + k - self.n_envs
             if row >= rows.oldest and choices[k] != FOLLOWS:
@@ -495,11 +495,6 @@ cdef class NextOf(Chain):
         if self.stack is not None:
             values.outer, values.inner = self.stack.outer, self.stack.inner
         return 0
-
-    cdef tuple c_held(self):
-        if self.stack is None:
-            return self.whole.values, self.newest.values
-        return self.whole.values, self.newest.values, self.stack.older.values
 
     cdef void c_aim(
         self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values

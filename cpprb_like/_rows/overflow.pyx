@@ -1,265 +1,240 @@
 """Overflow: values that no neighbouring row holds, e.g. the last ``next_obs`` of an episode.
 
-A queue in the order of rows: values are appended for new rows, and the oldest are removed when
-their rows are overwritten. Compiled because every row that is added or drawn may search it.
-Not here: the choice of these values (``chained``).
+Values of one length, each with a key, in a byte ring of the arena: appended for new rows, and
+removed in the same order when their rows are overwritten. A value is found by a search for its key,
+run by run. Other processes follow the values with two words: EXTENT, and RUN, the key of the first
+value of the newest run, plus 1. Compiled because every row that is added or drawn may search it. Not
+here: the choice of these values (``chained``), and the rule of places (``byte_ring``).
 """
 
 cimport cython
 cimport numpy as cnp
 from libc.string cimport memcpy
-from numpy cimport ndarray
 
-from cpprb_like._c.fences cimport c_fence
-from cpprb_like._c.typedefs cimport int64_t, intp_t
+from cpprb_like._c.fences cimport c_fence, c_read_fence
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
+from cpprb_like._rows.byte_ring cimport MOST_RUNS, Places, Run, c_put, c_remove
 
 import numpy as np
 
 cnp.import_array()
 
+cdef enum:                   # words of an overflow
+    EXTENT = 0               # units that have been used so far
+    RUN = 1                  # key of the first value of the newest run, plus 1
+    UNKNOWN = -1             # of a follower: no run
+    STEP_NBYTES = 1 << 16    # least memory that is made usable at a time
 
-cdef void c_copy_part(
-    ndarray to, intp_t start, ndarray source, intp_t first, intp_t n, intp_t size
-) noexcept:
-    """Copy n items of ``nbytes`` bytes from one array to another."""
-    memcpy(
-        <char*> cnp.PyArray_DATA(to) + start * size,
-        <const char*> cnp.PyArray_DATA(source) + first * size,
-        n * size,
-    )
+DAMAGED = "the rows of values that are stored apart are in no order"
 
 
 @cython.final
 cdef class Overflow:
     """Values of ``nbytes`` bytes, each for a row id.
 
-    Memory: proportional to the greatest number of values so far.
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of a value.
+    lag : int
+        Number of newest rows without a value.
+    words : ndarray of int64
+        Memory for EXTENT and RUN.
+    keys : ndarray of int64, shape (units,)
+        Memory for the keys. At most half as many values are stored at a time.
+    values : ndarray of uint8, shape (units * nbytes,)
+        Memory for the values.
+    use : callable, optional
+        ``use(first, stop)`` makes the memory of keys and values in these units usable.
     """
 
-    def __cinit__(self, intp_t nbytes):
-        self.nbytes = nbytes
-        self.rows = np.empty(0, np.int64)
-        self.values = np.empty(0, np.uint8)
+    def __cinit__(
+        self, intp_t nbytes, intp_t lag, int64_t[::1] words not None, int64_t[::1] keys not None,
+        uint8_t[::1] values not None, use=None,
+    ):
+        if words.shape[0] < 2 or values.shape[0] != keys.shape[0] * nbytes:
+            raise ValueError("words, keys, values: of a wrong length")
+        self.nbytes, self.lag, self.use = nbytes, lag, use
+        self.word_memory, self.key_memory, self.value_memory = words, keys, values
+        self.words = &words[0]
+        self.keys = &keys[0]
+        self.values = <char*> &values[0] if values.shape[0] else NULL
+        self.places.units = keys.shape[0]
+        self.newest = -1
+        self.run = UNKNOWN
 
     @property
     def total_nbytes(self):
-        """Bytes of memory, used or not."""
-        return self.rows.nbytes + self.values.nbytes
+        """Bytes of memory that have been used so far."""
+        return self.places.extent * (self.nbytes + <intp_t> sizeof(int64_t))
 
-    cdef int c_reserve(self, intp_t n) except -1:
-        """Make room for n more values. No Python code runs, and the interpreter lock stays held.
+    cdef bint c_reserve(self, intp_t n) except -1:
+        """Whether ``prepare`` has to come before n values are pushed; nothing else changes."""
+        if n and self.places.n_runs > MOST_RUNS // 2:
+            raise RuntimeError(f"the values of {self.places.n_runs} runs of rows are stored apart")
+        self.wanted = min(self.places.units, self.places.extent + n) if n else 0
+        return self.wanted > self.usable
 
-        Old memory is not changed: other threads may be copying from it. Room in a file is not made
-        here: if ``c_lacks_room`` is true, the caller has to call ``grow``.
-        """
-        cdef intp_t room, nbytes, first
-        cdef ndarray rows, values
-        if self.count + n <= self.room:
-            self.wanted = 0  # drop the request of an earlier call that found no room
-            return 0
-        if self.key_data != NULL:
-            self.wanted = self.count + n
-            return 0
-        room = max(self.room + self.room // 8, self.count + n)
-        nbytes = room * self.nbytes
-        rows = cnp.PyArray_SimpleNew(1, &room, cnp.NPY_INT64)
-        values = cnp.PyArray_SimpleNew(1, &nbytes, cnp.NPY_UINT8)
-        first = min(self.count, self.room - self.head)
-        c_copy_part(rows, 0, self.rows, self.head, first, sizeof(int64_t))
-        c_copy_part(rows, first, self.rows, 0, self.count - first, sizeof(int64_t))
-        c_copy_part(values, 0, self.values, self.head, first, self.nbytes)
-        c_copy_part(values, first, self.values, 0, self.count - first, self.nbytes)
-        self.rows, self.values, self.room, self.head = rows, values, room, 0
-        return 0
-
-    cdef intp_t c_place(self, intp_t number) noexcept nogil:
-        cdef intp_t place = self.head + number
-        return place if place < self.room else place - self.room
+    def prepare(self):
+        """Make the memory usable that the last call of ``add`` needs; ``MemoryError`` without memory."""
+        cdef intp_t step, stop = self.wanted
+        if stop <= self.usable:
+            return
+        step = max(<intp_t> STEP_NBYTES // (self.nbytes + <intp_t> sizeof(int64_t)), self.places.extent // 8)
+        stop = min(self.places.units, stop + step)
+        self.use(self.usable, stop)
+        self.usable = max(self.usable, stop)  # another thread may have been here
 
     cdef char* c_push(self, int64_t row) noexcept nogil:
-        """Address for the value of a row that is newer than all others; there must be room."""
-        cdef intp_t place = self.c_place(self.count)
-        (<int64_t*> cnp.PyArray_DATA(self.rows))[place] = row
-        if self.key_data != NULL:
-            self.key_data[place] = self.base + row
-            c_fence()
-        self.count += 1
-        return <char*> cnp.PyArray_DATA(self.values) + place * self.nbytes
+        """Address for the value of a row that is newer than all others; ``c_reserve`` has told of it."""
+        cdef intp_t place = c_put(&self.places, 1)
+        self.newest = self.base + row
+        self.keys[place] = self.newest
+        c_fence()  # followers look at no key before EXTENT, and for no run before its first key
+        self.words[EXTENT] = self.places.extent
+        if self.places.runs[self.places.n_runs - 1].start == place:
+            self.words[RUN] = self.newest + 1
+        c_fence()
+        return self.values + place * self.nbytes
 
     cdef void c_drop(self, int64_t before) noexcept nogil:
-        """Forget the values of the rows before this one."""
-        cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
-        while self.count and rows[self.head] < before:
-            self.head = self.c_place(1)
-            self.count -= 1
-
-    cdef intp_t c_number(self, int64_t row) noexcept nogil:
-        """Number of values of rows before this one."""
-        cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
-        cdef intp_t low = 0, high = self.count, middle
-        while low < high:
-            middle = (low + high) // 2
-            if rows[self.c_place(middle)] < row:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """Forget the values of the rows before this one, and those that a writer has replaced."""
+        cdef int64_t key
+        while self.places.n_runs:
+            key = self.keys[self.places.runs[0].start]
+            if self.base + before <= key <= self.newest:
+                return
+            c_remove(&self.places, 1)
 
     cdef char* c_find(self, int64_t row) noexcept nogil:
-        """Address of the value of a row; NULL if the row has none."""
-        cdef const int64_t* rows = <const int64_t*> cnp.PyArray_DATA(self.rows)
-        cdef intp_t low = self.c_number(row)
-        if low == self.count or rows[self.c_place(low)] != row:
-            return NULL
-        return <char*> cnp.PyArray_DATA(self.values) + self.c_place(low) * self.nbytes
+        """Address of the value of a row; NULL if the row has none.
 
-    cdef bint c_lacks_room(self) noexcept nogil:
-        return self.wanted > self.room
+        The oldest values of a follower may have been replaced by newer ones than the newest known.
+        """
+        cdef int64_t wanted = self.base + row, key
+        cdef intp_t k, low, high, middle
+        cdef const Run* run
+        for k in range(self.places.n_runs - 1, -1, -1):
+            run = &self.places.runs[k]
+            low, high = run.start, run.stop - 1
+            if self.keys[high] < wanted:
+                return NULL
+            while low < high:
+                middle = (low + high) // 2
+                key = self.keys[middle]
+                if key < wanted or key > self.newest:
+                    low = middle + 1
+                else:
+                    high = middle
+            if self.keys[low] == wanted:
+                return self.values + low * self.nbytes
+            if low > run.start:
+                return NULL
+        return NULL
 
     cdef void c_clear(self, int64_t base) noexcept nogil:
-        self.head = self.count = 0
+        self.places.n_runs = 0
         self.base = base
 
-    cdef void c_follow(self, int64_t base, int64_t oldest, int64_t stop) noexcept nogil:
-        """Take in the values that another process has written to the file for rows before ``stop``.
+    # ------------------------------------------------------------------ memory that has values
 
-        Values of rows before ``oldest`` are dropped.
+    cdef int c_derive(self, int64_t base, int64_t oldest, int64_t stop) except -1:
+        """Find the values of the rows from ``oldest`` to ``stop`` by their keys.
+
+        Raises ``ValueError`` if the memory was damaged. Cost: proportional to the units that have been
+        used so far, times their logarithm.
         """
-        cdef int64_t* rows = <int64_t*> cnp.PyArray_DATA(self.rows)
-        cdef int64_t key, last = -1
-        cdef intp_t place
-        if self.key_data == NULL:
-            return
-        if base != self.base:
-            self.c_clear(base)
-        if self.count:
-            last = rows[self.c_place(self.count - 1)]
-        while True:
-            self.c_drop(oldest)
-            if self.count == self.room:
-                return
-            place = self.c_place(self.count)
-            key = self.key_data[place] - self.base
-            if key <= last or key >= stop:
-                return
-            rows[place] = last = key
-            self.count += 1
+        cdef int64_t behind = base + stop, run = self.words[RUN]
+        c_read_fence()  # all that is read from here on is of that run, or of a newer one
+        cdef int64_t extent = self.words[EXTENT]
+        cdef Places found
+        found.units, found.extent, found.n_runs = self.places.units, extent, 0
+        if not 0 <= extent <= found.units:
+            raise ValueError(DAMAGED)
+        keys = np.array(self.key_memory[:extent])  # each is read once, as a writer may replace it
+        places = np.flatnonzero((keys >= 0) & (keys < behind))
+        newest = places[keys[places].argmax()] if len(places) else -1
+        places = places[keys[places] >= base + max(oldest, 0)]
+        places = places[keys[places].argsort(kind="stable")]
+        starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
+        # One more run may begin before the next call.
+        if len(starts) >= MOST_RUNS or (np.diff(keys[places]) <= 0).any():
+            raise ValueError(DAMAGED)
+        for part in np.split(places, starts[1:]) if len(places) else ():
+            found.runs[found.n_runs] = Run(part[0], part[-1] + 1)
+            found.n_runs += 1
+        self.places, self.base, self.next_place = found, base, newest + 1
+        self.newest = -1 if newest < 0 else keys[newest]
+        # Values of a newer run than the newest one that was found here are not behind it.
+        self.run = run if run <= behind else UNKNOWN
+        return 0
 
-    def save(self):
-        """Row ids and values, oldest first."""
-        places = (self.head + np.arange(self.count)) % max(self.room, 1)
-        return self.rows[places], self.values.reshape(self.room, self.nbytes)[places]
+    cdef int c_follow(self, int64_t base, int64_t oldest, int64_t written, bint anew) except -1:
+        """Take in the values that another process has stored for the rows from ``oldest`` on.
+
+        With ``anew`` all are found again. Raises ``ValueError`` if the memory was damaged.
+        """
+        cdef int64_t key, behind = base + written - self.lag
+        if anew or base != self.base or self.run == UNKNOWN or self.words[RUN] != self.run:
+            self.run = UNKNOWN
+            return self.c_derive(base, oldest, written - self.lag)
+        c_read_fence()
+        self.c_drop(oldest)  # first, as later values may have taken these places
+        while self.next_place < self.places.units and self.next_place < self.words[EXTENT]:
+            c_read_fence()
+            key = self.keys[self.next_place]
+            if not self.newest < key < behind:
+                break
+            if self.places.n_runs and self.places.runs[self.places.n_runs - 1].stop == self.next_place:
+                self.places.runs[self.places.n_runs - 1].stop += 1
+            else:  # all values that are known have left
+                self.places.runs[self.places.n_runs] = Run(self.next_place, self.next_place + 1)
+                self.places.n_runs += 1
+            self.newest = key
+            self.next_place += 1
+        return 0
+
+    def derive(self, int64_t base, int64_t written):
+        """Find the values that the memory has for the newest rows of ``written``.
+
+        Raises ``ValueError`` if the memory was damaged.
+        """
+        self.c_derive(base, written - self.places.units // 2, written - self.lag)
 
     @property
     def last(self):
         """The newest row that has a value; -1 without one."""
-        if self.count == 0:
-            return -1
-        return (<const int64_t*> cnp.PyArray_DATA(self.rows))[self.c_place(self.count - 1)]
+        cdef intp_t n_runs = self.places.n_runs
+        return self.keys[self.places.runs[n_runs - 1].stop - 1] - self.base if n_runs else -1
 
     def part(self, int64_t first, int64_t stop):
         """Ids and values of the rows from ``first`` to ``stop``, oldest first: fresh arrays."""
-        cdef intp_t low = self.c_number(first), high = self.c_number(stop)
-        places = (self.head + np.arange(low, max(low, high))) % max(self.room, 1)
-        return self.rows[places], self.values.reshape(self.room, self.nbytes)[places]
+        cdef intp_t k
+        runs = [
+            np.arange(self.places.runs[k].start, self.places.runs[k].stop)
+            for k in range(self.places.n_runs)
+        ]
+        places = np.concatenate([np.empty(0, np.intp), *runs])
+        ids = np.asarray(self.key_memory)[places] - self.base
+        chosen = slice(*np.searchsorted(ids, [first, max(first, stop)]))
+        values = np.asarray(self.value_memory).reshape(self.places.units, self.nbytes)
+        return ids[chosen], values[places[chosen]]
 
-    def load(self, saved):
-        """Restore what ``save`` returned; ``ValueError`` if these are no rows and values."""
-        rows, values = saved
-        if (rows.dtype, rows.ndim) != (np.int64, 1) or (
-            (values.dtype, values.shape) != (np.uint8, (len(rows), self.nbytes))
-        ):
+    def load(self, int64_t base, cnp.ndarray ids not None, cnp.ndarray values not None):
+        """Store the values of these rows in place of all others; ``ValueError`` if they do not fit."""
+        cdef intp_t k
+        shape = len(ids), self.nbytes
+        if (ids.dtype, ids.ndim) != (np.int64, 1) or (values.dtype, (<object> values).shape) != (np.uint8, shape):
             raise ValueError(f"overflow: expected {self.nbytes} bytes for each row")
-        self.c_clear(self.base)
-        self.c_reserve(len(rows))
-        self.rows[: len(rows)] = rows
-        self.values[: values.size] = values.ravel()
-        self.count = len(rows)
-
-
-def use_file(Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray values not None, int64_t base):
-    """Store the values in a file from now on, behind those that the file has.
-
-    ``keys`` are int64, shape (room,), and -1 where there is no value; ``values`` are the bytes.
-    Raises ``ValueError`` unless the keys ascend from some place on, around the end.
-    """
-    places = np.flatnonzero(keys >= 0)
-    rows = np.asarray(keys)[places] - base
-    oldest = int(rows.argmin()) if len(rows) else 0
-    head, room = int(places[oldest]) if len(rows) else 0, len(keys)
-    order = (head + np.arange(len(rows))) % max(room, 1)
-    ids = np.asarray(keys)[order] - base
-    if not ((keys[order] >= 0).all() and (ids >= 0).all() and (np.diff(ids) > 0).all()):
-        raise ValueError("the rows of the values in the overflow are in no order")
-    overflow.rows = np.full(room, -1, np.int64)
-    overflow.rows[order] = ids
-    overflow.values, overflow.keys = values, keys
-    overflow.key_data = <int64_t*> cnp.PyArray_DATA(keys)
-    overflow.base = base
-    overflow.wanted = 0
-    overflow.room, overflow.head, overflow.count = room, head, len(ids)
-
-
-def follow_file(
-    Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray values not None, int64_t base,
-    int64_t oldest, int64_t stop,
-):
-    """Read values that another process stores in a file: of the rows from ``oldest`` to ``stop``.
-
-    See ``use_file``. ``c_follow`` takes in later values.
-    """
-    cdef cnp.ndarray seen = np.array(keys)
-    cdef intp_t room = len(seen), newest = int(seen.argmax()) if room else 0
-    overflow.rows = np.full(room, -1, np.int64)
-    overflow.values, overflow.keys = values, keys
-    overflow.key_data = <int64_t*> cnp.PyArray_DATA(keys)
-    overflow.base, overflow.room, overflow.wanted = base, room, 0
-    overflow.head = overflow.count = 0
-    if room and seen[newest] >= base:  # the queue continues behind this place
-        order = (newest + 1 + np.arange(room)) % room
-        ids = seen[order] - base
-        there = np.flatnonzero((ids >= max(oldest, 0)) & (ids < stop))  # places without a value have -1
-        if len(there):
-            overflow.head = order[there[0]]
-            overflow.count = len(there)
-            overflow.rows[order[there]] = ids[there]
-        else:  # the queue begins with the rows from ``stop`` on
-            later = np.flatnonzero(ids >= stop)
-            overflow.head = order[later[0]] if len(later) else (newest + 1) % room
-
-
-def set_base(Overflow overflow not None, int64_t base):
-    """Set the base of keys: at least the number of rows written before the last clear."""
-    overflow.base = base
-
-
-def grow(
-    Overflow overflow not None, cnp.ndarray keys not None, cnp.ndarray values not None,
-    cnp.ndarray complete not None,
-):
-    """Move the values from the heap, or from a smaller file, to a larger file.
-
-    The word ``complete`` of that file is set at the end. Returns false, and does nothing, if the file
-    is not larger. No Python code runs during the move.
-    """
-    cdef intp_t k, place, room = cnp.PyArray_DIM(keys, 0)
-    cdef ndarray rows = np.full(room, -1, np.int64)
-    cdef int64_t* key_data = <int64_t*> cnp.PyArray_DATA(keys)
-    cdef char* to = <char*> cnp.PyArray_DATA(values)
-    if room < overflow.count or (overflow.key_data != NULL and room <= overflow.room):
-        return False
-    for k in range(overflow.count):
-        place = overflow.c_place(k)
-        (<int64_t*> cnp.PyArray_DATA(rows))[k] = (<int64_t*> cnp.PyArray_DATA(overflow.rows))[place]
-        key_data[k] = overflow.base + (<int64_t*> cnp.PyArray_DATA(rows))[k]
-        memcpy(
-            to + k * overflow.nbytes,
-            <char*> cnp.PyArray_DATA(overflow.values) + place * overflow.nbytes,
-            overflow.nbytes,
-        )
-    c_fence()
-    (<int64_t*> cnp.PyArray_DATA(complete))[0] = 1
-    c_fence()
-    overflow.rows, overflow.values, overflow.keys = rows, values, keys
-    overflow.key_data, overflow.room, overflow.head = key_data, room, 0
-    return True
+        if 2 * len(ids) > self.places.units or (len(ids) and (ids[0] < 0 or (np.diff(ids) <= 0).any())):
+            raise ValueError(f"overflow: expected ascending rows, at most {self.places.units // 2}")
+        rows, dense = np.ascontiguousarray(ids), np.ascontiguousarray(values)
+        self.c_clear(base)
+        if self.c_reserve(len(ids)):
+            self.prepare()
+        for k in range(len(ids)):
+            memcpy(
+                self.c_push((<const int64_t*> cnp.PyArray_DATA(rows))[k]),
+                <const char*> cnp.PyArray_DATA(dense) + k * self.nbytes,
+                self.nbytes,
+            )

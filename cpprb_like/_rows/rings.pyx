@@ -365,7 +365,6 @@ cdef class Rings(Parts):
         cdef intp_t k, number, found, count = 0
         cdef Values values
         cdef Chain chain
-        cdef list held = []
         while (<Chain> ring.chains[count]).place != place:
             count += 1
         cdef int64_t* ids = <int64_t*> malloc((1 + n) * (sizeof(int64_t) + sizeof(intp_t)))
@@ -387,7 +386,6 @@ cdef class Rings(Parts):
                     found += 1
             ring = self.c_ring(number)
             chain = <Chain> ring.chains[count]
-            held.append(chain.c_held())
             chain.c_aim(ids, places, found, ring.state[WRITTEN], &values)
         with nogil:
             c_gather_values(&values, n, True)

@@ -201,7 +201,8 @@ def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray
     """Raise unless the overflow of a chained field is sound, before values are read."""
     ids = np.arange(timeline.oldest, timeline.written)
     what = f"field {chain.name!r}"
-    queues = [rows for rows, _ in chain.save()[2]]
+    _, found, overflows = chain.save()
+    queues = [rows for rows, _ in overflows]
     for apart in queues:
         expect(
             bool((np.diff(apart) > 0).all()), f"{what}: rows in the overflow", "ascending", apart
@@ -210,7 +211,7 @@ def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray
         expect(sound, f"{what}: rows in the overflow", f"0 to {timeline.written - 1}", apart)
     # Rows without a step are not read: a damaged file may have lost their values.
     present = layout.flags(arena)[ids % timeline.capacity] & FLAG_ABSENT == 0
-    seen = chain.save()[1] != 0
+    seen = found != 0
     expected = np.full(layout.n_envs, timeline.written > 0)
     if timeline.written > 0:
         expected &= seen | present[len(ids) - layout.n_envs :]

@@ -29,6 +29,7 @@ from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema, read_columns, read_n_envs
 from cpprb_like._files import arenas
+from cpprb_like._machine import reserved
 from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
@@ -347,6 +348,19 @@ class ReplayBuffer(BufferBase, Source):
         frozen: str | None = None,
     ) -> Ring:
         columns = layout.columns()
+        if state is not None or frozen is not None or (files is not None and files.frozen):
+            use = None  # the rows are only read
+        elif files is not None:
+            use = files.use
+        else:
+            use = partial(reserved.use, arena)
+        chains = layout.chains(arena, columns, use)
+        if state is None:
+            try:
+                layout.find_values(arena, chains)
+            except ValueError as error:
+                where = "" if files is None else f"{files.path}: "
+                raise ValueError(f"{where}{error}") from None
         return Ring(
             columns,
             arena,
@@ -355,7 +369,7 @@ class ReplayBuffer(BufferBase, Source):
             layout.schema.end_fields(),
             capacity=layout.capacity,
             n_envs=layout.n_envs,
-            chains=layout.chains(arena, columns),
+            chains=chains,
             lookahead=(layout.capacity - layout.size) // layout.n_envs,
             undo=None if files is None else files.undo,
             frozen=frozen if files is None else files.frozen,
@@ -454,7 +468,10 @@ class ReplayBuffer(BufferBase, Source):
 
     def _prepare_files(self) -> None:
         if self._files is not None:
-            self._files.prepare(self.ring)
+            self._files.prepare()
+        for chain in self.ring.chains:
+            for aside in chain.asides:
+                aside.prepare()
 
     def _have_writers_ask(self) -> None:
         """Make ``add`` check for permission to write: none after a fork, or in mode "r"."""

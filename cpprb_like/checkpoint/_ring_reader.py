@@ -238,7 +238,7 @@ class RingReader:
         self, layout: Layout, ring: Ring, first: int, missing: NDArray[np.bool_]
     ) -> None:
         """Load the overflow and the newest values of chained fields, and mark rows without them."""
-        tag = self._handle_base(layout) + self.saved.written
+        of_ring = self._handle_base(layout), self.saved.written
         for chain in ring.chains:
             before = 0
             if isinstance(chain, FrameStack):
@@ -257,14 +257,14 @@ class RingReader:
             if latest is None or seen is None:
                 latest, seen = np.zeros((n_envs, chain.nbytes), BYTE), np.zeros(n_envs, BYTE)
                 missing[max(0, len(missing) - n_envs) :] = True
-            load_chain(chain, tag, (latest, seen, overflow))
+            load_chain(chain, *of_ring, (latest, seen, overflow))
         newest = np.arange(max(first, self.saved.written - layout.n_envs), self.saved.written)
         is_known = np.zeros(layout.n_envs, np.bool_)
         is_known[newest[~missing[newest - first]] % layout.n_envs] = True
         for chain in () if is_known.all() else ring.chains:
             # The next value of a stream whose newest row is lost is stored whole.
             latest, seen, overflow = chain.save()
-            load_chain(chain, tag, (latest, seen * is_known, overflow))
+            load_chain(chain, *of_ring, (latest, seen * is_known, overflow))
 
     def _read_overflow(
         self, name: str, nbytes: int

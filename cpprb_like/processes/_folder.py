@@ -27,8 +27,9 @@ from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from cpprb_like._files.file_maps import Room, reserve
+from cpprb_like._files.file_maps import Room
 from cpprb_like._files.opening import read_bytes
+from cpprb_like._machine import reserved
 from cpprb_like._machine.file_systems import rename, replacing, try_lock, unlock
 from cpprb_like._machine.forks import INNERMOST, tell, watch
 from cpprb_like._machine.waiting import LOOK_PATIENCE, wait_until
@@ -299,7 +300,8 @@ def room_for(nbytes: int, folder: Path, what: str, more: str = "", then: str = "
 def reserve_file(path: Path, nbytes: int, what: str, more: str = "") -> None:
     """Create a file with memory for ``nbytes``; ``MemoryError`` if shared memory is full."""
     with room_for(nbytes, path.parent, what, more), path.open("xb") as file:
-        reserve(file, nbytes)
+        reserved.reserve_file(file.fileno(), nbytes)
+        reserved.use_file(file.fileno(), 0, nbytes)
 
 
 def check_name(name: object) -> str:

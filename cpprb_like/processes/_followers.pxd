@@ -19,7 +19,6 @@ cdef class Follower:
     cdef intp_t live_stride              # bytes from slot to slot of these flags
     cdef ndarray memory                  # owner of these flags
     cdef ndarray changes_memory          # owner of the change counter
-    cdef readonly object reopen          # called when side files may have been replaced
     cdef bint is_inside                  # whether a call of ``c_sync`` is in progress
 
     cdef bint c_is_behind(self) noexcept nogil

@@ -92,14 +92,12 @@ cdef class Follower:
         The flags of the writer's ring: a view of its records.
     changes : ndarray of int64, shape (1,)
         Change counter of the writer: +2 after an edit that cannot be followed row by row, which hid
-        rows, repaired a shard, or moved values to other files. Odd during the edit.
-    reopen : callable
-        ``reopen(base, oldest, stop)`` opens the side files again.
+        rows or repaired a shard. Odd during the edit.
     """
 
     def __cinit__(
         self, Ring ring not None, cnp.ndarray state not None, cnp.ndarray flags not None,
-        cnp.ndarray changes not None, reopen,
+        cnp.ndarray changes not None,
     ):
         c_check_array(state, "state", cnp.NPY_INT64, EPISODE_LENS + ring.n_envs)
         c_check_array(changes, "changes", cnp.NPY_INT64, 1)
@@ -113,7 +111,6 @@ cdef class Follower:
         self.live_flags = <const uint8_t*> cnp.PyArray_DATA(flags)
         self.live_stride = cnp.PyArray_STRIDE(flags, 0)
         self.changes_memory = changes
-        self.reopen = reopen
         ring.changes = <const volatile int64_t*> cnp.PyArray_DATA(changes)
         ring.seen = -1
         ring.live, ring.live_state = self.live, state
@@ -154,7 +151,7 @@ cdef class Follower:
         """
         cdef intp_t _
         cdef int found = BUSY
-        if self.is_inside:  # another thread is opening files
+        if self.is_inside:  # another thread reads all rows
             return BUSY
         if not self.c_is_behind():
             return 0
@@ -191,12 +188,10 @@ cdef class Follower:
             self.c_reread(written)
         else:
             self.c_follow_rows(written)
-        if rereads or lapped and ring.chains:  # after a whole round the queues are read again too
-            ring.seen = -1  # after an error the next try reads all rows and queues again
-            self.reopen(base, c_bound(ring), written)
-        ring.seen = changes
+        ring.seen = -1  # after an error the next try reads all rows and values again
         for chain in ring.chains:
-            chain.c_follow(base, written, c_bound(ring))
+            chain.c_follow(base, written, c_bound(ring), rereads)
+        ring.seen = changes
         return 0
 
     cdef int c_forget_rows(self, int64_t clears, int64_t base) except -1:

@@ -9,7 +9,6 @@ saves the copies as buffers. Not here: the methods that users call (``_replay``)
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -76,8 +75,11 @@ class CopiedFiles(ShardFiles):
     def _memory_of_copy(self, file: BinaryIO) -> Bytes:
         if self._is_whole:
             return super()._memory_of_copy(file)
-        pages = mmap.mmap(file.fileno(), self._places.nbytes, access=mmap.ACCESS_COPY)
-        return np.frombuffer(pages, np.uint8)  # a page becomes private when it is written to
+        return self._map_privately(file)  # a page becomes private when it is written to
+
+    def _use_of_copy(self, memory: Bytes, start: int, stop: int) -> None:
+        if self._is_whole:
+            super()._use_of_copy(memory, start, stop)
 
     def _spans_to_copy(self, written: int) -> list[tuple[int, int]]:
         return self.layout.spans(written, wide=self._is_whole)

@@ -33,14 +33,11 @@ from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
 from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._machine.generators import generator
-from cpprb_like._machine.waiting import PATIENCE, wait_until
-from cpprb_like._rows import overflow
 from cpprb_like._rows.edits import Undo, clock, fence
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
-    GONE_FOLDER,
     GONE_MESSAGE,
     MENDER,
     Closing,
@@ -129,14 +126,10 @@ class ShardFiles(file_maps.Files):
         super()._recover()
 
     def _is_settled(self) -> bool:
-        """Whether the last writer ended between two calls, so that nothing needs a repair.
-
-        Side files of chained fields are repaired each time.
-        """
+        """Whether the last writer ended between two calls, so that nothing needs a repair."""
         state = self.layout.state(self.arena)
         return (
             self._is_of_this_start
-            and not any(self._asides)
             and not int(self._part(self._places.log)[:WORD].view(np.int64)[0])
             and state[WORD_RESERVED] == state[WORD_WRITTEN]
             and not (state[WORD_EDITS] | self.changes[0]) & 1
@@ -149,15 +142,12 @@ class ShardFiles(file_maps.Files):
         if self.mode != "r+" or self.changes[0] & 1:
             self.changes[:] = (self.changes | 1) + 1
 
-    def grow(self, ring: Any) -> None:
-        """See ``Files.grow``; ``MemoryError`` where shared memory is full."""
-        with self._growing:
-            try:
-                super().grow(ring)
-            except FileNotFoundError:
-                raise RuntimeError(GONE_MESSAGE) from None
-            finally:
-                self.changes[:] += 2  # also after an error, as some files may have grown
+    def use(self, start: int, stop: int) -> None:
+        """See ``Files.use``; ``MemoryError`` where shared memory is full."""
+        try:
+            super().use(start, stop)
+        except FileNotFoundError:
+            raise RuntimeError(GONE_MESSAGE) from None
 
     def _room_for(self, nbytes: int) -> Room:
         return room_for(nbytes, self.path.parent, KEPT_ASIDE, then=NOTHING_ADDED)
@@ -182,30 +172,6 @@ class FollowedFiles(ShardFiles):
 
     def _make_undo(self) -> Any:
         return None
-
-    def follow_sides(self, ring: Any, base: int, oldest: int, stop: int) -> None:
-        """Read the side files of chained fields, from their present generations."""
-
-        def look() -> list[list[tuple[Any, Any, Any]]]:
-            try:
-                return [self._open_sides(ring)]
-            except FileNotFoundError:  # a larger file has just replaced it
-                if not self.path.exists():
-                    raise RuntimeError(GONE_FOLDER) from None
-                return []
-
-        found = wait_until(look, PATIENCE)
-        for aside, queue, side in found[0] if found else self._open_sides(ring):
-            reach = queue.reach - self.layout.capacity
-            overflow.follow_file(aside, side.keys, side.values, base, oldest - reach, stop)
-
-    def _open_sides(self, ring: Any) -> list[tuple[Any, Any, Any]]:
-        return [
-            (aside, queue, self._open_side(queue))
-            for chain, asides in zip(ring.chains, self._asides, strict=True)
-            for aside, queue in zip(chain.asides, asides, strict=True)
-            if queue.nbytes
-        ]
 
 
 def last_added(shard: Path) -> float | None:
@@ -374,7 +340,6 @@ class Reader(ReplayBuffer):
             layout.state(files.arena),
             layout.flags(files.arena),
             files.changes,
-            partial(files.follow_sides, ring),
         )
 
     @property

@@ -286,8 +286,6 @@ def test_images_of_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case
     Names of new files were not put on the disk, so a flush could refer to files that a crash took;
     and episodes went on over rows that were left out.
     """
-    monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)  # so that files grow
-    monkeypatch.setattr(file_maps, "FIRST_NBYTES", 1)
     done = 0
     for seed in range(10**6):
         monkeypatch.setattr(dirty_chunks, "CHUNKS", (4, 8, 256)[seed % 3])

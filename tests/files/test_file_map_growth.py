@@ -1,11 +1,10 @@
-"""Files of chained fields grow: what a process that is killed on the way leaves can be opened."""
+"""What chained fields keep aside takes more of a file: a kill on the way leaves a sound file."""
 
 from __future__ import annotations
 
 import errno
 import os
 import random
-import shutil
 import sys
 import time
 import warnings
@@ -35,12 +34,6 @@ FIELDS: dict[str, Any] = {
 OPTIONS: dict[str, Any] = {"next_of": ["x", "y"], "seed": 0}
 
 
-@pytest.fixture(autouse=True)
-def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files begin with room for four values, so that they grow often."""
-    monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)
-
-
 def opened(folder: Path, mode: Any) -> ReplayBuffer:
     """The buffer of a folder."""
     return ReplayBuffer(CAPACITY, FIELDS, mmap_prefix=folder / "a", mmap_mode=mode, **OPTIONS)
@@ -63,25 +56,9 @@ def numbers(rb: ReplayBuffer) -> list[int]:
     return sorted(t[:, 0].tolist())
 
 
-def look(folder: Path) -> None:
-    """What was left by a writer that was killed in the sixth ``add`` can be read, and goes on."""
-    allowed = list(range(5)), list(range(6))
-    assert numbers(opened(folder, "r")) in allowed
-    rb = opened(folder, "r+")
-    assert numbers(rb) in allowed
-    add(rb, 6, 30)
-    assert numbers(rb)[-30:] == list(range(6, 36))
-    rb.flush()  # which needed the smaller files until now
-    assert len(list(folder.glob("a.dat.?-0.*"))) == 2
-    assert not list(folder.glob("*.new"))
-
-
 @forking
-def test_a_writer_that_is_killed_while_its_files_grow(tmp_path: Path) -> None:
-    """Before whichever line: the file opens again, to be read and written, with all its rows.
-
-    A larger file had its name before its header, and no process could open the buffer any more.
-    """
+def test_a_writer_that_is_killed_while_it_takes_more_of_a_file(tmp_path: Path) -> None:
+    """Before whichever line: the file opens again, to be read and written, with all its rows."""
 
     def make(line: int) -> Path:
         folder = tmp_path / str(line)
@@ -90,11 +67,18 @@ def test_a_writer_that_is_killed_while_its_files_grow(tmp_path: Path) -> None:
 
     def call(folder: Path) -> Any:
         rb = opened(folder, "x")
-        add(rb, 0, 5)
-        return lambda: add(rb, 5, 1)
+        add(rb, 0, 1)
+        return lambda: add(rb, 1, 1)
 
-    growing = files.grow, files._create_side, file_maps.reserve, file_systems.name_new
-    assert killed_everywhere(growing, make, call, look) > 25
+    def look(folder: Path) -> None:
+        allowed = [0], [0, 1]
+        assert numbers(opened(folder, "r")) in allowed
+        rb = opened(folder, "r+")
+        assert numbers(rb) in allowed
+        add(rb, 2, 30)
+        assert numbers(rb)[-30:] == list(range(2, 32))
+
+    assert killed_everywhere((files.prepare, files.use), make, call, look) > 5
 
 
 @forking
@@ -127,7 +111,7 @@ def test_a_writer_that_is_killed_while_it_creates_its_files(tmp_path: Path) -> N
 @forking
 @pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 @pytest.mark.parametrize("seed", range(-(-KILLS // 4)))
-def test_kills_at_random_moments_while_files_grow(tmp_path: Path, seed: int) -> None:
+def test_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
     """The next writer finds all rows, and so does who reads beside the one that is alive."""
     chance = random.Random(seed)
 
@@ -158,42 +142,13 @@ def test_kills_at_random_moments_while_files_grow(tmp_path: Path, seed: int) -> 
         del rb
 
 
-@pytest.mark.parametrize("left", [b"", bytes(1000), b"cpprb"], ids=["empty", "zeros", "begun"])
-def test_a_larger_file_that_has_no_header(tmp_path: Path, left: bytes) -> None:
-    """It hinders no process, as the one before has all values; who writes removes it."""
-    rb = opened(tmp_path, "x")
-    add(rb, 0, 10)
-    del rb
-    (tmp_path / "a.dat.0-0.99").write_bytes(left)
-    assert numbers(opened(tmp_path, "r")) == list(range(10))
-    rb = opened(tmp_path, "r+")
-    assert numbers(rb) == list(range(10))
-    assert not (tmp_path / "a.dat.0-0.99").exists()
-
-
-def test_a_file_that_was_damaged_beside_one_that_it_replaced(tmp_path: Path) -> None:
-    """The older one, which a kill may leave, is not taken for it: it lacks what came since."""
-    live, copy = tmp_path / "live", tmp_path / "copy"
-    live.mkdir()
-    rb = opened(live, "x")
-    add(rb, 0, 4)
-    (older,) = live.glob("a.dat.0-0.*")
-    add(rb, 4, 2)
-    (newer,) = [path for path in live.glob("a.dat.0-0.*") if path != older]
-    shutil.copytree(live, copy)
-    assert numbers(opened(copy, "r")) == list(range(6))
-    (copy / newer.name).write_bytes(b"")
-    with pytest.raises(ValueError, match=newer.name):
-        opened(copy, "r+")
-
-
 def test_files_that_were_not_finished_are_removed(tmp_path: Path) -> None:
     """By who opens the buffer to write; those of other buffers in the folder are left."""
     rb = opened(tmp_path, "x")
     add(rb, 0, 4)
     token = "0123456789abcdef"
-    own = [f"a.dat.{kind}{token}.new" for kind in ("", "flushed.3.", "sampler.1.", "0-0.7.")]
-    others = [f"a.{kind}.dat.{token}.new" for kind in ("b", "sampler.1", "dat.0-0.7")]
+    own = [f"a.dat.{kind}{token}.new" for kind in ("", "flushed.3.", "sampler.1.")]
+    others = [f"a.{kind}.dat.{token}.new" for kind in ("b", "sampler.1")]
     others += [f"ab.dat.{token}.new", "a.dat.new"]
     for name in own + others:
         (tmp_path / name).write_bytes(b"")
@@ -205,45 +160,38 @@ def test_files_that_were_not_finished_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no disk space is reserved here")
-@pytest.mark.parametrize("calls", [0, 1])
-def test_a_disk_that_is_full_when_files_grow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
-) -> None:
+@pytest.mark.parametrize("calls", [0, 1, 2, 3])
+def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
     """``add`` says what to do and adds nothing; it goes on when there is room.
 
-    It was an ``OSError`` that did not say of which file. One file may have grown before another.
+    Keys, values and other fields take disk space one after the other.
     """
     rb = opened(tmp_path, "x")
-    add(rb, 0, 3)
+    add(rb, 0, 1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", room_for(calls))
         expected_error = r"keep aside needs [\d,]+ bytes .*make room"
         with pytest.raises(MemoryError, match=expected_error) as caught:
-            add(rb, 3, 30)
+            add(rb, 1, 30)
         assert str(tmp_path) in str(caught.value)
-        there = numbers(rb)
-        assert there == list(range(len(there)))
-        assert 3 <= len(there) < 33
-        assert not list(tmp_path.glob("*.new"))
-    add(rb, len(there), 30)
-    expected = list(range(len(there) + 30))
-    assert numbers(rb) == expected
+        assert numbers(rb) == [0]
+    add(rb, 1, 30)
+    assert numbers(rb) == list(range(31))
     del rb, caught  # whose frames hold the buffer
-    assert numbers(opened(tmp_path, "r+")) == expected
+    assert numbers(opened(tmp_path, "r+")) == list(range(31))
 
 
-def test_an_error_of_another_kind_when_files_grow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is raised as it is: there is nothing to make room for."""
 
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     rb = opened(tmp_path, "x")
-    add(rb, 0, 3)
+    add(rb, 0, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(file_maps, "reserve", fail)
+        patch.setattr(file_maps, "use_file", fail)
         with pytest.raises(OSError) as caught:
-            add(rb, 3, 30)
+            add(rb, 1, 30)
     assert caught.value.errno == errno.EIO
+    assert numbers(rb) == [0]

@@ -77,10 +77,10 @@ def test_the_rows_of_a_mapped_buffer(mode: Any, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("part", ["sampler", "flushed", "0-0"])
+@pytest.mark.parametrize("part", ["sampler", "flushed"])
 @pytest.mark.parametrize("mode", ["r", "r+"])
 def test_the_files_beside_the_rows(mode: Any, part: str, tmp_path: Path) -> None:
-    """Priorities, the file of flushes and values of chained fields."""
+    """Priorities and the file of flushes."""
     prefix = tmp_path / "replay"
     filled(PrioritizedReplayBuffer, mmap_prefix=prefix).flush()
     (path,) = tmp_path.glob(f"replay.*{part}*")

@@ -23,8 +23,8 @@ def opened(prefix: Path, mode: Any) -> ReplayBuffer:
 @pytest.mark.parametrize(
     "name",
     [
-        *("replay.flushed.1000", "replay.sampler.7", "replay.0-0.9", "replay.dat"),
-        *("replay.dat.flushed.1000", "replay.dat.sampler.7", "replay.dat.0-0.9"),
+        *("replay.flushed.1000", "replay.sampler.7", "replay.dat"),
+        *("replay.dat.flushed.1000", "replay.dat.sampler.7"),
         "replay.dat.0123456789abcdef.new",
     ],
 )

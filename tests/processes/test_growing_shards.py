@@ -1,4 +1,4 @@
-"""Files of a shard grow beside learners: no process is hindered, whatever becomes of the writer."""
+"""Values that a shard keeps aside, beside learners, whatever becomes of the writer."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from dying_processes import Child, ended, shared_memory, taken
 from file_map_cases import room_for
-from interruptions import killed_everywhere
 from scale import PROCESS_KILLS
 
-from cpprb_like._files import file_maps
-from cpprb_like._machine import file_systems
-from cpprb_like.processes import Learner, SharedReplay, _shards
+from cpprb_like.processes import Learner, SharedReplay
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
 
@@ -32,9 +28,8 @@ FIELDS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def _little_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Files begin with room for four values, so that they grow often; none is left."""
-    monkeypatch.setattr(file_maps, "FIRST_ROOM", 4)
+def _no_memory_left() -> Iterator[None]:
+    """No shared memory is left."""
     before = shared_memory()
     yield
     assert shared_memory() <= before
@@ -71,54 +66,9 @@ def drawn(learner: Learner, n: int = 200) -> list[int]:
     return whole(learner.sample(n))
 
 
-def test_a_writer_that_is_killed_while_its_files_grow(tmp_path: Path) -> None:
-    """Before whichever line: learners draw, the replay is saved, and another actor goes on.
-
-    A larger file had its name before its header, and the shard was lost to all of them.
-    """
-
-    def make(line: int) -> Any:
-        replay = made(100, ["x"])
-        with replay.actor() as actor:
-            add(actor, 0, 5)
-        old = replay.learner(seed=0)
-        assert drawn(old) == list(range(5))
-        return line, replay, old
-
-    def call(thing: Any) -> Any:
-        actor = thing[1].actor()
-        return lambda: add(actor, 5, 1)
-
-    def look(thing: Any) -> None:
-        line, replay, old = thing
-        with replay:
-            allowed = list(range(5)), list(range(6))
-            assert drawn(old) in allowed
-            assert drawn(replay.learner(seed=0)) in allowed
-            if line % 3 == 0:
-                folder = tmp_path / str(line)
-                replay.save(folder)
-                with SharedReplay.load(folder) as loaded:
-                    assert drawn(loaded.learner(seed=0)) in allowed
-            with taken(replay) as actor:
-                actor.check()
-                add(actor, 6, 30)
-                assert drawn(old, 500)[-30:] == list(range(6, 36))
-                assert drawn(replay.learner(seed=0), 500)[-30:] == list(range(6, 36))
-            left = [path.name for path in (replay.folder / "shard-0").glob("rows.*")]
-            assert len([name for name in left if ".0-0." in name]) == 1, left
-            assert not [name for name in left if name.endswith(".new")]
-
-    growing = (
-        _shards.ShardFiles.grow, file_maps.Files.grow, file_maps.Files._create_side,
-        file_maps.reserve, file_systems.name_new,
-    )  # fmt: skip
-    assert killed_everywhere(growing, make, call, look) > 25
-
-
 @pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 @pytest.mark.parametrize("seed", range(3))
-def test_kills_at_random_moments_while_files_grow(seed: int) -> None:
+def test_kills_at_random_moments(seed: int) -> None:
     """A learner draws beside the writer, learners come, and the next actor has all rows."""
     chance = random.Random(seed)
     for _ in range(-(-PROCESS_KILLS // 30)):
@@ -152,37 +102,61 @@ def test_kills_at_random_moments_while_files_grow(seed: int) -> None:
             assert drawn(old, 20000)[-1] == len(rows) + 9
 
 
-def test_an_error_while_files_are_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next draw opens them; after a whole round of rows, too, which it had taken for read."""
+def test_a_learner_that_is_many_rounds_behind() -> None:
+    """It finds the values of the rows that are there, wherever the writer has put them."""
     with made(8) as replay, replay.actor() as actor:
-        add(actor, 0, 8)
         learner = replay.learner(seed=0)
-        drawn(learner)
-        for first in (8, 28):
-            add(actor, first, 20)
-            with monkeypatch.context() as patch:
-                patch.setattr(file_maps.Files, "_open_side", refuse)
-                with pytest.raises(ValueError, match="a test"):
-                    drawn(learner)
-            assert drawn(learner) == list(range(first + 12, first + 20))
+        first = 0
+        for n in (1, 2, 5, 8, 3, 20, 1, 100, 7, 8, 9, 30, 2, 2, 2):
+            add(actor, first, n)
+            first += n
+            assert drawn(learner) == list(range(max(0, first - 8), first))
 
 
-def refuse(*_: Any) -> None:
-    """An error that no race explains."""
-    raise ValueError("damaged (a test)")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
+def test_learners_and_writers_that_come_and_go(seed: int) -> None:
+    """Learners find values in many runs, after clears and with other actors."""
+    chance = random.Random(seed)
+    with made(30) as replay:
+        learner, late, t, first = replay.learner(seed=0), None, 0, 0
+        actor = replay.actor()
+        for _ in range(150):
+            for _ in range(chance.choice([0, 1, 1, 2, 5, 40])):
+                x, y = np.full(5, t), np.full(3, t)
+                values = {"x": x, "next_x": x + 1, "y": y, "next_y": y + 1}
+                if chance.random() < 0.4:
+                    values |= {"next_x": -x - 1, "next_y": -y - 2}
+                actor.add(**values)
+                t += 1
+            if chance.random() < 0.1:
+                actor.close()
+                actor = replay.actor()
+                actor.check()
+            elif chance.random() < 0.05:
+                actor.clear()
+                first = t
+            if chance.random() < 0.2:
+                late = replay.learner(seed=0)
+            known = list(range(max(first, t - 30), t))
+            for one in (learner, late):
+                if one is not None and known and chance.random() < 0.7:
+                    batch = one.sample(200)
+                    x, y = batch["x"][:, :1], batch["y"][:, :1]
+                    assert set(x[:, 0].tolist()) <= set(known)
+                    is_last = x == -batch["next_x"][:, :1] - 1
+                    assert (batch["next_x"] == np.where(is_last, -x - 1, x + 1)).all()
+                    assert (batch["next_y"] == np.where(is_last, -y - 2, y + 1)).all()
+        actor.close()
 
 
-@pytest.mark.parametrize("room", [4, 1024])
 @pytest.mark.parametrize("first", [1, 2, 3, 10, 50])
-def test_a_learner_that_comes_while_rows_are_there(
-    monkeypatch: pytest.MonkeyPatch, room: int, first: int
-) -> None:
+def test_a_learner_that_comes_while_rows_are_there(first: int) -> None:
     """It finds the next values of later rows, too.
 
     Places of a file without a value counted as values of rows before the first one, as long as rows
     were fewer than the capacity. So the learner had no room for others, and read the next row's.
     """
-    monkeypatch.setattr(file_maps, "FIRST_ROOM", room)
     with made(100) as replay, replay.actor() as actor:
         add(actor, 0, first)
         learner = replay.learner(seed=0)
@@ -192,42 +166,15 @@ def test_a_learner_that_comes_while_rows_are_there(
         assert drawn(learner, 2000)[-50:] == list(range(first + 100, first + 150))
 
 
-def test_files_that_are_gone_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A learner tries again while a larger file takes the place of one, and not for ever."""
-    count = 0
-    real = file_maps.Files._open_side
-
-    def missing(*given: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count <= 3:
-            raise FileNotFoundError("gone (a test)")
-        return real(*given)
-
-    with made(8) as replay, replay.actor() as actor:
-        add(actor, 0, 8)
-        with monkeypatch.context() as patch:
-            patch.setattr(file_maps.Files, "_open_side", missing)
-            assert drawn(replay.learner(seed=0)) == list(range(8))
-        monkeypatch.setattr(_shards, "PATIENCE", 0.0)
-        for path in (replay.folder / "shard-0").glob("rows.dat.0-0.*"):
-            path.unlink()
-        with pytest.raises(FileNotFoundError, match="a part of the rows is missing"):
-            drawn(replay.learner(seed=0))
-
-
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="memory cannot be reserved here")
 @pytest.mark.parametrize("calls", [0, 1])
-def test_memory_that_runs_out_while_files_grow(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
-    """``add`` says what to do and adds nothing; no process is hindered, and it goes on with room.
-
-    It was a bare ``OSError``. One file may have grown before another did not: learners hear of it.
-    """
+def test_memory_that_runs_out(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    """``add`` says what to do and adds nothing; it goes on when there is room."""
     with made(100) as replay, replay.actor() as actor:
-        add(actor, 0, 3)
+        add(actor, 0, 1)
         learner = replay.learner(seed=0)
-        assert drawn(learner) == [0, 1, 2]
-        block = [step(t) for t in range(3, 20)]
+        assert drawn(learner) == [0]
+        block = [step(t) for t in range(1, 20)]
         values = {name: np.array([one[name] for one in block]) for name in block[0]}
         with monkeypatch.context() as patch:
             patch.setattr(os, "posix_fallocate", room_for(calls))
@@ -236,11 +183,8 @@ def test_memory_that_runs_out_while_files_grow(monkeypatch: pytest.MonkeyPatch, 
                 match=r"keep aside needs [\d,]+ bytes .*enlarge it .*--shm-size.*nothing was added",
             ):
                 actor.add(**values)
-            assert whole(actor.get_all_transitions()) == drawn(learner) == [0, 1, 2]
+            assert whole(actor.get_all_transitions()) == drawn(learner) == [0]
             actor.check()
-            assert not list((replay.folder / "shard-0").glob("*.new"))
-            add(actor, 3, 2)  # for which there is room
-            assert drawn(learner) == [0, 1, 2, 3, 4]
         actor.add(**values)
         add(actor, 20, 30)
         actor.check()
