@@ -256,7 +256,9 @@ class _Stage:
         again = _copied(self.rb, self.place)
         again.sampler.__dict__.update(before)
         _expect_same(where, STATED, drawn, attempt(again))
-        _overwrite(spoiled)
+        for array in (spoiled[0], *spoiled[1].values()):  # as a caller may do
+            if array.flags.writeable:
+                array[...] = np.zeros((), array.dtype)
         self.earlier.append((where, drawn, _copy(drawn)))
 
     def end(self) -> None:
@@ -521,13 +523,6 @@ def _value(column: NDArray[Any] | None) -> object:
 def _copy(drawn: Draw) -> Draw:
     slots, extra = drawn
     return slots.copy(), {name: column.copy() for name, column in extra.items()}
-
-
-def _overwrite(drawn: Draw) -> None:
-    """Write zeros into the arrays of a draw, which a caller may do."""
-    for array in (drawn[0], *drawn[1].values()):
-        if array.flags.writeable:
-            array[...] = np.zeros((), array.dtype)
 
 
 def _global_states() -> tuple[object, ...]:

@@ -337,13 +337,6 @@ def _by_torch(given: Any) -> Conversion:
     return Columns(convert)
 
 
-def _make_pytree(jax: Any) -> None:
-    """Register these batches as containers with JAX, so ``jax.jit`` takes them."""
-    with _registering:  # JAX raises if a class is registered twice
-        for kind in (TensorBatch, JaxBatch):
-            _register(jax, kind)
-
-
 @cache
 def _register(jax: Any, kind: type[TensorBatch]) -> None:
     jax.tree_util.register_pytree_node(
@@ -355,7 +348,9 @@ def _register(jax: Any, kind: type[TensorBatch]) -> None:
 
 def _by_jax(given: Any) -> Conversion:
     jax = _package("jax")
-    _make_pytree(jax)
+    with _registering:  # JAX raises if a class is registered twice
+        for kind in (TensorBatch, JaxBatch):
+            _register(jax, kind)  # as containers, so ``jax.jit`` takes them
     device = given
     if isinstance(given, str):
         try:

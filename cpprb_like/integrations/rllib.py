@@ -160,7 +160,8 @@ def _tree_of(values: Any, root: str, path: Path = (), inner: Path = ()) -> Tree:
         case Mapping():
             keys, made_of = node, None
         case tuple() | list():
-            keys, made_of = range(len(node)), _maker(type(node))
+            keys = range(len(node))
+            made_of = getattr(type(node), "_make", type(node))  # ``_make`` of a named tuple
         case _:
             array = np.asarray(_values(values, inner))
             if array.dtype.hasobject:
@@ -185,12 +186,6 @@ def _tree_of_fields(
     is_tuple = bool(keys) and keys == [str(place) for place in range(len(keys))]
     children = {key: _tree_of_fields(leaves, root, (*path, key)) for key in keys}
     return Branch(path, children, tuple if is_tuple else None)
-
-
-def _maker(kind: type) -> Any:
-    """Makes a list or tuple of this class, or a named tuple, of its parts."""
-    make = getattr(kind, "_make", None)
-    return kind if make is None else make
 
 
 def _values(values: Any, path: Path) -> Any:
@@ -522,11 +517,6 @@ class _Steps(_Front):
         batch = self._rows.sample(n, indexes=True, fields=[REWARD, *fields], **options)
         return batch["indexes"] % self.capacity, batch
 
-    def _steps_of(self, n_step: NStep | None, n: int) -> Array:
-        """The steps of each of n returns."""
-        low, stop = _bounds(n_step)
-        return np.full(n, low) if stop == low + 1 else self.rng.integers(low, stop, n)
-
     def _walk(self, slots: Array, steps: Array) -> Array:
         """The slots of windows of at most ``steps`` steps each, padded with -1."""
         paths = np.full((len(slots), steps.max()), OPEN, np.intp)
@@ -563,7 +553,8 @@ class _Steps(_Front):
 
         Without weights they have the names of their episodes, as in RLlib's buffers.
         """
-        steps = self._steps_of(n_step, n)
+        low, stop = _bounds(n_step)
+        steps = np.full(n, low) if stop == low + 1 else self.rng.integers(low, stop, n)
         slots, batch = self._drawn(n, names, **options)
         weights = None
         if self._sampler.has_priorities:

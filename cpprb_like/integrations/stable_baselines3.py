@@ -254,7 +254,10 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         # TheirReplayBuffer.__init__ would allocate arrays. Its other attributes are set here.
         self.observation_space, self.action_space = observation_space, action_space
         self.obs_shape = _obs_shape(observation_space)
-        self.action_dim = _action_dim(action_space)
+        # A MultiDiscrete and a MultiBinary may have any number of axes.
+        is_multi = isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary))
+        dim = math.prod(action_space.shape or ()) if is_multi else get_action_dim(action_space)
+        self.action_dim = int(dim)
         self.n_envs = as_int("n_envs", n_envs, 1)
         self.buffer_size = max(as_int("buffer_size", buffer_size, 1) // self.n_envs, 1)
         self.device = get_device(device)
@@ -822,13 +825,6 @@ def _obs_shape(space: Any) -> Any:
     if isinstance(space, spaces.Dict):
         return {key: _obs_shape(inner) for key, inner in space.spaces.items()}
     return space.shape if isinstance(space, spaces.MultiDiscrete) else get_obs_shape(space)
-
-
-def _action_dim(space: Any) -> int:
-    """As ``get_action_dim``; a MultiDiscrete and a MultiBinary may have any number of axes."""
-    if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
-        return math.prod(space.shape)
-    return int(get_action_dim(space))
 
 
 def _read_space(space: Any, shape: Any) -> tuple[_Part, ...]:

@@ -105,7 +105,8 @@ class Gate:
 
     def wait(self, turn: Turn, timeout: float | None) -> None:
         """Wait until a turn has begun; ``RateLimitTimeoutError`` after the time-out."""
-        self._check_possible(turn.n)
+        check = check_add if self._adds else check_sample
+        check(self.limiter, turn.n, self.counters.totals().balance)
         began = time.monotonic()
 
         def look() -> bool:
@@ -124,11 +125,6 @@ class Gate:
             since=lambda: wanted_since(began),
             sleep=sleep,
         )
-
-    def _check_possible(self, n: int) -> None:
-        """Raise ``ValueError`` if n items are more than the limiter can ever allow at once."""
-        check = check_add if self._adds else check_sample
-        check(self.limiter, n, self.counters.totals().balance)
 
     def _message(self, turn: Turn, began: float) -> str:
         others = waits(self.counters, self._other_lines)

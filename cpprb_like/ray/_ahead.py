@@ -111,23 +111,17 @@ class Ahead:
                 groups.append(self._ask(kind, until))
             group = groups[0]
             self._collect(group, kind, until)
-            while len(groups) <= self._ahead_now and self._is_far(group):
+            is_far = self._ahead > 0 and any(part.drawer is None for part in group.parts)
+            while len(groups) <= self._ahead_now and is_far:
                 groups.append(self._ask(kind, until))
             if group.next == 0 and len(groups) > 1:
-                self._pull(groups[1])
+                asked = [one for one in groups[1].answers if isinstance(one, ray.ObjectRef)]
+                if asked:  # ready answers come to this node now, and not when they are read
+                    ray.wait(asked, num_returns=len(asked), timeout=0)
             batch = self._batch(group, kind, arrays)
             if group.next == len(group.owners):
                 groups.popleft()
             return batch
-
-    def _is_far(self, group: Group) -> bool:
-        return self._ahead > 0 and any(part.drawer is None for part in group.parts)
-
-    def _pull(self, group: Group) -> None:
-        """Make Ray bring ready answers to this node now, and not when they are read."""
-        asked = [answer for answer in group.answers if isinstance(answer, ray.ObjectRef)]
-        if asked:
-            ray.wait(asked, num_returns=len(asked), timeout=0)
 
     def forget_all(self) -> None:
         """Drop all batches that were requested and not returned."""

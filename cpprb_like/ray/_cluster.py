@@ -451,8 +451,9 @@ class ClusterReplay(Closing):
         saved = {str(name): learner._to_save() for name, learner in given.items()}
         own: dict[int, dict[str, Learner]] = {}  # of hosts of this node
         for learner in given.values():
-            for number, drawer in learner._drawers_here().items():
-                own.setdefault(number, {})[learner.name] = drawer.learner
+            for number, part in learner._directory.parts.items():
+                if part.drawer is not None:
+                    own.setdefault(number, {})[learner.name] = part.drawer.learner
         states = STATES[0]
         with contextlib.suppress(FileNotFoundError):
             states = next(name for name in STATES if name != SavedCluster.read(base).states)

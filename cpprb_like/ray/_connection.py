@@ -100,8 +100,3 @@ class Connection:
         """Take n items out of the counts of the limiter, as they were not drawn after all."""
         if self.limiter is not None:
             self.ledger.give_back.remote(n)
-
-    def note_drawn(self, n: int) -> None:
-        """Report drawn items to the ledger, unless the limiter counts them."""
-        if self.limiter is None and n:
-            self.ledger.drew.remote(n)

@@ -116,7 +116,10 @@ class ShardHost:
         self._replay.keep()
         self._identity = identity_of(self._replay)
         self._memories = self._replay.memories(self._saved_at, self._checkpoints)
-        self._retake()
+        for number, about in self._replay.writers_of_nodes().items():
+            # Shards of writers of other nodes: their memory outlived this process.
+            with contextlib.suppress(BlockingIOError):
+                self._hold(self._replay.actor(number), about)
         self._credit = None
         if plan.limiter is not None:
             self._credit = self._replay.credit()
@@ -336,12 +339,6 @@ class ShardHost:
             place = self._writers.pop(used[min(used)])
             place.actor.close()
             return self._replay.actor(place.actor.number)
-
-    def _retake(self) -> None:
-        """Take the shards of writers of other nodes again, whose memory outlived this process."""
-        for number, about in self._replay.writers_of_nodes().items():
-            with contextlib.suppress(BlockingIOError):
-                self._hold(self._replay.actor(number), about)
 
     @answers
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]

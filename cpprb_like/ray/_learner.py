@@ -28,7 +28,7 @@ from cpprb_like.processes._folder import Closing
 from cpprb_like.ray._ahead import Ahead, BatchKind
 from cpprb_like.ray._connection import Connection
 from cpprb_like.ray._directory import Directory
-from cpprb_like.ray._drawing import Drawer, stacked_pairs
+from cpprb_like.ray._drawing import stacked_pairs
 from cpprb_like.ray._saving import SavedLearner
 from cpprb_like.ray._updates import Updates
 from cpprb_like.samplers import Sampler, Uniform
@@ -176,7 +176,8 @@ class ClusterLearner(Closing, ModelledSource):
 
     def _tell_drawn(self) -> None:
         """Report drawn items to the ledger, unless the limiter counts them."""
-        self._connection.note_drawn(self._drawn)
+        if self._connection.limiter is None and self._drawn:
+            self._connection.ledger.drew.remote(self._drawn)
         self._drawn, self._told_at = 0, time.monotonic()
 
     def _beta(self, options: SampleOptions) -> float:
@@ -268,11 +269,6 @@ class ClusterLearner(Closing, ModelledSource):
             self._directory.forget_masses()  # this learner asks again, as a restored one does
             rng, sampler = copy.deepcopy((self.rng, self.sampler))
             return SavedLearner(self.name, self.draws, self._seed, rng, sampler)
-
-    def _drawers_here(self) -> dict[int, Drawer]:
-        """The draws of this process, by the numbers of hosts."""
-        found = {part.host.number: part.drawer for part in self._directory.parts.values()}
-        return {number: drawer for number, drawer in found.items() if drawer is not None}
 
     def _stats(self) -> dict[str, float]:
         """Counts and measures of the learner and of the hosts.

@@ -69,8 +69,9 @@ class RowReader:
         summed: Column | None = None
         if nstep is not None:
             rewards = [column for column in self.ring.columns if column.name in nstep.rewards]
-            stored = self.ring.stored_columns
-            summed = next((one for one in rewards if one in stored and _is_one_float(one)), None)
+            numbers = [column for column in rewards if column.nbytes == column.dtype.itemsize]
+            stored = [column for column in numbers if column in self.ring.stored_columns]
+            summed = next((column for column in stored if column.dtype.char in "fd"), None)
             self._odd = [column for column in rewards if column is not summed]
             self.last_fields = frozenset(nstep.last_step_fields)
         before, after = self.around
@@ -164,7 +165,3 @@ def discounted_sums(rewards: Array, within: NDArray[np.bool_], gamma: float) -> 
     alone = within.sum(axis=1) == 1
     found[alone] = rewards[alone, 0]  # the same bits, also of NaN
     return found
-
-
-def _is_one_float(column: Column) -> bool:
-    return column.dtype.char in "fd" and column.nbytes == column.dtype.itemsize
