@@ -103,6 +103,11 @@ class DrawLog(list[LoggedDraw]):
         A ``UserWarning`` reports rows that were changed since the draw. The call is no draw: the
         generator is as before, if no other thread draws meanwhile.
         """
+        if not -len(self) <= k < len(self):
+            raise IndexError(
+                f"replay: the log has {len(self)} draws, so expected k of "
+                f"{-len(self)} to {len(self) - 1}, got {k}"
+            )
         draw, view = self[k], view_of(source)
         ring, rng = view.buffer.ring, view.buffer.rng
         now, state = ring.now(), rng.bit_generator.state

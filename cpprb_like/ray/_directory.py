@@ -32,6 +32,7 @@ MOST_PARTS = 1024  # incarnations of hosts that a learner can tell apart
 DOWN = 0.2  # seconds before a host that did not answer is asked again
 RENEW = 0.2  # age in seconds from which a mass of another node is asked for again
 OLD = 0.5  # age in seconds from which a draw waits for the new mass
+WATCH = 0.5  # seconds between two questions to a host of this node
 RENEWAL = 0.1  # seconds of this wait, once for each question
 OPEN = 10.0  # seconds in which a host opens a learner: it follows a million rows in 50 ms
 
@@ -168,11 +169,30 @@ class Directory:
             part.down_until, part.told = 0.0, 1.0
             part.send_again(self.largest)
 
+    def _watch(self, part: Part) -> None:
+        """Ask a host of this node now and then, without a wait, whether it has other memory now.
+
+        Its memory lasts as long as this process reads it, so no draw would notice.
+        """
+        if part.question is None:
+            now = time.monotonic()
+            if now > part.asked_at + WATCH:
+                part.asked_at, part.question = now, part.host.begin("about")
+        elif ray.wait([part.question], timeout=0)[0]:
+            question, part.question = part.question, None
+            with contextlib.suppress(*GONE, TimeoutError):
+                about: About = ray.get(question)
+                if about.identity != part.identity:
+                    self._open_part(part.host.number, about)
+
     def only_part(self) -> Part | None:
         """The part with all rows, if the only host is on this node; else None."""
         if len(self.connection.hosts) > 1 or not self.parts:
             return None
         (part,) = self.parts.values()
+        if part.drawer is not None:
+            self._watch(part)
+            (part,) = self.parts.values()
         return None if part.drawer is None else part
 
     def usable(self, view: str) -> list[Part]:
@@ -182,6 +202,8 @@ class Directory:
         for part in list(self.parts.values()):
             if part.down_until:
                 self.try_again(part)
+            elif part.drawer is not None:
+                self._watch(part)
         self._renew(view)
         found = []
         for part in self.parts.values():

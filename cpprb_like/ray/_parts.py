@@ -57,7 +57,9 @@ class Part:
     renewals: dict[str, tuple[Any, float]] = field(default_factory=dict)
     told: float = 1.0  # greatest priority that was sent to the host
     down_until: float = 0.0
-    question: Any = None  # a call that asks a host that is down where it is
+    # A call that asks a host where it is: one that is down, or one of this node now and then.
+    question: Any = None
+    asked_at: float = 0.0  # time of this question to a host of this node
     updated: int = 0  # the number of the last update that took effect
     waiting: deque[Update] = field(default_factory=deque)  # updates without an answer
     # Priorities that were given while the host was down, by row: sent when it answers again.

@@ -66,7 +66,8 @@ class Windows:
     last_fields : frozenset of str
         Fields of the batch that are read from the last row of the n-step return.
     values : dict of ndarray
-        Columns of the batch that were read already, by name.
+        Columns of the batch that were read already, by name. Fields that ``fields=`` leaves out are
+        missing: ``take(slots, names)`` reads them as they are stored.
     stored : frozenset of str
         Names of ``values`` that are as the rows are stored: no sum, and made by no layer. Empty for
         layers without ``changes``.

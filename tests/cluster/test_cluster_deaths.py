@@ -181,6 +181,22 @@ def test_rows_that_were_written_while_a_host_was_not_heard_of_are_reported_as_lo
         until(lambda: replay.stats()["inserts"] == 60)
 
 
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_host_of_the_learners_node_that_lost_its_memory_is_noticed_at_a_draw(
+    hosts: int, ahead: int
+) -> None:
+    """The learner went on to draw the old rows, until its length was asked for."""
+    with cluster(hosts) as replay:
+        fill(replay, 0, steps(0, 20))
+        about = replay.hosts[0].call("about", timeout=20.0)
+        with replay.learner(seed=0, ahead=ahead) as learner:
+            assert learner.sample(8)["id"].max() < 20
+            wipe(replay, about)
+            fill(replay, 0, steps(100, 20))
+            until(lambda: learner.sample(8)["id"].min() >= 100, 60.0)
+
+
 @pytest.mark.usefixtures("_elsewhere")
 def test_updates_of_the_next_memory_of_a_host_take_effect_after_a_late_answer_of_the_last() -> None:
     """The host passed over as many of them as the memory before had got."""

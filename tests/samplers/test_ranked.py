@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from interruptions import cut_everywhere
+from interruptions import cut_at, cut_everywhere
 from reference_ranked import ReferenceRanked, paper_weights
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer
@@ -497,6 +497,31 @@ def test_calls_that_are_cut_short_are_whole_or_nothing() -> None:
         lambda rb: rb.clear(),
     ):
         assert cut_everywhere(make, call, look) > 0
+
+
+@pytest.mark.parametrize("name", ["update_priorities", "sample", "add"])
+def test_a_signal_handler_that_draws_at_any_line(name: str) -> None:
+    """Its draw takes the hints that the interrupted call has listed, and was about to drop."""
+
+    def run(line: int) -> tuple[int, dict[int, float]]:
+        rb = buffer(8, rank_based())
+        rb.add(x=[1, 2, 3], priorities=[1, 2, 3])
+        rb.sample(1)
+        rb.update_priorities([0, 1, 2], [4.0, 9.0, 1.0])
+        calls: dict[str, Callable[[], object]] = {
+            "update_priorities": lambda: rb.update_priorities([2, 0, 1], [7.0, 8.0, 2.0]),
+            "sample": lambda: rb.sample(2),
+            "add": lambda: rb.add(x=[4, 5, 6], priorities=[7.0, 8.0, 6.0]),
+        }
+        with cut_at(line, lambda: rb.sample(2)) as count:
+            calls[name]()
+        rb.check()
+        return count[0], priorities_of(rb)
+
+    n, expected = run(-1)
+    assert n > 20
+    for line in range(1, n + 1):
+        assert run(line)[1] == expected
 
 
 @pytest.mark.parametrize(

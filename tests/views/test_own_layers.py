@@ -391,6 +391,36 @@ class Ones(Declares):
         return lambda: {"rew": windows.values["rew"], "more": more}
 
 
+class Doubles(Speed):
+    """Changes a column by a field that a batch may lack."""
+
+    def changes(self, fields: Mapping[str, Any]) -> list[str]:
+        del fields
+        return ["value"]
+
+    def fill(self, windows: Windows, wanted: Mapping[str, Any]) -> Any:
+        rewards = windows.take(windows.slots, ["rew"])["rew"]
+        made = {"value": 2 * rewards, "speed": rewards}
+        return {name: made[name] for name in wanted}
+
+
+@pytest.mark.parametrize("others", [(), (Sequences(2),)])
+def test_a_layer_with_changes_reads_fields_that_the_batch_leaves_out(
+    others: tuple[Layer, ...],
+) -> None:
+    """By ``windows.take``, as ``windows.values`` lacks them."""
+    rb = ReplayBuffer(20, FIELDS, seed=0)
+    rb.add(**steps(0, 10))
+    view = rb.view(Doubles(), *others)
+    rewards = steps(0, 10)["rew"]
+    for fields in (None, ["obs"], ["value", "obs"]):
+        batch = view.sample(4, fields=fields)
+        there = batch.get("mask", np.ones(4, bool)).astype(bool)
+        rows = batch["obs"][there][:, 0].astype(int)
+        np.testing.assert_array_equal(batch["speed"][there], rewards[rows])
+        assert ("value" in batch) == (fields is None or "value" in fields)
+
+
 @pytest.mark.parametrize("others", [(), (Sequences(2),)])
 def test_a_column_of_a_late_function_is_checked(others: tuple[Layer, ...]) -> None:
     """As one of ``fill`` itself, from learners too."""
