@@ -156,7 +156,6 @@ class Files:
         self._sampler: _Side | None = None
         self._process = os.getpid()
         self._chunks = DirtyChunks(layout)
-        self._has_new_names = True  # whether names of side files may not be on the disk
         self._is_copy = False  # whether the memory is a copy beside a writer
         self._staged = ""  # suffix of names of new files before ``publish``
         self._old: BinaryIO | None = None  # the file that ``publish`` replaces, locked
@@ -203,12 +202,7 @@ class Files:
             sync(self._rows_path)
             if self._sampler is not None:
                 sync(self._side_path(SAMPLER, self._sampler.number))
-            if self._has_new_names:
-                sync(self.path.parent)
             self._chunks.commit()
-            if self._has_new_names:
-                self._has_new_names = False
-                self._forget_sides()
 
     def publish(self) -> None:
         """Give a new rows file its final name, after all files of the buffer are complete.
@@ -274,8 +268,8 @@ class Files:
             unfinished.write_bytes(self._chunks.content(self._incarnation))
             sync(unfinished)
         self._unpublished += [path] if self._staged else []
+        sync(self.path.parent)
         self._chunks.keep_open(path)
-        self._has_new_names = True
 
     def _read_flushes(self) -> bool:
         """Read the last flush; false without a file of flushes of this buffer."""
@@ -421,7 +415,6 @@ class Files:
                     file.write(head)
                 self._sync(unfinished)
             self._unpublished += [path] if self._staged else []
-            self._has_new_names = True
             try:
                 memory = self._map_side(path)
             except OSError:
