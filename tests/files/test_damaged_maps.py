@@ -111,6 +111,11 @@ def damage(folder: Path, chance: random.Random) -> str:
         place = chance.randrange(start, stop)
         if what < 0.7:
             place = place // 8 * 8
+            if what < 0.4:  # a word that may be a count
+                file.seek(0)
+                words = np.frombuffer(file.read(stop)[: stop // 8 * 8], np.int64)
+                counts = 8 * np.flatnonzero((words > 0) & (words < 100))
+                place = chance.choice([place, *counts.tolist()])
             file.seek(place)
             word = int.from_bytes(file.read(8), "little", signed=True)
             near = [word + 1, word - 1, word + 20, word - 20, word ^ 1 << 40]
