@@ -13,9 +13,9 @@ from cpprb_like._arguments.checks import as_discount, as_int, as_whole, warn
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._fields.schema import Field, Schema, Stack, read_names
 
-__all__ = ["DEEPEST", "NStepReturns", "check_nstep", "derive", "likely_axis", "read_nstep"]
+__all__ = ["MOST_FRAMES", "NStepReturns", "check_nstep", "derive", "likely_axis", "read_nstep"]
 
-DEEPEST = 256  # most frames of a stack
+MOST_FRAMES = 256  # most frames of a stack
 REWARD_NAMES = ("rew", "reward", "rewards")
 MAX_STEPS = 1 << 20  # most steps of an n-step return
 PLAUSIBLE = range(2, 17)  # usual numbers of frames, where two axes may be that of the frames
@@ -108,9 +108,9 @@ def _read_stack(field: Field, axis: object) -> Stack:
         )
     number %= ndim
     depth = field.shape[number]
-    if not 1 <= depth <= DEEPEST:
+    if not 1 <= depth <= MOST_FRAMES:
         raise ValueError(
-            f"stack_compress: field {field.name!r}: expected 1 to {DEEPEST} frames along axis "
+            f"stack_compress: field {field.name!r}: expected 1 to {MOST_FRAMES} frames along axis "
             f"{number}, got {depth}"
         )
     return Stack(field.name, number, depth)

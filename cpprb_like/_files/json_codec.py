@@ -26,7 +26,7 @@ from cpprb_like.errors import DamagedError
 __all__ = ["MOST", "dtype_from_json", "dtype_to_json", "from_json", "number", "to_json"]
 
 MOST = 1 << 61  # greatest number: sums of several fit into 64 bits
-DEEPEST = 60  # most levels of a structured dtype
+DEEPEST = 60  # most levels of a structured dtype or a saved object
 PLAIN = re.compile(r"[<>|=][?a-zA-Z]\d{0,10}(?:\[\w{1,12}\])?")  # np.dtype accepts more strings
 OBJECT = "object"  # stands for the dtype of Python objects
 

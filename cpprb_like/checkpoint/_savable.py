@@ -84,7 +84,7 @@ class EditsSinceSave:
     if the count is the same.
     """
 
-    MOST = 3
+    MOST_STATES = 3
 
     def __init__(self, identity: str = "") -> None:
         self._identity = identity
@@ -125,7 +125,7 @@ class EditsSinceSave:
         """Use a tracker for the state of this id, in place of the tracker of ``previous``."""
         self._since.pop(previous, None)
         self._since[state] = number, tracker
-        while len(self._since) > self.MOST:
+        while len(self._since) > self.MOST_STATES:
             del self._since[next(iter(self._since))]
         self._track(ring)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._files.json_codec import dtype_from_json, dtype_to_json
+from cpprb_like._files.json_codec import DEEPEST, dtype_from_json, dtype_to_json
 from cpprb_like._machine.generators import read_seed
 from cpprb_like._machine.prefetch_state import state_before, state_of_generator
 from cpprb_like.checkpoint import _classes
@@ -30,7 +30,6 @@ from cpprb_like.views._layer import Layer
 
 INLINE_NBYTES = 1024
 SCALARS = {cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, object)}
-DEEPEST = 60
 MT_WORDS = 624
 MOST_POOL = 1 << 10  # words; the time to fill a pool grows with the square of its size
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 from cpprb_like._arguments.arrays import Batch
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
-from cpprb_like._fields.derived import DEEPEST
+from cpprb_like._fields.derived import MOST_FRAMES
 from cpprb_like._machine.aligned import empty
 from cpprb_like.views._layer import Fields, Layer, ViewedRows
 from cpprb_like.views._stacking import read_stacks, take_stacks
@@ -85,8 +85,8 @@ class FrameStacks(Layer):
             name: as_int(f"depths[{name!r}]", depth, 1) for name, depth in depths.items()
         }
         for name, depth in self.depths.items():
-            if depth > DEEPEST:
-                raise ValueError(f"depths[{name!r}]: expected at most {DEEPEST}, got {depth}")
+            if depth > MOST_FRAMES:
+                raise ValueError(f"depths[{name!r}]: expected at most {MOST_FRAMES}, got {depth}")
         self.axis = as_int("axis", axis)
         given: object = padding
         if not isinstance(given, str) or given not in ("first", "zeros"):
