@@ -875,7 +875,7 @@ class AnyStart(Good):
     """Takes any row for a start."""
 
     def draw_starts(self, starts: Any, n: int, rng: Any, *, replace: bool) -> Any:
-        reject(self.draw, starts, n, rng, replace)  # what cannot be drawn is refused
+        reject(self, starts, n, rng, replace)  # what cannot be drawn is refused
         return self.draw(starts.ring, n, rng, replace=replace)
 
 
