@@ -161,7 +161,8 @@ class DirtyChunks:
         """Open the file for the marks to come. ``add`` needs it after its folder was renamed."""
         with open_regular(path, os.O_RDWR) as file:
             self._file = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self._file)
+        # Not at exit: handlers and threads may add rows after it, and its number would be reused.
+        weakref.finalize(self, os.close, self._file).atexit = False
         self.path = path
 
     # ------------------------------------------------------------------ flushes

@@ -1,4 +1,9 @@
+from typing import final
+
 from cpprb_like._arguments.arrays import Bytes
+
+@final
+class Reservation: ...
 
 def reserve(nbytes: int, used: int = 0) -> Bytes: ...
 def use(memory: Bytes, start: int, stop: int) -> None: ...

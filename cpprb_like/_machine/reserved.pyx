@@ -15,6 +15,7 @@ from cpprb_like._c.typedefs cimport intp_t
 
 import mmap
 import os
+import sys
 
 cnp.import_array()
 
@@ -74,6 +75,7 @@ cdef extern from *:
     void cpprb_allow_holes(int descriptor) nogil
 
 cdef intp_t PAGE = mmap.PAGESIZE
+cdef intp_t MOST_NBYTES = sys.maxsize - PAGE
 
 
 @cython.final
@@ -96,10 +98,12 @@ def reserve(intp_t nbytes, intp_t used=0):
     many addresses, or so much memory.
     """
     cdef Reservation reservation = Reservation.__new__(Reservation)
-    cdef intp_t whole = max(c_pages(nbytes), PAGE)
+    cdef intp_t whole = PAGE
     if not 0 <= used <= nbytes:
         raise ValueError(f"expected at most {nbytes} bytes to use, got {used}")
-    reservation.start = cpprb_reserve(whole)
+    if nbytes <= MOST_NBYTES:
+        whole = max(c_pages(nbytes), PAGE)
+        reservation.start = cpprb_reserve(whole)
     if reservation.start == NULL:
         raise MemoryError(
             f"no addresses left for {nbytes:,} bytes; a limit of the process counts reserved memory too (ulimit -v)"
@@ -119,7 +123,7 @@ def use(cnp.ndarray memory not None, intp_t start, intp_t stop):
     has changed.
     """
     base = cnp.get_array_base(memory)
-    if not isinstance(base, Reservation):
+    if not isinstance(base, Reservation) or cnp.PyArray_NDIM(memory) != 1:
         raise TypeError("expected memory of reserve()")
     if not 0 <= start <= stop <= cnp.PyArray_DIM(memory, 0):
         raise ValueError(f"expected a part of {len(memory)} bytes, got {start} to {stop}")

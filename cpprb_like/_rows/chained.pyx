@@ -25,7 +25,7 @@ import numpy as np
 
 cnp.import_array()
 
-MOST = 1 << 62  # no row has such an id
+cdef int64_t MOST = <int64_t> 1 << 62  # no row has such an id
 
 cdef enum:
     DEEPEST = 256            # most frames of a stack, as ``runs`` are bytes

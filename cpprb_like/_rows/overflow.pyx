@@ -25,7 +25,7 @@ cdef enum:                   # words of an overflow
     UNKNOWN = -1             # of a follower: no run
     STEP_NBYTES = 1 << 16    # least memory that is made usable at a time
 
-DAMAGED = "the rows of values that are stored apart are in no order"
+cdef str DAMAGED = "the rows of values that are stored apart are in no order"
 
 
 @cython.final

@@ -159,6 +159,23 @@ def ordered_at(Ring ring not None, cnp.ndarray places):
     return slots
 
 
+def at_or_before(Ring ring not None, cnp.ndarray slots not None):
+    """Each of the slots, which are in use, or the nearest one before it whose row can be drawn.
+
+    Before the first slot comes the last. At least one row can be drawn. Cost: as ``ordered_at``.
+    """
+    ring.c_check_slots(slots)
+    cdef cnp.ndarray found = slots.copy()
+    cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(found)
+    cdef intp_t k, last = ring.c_drawable() - 1
+    if last < 0:
+        raise IndexError("slots: no row can be drawn")
+    for k in range(cnp.PyArray_SIZE(found)):
+        if not ring.c_can_draw(values[k]):
+            values[k] = ring.c_slot_of_nth(last, ring.c_row_at(values[k]))
+    return found
+
+
 def find_rows(Ring ring not None, const int64_t[::1] indexes):
     """The slots of the rows that are still in the ring, and their positions in ``indexes``.
 

@@ -750,11 +750,13 @@ cpdef tuple take_drawn(sampler, str hook, drawn):
     if type(drawn) is tuple and len(<tuple> drawn) == 2:
         slots, extra = <tuple> drawn
         if type(extra) is dict and cnp.PyArray_CheckExact(slots):
-            if cnp.PyArray_TYPE(<cnp.ndarray> slots) == cnp.NPY_INTP and (
-                cnp.PyArray_NDIM(<cnp.ndarray> slots) == 1
+            if (
+                cnp.PyArray_TYPE(<cnp.ndarray> slots) == cnp.NPY_INTP
+                and cnp.PyArray_NDIM(<cnp.ndarray> slots) == 1
+                and cnp.PyArray_IS_C_CONTIGUOUS(slots) and cnp.PyArray_ISNOTSWAPPED(slots)
             ):
                 for values in (<dict> extra).values():
-                    if not cnp.PyArray_Check(values):
+                    if not cnp.PyArray_Check(values) or cnp.PyArray_NDIM(<cnp.ndarray> values) == 0:
                         break
                 else:
                     return <tuple> drawn
@@ -821,6 +823,8 @@ cdef object c_publish_ahead(Ring ring, char** rows, intp_t n, const uint8_t* pre
     """
     c_sync_open(ring)
     ring.c_publish(rows, n, present)
+    if n == 0:
+        return None
     c_sync_open(ring)
     cdef Walk walk = c_walk_of(ring)
     cdef int64_t row = ring.incomplete.c_first_completed(&walk)

@@ -964,7 +964,7 @@ class ReplayBuffer(BufferBase, Source):
 
     __reversed__ = None
 
-    # ------------------------------------------------------------------ sizes and state
+    # ------------------------------------------------------------------ data sets
 
     def export(
         self,

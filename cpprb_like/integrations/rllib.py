@@ -834,16 +834,24 @@ class EpisodeReplayBuffer(_Steps):
         if not sample_episodes:
             return self._rows_of_arrays(n, batch_length_T or self.batch_length_T)
         if batch_length_T:
-            if n_step not in (None, 1):
-                raise ValueError(f"n_step: expected 1 for sequences, got {n_step}")
-            return self._sequences(n, batch_length_T, lookback, min_batch_length_T, to_numpy)
+            return self._sequences(
+                n, n_step, batch_length_T, lookback, min_batch_length_T, to_numpy
+            )
         names = self._names(include_infos, include_extra_model_outputs)
         return self._draw(n, n_step, gamma, names, to_numpy)
 
     def _sequences(
-        self, n: int, length: int, lookback: int, least: int, to_numpy: bool
+        self,
+        n: int,
+        n_step: NStep | None,
+        length: int,
+        lookback: int,
+        least: int,
+        to_numpy: bool,
     ) -> list[Any]:
         """Episodes of at most ``length`` steps each, with n observations together."""
+        if n_step not in (None, 1):
+            raise ValueError(f"n_step: expected 1 for sequences, got {n_step}")
         if least and all(episode.rows <= least for episode in self._episodes.values()):
             raise NotEnoughDataError(f"sample: no episode has more than {least} steps")
         starts: list[int] = []

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import ray
 from numpy.typing import DTypeLike
@@ -358,6 +358,9 @@ class ClusterReplay(Closing):
         return found
 
     report = _reported.report
+
+    def _to_report(self) -> NoReturn:
+        raise TypeError("the rows of ClusterReplay are with its hosts; see ClusterReplay.describe")
 
     def describe(
         self,

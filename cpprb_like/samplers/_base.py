@@ -256,13 +256,18 @@ def as_drawn(sampler: Sampler, hook: str, drawn: Any) -> tuple[Slots, Extra]:
         not isinstance(slots, np.ndarray)
         or (slots.dtype, slots.ndim) != (np.intp, 1)
         or not isinstance(extra, Mapping)
-        or not all(isinstance(values, np.ndarray) for values in extra.values())
     ):
         raise TypeError(
             f"{sampler!r}.{hook}: expected slots, intp of shape (n,), and a dict of arrays, "
             f"got {found}"
         )
-    return slots, dict(extra)
+    for name, values in extra.items():
+        if not isinstance(values, np.ndarray) or values.ndim == 0:
+            raise TypeError(
+                f"{sampler!r}.{hook}: column {name!r}: expected an array of shape (n, ...), "
+                f"got {type(values).__name__}"
+            )
+    return np.ascontiguousarray(slots), dict(extra)
 
 
 def nbytes_of(sampler: Sampler, capacity: int) -> int:

@@ -259,8 +259,8 @@ class RankBased(ByPriority):
             ranks.move(changed, kept.get(changed))
             if ring.lookahead:  # rows that are complete now, and rows that are left out
                 left_out = np.arange(max(ranks.first, alive), first) % ring.capacity
-                late = np.union1d(ranks.waiting, left_out)
-                ranks.move(late, kept.get(late), told=False)
+                for late in (left_out, ranks.waiting):  # one by one, as a slot may be in both
+                    ranks.move(late, kept.get(late), told=False)
                 ranks.waiting = waiting
             if ranks.counts.sum() != len(ring):  # rows were deleted
                 ranked = np.flatnonzero(ranks.groups != NONE)

@@ -15,6 +15,7 @@ from cpprb_like.limiters import SampleToInsertRatio
 from cpprb_like.processes import Actor
 from cpprb_like.ray import ClusterActor
 from cpprb_like.ray._connection import Connection
+from cpprb_like.report import describe
 
 
 def test_stats_say_who_waited_for_whom_and_how_long(where: str) -> None:
@@ -86,6 +87,8 @@ def test_a_report_has_the_rows_of_all_hosts(where: str, tmp_path: Path) -> None:
             replay.report(tmp_path / "page.html", draws=[0])
         with replay.learner(seed=0) as learner, pytest.raises(TypeError, match="ClusterReplay"):
             learner.report(tmp_path / "page.html")
+        with pytest.raises(TypeError, match=r"ClusterReplay\.describe"):
+            describe(replay)
 
 
 def test_samples_are_counted_without_a_limiter(where: str) -> None:

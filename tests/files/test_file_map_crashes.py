@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -244,6 +245,41 @@ def test_a_folder_that_was_renamed(tmp_path: Path, restart: Any, mode: str) -> N
     with pytest.warns(RuntimeWarning, match="104 rows that may have changed"):
         again = ReplayBuffer(1024, {"x": {}}, mmap_prefix=tmp_path / "copy/x", mmap_mode="r+")
     assert len(again) == 1024 - 104
+
+
+AT_THE_END = """
+import atexit, os, sys
+
+def at_the_end():
+    files = [open(os.path.join(sys.argv[1], f"{k}"), "w+b") for k in range(4)]
+    for file in files:
+        file.write(b"x" * 20000)
+        file.flush()
+    for k in range(1000):
+        rb.add(x=k)
+    rb.flush()
+    for file in files:
+        file.seek(0)
+        assert file.read() == b"x" * 20000
+    print("added")
+
+atexit.register(at_the_end)
+
+from cpprb_like import ReplayBuffer
+
+rb = ReplayBuffer(1000, {"x": {}}, mmap_prefix=os.path.join(sys.argv[1], "x"))
+for k in range(1500):
+    rb.add(x=k)
+rb.flush()
+"""
+
+
+def test_an_exit_handler_adds_rows(tmp_path: Path) -> None:
+    """Marks went to a file of the handler, which had the number of the closed file of marks."""
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "added\n", done.stderr
 
 
 @pytest.mark.parametrize("what", ["add", "update", "delete", "clear"])

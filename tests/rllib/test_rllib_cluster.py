@@ -245,7 +245,8 @@ def test_what_a_cluster_does_not_give_is_said(made: Any) -> None:
     with pytest.raises(NotEnoughDataError):
         buffer.sample(3, n_step=1, sample_episodes=True)
     fill("vector", buffer, calls=2)
-    for options in ({"batch_length_T": 4, "sample_episodes": True}, {}):
+    sequences = {"batch_length_T": 4, "sample_episodes": True}
+    for options in (sequences, {**sequences, "n_step": 3}, {}):
         with pytest.raises(ValueError, match=r"rllib\.EpisodeReplayBuffer"):
             buffer.sample(3, **options)
     with pytest.raises(ValueError, match="store_infos"):

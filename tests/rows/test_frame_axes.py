@@ -264,9 +264,12 @@ def test_the_table_adds_up_to_nbytes(kind: str, rows: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS + STACKED)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "next"])
 def test_nbytes_is_what_python_allocates(kind: str) -> None:
-    """A full buffer has allocated ``nbytes``; of Python objects the references count."""
+    """A full buffer has allocated ``nbytes``; of Python objects the references count.
+
+    Buffers that keep values aside have reserved memory, which is not seen.
+    """
 
     def full() -> Any:
         rb = of_kind(kind, 1000)

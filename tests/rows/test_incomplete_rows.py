@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._core import FLAG_ABSENT, FLAG_END, Ring
-from cpprb_like._rows.row_handles import ordered_at, ordered_slots
+from cpprb_like._rows.row_handles import at_or_before, ordered_at, ordered_slots
 from cpprb_like.samplers import LegacyUniform, Prioritized, Reverse
 from cpprb_like.typing import NstepSpec
 from cpprb_like.views import FrameStacks, Layer, NStep, Sequences
@@ -376,7 +376,7 @@ def test_the_lengths_of_open_episodes_say_which_rows_can_be_drawn(seed: int) -> 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_rows_are_found_by_place_and_by_age_among_those_that_can_be_drawn(seed: int) -> None:
-    """The newest rows and the rows at places are those of the list."""
+    """The newest rows, rows at places, and the nearest row before a slot are those of the list."""
     for rb in histories(seed):
         ring = rb.ring
         rows, order = np.sort(ring.row_ids(ring.present_slots())), ordered_slots(ring)
@@ -384,6 +384,21 @@ def test_rows_are_found_by_place_and_by_age_among_those_that_can_be_drawn(seed: 
         assert ordered_at(ring, np.arange(len(order))).tolist() == order.tolist()
         for n in (1, 4, len(rows)):
             assert ring.row_ids(ring.newest_slots(n)).tolist() == rows[-n:].tolist()
+        every = np.arange(ring.stored)
+        if len(rows):
+            nearest = rows[rows.searchsorted(ring.row_ids(every), "right") - 1]
+            assert ring.row_ids(at_or_before(ring, every)).tolist() == nearest.tolist()
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_a_call_without_rows_completes_none(n_envs: int) -> None:
+    """``add`` of no rows returned the slot of a row that an earlier call had completed."""
+    rb = ReplayBuffer(20, FIELDS, Nstep=steps(3), n_envs=n_envs)
+    shape = (n_envs,) if n_envs > 1 else ()
+    for t in range(6):
+        rb.add(t=np.full(shape, t), rew=np.ones(shape), done=np.zeros(shape))
+    empty = np.empty((0, *shape))
+    assert rb.add(t=empty, rew=empty, done=empty) is None
 
 
 # ---- views -----------------------------------------------------------------------------------

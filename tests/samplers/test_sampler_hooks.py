@@ -154,7 +154,7 @@ SLOTS = np.zeros(3, np.intp)
 WRONG: list[Any] = [None, 3, np.zeros((7, 7)), [[]]]
 NOT_DRAWN: list[Any] = [
     *WRONG, (None, {}), (3, {}), (SLOTS,), (SLOTS[:, None], {}), (SLOTS * 1.0, {}), (SLOTS, None),
-    (SLOTS, 3), (SLOTS, {"a": None}),
+    (SLOTS, 3), (SLOTS.astype(SLOTS.dtype.newbyteorder()), {}),
 ]  # fmt: skip
 # Where a hook is called: the name of the hook, the call, and what the hook must not return.
 CALLED: list[tuple[str, Callable[[ReplayBuffer, Path], object], list[Any]]] = [
@@ -194,6 +194,22 @@ def test_what_a_hook_returns_is_refused_with_the_names_of_sampler_and_hook(
     errors = (TypeError, ValueError, IndexError)
     with pytest.raises(errors, match=rf"^Mine\(\)\.{hook}: (slots: )?expected "):
         use()
+
+
+@pytest.mark.parametrize("column", [None, [1, 2, 3], np.array(1.0)])
+@pytest.mark.parametrize("call", [sample, sample_windows])
+def test_a_column_that_is_no_array_of_rows_is_named(
+    call: Callable[[ReplayBuffer, Path], object], column: Any, tmp_path: Path
+) -> None:
+    """With its sampler and type; slots may have gaps between them."""
+    drawn: Any = (SLOTS, {"age": column})
+    cls = type("Mine", (Sampler,), {"draw": lambda *_, **__: drawn, "__repr__": lambda _: "Mine()"})
+    rb = ReplayBuffer(20, {"x": {"shape": ()}, "done": {"shape": ()}}, sampler=cls(), seed=0)
+    rb.add(x=range(20), done=[0] * 20)
+    with pytest.raises(TypeError, match=r"Mine\(\)\.draw: column 'age': .*, got"):
+        call(rb, tmp_path)
+    drawn = (np.arange(12)[1:7:2], {})
+    assert np.asarray(rb.sample(3)["x"]).tolist() == [1, 3, 5]
 
 
 @pytest.mark.parametrize("drawn", [(SLOTS[:1], {}), (SLOTS, {"a": SLOTS[:1]})])

@@ -8,6 +8,7 @@ import numpy as np
 
 from cpprb_like._arguments.checks import as_int, as_whole
 from cpprb_like._core import Ring
+from cpprb_like._rows.row_handles import at_or_before
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots
 from cpprb_like.samplers._rows import Rows
@@ -82,8 +83,7 @@ class Reverse(Sampler):
         newest, ages, following = self._ages(ring, n)
         slots = (newest - ages) % ring.capacity
         if ring.absent:
-            present = ring.present_slots()  # of those the slot itself, or the nearest before it
-            slots = present[present.searchsorted(slots, side="right") - 1]
+            slots = at_or_before(ring, slots)
         if not replace and len(np.unique(slots)) < n:
             raise self._repeats(ring, n)
         self._start = following
