@@ -27,7 +27,7 @@ BLOCK_ALIGNMENT = 64
 CACHE_LINE = 64
 PAGE = 4096  # parts that are made usable apart begin at a page
 IDENTITY_NBYTES = 64
-IDENTITY = b"cpprb_like ring, version 8"  # first bytes of the file of a buffer
+IDENTITY = b"cpprb_like ring, version 9"  # first bytes of the file of a buffer
 
 
 class OfOptions:
@@ -95,10 +95,9 @@ class Aside:
         places = (self.keys_at, 8), (self.values_at, self.nbytes)
         return [(start + size * first, start + size * stop) for start, size in places]
 
-    def use(self, use: Callable[[int, int], None], first: int, stop: int) -> None:
-        """Have ``use(start, stop)`` make the bytes of these units usable."""
-        for span in self.spans(first, stop):
-            use(*span)
+    def use(self, use: Callable[[list[tuple[int, int]]], None], first: int, stop: int) -> None:
+        """Have ``use(spans)`` make the bytes of these units usable."""
+        use(self.spans(first, stop))
 
 
 @dataclass(frozen=True)
@@ -243,11 +242,11 @@ class Layout(OfOptions):
         self,
         arena: NDArray[np.uint8],
         columns: Iterable[Column],
-        use: Callable[[int, int], None] | None = None,
+        use: Callable[[list[tuple[int, int]]], None] | None = None,
     ) -> list[Chain]:
         """The chained fields: frame stacks, then next values.
 
-        ``use(start, stop)`` makes bytes of the arena usable; None for an arena that is only read.
+        ``use(spans)`` makes parts of the arena usable; None for an arena that is only read.
         """
         known: dict[str, Column | FrameStack] = {column.name: column for column in columns}
         by_name = {field.name: field for field in self.schema.fields}

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._fields.layout import CACHE_LINE, Layout
-from cpprb_like._machine import machine_memory
-from cpprb_like._machine.reserved import reserve
+from cpprb_like._machine import machine_memory, reserved
 
 __all__ = ["allocate", "allocate_floats", "open_arena"]
 
@@ -37,11 +36,19 @@ def open_arena(layout: Layout) -> Bytes:
         beside = machine_memory.format_nbytes(untouched)
         what += f" (beside {beside} that other buffers have yet to fill)"
     machine_memory.require(layout.total_nbytes + untouched, what)
-    arena = reserve(layout.length, layout.nbytes) if layout.asides else allocate(layout.nbytes)
+    arena = (
+        reserved.reserve(layout.length, layout.nbytes) if layout.asides else allocate(layout.nbytes)
+    )
     if layout.nbytes >= HUGE_PAGE_NBYTES:
         _arenas[:] = [entry for entry in _arenas if entry[0]() is not None]
         _arenas.append((weakref.ref(arena), layout))
     return arena
+
+
+def use(arena: Bytes, spans: list[tuple[int, int]]) -> None:
+    """Make parts of an arena usable; ``MemoryError`` if the system has no memory for them."""
+    for start, stop in spans:
+        reserved.use(arena, start, stop)
 
 
 def _untouched(entry: tuple[weakref.ref[Bytes], Layout]) -> int:
@@ -61,7 +68,7 @@ def allocate(nbytes: int) -> Bytes:
     """
     if nbytes < HUGE_PAGE_NBYTES:
         return np.zeros(nbytes, np.uint8)
-    return reserve(nbytes, nbytes)
+    return reserved.reserve(nbytes, nbytes)
 
 
 def allocate_floats(n: int) -> NDArray[np.float64]:

@@ -156,6 +156,7 @@ class Files:
         self._sampler: _Side | None = None
         self._process = os.getpid()
         self._chunks = DirtyChunks(layout)
+        self._file = -1  # descriptor of the rows file, to be written
         self._is_copy = False  # whether the memory is a copy beside a writer
         self._staged = ""  # suffix of names of new files before ``publish``
         self._old: BinaryIO | None = None  # the file that ``publish`` replaces, locked
@@ -171,6 +172,11 @@ class Files:
         except OSError as error:
             if error.filename is None and error.errno is not None:
                 error.filename = str(self.path)
+            if error.errno == errno.EFBIG:
+                error.strerror = (
+                    f"the file system, or a limit of the process, allows no file of "
+                    f"{self._places.nbytes:,} bytes; holes for {KEPT_ASIDE} count"
+                )
             if error.errno == errno.ENOMEM:
                 raise MemoryError(
                     f"{self.path}: no memory left to map {self._places.nbytes:,} bytes"
@@ -199,7 +205,7 @@ class Files:
             if self._chunks.path is None:
                 self._create_flushes()
             hold(True, self._begin_flush)
-            sync(self._rows_path)
+            sync(self._file)  # its path may name another file by now
             if self._sampler is not None:
                 sync(self._side_path(SAMPLER, self._sampler.number))
             self._chunks.commit()
@@ -314,13 +320,11 @@ class Files:
         wanted, self.undo.wanted = self.undo.wanted, 0
         self._chunks.mark_for(wanted)  # a flush in progress does not make this wait
 
-    def use(self, start: int, stop: int) -> None:
-        """Reserve the disk space of bytes of a byte ring; ``MemoryError`` if the disk is full."""
-        with (
-            self._room_for(stop - start),
-            open_regular(self._rows_path, os.O_RDWR) as file,
-        ):
-            use_file(file.fileno(), start, stop)
+    def use(self, spans: list[tuple[int, int]]) -> None:
+        """Reserve the disk space of parts of a byte ring; ``MemoryError`` if the disk is full."""
+        with self._room_for(sum(stop - start for start, stop in spans)):
+            for start, stop in spans:
+                use_file(self._file, start, stop)
 
     def _room_for(self, nbytes: int) -> Room:
         """The error for a full disk: see ``Room``."""
@@ -537,7 +541,13 @@ class Files:
         with open_regular(self.path, os.O_RDWR) as file:
             self._lock(file, self.path)
             self._check(file)
+            self._keep_open(file)
             return _array(mmap.mmap(file.fileno(), self._places.nbytes))
+
+    def _keep_open(self, file: BinaryIO) -> None:
+        """Keep the rows file open, as its path may come to name another file."""
+        self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file).atexit = False  # exit handlers may add rows
 
     def _lock(self, file: BinaryIO, path: Path) -> None:
         """Exclude other writers as long as the memory lives."""
@@ -705,6 +715,7 @@ class Files:
         self._unpublished.append(path)
         with path.open("xb+") as file:
             self._lock(file, path)
+            self._keep_open(file)
             reserve_file(file.fileno(), self._places.nbytes)
             use_file(file.fileno(), 0, self.layout.nbytes)
             use_file(file.fileno(), self.layout.length, self._places.nbytes)

@@ -82,8 +82,9 @@ def restore(layout: Layout, arena: Bytes, flush: Flush) -> NDArray[np.int64]:
     _leave_out(layout, arena, lost)
     end_before(layout, arena, lost)
     derive(layout, arena)
+    is_empty = flush.kept_from == words[WORD_WRITTEN]  # the disk may have any keys then
     for aside, extent in zip(layout.asides, flush.extents.tolist(), strict=True):
-        layout.words(arena, aside)[0] = extent  # keys behind it may be of any time
+        layout.words(arena, aside)[0] = 0 if is_empty else extent  # keys behind it are of any time
     _forget_values(layout, arena, flush.kept_from)
     place, tag = 0, int(words[WORD_HANDLE_BASE] + words[WORD_WRITTEN])
     for tags, values in layout.newest(arena):

@@ -100,8 +100,11 @@ def sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def sync(path: Path) -> None:
-    """Synchronise a file, or the names in a folder, with the disk."""
+def sync(path: Path | int) -> None:
+    """Synchronise a file, which may be open, or the names in a folder, with the disk."""
+    if isinstance(path, int):
+        os.fsync(path)
+        return
     if path.is_dir():
         sync_folder(path)
         return

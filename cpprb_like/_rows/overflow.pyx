@@ -78,6 +78,7 @@ cdef class Overflow:
     def prepare(self):
         """Make the memory usable that the last call of ``add`` needs; ``MemoryError`` without memory."""
         cdef intp_t step, stop = self.wanted
+        self.wanted = 0  # whatever happens: the next call of ``add`` may need none
         if stop <= self.usable:
             return
         step = max(<intp_t> STEP_NBYTES // (self.nbytes + <intp_t> sizeof(int64_t)), self.places.extent // 8)

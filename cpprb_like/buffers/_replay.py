@@ -29,7 +29,6 @@ from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema, read_columns, read_n_envs
 from cpprb_like._files import arenas
-from cpprb_like._machine import reserved
 from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, watch
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
@@ -353,7 +352,7 @@ class ReplayBuffer(BufferBase, Source):
         elif files is not None:
             use = files.use
         else:
-            use = partial(reserved.use, arena)
+            use = partial(arenas.use, arena)
         chains = layout.chains(arena, columns, use)
         if state is None:
             try:

@@ -38,7 +38,6 @@ from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import (
-    GONE_MESSAGE,
     MENDER,
     Closing,
     FileLock,
@@ -145,13 +144,6 @@ class ShardFiles(file_maps.Files):
         tell_followers(ring, self.changes)
         if self.mode != "r+" or self.changes[0] & 1:
             self.changes[:] = (self.changes | 1) + 1
-
-    def use(self, start: int, stop: int) -> None:
-        """See ``Files.use``; ``MemoryError`` where shared memory is full."""
-        try:
-            super().use(start, stop)
-        except FileNotFoundError:
-            raise RuntimeError(GONE_MESSAGE) from None
 
     def _room_for(self, nbytes: int) -> Room:
         return room_for(nbytes, self.path.parent, KEPT_ASIDE, then=NOTHING_ADDED)

@@ -282,6 +282,82 @@ def test_an_exit_handler_adds_rows(tmp_path: Path) -> None:
     assert done.stdout == "added\n", done.stderr
 
 
+@pytest.mark.parametrize("mode", ["x", "r+"])
+def test_a_folder_that_was_renamed_beside_values_kept_aside(tmp_path: Path, mode: str) -> None:
+    """Disk space was reserved in the file that has the path now, which a flush synchronised too.
+
+    Flushes go to the file that is open.
+    """
+
+    def opened(mode: Any) -> ReplayBuffer:
+        path = tmp_path / "first/x"
+        return ReplayBuffer(
+            5000, {"x": {"shape": 99}}, next_of="x", mmap_prefix=path, mmap_mode=mode
+        )
+
+    def add(rb: ReplayBuffer) -> None:
+        x = np.arange(99.0)
+        for k in range(400):
+            rb.add(x=x + k, next_x=-x)
+
+    (tmp_path / "first").mkdir()
+    rb = opened("x")
+    if mode == "r+":
+        del rb
+        rb = opened("r+")
+    (tmp_path / "first").rename(tmp_path / "renamed")
+    add(rb)
+    (tmp_path / "first").mkdir()
+    other = opened("x")
+    blocks = (tmp_path / "first/x.dat").stat().st_blocks
+    add(rb)
+    assert (tmp_path / "first/x.dat").stat().st_blocks == blocks
+    rb.flush()
+    del rb, other
+    (tmp_path / "first").rename(tmp_path / "second")
+    (tmp_path / "renamed").rename(tmp_path / "first")
+    assert len(opened("r+")) == 800
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_crash_after_all_rows_of_a_flush_were_overwritten(
+    tmp_path: Path, restart: Any, seed: int
+) -> None:
+    """No row is left then, so keys of any time on the disk damage nothing."""
+    n_envs = 1024
+    fields: dict[str, Any] = {"obs": {"shape": (4, 1), "dtype": "u1"}}
+    options: dict[str, Any] = {"n_envs": n_envs, "stack_compress": {"obs": 0}}
+    (tmp_path / "live").mkdir()
+    path, rng = tmp_path / "live/a.dat", np.random.default_rng(seed)
+    rb = ReplayBuffer(8 * n_envs, fields, mmap_prefix=path.with_suffix(""), **options)
+
+    def add(steps: int) -> None:
+        for _ in range(steps):
+            rb.add(obs=rng.integers(0, 255, (n_envs, 4, 1)))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nothing follows from the row before
+        add(8)
+    rb.flush()
+    before = np.fromfile(path, np.uint8)
+    add(16)
+    image = np.fromfile(path, np.uint8)
+    aside = rb._layout.asides[0]
+    places = slice(aside.keys_at, aside.keys_at + 8 * aside.units)
+    is_old = np.repeat(rng.random(aside.units // 8) < 0.5, 64)  # by cache line
+    image[places][is_old] = before[places][is_old]
+    (tmp_path / "crashed").mkdir()
+    for side in path.parent.glob("a.dat.*"):
+        shutil.copy(side, tmp_path / "crashed")
+    image.tofile(tmp_path / "crashed/a.dat")
+    restart()
+    with pytest.warns(RuntimeWarning, match="left out"):
+        rb = ReplayBuffer(
+            8 * n_envs, fields, mmap_prefix=tmp_path / "crashed/a", mmap_mode="r+", **options
+        )
+    assert len(rb) == 0
+
+
 @pytest.mark.parametrize("what", ["add", "update", "delete", "clear"])
 def test_nothing_changes_before_its_mark_is_on_the_disk(
     tmp_path: Path, restart: Any, monkeypatch: pytest.MonkeyPatch, what: str
@@ -425,7 +501,7 @@ def test_a_flush_that_follows_one_that_was_cut_short(
         write(chunks, parts)
         raise KeyboardInterrupt
 
-    def fail(_: Path) -> None:
+    def fail(_: Path | int) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
@@ -465,7 +541,7 @@ def test_a_disk_that_is_full(tmp_path: Path, restart: Any, monkeypatch: pytest.M
     add(rb, case, 0, 10)
     rb.flush()
 
-    def fail(_: Path) -> None:
+    def fail(_: Path | int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -539,7 +615,7 @@ def test_what_was_flushed_stays_when_the_next_flush_fails(
     rb.add(x=x, next_x=-x - 1)
     rb.flush()
 
-    def fail(_: Path) -> None:
+    def fail(_: Path | int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -562,10 +638,11 @@ def test_flush_puts_new_names_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     Its name was in memory only.
     """
     fields: dict[str, Any] = {"x": {"shape": 4, "dtype": "i8"}}
-    done: list[Path] = []
+    done: list[Path | int] = []
     monkeypatch.setattr(file_maps, "sync", done.append)
     rb = PrioritizedReplayBuffer(100, fields, next_of="x", mmap_prefix=tmp_path / "a")
-    assert any(path.name.startswith("a.dat.sampler.1") for path in done)
+    names = [path.name for path in done if isinstance(path, Path)]
+    assert any(name.startswith("a.dat.sampler.1") for name in names)
     assert done[-1] == tmp_path
     done.clear()
     x = np.arange(4)

@@ -113,6 +113,36 @@ def test_a_learner_that_is_many_rounds_behind() -> None:
             assert drawn(learner) == list(range(max(0, first - 8), first))
 
 
+def test_a_learner_that_lags_while_the_writer_is_opened_again() -> None:
+    """It finds the values behind those that left meanwhile.
+
+    The next writer forgets the keys of rows that left, and the learner waited for one of these.
+    """
+
+    def follow(actor: Any, first: int, n: int) -> None:
+        for t in range(first, first + n):
+            x, y = np.full(5, t), np.full(3, t)
+            actor.add(x=x, next_x=x + 1, y=y, next_y=y + 1)
+
+    with made(20) as replay:
+        with replay.actor() as actor:
+            add(actor, 0, 20)  # places that later values take again, one behind the other
+            follow(actor, 20, 30)
+            add(actor, 50, 1)
+            follow(actor, 51, 2)
+            learner = replay.learner(seed=0)
+            learner.sample(1)
+            add(actor, 53, 2)
+            follow(actor, 55, 5)
+            add(actor, 60, 1)
+            follow(actor, 61, 16)
+        with replay.actor() as actor:
+            batch = learner.sample(500)
+            x = batch["x"][:, 0]
+            assert (batch["next_x"][:, 0] == np.where(x == 60, -61, x + 1)).all()
+            assert 60 in x
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 def test_learners_and_writers_that_come_and_go(seed: int) -> None:
