@@ -94,6 +94,7 @@ def contents(rb: HindsightReplayBuffer) -> list[Any]:
 def test_number_of_rows(prioritized: bool, strategy: Any, additional_goals: int, rows: int) -> None:
     """Each step is stored once, and once more for each additional goal; final has one of these."""
     rb = make(strategy=strategy, additional_goals=additional_goals, prioritized=prioritized)
+    assert rb.additional_goals == (1 if strategy == "final" else additional_goals)
     for number in range(4):
         rb.add(**step(number))
         assert rb.get_stored_size() == 0

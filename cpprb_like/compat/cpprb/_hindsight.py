@@ -138,7 +138,8 @@ class HindsightReplayBuffer(Checkpointed):
         check_callable("reward_func", reward_func)
         check_callable("goal_func", goal_func, optional=True)
         self.max_episode_len = as_whole("max_episode_len", max_episode_len, 1)
-        self.additional_goals = as_whole("additional_goals", additional_goals, 0)
+        wanted = as_whole("additional_goals", additional_goals, 0)
+        self.additional_goals = 1 if self.strategy == "final" else wanted
         if state not in env_dict:
             raise ValueError(f"state: expected one of {list(env_dict)}, got {state!r}")
         goal: FieldSpec = {**env_dict[state]}

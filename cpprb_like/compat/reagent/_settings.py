@@ -88,7 +88,7 @@ def declared(
     update_horizon: int = 1,
     gamma: float = 0.99,
     max_sample_attempts: int = 1000,  # noqa: ARG001 (no draw is rejected)
-    extra_storage_types: Iterable[tuple[str, tuple[int, ...], DTypeLike]] | None = None,
+    extra_storage_types: Iterable[tuple[str, Any, DTypeLike]] | None = None,
     observation_dtype: DTypeLike = np.uint8,
     action_shape: tuple[int, ...] = (),
     action_dtype: DTypeLike = np.int32,
@@ -112,8 +112,9 @@ def declared(
         ("action", action_shape, action_dtype),
         ("reward", reward_shape, reward_dtype),
         ("terminal", (), terminal_dtype),
-        *(extra_storage_types or ()),
     ]
+    for name, shape, dtype in extra_storage_types or ():  # of these, ReAgent takes lists as shapes
+        signature.append((name, tuple(shape) if isinstance(shape, list) else shape, dtype))
     return settings, read_signature(signature)
 
 
@@ -125,7 +126,7 @@ def declared_prioritized(
     update_horizon: int = 1,
     gamma: float = 0.99,
     max_sample_attempts: int = 1000,
-    extra_storage_types: Iterable[tuple[str, tuple[int, ...], DTypeLike]] | None = None,
+    extra_storage_types: Iterable[tuple[str, Any, DTypeLike]] | None = None,
     observation_dtype: DTypeLike = np.uint8,
     terminal_dtype: DTypeLike = np.uint8,
     action_shape: tuple[int, ...] = (),
