@@ -268,7 +268,7 @@ def test_declared_fields() -> None:
         stack_size=2,
         replay_capacity=9,
         batch_size=2,
-        extra_storage_types=[ReplayElement("x", [2], np.float64), ("y", (), "u1")],
+        extra_storage_types=[("x", [2], np.float64), ("y", (), "u1")],
         action_dtype=np.int8,
     )
     assert rb.get_storage_signature() == rb.get_add_args_signature()
