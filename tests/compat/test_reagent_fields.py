@@ -263,12 +263,13 @@ def test_id_lists_have_no_stacks() -> None:
 
 def test_declared_fields() -> None:
     """Shapes and dtypes are those of the declaration, before the first step too."""
+    listed: Any = [2]
     rb = ReplayBuffer(
         observation_shape=(3,),
         stack_size=2,
         replay_capacity=9,
         batch_size=2,
-        extra_storage_types=[("x", [2], np.float64), ("y", (), "u1")],
+        extra_storage_types=[ReplayElement("x", listed, np.float64), ("y", (), "u1")],
         action_dtype=np.int8,
     )
     assert rb.get_storage_signature() == rb.get_add_args_signature()
