@@ -717,8 +717,11 @@ class Files:
             self._lock(file, path)
             self._keep_open(file)
             reserve_file(file.fileno(), self._places.nbytes)
-            use_file(file.fileno(), 0, self.layout.nbytes)
-            use_file(file.fileno(), self.layout.length, self._places.nbytes)
+            if self.layout.asides:  # byte rings are not used yet
+                use_file(file.fileno(), 0, self.layout.nbytes)
+                use_file(file.fileno(), self.layout.length, self._places.nbytes)
+            else:
+                use_file(file.fileno(), 0, self._places.nbytes)
             memory = _array(mmap.mmap(file.fileno(), self._places.nbytes))
         boot = self._part_of(memory, self._places.boot)
         boot[-INCARNATION_NBYTES:] = np.frombuffer(incarnation, np.uint8)
