@@ -142,7 +142,7 @@ def test_an_actor_that_is_killed_while_it_makes_its_shard() -> None:
 
     files = file_maps.Files
     functions = files._create, files.keep, file_systems.name_new, _shards.ShardFiles.keep
-    assert killed_everywhere(functions, make, lambda replay: replay.actor, look) > 30
+    assert killed_everywhere(functions, make, lambda replay: replay.actor, look) > 25
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "é", "a.b", "x\0y"])
