@@ -162,7 +162,7 @@ cdef class Overflow:
         if len(starts) >= MOST_RUNS or (np.diff(keys[places]) <= 0).any():
             raise ValueError(DAMAGED)
         for part in np.split(places, starts[1:]) if len(places) else ():
-            found.runs[found.n_runs] = Run(part[0], part[-1] + 1)
+            found.runs[found.n_runs] = Run(part[0], part[0] + len(part))
             found.n_runs += 1
         self.places, self.base, self.next_place = found, base, newest + 1
         self.newest = -1 if newest < 0 else keys[newest]

@@ -65,7 +65,7 @@ def test_reserved_memory_is_freed_with_its_last_array() -> None:
     del memory
     gc.collect()
     assert (part == 3).all()
-    assert status("VmSize") - before >= TEBIBYTE
+    assert status("VmSize") - before > TEBIBYTE // 2  # other memory comes and goes
     del part
     gc.collect()
     assert status("VmSize") - before < TEBIBYTE // 2

@@ -95,7 +95,7 @@ class Pair:
             assert_same_bytes(batch, expected)
         rb.check()
         assert full.nbytes > SIZE * FULL_NBYTES
-        newest = FULL_NBYTES  # kept as they came, once for a buffer
+        newest = 2 * FULL_NBYTES  # kept as they came, in two places of a buffer
         assert rb.nbytes <= SIZE * LEAN_NBYTES + newest
 
 
