@@ -182,12 +182,13 @@ def _trees(effort: Effort) -> Iterator[Case]:
 def _readings(effort: Effort) -> Iterator[Case]:
     rows = effort.rows
     yield _case("n-step", "3-step: add 1 step", "nstep_add", Ahead(), rows=rows)
-    budgets = AtMost(2, PLAIN), Ahead()
+    budgets = AtMost(1.5, plus=CALL), Ahead()
     yield _case("n-step", "3-step: sample 256", "nstep_sample", *budgets, rows=rows)
     sequences, what = partial(_case, "Sequences"), "sequences of steps, 64 x 80"
     steps: dict[str, Any] = {"rows": rows, "n": 64, "length": 80}
-    yield sequences(what, "sequences", AtMost(1.5), Ahead(), **steps)
-    yield sequences(f"{what}, across episodes", "sequences_across", AtMost(1.5), **steps)
+    budget = AtMost(1.5, plus=CALL)
+    yield sequences(what, "sequences", budget, Ahead(), **steps)
+    yield sequences(f"{what}, across episodes", "sequences_across", budget, **steps)
     frames: dict[str, Any] = {"rows": 4 * effort.image_rows, "n": 16, "length": 20}
     what = "sequences of frames, 16 x 20"
     yield sequences(what, "frame_sequences", AtMost(1.5), Ahead(), **frames)

@@ -4,7 +4,6 @@ from numpy cimport ndarray
 
 from cpprb_like._rows.chained cimport NewRows
 from cpprb_like._rows.column cimport Column
-from cpprb_like._c.copying cimport FETCHED_STEPS, c_prefetch_rows
 from cpprb_like._machine.aligned cimport Pool
 from cpprb_like._rows.incomplete_rows cimport IncompleteRows, c_has_open
 from cpprb_like._rows.slot_set cimport AbsentRuns, SlotSet, c_has
@@ -203,19 +202,3 @@ cdef inline Walk c_walk_of(Ring ring) noexcept nogil:
     walk.onward = ring.runs.onward
     walk.back = ring.runs.back
     return walk
-
-
-cdef inline intp_t c_window_rows(Ring ring) noexcept nogil:
-    """Rows to prefetch for each drawn row: the row and those of its n-step window."""
-    return 1 + min(ring.lookahead, FETCHED_STEPS - 1)
-
-
-cdef inline void c_fetch(Ring ring, const intp_t* slots, intp_t n, intp_t rows) noexcept nogil:
-    """Prefetch the records of n windows: of the row in each slot, and of ``rows - 1`` behind it."""
-    cdef intp_t i, size = ring.record_stride
-    cdef const char* records = <const char*> ring.c_record(0)
-    if ring.n_envs == 1:
-        c_prefetch_rows(records, size, size * rows, slots, n)
-        return
-    for i in range(rows):
-        c_prefetch_rows(records + i * ring.n_envs * size, size, size, slots, n)

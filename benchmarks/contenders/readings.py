@@ -14,7 +14,7 @@ from cpprb_like import ReplayBuffer, Sequences
 from cpprb_like.typing import FieldSpec, NstepSpec
 
 from .cpprb_calls import adding, drawing
-from .uniform import env_dict, fill, filled, floor, ours
+from .uniform import call, env_dict, fill, filled, floor, ours
 from .weighted import plain
 
 NSTEP: NstepSpec = {"size": 3, "gamma": data.GAMMA, "rew": "rew", "next": "next_obs"}
@@ -24,6 +24,12 @@ def summing(rows: int) -> ReplayBuffer:
     """A full buffer of random steps; draws sum three of them."""
     rb = ReplayBuffer(rows, env_dict("small"), Nstep=NSTEP, seed=0)
     return fill(rb, data.filling(rows, "small"))
+
+
+def summing_floor(rb: ReplayBuffer, n: int = 256) -> Work:
+    """A loop that sums rewards up to the ends of episodes, and copies first and last steps."""
+    batches = rb.sample(n), rb.sample(n)
+    return compiled(Floor(rb).sum_steps(batches, NSTEP["size"], data.GAMMA))
 
 
 def long_episodes(rows: int) -> ReplayBuffer:
@@ -46,6 +52,14 @@ def drawing_sequences(
     """A batch of a view of sequences."""
     view = rb.view(Sequences(length, across_episodes=across_episodes))
     return statement(f"batch = view.sample({n})", view=view)
+
+
+def drawing_no_sequences(
+    rb: ReplayBuffer, n: int, length: int, *, across_episodes: bool = False
+) -> Work:
+    """What each draw takes, however few sequences it has."""
+    del n
+    return drawing_sequences(rb, 0, length, across_episodes=across_episodes)
 
 
 def sequences_floor(rb: ReplayBuffer, n: int, length: int, *, across: bool = False) -> Work:
@@ -93,6 +107,8 @@ def adding_a_game(rb: ReplayBuffer, frames_first: bool) -> Work:
 
 
 ours.works_on(summing, nstep_add=adding, nstep_sample=drawing)
+floor.works_on(summing, nstep_sample=summing_floor)
+call.works_on(summing, nstep_sample=lambda rb: drawing(rb, 0))
 plain.works_on(filled, nstep_add=adding, nstep_sample=drawing)
 ours.works_on(
     long_episodes,
@@ -103,6 +119,11 @@ floor.works_on(
     long_episodes,
     sequences=sequences_floor,
     sequences_across=partial(sequences_floor, across=True),
+)
+call.works_on(
+    long_episodes,
+    sequences=drawing_no_sequences,
+    sequences_across=partial(drawing_no_sequences, across_episodes=True),
 )
 ours.works_on(single_frames, frame_sequences=drawing_sequences)
 floor.works_on(single_frames, frame_sequences=frame_sequences_floor)

@@ -207,6 +207,36 @@ void sequences(Steps steps, int64_t starts, BitGenerator *bits, int64_t *slots, 
     }
 }
 
+/* Draw n slots, sum the discounted rewards of the size steps from each of them to the end of its episode, and copy
+   the steps; next observations and done are the last step's. Rows are fetched some windows ahead. */
+void sum_steps(Steps steps, int64_t starts, BitGenerator *bits, int64_t *slots, const Columns *batches, int64_t end,
+               double gamma, int64_t n, int64_t size, int64_t calls)
+{
+    enum { AHEAD = 32 };
+    while (calls--) {
+        Columns to = batches[calls & 1];
+        for (int64_t k = 0; k < n; k++)
+            slots[k] = bounded(bits, (uint32_t)starts);
+        for (int64_t k = 0; k < n + AHEAD; k++) {
+            for (int64_t t = 0; k < n && t < size; t++)
+                __builtin_prefetch(step_at(steps, slots[k] + t));
+            if (k < AHEAD)
+                continue;
+            int64_t row = k - AHEAD;
+            const Step *first = step_at(steps, slots[row]), *last = first;
+            double sum = first->rew, power = 1.0;
+            for (int64_t t = 1; t < size && !(last->flags & end); t++) {
+                last = step_at(steps, slots[row] + t);
+                sum += (power *= gamma) * last->rew;
+            }
+            copy_step(to, row, first);
+            to.rew[row] = (float)sum;
+            memcpy(to.next_obs[row], last->next_obs, sizeof last->next_obs);
+            to.done[row] = last->done;
+        }
+    }
+}
+
 /* Draw n starts, and memcpy the length rows from each of them, as they lie in memory. */
 void copy_runs(const char *rows, int64_t stride, int64_t starts, BitGenerator *bits, int64_t *slots,
                char *const *batches, int64_t n, int64_t length, int64_t calls)
@@ -364,6 +394,13 @@ class Floor:
         source = self.steps(), self._starts(length), self.bits, np.zeros(n, np.int64)
         to = columns, addresses, int(FLAG_END), int(across), n, length
         return repeat(self.loops.sequences, *source, *to, alive=(self.rb, batches, marks))
+
+    def sum_steps(self, batches: Batches, size: int, gamma: float) -> Repeat:
+        """Draws n-step returns of steps."""
+        n, columns = len(batches[0]["act"]), (Columns * 2)(*map(Columns.of, batches))
+        source = self.steps(), self._starts(size), self.bits, np.zeros(n, np.int64)
+        to = columns, int(FLAG_END), gamma, n, size
+        return repeat(self.loops.sum_steps, *source, *to, alive=(self.rb, batches))
 
     def copy_runs(self, name: str, n: int, length: int) -> Repeat:
         """Draws sequences of what holds a field, its block or all records, with memcpy."""

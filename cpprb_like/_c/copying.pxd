@@ -15,11 +15,15 @@ cdef extern from *:
     """
     /* Into the second cache: of three lines at each of 256 random places in 64 MB the processor had
        all in 1.9 us, into the first cache in 4.9 us, as that waits for few lines at a time. */
+    static inline void cpprb_prefetch(const void *address)
+    {
     #if defined(__GNUC__)
-    #define CPPRB_PREFETCH(address) __builtin_prefetch(address, 0, 2)
+        __builtin_prefetch(address, 0, 2);
+        __asm__ volatile("");  /* GCC drops calls of functions that do nothing but prefetch */
     #else
-    #define CPPRB_PREFETCH(address) ((void)(address))
+        (void)address;
     #endif
+    }
 
     /* A cache line written past the caches: the processor need not read it first, nor throw out
        another for it. ``to`` is aligned to cache lines. */
@@ -45,7 +49,7 @@ cdef extern from *:
     #endif
     """
     const bint STREAMS "CPPRB_STREAMS"  # whether there are such writes
-    void c_prefetch "CPPRB_PREFETCH"(const void* address) noexcept nogil
+    void c_prefetch "cpprb_prefetch"(const void* address) noexcept nogil
     void c_stream_line "cpprb_stream_line"(char* to, const char* line) noexcept nogil
     void c_end_stream "CPPRB_END_STREAM"() noexcept nogil  # other threads may read what was written
 
@@ -55,14 +59,10 @@ cdef enum:
     # How far prefetches go, of all modules. FETCHED: rows, or nodes, whose lines are prefetched at a time.
     FETCHED = 64
     FETCHED_STEPS = 16        # most rows of an n-step window: the processor prefetches the rest
-    FETCHED_RUN = 128         # most rows of the next sequence
     FETCHED_FLAGS = 32        # flags of rows, before the first is read
-    FETCHED_DRAWN = 512       # most rows of a batch: a cache holds their records until they are copied
-    FETCHED_WEIGHED = 1024    # the same of a draw by weights, whose tree walks leave more time
     UNLOCKED_NBYTES = 32768   # smaller copies keep the interpreter lock: taking it back costs more
     INTERLEAVE_NBYTES = 4096  # bytes that stay in the first cache while parts are interleaved
-    PIECE = 512               # bytes copied while as many bytes of the next row are prefetched
-    LONGEST = 65536           # most bytes of rows in pieces: the processor prefetches longer rows itself
+    STREAMED_NBYTES = 512     # shorter values are never written past the caches
     CACHED_NBYTES = 1 << 23   # bytes of a batch that a cache holds until the batch is read
 
 
@@ -122,8 +122,6 @@ cdef inline void c_gather_strided(
     elif size == 2:
         for k in range(n):
             memcpy(out + 2 * k, column + slots[k] * stride, 2)
-    elif PIECE <= size <= LONGEST:
-        c_gather_pieces(out, column, stride, size, slots, n)
     else:
         for k in range(n):
             memcpy(out + size * k, column + slots[k] * stride, size)
@@ -154,41 +152,12 @@ cdef inline void c_gather_at(
             memcpy(out + size * k, records[k] + offset, size)
 
 
-cdef inline void c_gather_pieces(
-    char* out, const char* column, intp_t stride, intp_t size, const intp_t* slots, intp_t n
-) noexcept nogil:
-    """``c_gather_strided`` of rows of a PIECE or more; the next row is prefetched while one is copied.
-
-    The processor foresees the lines of a row but not where the next one is: 1024 rows of 1 kB take
-    0.22 ms and not 0.37, 128 of 7 kB 63 us and not 101, 256 of 28 kB 0.41 ms and not 0.50.
-    """
-    cdef intp_t k
-    for k in range(n):
-        c_copy_ahead(
-            out + k * size, column + slots[k] * stride, column + slots[min(k + 1, n - 1)] * stride,
-            size,
-        )
-
-
-cdef inline void c_copy_ahead(
-    char* to, const char* row, const char* following, intp_t size
-) noexcept nogil:
-    """Copy a row of a PIECE or more while as many bytes of the following row are prefetched."""
-    cdef intp_t line, o = 0
-    while o + PIECE <= size:
-        for line in range(PIECE // CACHE_LINE):
-            c_prefetch(following + o + CACHE_LINE * line)
-        memcpy(to + o, row + o, PIECE)
-        o += PIECE
-    for line in range((size - o) // CACHE_LINE + 1):
-        c_prefetch(following + o + CACHE_LINE * line)
-    memcpy(to + o, row + o, size - o)
-
-
 cdef inline void c_stream_ahead(
     char* to, const char* row, const char* following, intp_t size
 ) noexcept nogil:
-    """``c_copy_ahead`` past the caches, if ``STREAMS``; the caller calls ``c_end_stream``.
+    """Copy a row past the caches, if ``STREAMS``, while as many bytes of the following row are prefetched.
+
+    The caller calls ``c_end_stream``.
 
     For batches that no cache keeps: 1024 pairs of rows of 28 kB take 2.8 ms and not 5.4, and with one
     pass over them 5.9 and not 8.6. Of 7 MB, where other programs use the cache too (32 MB, shared by

@@ -11,7 +11,7 @@ interpreter. Not here: columns of records (``_rows.gather``), and the loops over
 """
 
 from cpprb_like._c.copying cimport (
-    CACHED_NBYTES, LONGEST, PIECE, STREAMS, c_copy, c_copy_ahead, c_end_stream, c_gather_strided, c_interleave,
+    CACHED_NBYTES, STREAMED_NBYTES, STREAMS, c_copy, c_end_stream, c_gather_strided, c_interleave,
     c_stream_ahead,
 )
 from cpprb_like._c.typedefs cimport intp_t
@@ -250,7 +250,7 @@ cdef void c_gather_part(const void* work, intp_t start, intp_t stop) noexcept no
     cdef intp_t number, k
     for number in range(gathering.count):
         block = gathering.blocks + number
-        if not gathering.streams or block.nbytes < PIECE:
+        if not gathering.streams or block.nbytes < STREAMED_NBYTES:
             c_gather_strided(
                 block.out + start * block.nbytes, block.column, block.stride, block.nbytes,
                 block.slots + start, stop - start,
@@ -302,7 +302,7 @@ cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nog
             c_interleave(to, frames, values.depth, values.outer, values.inner)
         else:
             for i in range(values.depth):  # mostly frames of consecutive rows
-                if placing.streams and values.inner >= PIECE:
+                if placing.streams and values.inner >= STREAMED_NBYTES:
                     c_stream_ahead(to + i * values.inner, frames[i], frames[i], values.inner)
                 else:
                     c_copy(to + i * values.inner, frames[i], values.inner)
@@ -313,10 +313,8 @@ cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nog
 cdef inline void c_place_value(
     char* to, const char* value, const char* following, intp_t nbytes, bint streams
 ) noexcept nogil:
-    """Copy a value while the following value is fetched into the cache."""
-    if nbytes < PIECE or nbytes > LONGEST and not streams:
-        c_copy(to, value, nbytes)
-    elif streams:
+    """Copy a value; past the caches while the following value is fetched."""
+    if streams and nbytes >= STREAMED_NBYTES:
         c_stream_ahead(to, value, following, nbytes)
     else:
-        c_copy_ahead(to, value, following, nbytes)
+        c_copy(to, value, nbytes)

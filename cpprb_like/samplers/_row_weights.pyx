@@ -17,7 +17,6 @@ from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._c.arrays cimport c_index
-from cpprb_like._c.copying cimport FETCHED_WEIGHED, c_prefetch_rows
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._core cimport (
     CLEARS, HANDLE_BASE, WRITTEN, Beside, DerivedState, Ring, c_absent, c_is_current, c_is_open,
@@ -358,11 +357,6 @@ cdef class RowWeights(DerivedState):
             least, total = self.minima.c_min(), self.tree.c_total()
         c_check_drawn(manner, found, count)
         self.drawn = stop
-        if count <= FETCHED_WEIGHED:
-            c_prefetch_rows(
-                <const char*> self.ring.c_record(0), self.ring.record_stride,
-                self.ring.record_stride, leaves, count,
-            )
         return slots, c_indexes(self.ring, slots, as_handles), weights, least, total
 
     cdef void c_lift(

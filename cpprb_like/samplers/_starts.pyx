@@ -16,9 +16,9 @@ from libc.stdint cimport int8_t
 from libc.stdlib cimport calloc, free
 
 from cpprb_like._machine.aligned cimport c_numbers
-from cpprb_like._c.copying cimport FETCHED_DRAWN, FETCHED_FLAGS, FETCHED_STEPS, c_prefetch
+from cpprb_like._c.copying cimport FETCHED_FLAGS, c_prefetch
 from cpprb_like._core cimport (
-    CLEARS, WRITTEN, Ring, c_absent, c_fetch, c_is_current, c_mark_current, c_previous, c_stored,
+    CLEARS, WRITTEN, Ring, c_absent, c_is_current, c_mark_current, c_previous, c_stored,
     c_walk_of,
 )
 from cpprb_like._rows.walk cimport ABSENT, END, LEFT_OUT, Cursor, Walk, c_forward
@@ -512,9 +512,7 @@ cdef intp_t c_try_slots(const Among* among, intp_t* out, intp_t n, Bits* bits) n
     cdef intp_t pay = TRIES * max(1, min(stored, stride)), left = SPARE_TRIES + pay
     cdef intp_t[FETCHED_FLAGS] tried
     cdef int8_t[FETCHED_FLAGS] states
-    cdef intp_t k, count, before, found = 0
-    # Longer windows are prefetched when they are read, and rows of several rings too.
-    cdef bint fetches = n <= FETCHED_DRAWN and first.rows <= FETCHED_STEPS and not among.bits
+    cdef intp_t k, count, found = 0
     while found < n and left:
         # The expected number of tries if one row in a stride is a start.
         count = min(FETCHED_FLAGS, left, (n - found) * min(stride, FETCHED_FLAGS))
@@ -523,14 +521,11 @@ cdef intp_t c_try_slots(const Among* among, intp_t* out, intp_t n, Bits* bits) n
             c_name_rows(among.shares, among.count, among.bits, tried, count)
         c_tell(among.starts, among.bits, among.looks, tried, count, states)
         left -= count
-        before = found
         for k in range(count):
             if found < n and states[k] == STARTS:
                 out[found] = tried[k]
                 found += 1
                 left += pay
-        if fetches:
-            c_fetch(first.ring, out + before, found - before, first.rows)
     return found
 
 

@@ -13,8 +13,7 @@ from libc.string cimport memset
 from numpy.random cimport bitgen_t
 
 from cpprb_like._machine.aligned cimport c_numbers
-from cpprb_like._c.copying cimport FETCHED_DRAWN, c_prefetch_rows
-from cpprb_like._core cimport Ring, c_fetch, c_window_rows
+from cpprb_like._core cimport Ring
 from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded, c_bounded_each
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint64_t
 
@@ -210,10 +209,6 @@ cdef bint c_draw_slots(
     cdef intp_t* values = <intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k = 0, n = cnp.PyArray_DIM(slots, 0)
     cdef intp_t among = population.among, slot, capacity = ring.capacity
-    cdef const char* records = <const char*> ring.c_record(0)
-    cdef intp_t stride = ring.record_stride, rows = c_window_rows(ring)
-    cdef intp_t size = stride * (rows if ring.n_envs == 1 else 1)
-    cdef bint fetches = n <= FETCHED_DRAWN and population.first != NUMBERS
     cdef intp_t first = 0 if population.first == NUMBERS else population.first
     if shuffle is not None and not population.skips:
         shuffle.c_take_numbers(bits, values, n)
@@ -231,8 +226,6 @@ cdef bint c_draw_slots(
         for k in range(n):
             slot = first + values[k]
             values[k] = slot if slot < capacity else slot - capacity
-        if fetches:
-            c_prefetch_rows(records, stride, size, values, n)
         k = n
     else:
         while k < n:
@@ -242,13 +235,9 @@ cdef bint c_draw_slots(
                 continue
             values[k] = slot
             k += 1
-            if fetches:
-                c_prefetch_rows(records, stride, size, values + k - 1, 1)
     if population.first == NUMBERS:
         for slot in range(k):
             values[slot] = ring.c_slot_of_nth(population.passed + values[slot], population.oldest)
-        if n <= FETCHED_DRAWN:
-            c_fetch(ring, values, k, rows)
     return k == n
 
 

@@ -16,7 +16,7 @@ from cpprb_like._machine.aligned cimport c_numbers
 from cpprb_like._machine.blocks cimport Values, c_gather_values, c_share
 from cpprb_like._rows.chained cimport Chain, NextOf
 from cpprb_like._rows.column cimport Column
-from cpprb_like._c.copying cimport FETCHED_RUN, UNLOCKED_NBYTES, c_copy, c_move, c_prefetch_rows
+from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_copy, c_move, c_prefetch_rows
 from cpprb_like._core cimport OFFSET, STRIDE, WRITTEN, Moment, Ring, c_stored, c_walk_of
 from cpprb_like._rows.walk cimport ABSENT, END, Cursor, Walk, c_cursor, c_forward
 from cpprb_like.samplers._starts cimport Starts
@@ -356,31 +356,42 @@ cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept
     """Copy the sequences from number ``first`` to ``stop`` of a copy."""
     cdef const SequencesCopy* copy = <const SequencesCopy*> work
     cdef const intp_t* starts = copy.starts
-    cdef intp_t k, _, slot, most, count, number
-    cdef intp_t capacity = copy.walk.capacity, n_envs = copy.walk.n_envs
-    cdef const char* records = copy.records
-    cdef intp_t stride = copy.record_stride
+    cdef intp_t k, count, number, ahead = max(1, FETCHED // copy.rows)
     cdef RowInBatch start
+    for k in range(first, min(first + ahead, stop)):
+        c_fetch_run(copy, starts[k], 0, copy.rows)
     for k in range(first, stop):
-        # Not in a function of its own: gcc removes calls of functions that only prefetch.
-        slot = starts[k + 1 if k + 1 < stop else k]
-        most = min(copy.rows, FETCHED_RUN, (capacity - 1 - slot) // n_envs + 1)
-        if n_envs == 1:
-            c_prefetch_rows(records, stride, most * stride, &slot, 1)
-        else:
-            for _ in range(most):
-                c_prefetch_rows(records, stride, stride, &slot, 1)
-                slot += n_envs
         number = c_first_number(copy, k)
         start = RowInBatch(c_cursor(&copy.walk, starts[k]), number)
-        count = c_copy_sequence(copy, start)
+        count = c_copy_sequence(copy, start, starts[min(k + ahead, stop - 1)])
         if not copy.across:
             memset(copy.marks + number, True, count)
         c_blank(copy, number + count, copy.rows - count)
 
 
-cdef intp_t c_copy_sequence(const SequencesCopy* copy, RowInBatch place) noexcept nogil:
-    """Copy a sequence; returns how many rows it has."""
+cdef inline void c_fetch_run(
+    const SequencesCopy* copy, intp_t slot, intp_t start, intp_t n
+) noexcept nogil:
+    """Prefetch the records of n rows of the sequence that begins in a slot, from number ``start`` on."""
+    cdef intp_t step = copy.walk.n_envs, stride = copy.record_stride
+    n = min(n, (copy.walk.capacity - 1 - slot) // step + 1 - start)
+    slot += start * step
+    if step == 1 and n > 0:
+        c_prefetch_rows(copy.records, stride, n * stride, &slot, 1)
+        return
+    while n > 0:
+        c_prefetch_rows(copy.records, stride, stride, &slot, 1)
+        slot += step
+        n -= 1
+
+
+cdef intp_t c_copy_sequence(
+    const SequencesCopy* copy, RowInBatch place, intp_t following
+) noexcept nogil:
+    """Copy a sequence while the one that begins in slot ``following`` is prefetched.
+
+    Returns how many rows it has.
+    """
     cdef intp_t k, n, end = place.number + copy.rows
     cdef const CopiedColumn* part
     cdef uint8_t ended
@@ -394,6 +405,7 @@ cdef intp_t c_copy_sequence(const SequencesCopy* copy, RowInBatch place) noexcep
             )
     while True:
         n = c_run(copy, &place, min(end - place.number, COPIED_ROWS))
+        c_fetch_run(copy, following, place.number + copy.rows - end, n)
         c_copy_run(copy, &place, n)
         place.number += n
         place.at.slot += (n - 1) * copy.walk.n_envs
