@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import FLAG_ABSENT, N_STATE_WORDS, WORD_HANDLE_BASE, WORD_WRITTEN
-from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.schema import Field, Schema
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf, find_values
 from cpprb_like._rows.column import Column
@@ -33,7 +33,7 @@ IDENTITY = b"cpprb_like ring, version 9"  # first bytes of the file of a buffer
 class OfOptions:
     """Base class of layouts, in memory and in files: attributes of their options."""
 
-    options: RowOptions
+    options: CheckedOptions
 
     @property
     def schema(self) -> Schema:
@@ -104,7 +104,7 @@ class Aside:
 class Layout(OfOptions):
     """The memory layout of a buffer, computed before anything is allocated."""
 
-    options: RowOptions
+    options: CheckedOptions
     offsets: tuple[int, ...]  # place of row 0 of each field in the arena; -1 for chained fields
     strides: tuple[int, ...]
     record: tuple[int, int, int]  # offset, stride, and offset of the flags, behind the fields
@@ -113,7 +113,7 @@ class Layout(OfOptions):
     blocks: tuple[tuple[str, int, int], ...]  # blocks of chained fields: (name, offset, bytes)
 
     @classmethod
-    def of(cls, options: RowOptions, sampler_nbytes: int = 0) -> Layout:
+    def of(cls, options: CheckedOptions, sampler_nbytes: int = 0) -> Layout:
         """Lay out the rows: header, records, blocks."""
         schema, capacity, n_envs = options.schema, options.capacity, options.n_envs
         record_fields = [

@@ -24,9 +24,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from cpprb_like._arguments.checks import warn
 from cpprb_like._arguments.foreign_arrays import read_argument, read_array
 from cpprb_like._core import Beside, Ring, rebuild
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.layout import Layout
-from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema, read_columns, read_n_envs
 from cpprb_like._files import arenas
 from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, watch
@@ -236,7 +236,7 @@ class ReplayBuffer(BufferBase, Source):
         sampler = Uniform() if sampler is None else sampler
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler: expected a Sampler, got {sampler!r}")
-        options = RowOptions.read(
+        options = CheckedOptions.read(
             size,
             env_dict,
             default_dtype=default_dtype,
@@ -261,7 +261,7 @@ class ReplayBuffer(BufferBase, Source):
         self._may_take_n_envs = n_envs is None and mmap_prefix is None
 
     @classmethod
-    def _of(cls, options: RowOptions, *others: Any) -> Self:
+    def _of(cls, options: CheckedOptions, *others: Any) -> Self:
         """A buffer of rows with these options. ``_begin`` takes the further arguments."""
         buffer = cls.__new__(cls)
         buffer._begin(options, *others)
@@ -269,7 +269,7 @@ class ReplayBuffer(BufferBase, Source):
 
     def _begin(
         self,
-        options: RowOptions,
+        options: CheckedOptions,
         sampler: Sampler,
         rng: np.random.Generator,
         mmap_prefix: str | Path | None = None,

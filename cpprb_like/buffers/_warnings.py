@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from cpprb_like._arguments.checks import warn
 from cpprb_like._arguments.narrow_dtypes import name_of
 from cpprb_like._core import FLAG_TRUNCATED
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.derived import NStepReturns
-from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema
 
 
-def warn_of_rows(options: RowOptions, given: object) -> None:
+def warn_of_rows(options: CheckedOptions, given: object) -> None:
     """Warn of suspicious options of rows, and of the user's option ``Nstep``."""
     for option, field in options.schema.near_ends():  # names like those of end flags
         if field.can_end or name_of(field.dtype) is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cpprb_like._arguments.checks import as_int, as_path
-from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.schema import read_size
 
 CODECS = ("zlib", "lzma")
@@ -93,7 +93,7 @@ class Target:
     fields: tuple[str, ...] | None = None
     mmap_prefix: str | Path | None = None
     mmap_mode: Any = "x"
-    options: RowOptions | None = None  # what the saved options have to equal, but for the size
+    options: CheckedOptions | None = None  # what the saved options have to equal, but for the size
 
     def __post_init__(self) -> None:
         if self.size is not None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import OfOptions
-from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Schema
 from cpprb_like._files.json_codec import number
 from cpprb_like._machine.byte_order import native
@@ -27,14 +27,14 @@ def is_foreign(dtype: np.dtype[Any]) -> bool:
 class SavedLayout(OfOptions):
     """The layout of a ring whose rows are in files."""
 
-    options: RowOptions  # with the dtypes of the files
+    options: CheckedOptions  # with the dtypes of the files
 
     def __post_init__(self) -> None:
         number("size", self.options.size, 1)
         number("n_envs", self.n_envs, 1, self.options.size)
         number("capacity", self.capacity, self.options.size)
 
-    def native(self, names: Sequence[str] | None = None) -> RowOptions:
+    def native(self, names: Sequence[str] | None = None) -> CheckedOptions:
         """Options of a buffer that loads these fields: see ``fields``."""
         return replace(self.options, schema=self.fields(names))
 
@@ -65,7 +65,7 @@ class SavedLayout(OfOptions):
         )
 
 
-def differences(there: RowOptions, saved: RowOptions) -> list[str]:
+def differences(there: CheckedOptions, saved: CheckedOptions) -> list[str]:
     """The differences of two buffers by name, apart from the size; none if rows of one fit."""
     found = []
     own = {field.name: field for field in there.schema.fields}
@@ -87,7 +87,7 @@ def differences(there: RowOptions, saved: RowOptions) -> list[str]:
 
 
 # The options of a buffer that its rows depend on, besides fields, by the name of the argument.
-OPTIONS: Mapping[str, Callable[[RowOptions], object]] = {
+OPTIONS: Mapping[str, Callable[[CheckedOptions], object]] = {
     "n_envs": lambda options: options.n_envs,
     "Nstep": lambda options: options.nstep,
     "terminated": lambda options: options.schema.terminated,

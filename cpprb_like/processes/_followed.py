@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
-from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._machine.forks import BUFFER, OneProcess, tell, watch
 from cpprb_like._machine.waiting import EDIT_PATIENCE, PAUSE, wait_until
 from cpprb_like.buffers._entry import SampleOptions
@@ -53,7 +53,7 @@ class FollowedShards:
         paths: list[Path],
         sampler: Any,
         rng: np.random.Generator,
-        options: RowOptions,
+        options: CheckedOptions,
         layout: Ring,
     ) -> None:
         self.paths = paths

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import Layout
-from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
@@ -122,7 +122,7 @@ class Learner(Closing, ModelledSource):
         lock: FileLock,
         sampler: Sampler,
         seed: Seed,
-        options: RowOptions,
+        options: CheckedOptions,
     ) -> None:
         check_columns(sampler, options.schema.names)
         self._folder = folder

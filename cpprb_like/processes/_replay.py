@@ -20,8 +20,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_ABSENT_ROWS, WORD_EPISODES, WORD_WRITTEN
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import Layout
-from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._files.opening import read_bytes
@@ -57,8 +57,7 @@ from cpprb_like.processes._saving import Saved, SavedLearner, copy_of, read_save
 from cpprb_like.processes._shards import ROWS, WRITER, Actor, header, last_added
 from cpprb_like.processes._words import MOST_LEARNERS, Words
 from cpprb_like.samplers import Sampler, Uniform
-from cpprb_like.typing import FieldSpec
-from cpprb_like.typing import RowOptions as RowKeywords
+from cpprb_like.typing import FieldSpec, RowOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -178,10 +177,10 @@ class SharedReplay(Closing):
         limiter: RateLimiter | None = None,
         name: str | None = None,
         reserve: bool = True,
-        **options: Unpack[RowKeywords],
+        **options: Unpack[RowOptions],
     ) -> None:
         self.writers = as_int("writers", writers, 1)
-        rows = RowOptions.read(
+        rows = CheckedOptions.read(
             _rows_of_each(capacity, self.writers),
             env_dict,
             default_dtype=default_dtype,
@@ -198,7 +197,7 @@ class SharedReplay(Closing):
 
     def _make(
         self,
-        options: RowOptions,
+        options: CheckedOptions,
         limiter: RateLimiter | None,
         name: str | None,
         *,
@@ -294,7 +293,7 @@ class SharedReplay(Closing):
             raise ValueError(f"the replay {name} was made by another version of cpprb_like")
         replay._folder, replay._identity = folder, folder.identity
         replay.writers = int(description["writers"])
-        replay._options = from_json(RowOptions, description["options"], "options")
+        replay._options = from_json(CheckedOptions, description["options"], "options")
         replay._open_words(limiter_from_json(description["limiter"]))
         return replay
 

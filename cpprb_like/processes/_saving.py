@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_CLEARS, WORD_EDITS, WORD_RESERVED, WORD_WRITTEN
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import Layout
-from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._files import file_maps, json_codec
 from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.waiting import wait_until
@@ -192,7 +192,7 @@ class SavedReplay(Checkpointed):
 def save(
     description: dict[str, Any],
     shards: list[Path],
-    options: RowOptions,
+    options: CheckedOptions,
     learners: Mapping[str, SavedLearner],
     folder: str | Path,
     **how: Any,
@@ -213,7 +213,7 @@ def save(
 
 
 def copy_of(
-    shard: Path, number: int, options: RowOptions, cls: type[SavedShard] = WholeShard
+    shard: Path, number: int, options: CheckedOptions, cls: type[SavedShard] = WholeShard
 ) -> SavedShard | None:
     """A copy of the rows of a shard at one moment; None if nothing was added to the shard."""
     if not (shard / f"{ROWS}.dat").exists():
@@ -243,8 +243,8 @@ class Saved:
             self.identity = str(self._root.attribute("identity"))
             description = opened.part(self._root.attribute("description"), {})
             self.writers = json_codec.number("writers", description["writers"], 1)
-            self.options: RowOptions = json_codec.from_json(
-                RowOptions, description["options"], "options"
+            self.options: CheckedOptions = json_codec.from_json(
+                CheckedOptions, description["options"], "options"
             )
             self.options.check()
             self.limiter = limiter_from_json(description["limiter"])

@@ -26,8 +26,8 @@ from cpprb_like._core import (
     Beside,
     tell_followers,
 )
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import Layout
-from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._files import file_maps
 from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
 from cpprb_like._files.opening import open_regular
@@ -206,7 +206,7 @@ class Actor(Closing, ReplayBuffer):
         folder: Path,
         number: int,
         lock: FileLock,
-        options: RowOptions,
+        options: CheckedOptions,
         life: Folder | None = None,
         first: FirstPriorities | None = None,
     ) -> None:
@@ -280,7 +280,7 @@ class Actor(Closing, ReplayBuffer):
         raise TypeError("an actor belongs to its process; hand on the SharedReplay instead")
 
 
-def is_being_edited(shard: Path, options: RowOptions) -> bool:
+def is_being_edited(shard: Path, options: CheckedOptions) -> bool:
     """Whether rows of a shard are being edited, or the writer was killed during an edit."""
     files = FollowedFiles(Layout.of(options), shard / ROWS, "r+")
     edits = files.layout.state(files.arena)[WORD_EDITS] | files.changes[0]
@@ -288,13 +288,13 @@ def is_being_edited(shard: Path, options: RowOptions) -> bool:
     return bool(edits & 1) or begun != done
 
 
-def header(shard: Path, options: RowOptions) -> NDArray[np.int64]:
+def header(shard: Path, options: CheckedOptions) -> NDArray[np.int64]:
     """The header of a shard that exists, in its memory."""
     files = FollowedFiles(Layout.of(options), shard / ROWS, "r+")
     return files.layout.state(files.arena)
 
 
-def mend(shard: Path, number: int, options: RowOptions) -> bool:
+def mend(shard: Path, number: int, options: CheckedOptions) -> bool:
     """Repair a shard whose writer was killed during an edit, as the next actor would.
 
     False if another process has the shard, or the replay is gone. Cost: the cost of a new actor.
@@ -319,7 +319,7 @@ class Reader(ReplayBuffer):
     A buffer that cannot be written to; its follower brings new rows.
     """
 
-    def __init__(self, folder: Path, sampler: Sampler, rng: Any, options: RowOptions) -> None:
+    def __init__(self, folder: Path, sampler: Sampler, rng: Any, options: CheckedOptions) -> None:
         layout = Layout.of(options, sampler.nbytes_for(options.capacity))
         files = FollowedFiles(layout, folder / ROWS, "r+")
         ring = self._make_ring(

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from ray.exceptions import GetTimeoutError
 
 from cpprb_like._arguments.arrays import Array, Batch
-from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._machine.waiting import PAUSE, every, wait_until
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import RateLimitTimeoutError
@@ -70,7 +70,7 @@ class ClusterActor(Closing):
     """
 
     def __init__(
-        self, host: Host, options: RowOptions, timeout: float, limiter: RateLimiter | None
+        self, host: Host, options: CheckedOptions, timeout: float, limiter: RateLimiter | None
     ) -> None:
         self._host, self._timeout = host, timeout
         self._options, self.n_envs = options, options.n_envs

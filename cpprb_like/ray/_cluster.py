@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import (
 )
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._machine.generators import Seed
@@ -45,8 +45,7 @@ from cpprb_like.ray._messages import NAMESPACE, HostPlan, Loss
 from cpprb_like.ray._parameters import ClusterParameters
 from cpprb_like.ray._saving import STATES, SavedCluster, save_host
 from cpprb_like.samplers import Sampler
-from cpprb_like.typing import FieldSpec
-from cpprb_like.typing import RowOptions as RowKeywords
+from cpprb_like.typing import FieldSpec, RowOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -143,13 +142,13 @@ class ClusterReplay(Closing):
         checkpoint_seconds: float = 60.0,
         name: str | None = None,
         resources: Mapping[str, Any] | None = None,
-        **options: Unpack[RowKeywords],
+        **options: Unpack[RowOptions],
     ) -> None:
         nodes = _nodes(hosts)
         shards = as_int("writers", writers, 1) * len(nodes)
         size = -(-read_size(capacity) // shards)  # of a shard
         keywords: dict[str, Any] = {"default_dtype": default_dtype, "n_envs": n_envs, **options}
-        rows = RowOptions.read(size, env_dict, **keywords)
+        rows = CheckedOptions.read(size, env_dict, **keywords)
         if limiter is not None:
             limiter._check_capacity(size * shards)
         plan = HostPlan(
@@ -168,7 +167,7 @@ class ClusterReplay(Closing):
     def _begin(
         self,
         plan: HostPlan,
-        options: RowOptions,
+        options: CheckedOptions,
         nodes: list[str],
         resources: dict[str, Any],
         begin: Mapping[str, tuple[str, int]] | None = None,
@@ -519,7 +518,7 @@ class ClusterReplay(Closing):
         if len(nodes) != len(states):
             raise ValueError(f"hosts: expected {len(states)}, as were saved, got {len(nodes)}")
         self = cls.__new__(cls)
-        options: RowOptions = from_json(RowOptions, cluster["options"], "options")
+        options: CheckedOptions = from_json(CheckedOptions, cluster["options"], "options")
         plan = HostPlan(
             *_names(name),
             0,

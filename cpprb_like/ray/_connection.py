@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from cpprb_like._fields.row_options import RowOptions
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._machine.waiting import every, wait_until
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.ray._calls import Host, call
@@ -26,7 +26,7 @@ LOOK = 0.01  # seconds between two questions for credit
 class Connection:
     """The hosts and the ledger of a cluster; ``options`` are those of a shard."""
 
-    def __init__(self, plan: HostPlan, options: RowOptions, ledger: Any) -> None:
+    def __init__(self, plan: HostPlan, options: CheckedOptions, ledger: Any) -> None:
         self.plan, self.options, self.ledger = plan, options, ledger
         self.name, self.limiter = plan.cluster, plan.limiter
         self.hosts: list[Host] = []  # hosts by their numbers

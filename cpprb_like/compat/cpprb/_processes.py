@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields import row_options
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.generators import Seed
 from cpprb_like.buffers._source import Batch
@@ -115,7 +115,7 @@ class MPReplayBuffer:
         self.capacity = read_size(size)
         self._seed = seed
         fields: Any = {} if env_dict is None else env_dict
-        rows = row_options.RowOptions.read(
+        rows = CheckedOptions.read(
             self.capacity, fields, default_dtype=default_dtype, n_envs=n_envs, **options
         )
         self.schema = rows.schema

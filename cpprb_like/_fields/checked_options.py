@@ -1,4 +1,4 @@
-"""``RowOptions``: all options of a buffer that its rows depend on, after checks.
+"""``CheckedOptions``: all options of a buffer that its rows depend on, after checks.
 
 One frozen object is compared, pickled, saved and passed on to other processes. A new option that
 rows depend on is one attribute of this class or of ``Schema``. Not here: the rules of single
@@ -24,11 +24,11 @@ from cpprb_like._fields.schema import (
 )
 from cpprb_like._machine.byte_order import native
 
-__all__ = ["RowOptions"]
+__all__ = ["CheckedOptions"]
 
 
 @dataclass(frozen=True)
-class RowOptions:
+class CheckedOptions:
     """The options of a buffer that its rows depend on: ``typing.RowOptions``, checked and read."""
 
     schema: Schema
@@ -49,7 +49,7 @@ class RowOptions:
         next_of: str | Iterable[str] | None = None,
         stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
         Nstep: object = None,  # noqa: N803 (cpprb's name)
-    ) -> RowOptions:
+    ) -> CheckedOptions:
         """Check arguments of ``ReplayBuffer``; raises ``TypeError`` or ``ValueError``."""
         rows = read_size(size)
         fields = read_env_dict(env_dict, np.float32 if default_dtype is None else default_dtype)
@@ -64,7 +64,7 @@ class RowOptions:
         """Slots in memory. Slots beyond ``size`` hold rows with an incomplete n-step window."""
         return self.size + (0 if self.nstep is None else (self.nstep.size - 1) * self.n_envs)
 
-    def resized(self, size: object) -> RowOptions:
+    def resized(self, size: object) -> CheckedOptions:
         """These options with another size."""
         rows = read_size(size)
         return replace(self, size=rows, n_envs=read_n_envs(self.n_envs, rows))

@@ -1,4 +1,4 @@
-"""``RowOptions``: what rows depend on, as one object that is compared, saved and passed on."""
+"""``CheckedOptions``: what rows depend on, as one object that is compared, saved and passed on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import Layout
-from cpprb_like._fields.row_options import RowOptions
 from cpprb_like._fields.schema import Stack
 from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like.errors import DamagedError
@@ -38,8 +38,8 @@ every_option = pytest.mark.parametrize("options", OPTIONS)
 @every_option
 def test_json_gives_the_same_options(options: dict[str, Any]) -> None:
     """They come back from a file equal, and lay out the same memory."""
-    rows = RowOptions.read(20, FIELDS, **options)
-    back = from_json(RowOptions, json.loads(json.dumps(to_json(rows))))
+    rows = CheckedOptions.read(20, FIELDS, **options)
+    back = from_json(CheckedOptions, json.loads(json.dumps(to_json(rows))))
     back.check()
     assert back == rows
     assert Layout.of(back) == Layout.of(rows)
@@ -48,7 +48,7 @@ def test_json_gives_the_same_options(options: dict[str, Any]) -> None:
 @every_option
 def test_a_buffer_and_its_copies_have_the_options_that_were_read(options: dict[str, Any]) -> None:
     """Buffers, pickles and shared replays are made of one object."""
-    rows = RowOptions.read(20, FIELDS, **options)
+    rows = CheckedOptions.read(20, FIELDS, **options)
     rb = ReplayBuffer(20, FIELDS, **options)
     assert rb._layout.options == rows
     assert pickle.loads(pickle.dumps(rb))._layout.options == rows
@@ -60,8 +60,8 @@ def test_a_buffer_and_its_copies_have_the_options_that_were_read(options: dict[s
 
 def test_options_of_other_sizes_keep_the_rest() -> None:
     """Environments that do not fit are refused."""
-    rows = RowOptions.read(20, FIELDS, n_envs=3)
-    assert rows.resized(6.0) == RowOptions.read(6, FIELDS, n_envs=3)
+    rows = CheckedOptions.read(20, FIELDS, n_envs=3)
+    assert rows.resized(6.0) == CheckedOptions.read(6, FIELDS, n_envs=3)
     with pytest.raises(ValueError, match="n_envs: expected 1 to size=2, got 3"):
         rows.resized(2)
 
@@ -96,7 +96,7 @@ WRONG: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("option", "value", "message"), WRONG)
 def test_chained_fields_of_a_file_are_checked(option: str, value: Any, message: str) -> None:
     """A next value that is longer than its source would be read beyond the memory."""
-    rows = RowOptions.read(20, CHAINED, next_of="obs")
+    rows = CheckedOptions.read(20, CHAINED, next_of="obs")
     wrong = replace(rows, schema=replace(rows.schema, **{option: value}))
     with pytest.raises(ValueError, match=message):
         wrong.check()
@@ -104,7 +104,7 @@ def test_chained_fields_of_a_file_are_checked(option: str, value: Any, message: 
 
 def test_fields_of_a_file_have_different_names() -> None:
     """Two fields of one name would have one place."""
-    rows = RowOptions.read(20, CHAINED)
+    rows = CheckedOptions.read(20, CHAINED)
     wrong = replace(rows, schema=replace(rows.schema, fields=rows.schema.fields * 2))
     with pytest.raises(ValueError, match="expected each field once"):
         wrong.check()
