@@ -4,17 +4,28 @@ A *walk* is what a reader goes through who follows a call from its first line to
 second call is followed, so imports and what is made on first use do not count. Only code of the
 package counts: Python's, and that of compiled modules if they were built with the directive
 ``profile``, but for functions that hold no interpreter lock.
+
+With Ray installed, the walks of a step to the learner of a cluster are printed, too: ``add`` of an
+actor, ``sample`` of a learner, and all together. On the host's node both use its shared memory. On
+another node the walk includes the flush of the actor and the draw at the host, but not the host's
+``add``. These numbers vary by some frames, as a learner looks for hosts at intervals.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import os
+import secrets
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -83,13 +94,91 @@ def local_walks(folder: str) -> Walks:
     }
 
 
-def main() -> None:
+@contextmanager
+def local_ray() -> Iterator[None]:
+    """Ray on this machine alone, until the end of the block."""
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # it uses the loopback alone
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    import ray  # noqa: PLC0415 (it reads these variables)
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        configure_logging=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def cluster_walks(where: str) -> Iterator[Walks]:
+    """A step's way to the learner of a cluster, for both on the ``same node`` or ``other node``."""
+    from cpprb_like.ray import ClusterActor, ClusterReplay  # noqa: PLC0415 (it needs Ray)
+    from cpprb_like.ray._connection import Connection  # noqa: PLC0415
+    from cpprb_like.ray._drawing import Drawer  # noqa: PLC0415
+
+    rng = np.random.default_rng(0)
+    step: dict[str, Any] = {"obs": np.zeros(4, np.float32), "act": 1, "rew": 0.5, "done": False}
+    steps: dict[str, Any] = {"obs": rng.random((200, 4), np.float32), "act": np.arange(200)}
+    steps |= {"rew": rng.random(200, np.float32), "done": np.arange(1, 201) % 20 == 0}
+    with ClusterReplay(1000, FIELDS, hosts=1, writers=1) as replay:
+        connection = replay._connection
+        node = connection.node() if where == "same node" else where
+        with patch.object(Connection, "node", lambda _: node):
+            actor = replay.actor()
+            actor.add(**steps)
+            learner = replay.learner(Prioritized(), seed=0, ahead=0)
+            drawer = Drawer(connection.opened(connection.abouts(20.0)[0]), Prioritized(), 1)
+
+            def add() -> None:
+                actor.add(**step)
+                if isinstance(actor, ClusterActor):
+                    actor.flush()
+
+            def sample() -> None:
+                learner.sample(32)
+
+            def draw() -> None:
+                drawer.for_the_way(drawer.draw("", 32, {"indexes": True}, 1.0), "")
+
+            add()
+            while len(learner) <= len(steps["rew"]):
+                time.sleep(0.01)
+            sample()  # learners find their hosts with the first batch
+            parts: Walks = {"add": add, "sample": sample}
+            if isinstance(actor, ClusterActor):
+                parts["draw at the host"] = draw
+            whole = {"step to batch": lambda: [call() for call in parts.values()]}
+            yield {f"cluster, {where}: {name}": call for name, call in (parts | whole).items()}
+            drawer.close()
+            learner.close()
+            actor.close()
+
+
+def print_walks(walks: Walks) -> None:
     """Print a line for each walk."""
+    for name, call in walks.items():
+        frames, compiled, functions, files = walk(call)
+        print(f"{frames:7,} {compiled:9,} {functions:10,} {files:6,}  {name}")
+
+
+def main() -> None:
+    """Print all walks."""
     print(" frames  compiled  functions  files")
     with tempfile.TemporaryDirectory() as folder:
-        for name, call in local_walks(f"{folder}/replay").items():
-            frames, compiled, functions, files = walk(call)
-            print(f"{frames:7,} {compiled:9,} {functions:10,} {files:6,}  {name}")
+        print_walks(local_walks(f"{folder}/replay"))
+    if importlib.util.find_spec("ray") is None:
+        print("Ray is not installed: the walks of a cluster are left out")
+        return
+    with local_ray():
+        for where in ("same node", "other node"):
+            with cluster_walks(where) as walks:
+                print_walks(walks)
 
 
 if __name__ == "__main__":
