@@ -1,4 +1,4 @@
-"""Gates: wait, for a bounded time, until the limiter allows a call.
+"""Gates, which wait for a bounded time until the limiter allows a call, and ``add`` behind one.
 
 The time-out of a batch that is drawn ahead counts from the request for the batch. Not here: the
 counters and the order of waiting calls (``_counters``), and the wait itself (``_machine.waiting``).
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cpprb_like._fields.schema import Field
 from cpprb_like._machine.prefetch_state import sleep, wanted_since
 from cpprb_like._machine.waiting import wait_until
+from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters._counters import Counters, Turn, Waits
 from cpprb_like.limiters._formulas import balance_of, check_add, check_sample, samples_to_begin
@@ -157,6 +162,84 @@ class Gate:
             f"samples_per_insert - samples would be {sums.balance + n * change:g}; allowed is "
             f"at {limit}"
         )
+
+
+class StepCounter:
+    """Counts the rows of a call of ``add``, by the size of the smallest numeric field."""
+
+    def __init__(self, fields: Iterable[Field], n_envs: int) -> None:
+        numbers = [field for field in fields if field.dtype.kind in "biufc"]
+        smallest = min(numbers, key=lambda field: field.nbytes, default=None)
+        self._n_envs = n_envs
+        self._name = "" if smallest is None else smallest.name
+        self._size = 1 if smallest is None else max(1, int(np.prod(smallest.shape)))
+
+    def __call__(self, fields: Mapping[str, Any]) -> int:
+        """The number of rows of a call; the rows of one step if the field is missing."""
+        value = fields.get(self._name)
+        if value is None or isinstance(value, float | int):
+            return self._n_envs
+        if not isinstance(value, np.ndarray):
+            try:
+                value = np.asarray(value)
+            except (TypeError, ValueError, RuntimeError):
+                return self._n_envs  # ``add`` raises and names the fault
+        return int(value.size) // self._size
+
+
+class LimitedAdds:
+    """The calls that change the number of rows of a writer, behind the gate of a limiter."""
+
+    _inserts: Gate
+    _steps: StepCounter
+
+    @property
+    def _adds(self) -> ReplayBuffer:
+        """The buffer without the gate: an object whose ``add`` does not wait."""
+        raise NotImplementedError
+
+    def add(self, **fields: Any) -> int | None:
+        """Add one or several steps when the limiter allows them: see ``add`` of the buffer.
+
+        Raises
+        ------
+        RateLimitTimeoutError
+            The limiter did not allow the call within its time-out, as samples lag. This error is a
+            ``TimeoutError``.
+        ValueError
+            The limiter can never allow so many rows at once. After either error nothing was added.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> from cpprb_like.limiters import Backlog, RateLimited
+        >>> rb = RateLimited(ReplayBuffer(10, {"x": {"shape": ()}}), Backlog(2, timeout=0.01))
+        >>> rb.add(x=[1, 2])
+        0
+        >>> rb.add(x=3)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        cpprb_like.errors.RateLimitTimeoutError: add of 1: waited ...
+        """
+        return self._inserts.run(self._steps(fields), self._adds.add, **fields)
+
+    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
+        """Add steps of some environments, as ``add`` does: see ``ReplayBuffer.add_where``.
+
+        The limiter counts only the present steps.
+        """
+        mask = np.array(present)
+        return self._inserts.run(int(np.count_nonzero(mask)), self._adds.add_where, mask, **fields)
+
+    def on_episode_end(self, env: int | None = None) -> None:
+        """End the open episodes as truncated: see ``ReplayBuffer.on_episode_end``."""
+        self._adds.on_episode_end(env)
+        self._inserts.count_rows()
+
+    def clear(self) -> None:
+        """Delete all rows, also in the counts of the limiter."""
+        self._adds.clear()
+        self._inserts.count_rows()
 
 
 def stats(counters: Counters) -> dict[str, float]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from cpprb_like._fields.schema import Field
 from cpprb_like._machine.forks import tell
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.buffers._around import SourceAround
@@ -18,87 +16,9 @@ from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._source import Batch, Source
 from cpprb_like.checkpoint._savable import Change
 from cpprb_like.limiters._counters import Counters, shape_for
-from cpprb_like.limiters._gates import Gate, begin_balanced, stats
+from cpprb_like.limiters._gates import Gate, LimitedAdds, StepCounter, begin_balanced, stats
 from cpprb_like.limiters._policies import RateLimiter
 from cpprb_like.views._layer import Layer
-
-
-class StepCounter:
-    """Counts the rows of a call of ``add``, by the size of the smallest numeric field."""
-
-    def __init__(self, fields: Iterable[Field], n_envs: int) -> None:
-        numbers = [field for field in fields if field.dtype.kind in "biufc"]
-        smallest = min(numbers, key=lambda field: field.nbytes, default=None)
-        self._n_envs = n_envs
-        self._name = "" if smallest is None else smallest.name
-        self._size = 1 if smallest is None else max(1, int(np.prod(smallest.shape)))
-
-    def __call__(self, fields: Mapping[str, Any]) -> int:
-        """The number of rows of a call; the rows of one step if the field is missing."""
-        value = fields.get(self._name)
-        if value is None or isinstance(value, float | int):
-            return self._n_envs
-        if not isinstance(value, np.ndarray):
-            try:
-                value = np.asarray(value)
-            except (TypeError, ValueError, RuntimeError):
-                return self._n_envs  # ``add`` raises and names the fault
-        return int(value.size) // self._size
-
-
-class LimitedAdds:
-    """The calls that change the number of rows of a writer, behind the gate of a limiter."""
-
-    _inserts: Gate
-    _steps: StepCounter
-
-    @property
-    def _adds(self) -> ReplayBuffer:
-        """The buffer without the gate: an object whose ``add`` does not wait."""
-        raise NotImplementedError
-
-    def add(self, **fields: Any) -> int | None:
-        """Add one or several steps when the limiter allows them: see ``add`` of the buffer.
-
-        Raises
-        ------
-        RateLimitTimeoutError
-            The limiter did not allow the call within its time-out, as samples lag. This error is a
-            ``TimeoutError``.
-        ValueError
-            The limiter can never allow so many rows at once. After either error nothing was added.
-
-        Examples
-        --------
-        >>> from cpprb_like import ReplayBuffer
-        >>> from cpprb_like.limiters import Backlog, RateLimited
-        >>> rb = RateLimited(ReplayBuffer(10, {"x": {"shape": ()}}), Backlog(2, timeout=0.01))
-        >>> rb.add(x=[1, 2])
-        0
-        >>> rb.add(x=3)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-            ...
-        cpprb_like.errors.RateLimitTimeoutError: add of 1: waited ...
-        """
-        return self._inserts.run(self._steps(fields), self._adds.add, **fields)
-
-    def add_where(self, present: ArrayLike, /, **fields: Any) -> int | None:
-        """Add steps of some environments, as ``add`` does: see ``ReplayBuffer.add_where``.
-
-        The limiter counts only the present steps.
-        """
-        mask = np.array(present)
-        return self._inserts.run(int(np.count_nonzero(mask)), self._adds.add_where, mask, **fields)
-
-    def on_episode_end(self, env: int | None = None) -> None:
-        """End the open episodes as truncated: see ``ReplayBuffer.on_episode_end``."""
-        self._adds.on_episode_end(env)
-        self._inserts.count_rows()
-
-    def clear(self) -> None:
-        """Delete all rows, also in the counts of the limiter."""
-        self._adds.clear()
-        self._inserts.count_rows()
 
 
 class LimitedSource(SourceAround):

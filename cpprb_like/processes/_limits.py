@@ -19,8 +19,15 @@ from numpy.typing import NDArray
 
 from cpprb_like.limiters import Backlog, MinSize, RateLimiter, SampleToInsertRatio
 from cpprb_like.limiters._counters import Counters
-from cpprb_like.limiters._gates import Gate, Peers, begin_balanced, stats, waits
-from cpprb_like.limiters._rate_limited import LimitedAdds, StepCounter
+from cpprb_like.limiters._gates import (
+    Gate,
+    LimitedAdds,
+    Peers,
+    StepCounter,
+    begin_balanced,
+    stats,
+    waits,
+)
 from cpprb_like.processes._folder import FileLock, is_locked, is_owned, said_by, unless_gone
 from cpprb_like.processes._shards import Actor
 

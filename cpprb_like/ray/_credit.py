@@ -20,7 +20,7 @@ from cpprb_like._machine.waiting import wait_until
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.limiters._formulas import check_add
-from cpprb_like.limiters._rate_limited import StepCounter
+from cpprb_like.limiters._gates import StepCounter
 from cpprb_like.processes._limits import LimitedActor
 
 CREDIT_LEASE = 5.0  # seconds after which the credit of a silent writer or host is taken back

@@ -21,7 +21,7 @@ from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.schema import read_size
 from cpprb_like._machine.generators import Seed
 from cpprb_like.buffers._source import Batch
-from cpprb_like.limiters._rate_limited import StepCounter
+from cpprb_like.limiters._gates import StepCounter
 from cpprb_like.processes import Actor, SharedReplay
 from cpprb_like.processes._newest import NewestLearner
 from cpprb_like.samplers import Prioritized, Uniform
