@@ -40,6 +40,7 @@ from cpprb_like.views._layer import Items, Layer, Steps, ViewedRows, wrong_retur
 from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._sequences import (
     ROW_INDEXES,
+    PartOfBatch,
     SequenceReader,
     by_row,
     put_rows,
@@ -196,7 +197,10 @@ class Opened:
         self._open_reader()
         self.items_reader: SequenceReader | None = None
         if self.items is not None:
-            self.items_reader = self._open_items(self.items)
+            split = self._splitter(
+                rows=self.items.rows, least=1, across=self.items.across, stride=1
+            )
+            self.items_reader = SequenceReader(self.ring, self.items, split)
         # Whether items hold stored values only.
         self.is_plain = self.nstep is None and not self.makers and not self.remade
 
@@ -350,12 +354,10 @@ class Opened:
             return spec
         return ColumnSpec(spec.dtype, (self.items.rows, *spec.shape))
 
-    def _open_items(self, items: Items) -> SequenceReader:
-        """Make the reader of items of several rows."""
-        shape = Starts(
-            self.buffer._episodes, rows=items.rows, least=1, across=items.across, stride=1
-        )
-        return SequenceReader(self.ring, items, lambda slots: [(shape, slots, None)])
+    def _splitter(self, **options: Any) -> Callable[[Slots], list[PartOfBatch]]:
+        """A function that splits a batch of items, with these ``Starts``, into its rings."""
+        starts = Starts(self.buffer._episodes, **options)
+        return lambda slots: [(starts, slots, None)]
 
     # ------------------------------------------------------------------ plans
 

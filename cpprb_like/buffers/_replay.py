@@ -247,7 +247,7 @@ class ReplayBuffer(BufferBase, Source):
             stack_compress=stack_compress,
             Nstep=Nstep,
         )
-        check_columns(sampler, options.schema.names)
+        sampler._check_fields(options.schema.names)
         opens = mmap_mode in ("r", "r+", "a") and mmap_prefix is not None
         if opens and sampler.keeps_rows and not sampler.maps_rows:
             raise ValueError(
@@ -1414,20 +1414,6 @@ def _check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = 
     from cpprb_like.buffers._checking import check_memory  # noqa: PLC0415 (on demand)
 
     check_memory(layout, arena, ring)
-
-
-def check_columns(sampler: Sampler, names: Iterable[str]) -> None:
-    """Raise ``ValueError`` if fields have names of further columns of a sampler.
-
-    With priorities the name ``priorities``, a keyword of ``add``, is taken too.
-    """
-    columns = sampler.columns
-    if not isinstance(columns, Mapping):
-        raise TypeError(f"{sampler!r}: expected columns by name, got {columns!r}")
-    own = {*columns, "priorities"} if sampler.has_priorities else columns
-    taken = [name for name in names if name in own]
-    if taken:
-        raise ValueError(f"env_dict: {taken} are names of columns that {sampler!r} has for itself")
 
 
 def _further(nstep: NStepReturns | None) -> tuple[str, ...]:

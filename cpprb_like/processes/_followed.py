@@ -28,9 +28,7 @@ from cpprb_like.processes._first_priorities import FirstPriorities
 from cpprb_like.processes._folder import said_by, unless_gone
 from cpprb_like.processes._followers import Followers
 from cpprb_like.processes._shards import ROWS, WRITER, Reader, mend
-from cpprb_like.samplers import Uniform
-from cpprb_like.samplers._base import Extra
-from cpprb_like.samplers._prioritized import ByPriority
+from cpprb_like.samplers import Extra, Uniform
 from cpprb_like.samplers._rows import Rows
 
 FORKED = "the learner belongs to the parent process; make one in this process: replay.learner()"
@@ -70,7 +68,7 @@ class FollowedShards:
         self._first = FirstPriorities(folder, len(paths), options.size)
         self._saved: dict[int, Any] = {}
         self.group.is_uniform = not sampler.has_priorities
-        if isinstance(sampler, ByPriority):
+        if sampler.has_priorities:
             self.group.priorities_read = bytes(8 * len(paths))
             self.group.first_counts = self._first.counts
             self.weights = WeightsTogether(self.group)

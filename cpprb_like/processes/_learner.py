@@ -22,12 +22,11 @@ from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like._rows.column import Column
+from cpprb_like.buffers import ReplayBuffer, View
 from cpprb_like.buffers._draw_counts import DrawCounts
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
-from cpprb_like.buffers._replay import ReplayBuffer, check_columns
 from cpprb_like.buffers._source import Batch, ColumnSpec, ModelledSource, if_prioritized
-from cpprb_like.buffers._view import View
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.limiters._gates import stats
 from cpprb_like.processes._draws import RowNumbers, StartsTogether
@@ -37,16 +36,15 @@ from cpprb_like.processes._followers import Followers, consistently
 from cpprb_like.processes._mass import Mass, mass_of
 from cpprb_like.processes._saving import SavedLearner, copy_of
 from cpprb_like.processes._words import GIVEN, LATE, Words
-from cpprb_like.samplers import Uniform
-from cpprb_like.samplers._base import Extra, Sampler
+from cpprb_like.samplers import Extra, Sampler, Uniform
 from cpprb_like.samplers._rows import Rows
-from cpprb_like.samplers._starts import choose_rows
-from cpprb_like.views._layer import Items, Layer
+from cpprb_like.samplers._starts import Starts, choose_rows
+from cpprb_like.views import Layer
 from cpprb_like.views._rows import RowReader
-from cpprb_like.views._sequences import PartOfBatch, SequenceReader
 
 Found = TypeVar("Found")
 Names = tuple[str, ...] | None
+PartsOfBatch = list[tuple[Starts, RowNumbers, RowNumbers | None]]  # see ``take_sequences``
 
 
 class Learner(Closing, ModelledSource):
@@ -124,7 +122,7 @@ class Learner(Closing, ModelledSource):
         seed: Seed,
         options: CheckedOptions,
     ) -> None:
-        check_columns(sampler, options.schema.names)
+        sampler._check_fields(options.schema.names)
         self._folder = folder
         self._membership = lock
         self.number = number
@@ -480,9 +478,8 @@ class OpenedShards(Opened):
                 "learner draws from the rows of several processes; view the buffer of one"
             )
 
-    def _open_items(self, items: Items) -> SequenceReader:
-        shapes = self._learner._starts(rows=items.rows, least=1, across=items.across, stride=1)
-        return SequenceReader(self.ring, items, partial(_split, self._shards, shapes))
+    def _splitter(self, **options: Any) -> Callable[[RowNumbers], PartsOfBatch]:
+        return partial(_split, self._shards, self._learner._starts(**options))
 
     def draw(self, n: int, options: SampleOptions) -> tuple[RowNumbers, Extra]:
         return self._shards.choose(None if self.draws_all else self.starts, n, options)
@@ -502,9 +499,9 @@ class OpenedShards(Opened):
         return super().all_drawable(slots)
 
 
-def _split(shards: FollowedShards, shapes: StartsTogether, rows: RowNumbers) -> list[PartOfBatch]:
+def _split(shards: FollowedShards, shapes: StartsTogether, rows: RowNumbers) -> PartsOfBatch:
     """The rows of a batch by shard; an empty batch has one empty part."""
-    parts: list[PartOfBatch] = [
+    parts: PartsOfBatch = [
         (shapes.of(number), own, places) for number, places, own in shards.group.split(rows)
     ]
     if not parts:

@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cpprb_like._arguments.arrays import Batch, Slots
 from cpprb_like._core import FLAG_ABSENT
-from cpprb_like._fields.schema import read_columns
-from cpprb_like._rows.gather import take
 from cpprb_like._rows.row_handles import find_rows, ordered_at, ordered_slots, without_row
-from cpprb_like.buffers._source import Batch
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._learner import Learner, Names
 from cpprb_like.processes._shards import TIMES, WORD, Reader
 from cpprb_like.processes._words import mapped
-from cpprb_like.samplers._base import Slots
+from cpprb_like.views._rows import read_fields
 
 FILE = "cleared"  # two words for each shard: its first row after a clear; whether it was ever taken
 
@@ -101,7 +99,7 @@ class NewestShards(FollowedShards):
         first = max(self._read_until[number], follower.bound, follower.first)
         rows = np.arange(first, ring.written)
         slots = rows % ring.capacity
-        found = take(ring, slots, columns=read_columns(field, ring.columns))[field]
+        found = read_fields(ring, slots, {field})[field]
         there = rows >= follower.bound  # other rows are overwritten, and are not drawn
         has_one = there & ~np.isnan(found) & (ring.flags_at(slots) & FLAG_ABSENT == 0)
         if not ring.holds(moment, slots[:0]):

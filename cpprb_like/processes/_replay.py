@@ -27,7 +27,7 @@ from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import wait_until
-from cpprb_like.buffers import _reported
+from cpprb_like.buffers import Source
 from cpprb_like.buffers._draw_counts import stats_of
 from cpprb_like.buffers._warnings import warn_of_rows
 from cpprb_like.limiters import RateLimiter
@@ -634,8 +634,8 @@ class SharedReplay(Closing):
             self._limits.begin([self._rows_of(number)[0] for number in range(self.writers)])
         (self._folder.path / ORIGIN).write_text(saved.origin)
 
-    describe = _reported.describe
-    report = _reported.report
+    describe = Source.describe
+    report = Source.report
 
     def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
         """A copy of one shard after the other; no process waits and none is counted."""

@@ -7,7 +7,7 @@ rows (``buffers._replay``); and the test of the contract of samplers (``testing`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -92,6 +92,19 @@ class Sampler:
         undeclared columns; they are unknown until the draw returns.
         """
         return {}
+
+    def _check_fields(self, names: Iterable[str]) -> None:
+        """Raise ``ValueError`` if fields have names of further columns of this sampler.
+
+        With priorities the name ``priorities``, a keyword of ``add``, is taken too.
+        """
+        columns: object = self.columns
+        if not isinstance(columns, Mapping):
+            raise TypeError(f"{self!r}: expected columns by name, got {columns!r}")
+        own = {*columns, "priorities"} if self.has_priorities else columns
+        taken = [name for name in names if name in own]
+        if taken:
+            raise ValueError(f"env_dict: {taken} are names of columns that {self!r} has for itself")
 
     def nbytes_for(self, capacity: int) -> int:  # noqa: ARG002 (for subclasses)
         """Bytes to allocate for a ring of this capacity: part of ``rb.nbytes``."""
