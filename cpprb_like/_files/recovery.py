@@ -57,8 +57,8 @@ def recover(
             f"the header was damaged: {written} rows written, {reserved} begun, {edits} edits"
         )
     torn = np.arange(max(0, written - layout.capacity), max(0, reserved - layout.capacity))
-    _forget_values(layout, arena, reserved - layout.capacity)
-    if reserved != written:
+    if reserved != written:  # otherwise followers may wait for any key that is there
+        _forget_values(layout, arena, reserved - layout.capacity)
         state[-layout.n_envs :] = lens_before
         _leave_out(layout, arena, torn)
     elif edits % 2 == 0:

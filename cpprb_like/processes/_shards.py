@@ -125,14 +125,10 @@ class ShardFiles(file_maps.Files):
         super()._recover()
 
     def _is_settled(self) -> bool:
-        """Whether the last writer ended between two calls, so that nothing needs a repair.
-
-        With values that are kept aside, followers find all of them again after each writer.
-        """
+        """Whether the last writer ended between two calls, so that nothing needs a repair."""
         state = self.layout.state(self.arena)
         return (
             self._is_of_this_start
-            and not self.layout.asides
             and not int(self._part(self._places.log)[:WORD].view(np.int64)[0])
             and state[WORD_RESERVED] == state[WORD_WRITTEN]
             and not (state[WORD_EDITS] | self.changes[0]) & 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 from dying_processes import Child, ended, shared_memory, taken
 from file_map_cases import room_for
+from forked import outcome
 from scale import PROCESS_KILLS
 
+from cpprb_like._core import stop_at
 from cpprb_like.processes import Learner, SharedReplay
+from cpprb_like.processes._shards import ShardFiles
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
 
@@ -141,6 +145,27 @@ def test_a_learner_that_lags_while_the_writer_is_opened_again() -> None:
             x = batch["x"][:, 0]
             assert (batch["next_x"][:, 0] == np.where(x == 60, -61, x + 1)).all()
             assert 60 in x
+
+
+def test_a_shard_that_needs_no_repair_is_not_read_again() -> None:
+    """A new writer has learners read all rows again only after a repair."""
+
+    def add_and_die() -> None:
+        with replay.actor() as actor:
+            stop_at("written", signal.SIGKILL)
+            add(actor, 15, 1)
+
+    def changes(first: int) -> int:
+        with replay.actor() as actor:
+            add(actor, first, 5)
+            assert isinstance(actor._files, ShardFiles)
+            return int(actor._files.changes[0])
+
+    with made() as replay:
+        first = changes(0)
+        assert changes(5) == changes(10) == first
+        assert outcome(add_and_die) == -signal.SIGKILL
+        assert changes(15) > first
 
 
 @pytest.mark.parametrize("seed", range(4))
