@@ -13,8 +13,8 @@ from typing import Any
 
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
-from cpprb_like.checkpoint._options import Codec, LoadOptions
+from cpprb_like.checkpoint._open_state import OpenState, read_folder, reading
+from cpprb_like.checkpoint._options import Codec
 from cpprb_like.checkpoint._state import File
 
 AS_IT_IS = "as it is"
@@ -67,14 +67,13 @@ def copy(
     if codec == AS_IT_IS and level is not None:
         raise ValueError("level: expected a codec too")
     chosen = None if codec == AS_IT_IS else Codec(codec, level)
-    disk = Disk(folder)
 
     def use(source: OpenState) -> None:
         other.make()
         with reading(folder), other.locked():
             _copy(source, other, chosen)
 
-    read_state(disk, LoadOptions(state=state), use)
+    read_folder(folder, use, state=state)
 
 
 def _copy(source: OpenState, other: Disk, codec: Codec | None) -> None:

@@ -21,8 +21,8 @@ from cpprb_like._fields.schema import Schema
 from cpprb_like.checkpoint import _classes, _manifest
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._nodes import Node, nodes
-from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
-from cpprb_like.checkpoint._options import LoadOptions, Target
+from cpprb_like.checkpoint._open_state import OpenState, read_folder, reading
+from cpprb_like.checkpoint._options import Target
 from cpprb_like.checkpoint._ring_reader import RingReader
 from cpprb_like.samplers._base import priorities_of, weights_of
 from cpprb_like.samplers._prioritized import PrioritySampler
@@ -82,7 +82,7 @@ def describe(
         with reading(folder):
             return _description(folder, opened, reward, look)
 
-    return read_state(Disk(folder), LoadOptions(decode=bytes, state=state), use)
+    return read_folder(folder, use, decode=bytes, state=state)
 
 
 def _description(

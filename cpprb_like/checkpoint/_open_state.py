@@ -180,6 +180,11 @@ def read_state(disk: Disk, options: LoadOptions, use: Callable[[OpenState], Foun
     raise AssertionError("not reached")
 
 
+def read_folder(folder: str | Path, use: Callable[[OpenState], Found], **options: Any) -> Found:
+    """As ``read_state``, of a folder, with these ``LoadOptions``."""
+    return read_state(Disk(folder), LoadOptions(**options), use)
+
+
 def decoded(
     disk: Disk, options: LoadOptions, targets: Mapping[str, Target], replacing: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:

@@ -79,15 +79,15 @@ class RowsToSave(NamedTuple):
 class EditsSinceSave:
     """The slots of a buffer that were edited since each of its last saves, by id of the state.
 
-    If other processes write the rows, ``identity`` is the id of their shared replay, which the root
-    of the state has too. Their edits are counted without their slots, so the slots are known only
-    if the count is the same.
+    If other processes write the rows, ``identity`` is set to the id of their shared replay, which
+    the root of the state has too. Their edits are counted without their slots, so the slots are
+    known only if the count is the same.
     """
 
     MOST_STATES = 3
 
-    def __init__(self, identity: str = "") -> None:
-        self._identity = identity
+    def __init__(self) -> None:
+        self.identity = ""
         self._since: dict[str, tuple[int, Tracker]] = {}
         # Trackers of running saves, each with the object that saves. A save that was interrupted at
         # its beginning is never ended, and its object dies.
@@ -100,12 +100,12 @@ class EditsSinceSave:
 
         The caller has checked that the ring has the same fields and was not cleared since.
         """
-        if self._identity:
+        if self.identity:
             # Ends of episodes are not counted. Without absent rows, an end is in one of the newest
             # rows, which are written again. With absent rows, the copy of a shard may have ended
             # an episode earlier.
             saved = state.rings[number]
-            is_same = root.attribute("identity") == self._identity
+            is_same = root.attribute("identity") == self.identity
             is_same = is_same and saved.edits == ring.now().edits and not (absent or saved.absent)
             return Tracker(ring.capacity) if is_same else None
         known, tracker = self._since.get(state.id, (-1, None))

@@ -27,10 +27,8 @@ from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed
-from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
-from cpprb_like.checkpoint._options import LoadOptions, Target
-from cpprb_like.checkpoint._savable import EditsSinceSave
+from cpprb_like.checkpoint._open_state import OpenState, read_folder, reading
+from cpprb_like.checkpoint._options import Target
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes._folder import IDENTITY
 from cpprb_like.processes._followers import read_header
@@ -206,7 +204,7 @@ def save(
         copies = [copy_of(shard, number, options, cls) for number, shard in enumerate(shards)]
         for copy in copies:
             if copy is not None:
-                copy._saves = EditsSinceSave(identity)
+                copy._saves.identity = identity
         with contextlib.suppress(Changed):
             SavedReplay(identity, description, copies, dict(learners)).save(folder, **how)
             return
@@ -288,5 +286,10 @@ def read_saved(
 
     Raises ``FileNotFoundError`` without a checkpoint, ``TypeError`` for another saved object.
     """
-    options = LoadOptions(tuple(classes), dict(replace or {}), state=state)
-    return read_state(Disk(folder), options, lambda opened: use(Saved(opened)))
+    return read_folder(
+        folder,
+        lambda opened: use(Saved(opened)),
+        classes=tuple(classes),
+        replaced=dict(replace or {}),
+        state=state,
+    )
