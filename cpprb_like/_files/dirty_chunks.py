@@ -24,9 +24,9 @@ from cpprb_like._arguments.arrays import Array, Bytes
 from cpprb_like._core import WORD_WRITTEN
 from cpprb_like._fields.layout import CACHE_LINE, Layout
 from cpprb_like._files.json_codec import MOST
-from cpprb_like._files.opening import open_regular, read_bytes
 from cpprb_like._machine.crc32 import crc32
 from cpprb_like._machine.file_systems import InRoom, write_at
+from cpprb_like._machine.opening import open_regular, read_bytes
 
 __all__ = ["DirtyChunks", "Flush"]
 

@@ -41,7 +41,6 @@ from cpprb_like._core import (
 from cpprb_like._fields.layout import CACHE_LINE, Layout, align
 from cpprb_like._files.arenas import allocate
 from cpprb_like._files.dirty_chunks import DirtyChunks
-from cpprb_like._files.opening import open_regular
 from cpprb_like._files.recovery import end_before, hide, recover, restore
 from cpprb_like._machine.file_systems import (
     FULL,
@@ -54,6 +53,7 @@ from cpprb_like._machine.file_systems import (
     try_lock,
 )
 from cpprb_like._machine.forks import OneProcess
+from cpprb_like._machine.opening import open_regular
 from cpprb_like._machine.reserved import reserve, reserve_file, use, use_file
 from cpprb_like._machine.waiting import PAUSE, sleep
 from cpprb_like._rows.edits import Undo

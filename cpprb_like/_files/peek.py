@@ -8,7 +8,7 @@ import numpy as np
 
 from cpprb_like._core import N_STATE_WORDS, WORD_CLEARS, WORD_EPISODES, WORD_WRITTEN
 from cpprb_like._fields.layout import IDENTITY, IDENTITY_NBYTES
-from cpprb_like._files.opening import open_regular
+from cpprb_like._machine.opening import open_regular
 
 __all__ = ["counts_of"]
 

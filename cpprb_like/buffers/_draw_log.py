@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_path
-from cpprb_like._files.opening import open_regular
+from cpprb_like._machine.opening import open_regular
 from cpprb_like._rows.row_handles import find_rows
 from cpprb_like.buffers._logged import COLUMNS, HEAD, view_of
 from cpprb_like.buffers._source import Batch, Source

@@ -27,8 +27,8 @@ from cpprb_like._arguments.checks import as_path
 from cpprb_like._arguments.narrow_dtypes import name_of, wide
 from cpprb_like._core import FLAG_END, Ring
 from cpprb_like._fields.schema import Field
-from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.file_systems import replacing, sync_folder
+from cpprb_like._machine.opening import open_regular
 from cpprb_like.checkpoint._npz import Archive
 from cpprb_like.checkpoint._restricted_pickle import plain
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cpprb_like._arguments.checks import as_path
-from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.file_systems import (
     REFUSED,
     InRoom,
@@ -30,6 +29,7 @@ from cpprb_like._machine.file_systems import (
     unlock,
 )
 from cpprb_like._machine.forks import tell
+from cpprb_like._machine.opening import open_regular
 
 Signature = tuple[int, ...]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like import ReplayBuffer, checkpoint
-from cpprb_like._files.opening import open_regular
+from cpprb_like._machine.opening import open_regular
 from cpprb_like.checkpoint import describe_field, describe_transitions, reward_of, spread
 from cpprb_like.cli._convert import CHECKPOINT, CPPRB, kind_of, read
 from cpprb_like.datasets import describe as describe_dataset

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from cpprb_like._files.opening import open_regular
+from cpprb_like._machine.opening import open_regular
 from cpprb_like.datasets._files import is_native, need, reading
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._model import Array, Field, Header, Place, Rows

@@ -24,8 +24,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.byte_order import native
+from cpprb_like._machine.opening import open_regular
 from cpprb_like.checkpoint._npz import Archive
 from cpprb_like.datasets._files import reading
 from cpprb_like.datasets._format import BOTH, Format, Reader, Steps, Writer

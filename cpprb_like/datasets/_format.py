@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cpprb_like._files.opening import open_regular
+from cpprb_like._machine.opening import open_regular
 from cpprb_like.datasets._files import is_plain
 from cpprb_like.datasets._model import (
     FLAG,

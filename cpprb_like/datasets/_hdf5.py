@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cpprb_like._files.opening import expect_regular
 from cpprb_like._machine.byte_order import native
+from cpprb_like._machine.opening import expect_regular
 from cpprb_like.datasets._files import need, reading
 from cpprb_like.datasets._model import Array, Field, Place
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpprb_like._files.opening import open_regular, read_bytes
+from cpprb_like._machine.opening import open_regular, read_bytes
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import converted, is_native, need, reading
 from cpprb_like.datasets._format import CUT, FINAL, Format, Reader, Steps, Writer

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._files.opening import open_regular, read_bytes
+from cpprb_like._machine.opening import open_regular, read_bytes
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import need, reading
 from cpprb_like.datasets._images import decoded

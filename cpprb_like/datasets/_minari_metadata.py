@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpprb_like._arguments.checks import warn
-from cpprb_like._files.opening import read_bytes
+from cpprb_like._machine.opening import read_bytes
 from cpprb_like.datasets._files import need
 from cpprb_like.datasets._model import Field, Header, Place, load_json, nest
 

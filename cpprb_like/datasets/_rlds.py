@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpprb_like._files.opening import read_bytes
+from cpprb_like._machine.opening import read_bytes
 from cpprb_like.datasets import _tfrecord
 from cpprb_like.datasets._files import converted, is_native, need
 from cpprb_like.datasets._format import BOTH, Format, Reader, Steps, Writer

@@ -17,8 +17,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.crc32 import crc32c
+from cpprb_like._machine.opening import open_regular
 from cpprb_like.datasets._model import Array
 
 MASK = 0xA282EAD8

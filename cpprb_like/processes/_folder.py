@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from cpprb_like._files.file_maps import Room
-from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine import reserved
 from cpprb_like._machine.file_systems import rename, replacing, try_lock, unlock
 from cpprb_like._machine.forks import INNERMOST, tell, watch
+from cpprb_like._machine.opening import read_bytes
 from cpprb_like._machine.waiting import LOOK_PATIENCE, wait_until
 
 if TYPE_CHECKING:

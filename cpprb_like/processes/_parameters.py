@@ -24,9 +24,9 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.foreign_arrays import read_array
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._files.json_codec import from_json, to_json
-from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.aligned import empty
 from cpprb_like._machine.file_systems import replacing
+from cpprb_like._machine.opening import read_bytes
 from cpprb_like._machine.waiting import PATIENCE, wait_until
 from cpprb_like._rows.edits import fence
 from cpprb_like.processes._folder import (

@@ -24,8 +24,8 @@ from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.schema import read_size
 from cpprb_like._files.json_codec import from_json, to_json
-from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.generators import Seed
+from cpprb_like._machine.opening import read_bytes
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import Source
 from cpprb_like.buffers._draw_counts import stats_of

@@ -23,7 +23,7 @@ from cpprb_like._core import WORD_CLEARS, WORD_EDITS, WORD_RESERVED, WORD_WRITTE
 from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import Layout
 from cpprb_like._files import file_maps, json_codec
-from cpprb_like._files.opening import open_regular
+from cpprb_like._machine.opening import open_regular
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed

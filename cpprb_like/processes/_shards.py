@@ -30,9 +30,9 @@ from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import Layout
 from cpprb_like._files import file_maps
 from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
-from cpprb_like._files.opening import open_regular
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._machine.generators import generator
+from cpprb_like._machine.opening import open_regular
 from cpprb_like._rows.edits import Undo, clock, fence
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import ReplayBuffer

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cpprb_like._files.opening import open_regular
+from cpprb_like._machine.opening import open_regular
 from cpprb_like.buffers._draw_counts import WORDS
 from cpprb_like.limiters._counters import shape_for
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._files.opening import read_bytes
 from cpprb_like._machine.file_systems import replacing
+from cpprb_like._machine.opening import read_bytes
 from cpprb_like.checkpoint import states
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, SharedReplay

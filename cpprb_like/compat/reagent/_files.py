@@ -18,7 +18,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Array
-from cpprb_like._files.opening import open_regular
+from cpprb_like._machine.opening import open_regular
 from cpprb_like.checkpoint._restricted_pickle import PickledObject, plain
 from cpprb_like.checkpoint._restricted_pickle import load as load_pickle
 from cpprb_like.compat.reagent._elements import (
