@@ -1,8 +1,9 @@
-"""``CheckedOptions``: all options of a buffer that its rows depend on, after checks.
+"""``CheckedOptions``: all options of a buffer that its rows depend on, after checks; and warnings.
 
 One frozen object is compared, pickled, saved and passed on to other processes. A new option that
-rows depend on is one attribute of this class or of ``Schema``. Not here: the rules of single
-options (``schema``, ``derived``), and the memory of the rows (``layout``).
+rows depend on is one attribute of this class or of ``Schema``. Options that are valid but seldom
+intended cause a warning. Not here: the rules of single options (``schema``, ``derived``), and the
+memory of the rows (``layout``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from cpprb_like._arguments.checks import as_int
+from cpprb_like._arguments.checks import as_int, warn
+from cpprb_like._arguments.narrow_dtypes import name_of
+from cpprb_like._core import FLAG_TRUNCATED
 from cpprb_like._fields.derived import NStepReturns, check_nstep, derive, read_nstep
 from cpprb_like._fields.schema import (
     Schema,
@@ -24,7 +27,7 @@ from cpprb_like._fields.schema import (
 )
 from cpprb_like._machine.byte_order import native
 
-__all__ = ["CheckedOptions"]
+__all__ = ["CheckedOptions", "warn_of_rows", "warn_of_short_windows"]
 
 
 @dataclass(frozen=True)
@@ -95,3 +98,34 @@ class CheckedOptions:
             if not 0 <= stack.axis < len(shape) or shape[stack.axis] != stack.depth:
                 raise ValueError(f"stack of field {stack.name!r}: {stack} does not fit {shape}")
         check_nstep(self.nstep, self.schema)
+
+
+def warn_of_rows(options: CheckedOptions, given: object) -> None:
+    """Warn of suspicious options of rows, and of the user's option ``Nstep``."""
+    for option, field in options.schema.near_ends():  # names like those of end flags
+        if field.can_end or name_of(field.dtype) is not None:
+            warn(
+                f"field {field.name!r} ends no episode: say {option}={field.name!r} if it does, or "
+                f"{option}=False if no field does"
+            )
+    if options.nstep is not None:
+        says = not isinstance(given, Mapping) or "discount" in given
+        warn_of_short_windows(options.nstep, options.schema, says_discount=says)
+
+
+def warn_of_short_windows(nstep: NStepReturns, schema: Schema, *, says_discount: bool) -> None:
+    """Warn of n-step returns whose bootstrap discount is not in the batch.
+
+    Before a truncation a window has fewer than n steps, and the next value is still used.
+    ``says_discount``: whether the options request or refuse the column ``discount``.
+    """
+    ends = schema.end_fields()
+    names = [schema.names[number] for number, _, sets, _ in ends if sets == FLAG_TRUNCATED]
+    ending = {schema.names[number] for number, *_ in ends}
+    bootstraps = nstep.size > 1 and not ending.issuperset(nstep.last_step_fields)
+    if names and bootstraps and not says_discount:
+        warn(
+            f"Nstep: rows before a truncation ({names[0]!r}) sum fewer than {nstep.size} steps, "
+            "and batches do not say how many: give discount as True, and multiply the next value "
+            "by the column discount; or as False, if nothing is bootstrapped"
+        )

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like._fields import casting
+from cpprb_like._fields.checked_options import warn_of_short_windows
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import read_names
 from cpprb_like._machine.aligned import aligned
@@ -28,7 +29,6 @@ from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
 from cpprb_like.buffers._entry import SampleOptions, check_drawn, take_drawn
 from cpprb_like.buffers._source import Batch, ColumnSpec, MomentSource
-from cpprb_like.buffers._warnings import warn_of_short_windows
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._base import with_handles

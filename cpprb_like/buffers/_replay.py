@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from cpprb_like._arguments.checks import warn
 from cpprb_like._arguments.foreign_arrays import read_argument, read_array
 from cpprb_like._core import Beside, Ring, rebuild
-from cpprb_like._fields.checked_options import CheckedOptions
+from cpprb_like._fields.checked_options import CheckedOptions, warn_of_rows
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.schema import Schema, read_columns, read_n_envs
@@ -55,7 +55,6 @@ from cpprb_like.buffers._source import (
     if_prioritized,
     order_generator,
 )
-from cpprb_like.buffers._warnings import warn_of_rows
 from cpprb_like.checkpoint._savable import Change, EditsSinceSave, RowsToSave
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._base import Extra, Sampler, Slots, nbytes_of, with_handles

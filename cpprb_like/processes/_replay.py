@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_ABSENT_ROWS, WORD_EPISODES, WORD_WRITTEN
-from cpprb_like._fields.checked_options import CheckedOptions
+from cpprb_like._fields.checked_options import CheckedOptions, warn_of_rows
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.schema import read_size
 from cpprb_like._files.json_codec import from_json, to_json
@@ -29,7 +29,6 @@ from cpprb_like._machine.opening import read_bytes
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import Source
 from cpprb_like.buffers._draw_counts import stats_of
-from cpprb_like.buffers._warnings import warn_of_rows
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._first_priorities import FirstPriorities
