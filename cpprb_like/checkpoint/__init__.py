@@ -13,7 +13,8 @@ Public: ``Checkpointed``, the base class with ``save``, ``save_async``, ``load``
 ``save`` and ``load`` for any ``Savable``; ``Saving``, a save in another thread; ``DamagedError``
 and ``CancelledError``; and the functions of the command line: ``describe``, ``states``, ``verify``
 and its ``Verdict``, ``copy`` and ``describe_transitions``. Parts of these can be imported and are
-not listed.
+not listed: values of the descriptions, and what holders of rows in other rooms read a state with,
+``read_folder``, its ``OpenState``, ``reading``, and the ``Target`` of loaded rows.
 
 May import: ``views`` and what is below it. Holders of rows derive from ``_savable.Savable``, so
 no module here knows the buffers.
@@ -24,6 +25,7 @@ from cpprb_like._arguments.later import attach
 _PARTS = (
     *("AS_IT_IS", "Damage", "Transitions"),
     *("describe_field", "reward_of", "spread", "statistics", "structure"),
+    *("OpenState", "Target", "read_folder", "reading"),
 )
 
 __getattr__, __dir__ = attach(__name__, __file__, lambda: _PARTS)

@@ -9,6 +9,10 @@ from cpprb_like.checkpoint._describe import spread as spread
 from cpprb_like.checkpoint._describe import states as states
 from cpprb_like.checkpoint._describe import statistics as statistics
 from cpprb_like.checkpoint._describe import structure as structure
+from cpprb_like.checkpoint._open_state import OpenState as OpenState
+from cpprb_like.checkpoint._open_state import read_folder as read_folder
+from cpprb_like.checkpoint._open_state import reading as reading
+from cpprb_like.checkpoint._options import Target as Target
 from cpprb_like.checkpoint._progress import CancelledError as CancelledError
 from cpprb_like.checkpoint._savable import Savable as Savable
 from cpprb_like.checkpoint._save import Saving as Saving

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,8 +39,10 @@ from cpprb_like.processes._words import GIVEN, LATE, Words
 from cpprb_like.samplers import Extra, Sampler, Uniform
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._starts import Starts, choose_rows
-from cpprb_like.views import Layer
 from cpprb_like.views._rows import RowReader
+
+if TYPE_CHECKING:
+    from cpprb_like.views import Layer
 
 Found = TypeVar("Found")
 Names = tuple[str, ...] | None

@@ -26,9 +26,7 @@ from cpprb_like._files import file_maps, json_codec
 from cpprb_like._machine.opening import open_regular
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import ReplayBuffer
-from cpprb_like.checkpoint import Checkpointed
-from cpprb_like.checkpoint._open_state import OpenState, read_folder, reading
-from cpprb_like.checkpoint._options import Target
+from cpprb_like.checkpoint import Checkpointed, OpenState, Target, read_folder, reading
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes._folder import IDENTITY
 from cpprb_like.processes._followers import read_header
