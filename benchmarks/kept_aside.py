@@ -1,9 +1,9 @@
 """Bytes that ``next_of`` and ``stack_compress`` keep aside over long runs, and whether they stay.
 
-``python benchmarks/kept_aside.py`` simulates 10^8 steps of Atari-like episodes. Only their lengths
-are drawn, and a real ``ByteRing`` gives the places of what each episode keeps aside. Beside these
+``python benchmarks/kept_aside.py`` adds 10^8 steps of Atari-like episodes to a buffer of single
+bytes. Only their lengths are drawn, and the bytes are computed for values of frames. Beside these
 are the bytes of memory that grows by an eighth and is copied then. ``--real`` adds random frames to
-real buffers, in files and on the heap, and reads what the system says that they take.
+buffers in files and on the heap, and reads what the system says that they take.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._rows.byte_ring import ByteRing
 
 __all__ = ["PATTERNS", "Growth", "simulate"]
 
@@ -69,33 +68,34 @@ class Growth:
     copied: list[int]
     at_once: list[int]
     ring: list[int]
-    runs: int
 
 
 def simulate(pattern: str, capacity: int, steps: int, nbytes: int) -> Growth:
     """The bytes of what is kept aside, one value of ``nbytes`` for an episode."""
-    ring = ByteRing(2 * capacity)
+    byte: Any = {"dtype": np.uint8}
+    buffer = ReplayBuffer(capacity, {"obs": byte, "next_obs": byte}, next_of="obs")
     living: deque[int] = deque()
-    growth = Growth([], [], [], [], 0)
+    growth = Growth([], [], [], [])
     row = most = room = at_once = 0
     for length in lengths(pattern, steps):
         row += length
         while living and living[0] < row - capacity:
             living.popleft()
-            ring.leave(1)
-        ring.take(1)
+        obs, next_obs = np.zeros((2, length), np.uint8)
+        next_obs[-1] = 1  # no row has it, so it is kept aside
+        buffer.add(obs=obs, next_obs=next_obs)
         living.append(row)
         most = max(most, len(living))
         if len(living) > room:
             grown = max(room + room // 8, len(living))
             room, at_once = grown, max(at_once, room + grown)
-        growth.runs = max(growth.runs, len(ring.runs))
+        used = buffer.ring.chains[0].overflow_nbytes // (KEY + 1)
         while row * PARTS >= steps * (len(growth.ring) + 1):
             for found, values in (
                 (growth.needed, most),
                 (growth.copied, room),
                 (growth.at_once, at_once),
-                (growth.ring, ring.extent),
+                (growth.ring, used),
             ):
                 found.append(values * (KEY + nbytes))
         if row >= steps:
@@ -169,7 +169,7 @@ def main(words: list[str]) -> None:
         return
     for pattern in [options.pattern] if options.pattern else PATTERNS:
         found = [simulate(pattern, options.capacity, options.steps, nbytes) for nbytes in VALUES]
-        print(f"episodes: {pattern}; runs at most {max(growth.runs for growth in found)}")
+        print(f"episodes: {pattern}")
         for name in ("needed", "copied", "at_once", "ring"):
             both = np.sum([getattr(growth, name) for growth in found], axis=0)
             print(f"  {name:8}{said(both.tolist())}  {both[-1] / both[PARTS // 2 - 1]:.3f}")

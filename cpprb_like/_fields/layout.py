@@ -95,10 +95,6 @@ class Aside:
         places = (self.keys_at, 8), (self.values_at, self.nbytes)
         return [(start + size * first, start + size * stop) for start, size in places]
 
-    def use(self, use: Callable[[list[tuple[int, int]]], None], first: int, stop: int) -> None:
-        """Have ``use(spans)`` make the bytes of these units usable."""
-        use(self.spans(first, stop))
-
 
 @dataclass(frozen=True)
 class Layout(OfOptions):
@@ -242,11 +238,12 @@ class Layout(OfOptions):
         self,
         arena: NDArray[np.uint8],
         columns: Iterable[Column],
-        use: Callable[[list[tuple[int, int]]], None] | None = None,
+        use: Callable[[Aside, int, int], None] | None = None,
     ) -> list[Chain]:
         """The chained fields: frame stacks, then next values.
 
-        ``use(spans)`` makes parts of the arena usable; None for an arena that is only read.
+        ``use(aside, first, stop)`` makes units of a byte ring usable; None for an arena that is
+        only read.
         """
         known: dict[str, Column | FrameStack] = {column.name: column for column in columns}
         by_name = {field.name: field for field in self.schema.fields}
@@ -257,7 +254,7 @@ class Layout(OfOptions):
             words = self.words(arena, aside)
             (keys, keys_end), (start, stop) = aside.spans(0, aside.units)
             memory = words, arena[keys:keys_end].view(np.int64), arena[start:stop]
-            user = None if use is None else partial(aside.use, use)
+            user = None if use is None else partial(use, aside)
             overflows[aside.name.partition(" of ")[2]].append(
                 Overflow(aside.nbytes, aside.lag, *memory, user)
             )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_WRITTEN
-from cpprb_like._fields.layout import CACHE_LINE, Layout
+from cpprb_like._fields.layout import CACHE_LINE, Aside, Layout
 from cpprb_like._machine import machine_memory, reserved
 
 __all__ = ["allocate", "allocate_floats", "open_arena"]
@@ -45,10 +45,10 @@ def open_arena(layout: Layout) -> Bytes:
     return arena
 
 
-def use(arena: Bytes, spans: list[tuple[int, int]]) -> None:
-    """Make parts of an arena usable; ``MemoryError`` if the system has no memory for them."""
-    for start, stop in spans:
-        reserved.use(arena, start, stop)
+def use(arena: Bytes, aside: Aside, first: int, stop: int) -> None:
+    """Make units of a byte ring usable; ``MemoryError`` if the system has no memory for them."""
+    for start, end in aside.spans(first, stop):
+        reserved.use(arena, start, end)
 
 
 def _untouched(entry: tuple[weakref.ref[Bytes], Layout]) -> int:

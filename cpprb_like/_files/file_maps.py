@@ -38,7 +38,7 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._fields.layout import CACHE_LINE, Layout, align
+from cpprb_like._fields.layout import CACHE_LINE, Aside, Layout, align
 from cpprb_like._files.arenas import allocate
 from cpprb_like._files.dirty_chunks import DirtyChunks
 from cpprb_like._files.recovery import end_before, hide, recover, restore
@@ -320,11 +320,12 @@ class Files:
         wanted, self.undo.wanted = self.undo.wanted, 0
         self._chunks.mark_for(wanted)  # a flush in progress does not make this wait
 
-    def use(self, spans: list[tuple[int, int]]) -> None:
-        """Reserve the disk space of parts of a byte ring; ``MemoryError`` if the disk is full."""
-        with self._room_for(sum(stop - start for start, stop in spans)):
-            for start, stop in spans:
-                use_file(self._file, start, stop)
+    def use(self, aside: Aside, first: int, stop: int) -> None:
+        """Reserve the disk space of units of a byte ring; ``MemoryError`` if the disk is full."""
+        spans = aside.spans(first, stop)
+        with self._room_for(sum(end - start for start, end in spans)):
+            for start, end in spans:
+                use_file(self._file, start, end)
 
     def _room_for(self, nbytes: int) -> Room:
         """The error for a full disk: see ``Room``."""

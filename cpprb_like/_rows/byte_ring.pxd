@@ -1,4 +1,4 @@
-"""Attributes and C signatures of ``ByteRing``, and the rule of places."""
+"""Structures and C signatures of the rule of places."""
 
 from cpprb_like._c.typedefs cimport intp_t
 
@@ -20,7 +20,3 @@ cdef struct Places:              # places of the living entries
 
 cdef intp_t c_put(Places* places, intp_t n) noexcept nogil
 cdef void c_remove(Places* places, intp_t n) noexcept nogil
-
-
-cdef class ByteRing:
-    cdef Places places

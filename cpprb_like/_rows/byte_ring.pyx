@@ -26,8 +26,6 @@ Compiled because ``add`` chooses places row by row. Not here: keys, values, and 
 its entry.
 """
 
-cimport cython
-
 from cpprb_like._c.typedefs cimport intp_t
 
 
@@ -99,37 +97,3 @@ cdef void c_remove(Places* places, intp_t n) noexcept nogil:
         places.n_runs -= n_left
         for k in range(places.n_runs):
             places.runs[k] = places.runs[k + n_left]
-
-
-@cython.final
-cdef class ByteRing:
-    """The rule of places for Python: for tests, and for simulations of long runs."""
-
-    def __cinit__(self, intp_t units):
-        if units < 0:
-            raise ValueError(f"units: expected no negative number, got {units}")
-        self.places.units = units
-
-    @property
-    def extent(self):
-        """Units that have been used so far."""
-        return self.places.extent
-
-    @property
-    def runs(self):
-        """Start and stop of each run, oldest first."""
-        cdef intp_t k
-        return [(self.places.runs[k].start, self.places.runs[k].stop) for k in range(self.places.n_runs)]
-
-    def take(self, intp_t n):
-        """As ``c_put``. ``ValueError`` for an entry without units."""
-        if n < 1:
-            raise ValueError(f"expected an entry of at least 1 unit, got {n}")
-        return c_put(&self.places, n)
-
-    def leave(self, intp_t n):
-        """As ``c_remove``. ``ValueError`` if fewer units live."""
-        living = sum([stop - start for start, stop in self.runs])
-        if not 0 <= n <= living:
-            raise ValueError(f"expected at most the {living} living units, got {n}")
-        c_remove(&self.places, n)

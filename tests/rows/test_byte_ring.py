@@ -7,11 +7,10 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from byte_rings import MOST_RUNS, ByteRing, Run
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceByteRing
-
-from cpprb_like._rows.byte_ring import ByteRing
 
 # How many entries leave, and the lengths of those that come.
 STEPS = st.lists(
@@ -58,15 +57,24 @@ def test_a_run_begins_right_behind_an_older_one() -> None:
     assert ring.runs == twin.runs == [(8, 16), (0, 2), (16, 17), (2, 4)]
 
 
-def test_wrong_arguments_are_refused() -> None:
-    """An entry without units, units that do not live, and a negative length."""
-    ring = ByteRing(10)
-    with pytest.raises(ValueError, match="at least 1 unit, got 0"):
-        ring.take(0)
-    with pytest.raises(ValueError, match="at most the 0 living units, got 1"):
-        ring.leave(1)
-    with pytest.raises(ValueError, match="no negative number, got -1"):
-        ByteRing(-1)
+def test_a_full_table_of_runs() -> None:
+    """An entry that would begin one more run than the table has gets no place until a run ends.
+
+    Nothing changes then. An entry right behind the newest one gets its place.
+    """
+    ring = ByteRing(4 * MOST_RUNS)
+    runs = [(4 * k, 4 * k + 2) for k in range(MOST_RUNS)]  # each has a gap of two units behind it
+    ring.places.n_runs, ring.places.extent = MOST_RUNS, ring.places.units
+    ring.places.runs[:] = [Run(*run) for run in runs]
+    assert ring.take(1) == runs[-1][1]
+    runs[-1] = runs[-1][0], runs[-1][1] + 1
+    before = bytes(ring.places)
+    assert ring.take(2) == -1
+    assert bytes(ring.places) == before
+
+    ring.leave(2)
+    assert ring.take(2) == 0
+    assert ring.runs == [*runs[1:], (0, 2)]
 
 
 def extent_and_runs(lengths: Iterable[int], capacity: int) -> tuple[float, int]:
