@@ -129,6 +129,8 @@ cdef class Chain:
         """Store the newest value of each stream."""
         cdef intp_t k, stream
         cdef char* to = self.c_latest(1 - self.which)  # readers use the old values until then
+        if rows.n == 0:  # the newest values remain
+            return
         self.which = 1 - self.which
         self.tags[self.which] = -1
         c_fence()

@@ -107,8 +107,8 @@ class ReferenceViews:
         if self.several is None or self.several.size == 1:
             return written % self.capacity
         slots = self.capacity + (self.several.size - 1) * self.n_envs
-        if None in self.rows[-slots:]:  # incomplete rows may have been overwritten
-            oldest = max(oldest, len(self.rows) - slots)
+        if self.n_envs > 1 or None in self.rows[-slots:]:
+            oldest = self.oldest  # rows that this call has left out do not count
         first = min((row for row in new if row >= oldest), default=None)
         return None if first is None else first % self.span
 

@@ -429,6 +429,23 @@ def test_nothing_follows_from_rows_before_a_clear(before: int) -> None:
         assert len(rb) == min(5, step - before + 1)
 
 
+@pytest.mark.parametrize("option", ["next_of", "stack_compress"])
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_a_call_without_rows_leaves_the_newest_values(option: str, n_envs: int) -> None:
+    """``add`` of no rows had later calls read an older value, or zeros, as the newest one."""
+    options: dict[str, Any] = {option: "obs", "n_envs": n_envs}
+    rb = ReplayBuffer(9 * n_envs, {"obs": {"shape": 3, "dtype": "i8"}}, **options)
+    stacks = np.array([0, 50, 1, 70, 80])[:, None] + np.arange(3)  # the third follows the first
+    rows = np.repeat(stacks, n_envs, axis=0)
+    steps = rows if n_envs == 1 else rows.reshape(-1, n_envs, 3)
+    for obs in (*steps[:2], steps[:0], *steps[2:], steps[:0]):
+        rb.add(obs=obs, **({"next_obs": -obs} if option == "next_of" else {}))
+        batch = rb.get_all_transitions()
+        np.testing.assert_array_equal(batch["obs"], rows[: len(rb)])
+        if option == "next_of":
+            np.testing.assert_array_equal(batch["next_obs"], -batch["obs"])
+
+
 @pytest.mark.parametrize("next_of", ["obs", None])
 @pytest.mark.parametrize("stack", ["obs", None])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
