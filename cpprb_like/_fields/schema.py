@@ -310,7 +310,7 @@ class Schema:
 
     @property
     def most_row_nbytes(self) -> float:
-        """Maximum bytes per row of the whole buffer: 1.05 times (the declared bytes + 16)."""
+        """Limit of the memory of a buffer, in bytes per row: 1.05 times (the stored bytes + 16)."""
         return 1.05 * (sum(map(self.stored_nbytes, self.fields)) + 16)
 
     def check_names(self, given: Iterable[str]) -> None:

@@ -89,13 +89,13 @@ class Flush:
 
     @property
     def kept_from(self) -> int:
-        """The id of the first row that no mark precedes without a gap."""
+        """The id of the first row of the oldest chunk without a mark."""
         first = int(np.argmin(np.append(self.marks == self.number, False)))
         return min(self.oldest + first * self._chunk, int(self.state[WORD_WRITTEN]))
 
     @property
     def limit(self) -> int:
-        """The id of the first row whose slot holds a row of a chunk without a mark."""
+        """The id of the first new row whose slot holds a row of a chunk without a mark."""
         kept_from = self.kept_from
         return UNLIMITED if kept_from == self.state[WORD_WRITTEN] else kept_from + self._capacity
 

@@ -199,7 +199,7 @@ class Files:
     def flush(self, hold: Callable[..., Any]) -> None:
         """Synchronise all rows with the disk: see ``dirty_chunks``.
 
-        ``hold(True, call)`` makes the call while writers wait.
+        ``hold(True, call)`` returns ``call()``, while writers wait.
         """
         with self._flushing, InRoom(self.path):
             if self._chunks.path is None:
@@ -628,7 +628,7 @@ class Files:
         return memory
 
     def _spans_to_copy(self, written: int) -> list[tuple[int, int]]:
-        """Offset and length of the bytes of the arena to copy, if so many rows were written."""
+        """Offset and length of the bytes of the arena to copy, for ``written`` rows."""
         return self.layout.spans(written)
 
     def _header(self, live: Bytes) -> NDArray[np.int64]:
@@ -766,7 +766,7 @@ def _array(pages: mmap.mmap) -> Bytes:
 
 @functools.cache
 def _boot_id() -> bytes:
-    """The system's name of the time since the last restart; empty where it has none."""
+    """The system's identifier of the present boot; empty if the system has none."""
     with contextlib.suppress(OSError):
         if sys.platform == "darwin":
             import subprocess  # noqa: PLC0415 (only needed here)
@@ -803,8 +803,8 @@ def _open_locked(path: Path) -> BinaryIO | None:
 class NamingPriorities:
     """See ``Files.naming_priorities``.
 
-    No generator: an error that was thrown into one forms a cycle with its frames from CPython 3.13
-    on, and holds the buffer and its lock.
+    A class and not a generator: from CPython 3.13 on, an error thrown into a generator forms a
+    cycle with its frames, which holds the buffer and its lock.
     """
 
     def __init__(self, files: Files) -> None:

@@ -61,7 +61,7 @@ def from_json(kind: Any, saved: Any, path: str = "") -> Any:
 
 @cache
 def _reader(kind: Any) -> Reader:
-    """Function that reads a value of type ``kind`` from JSON; its second argument is the path."""
+    """Function of JSON, and of its path in the file, that reads a value of type ``kind``."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return lambda saved, _: saved

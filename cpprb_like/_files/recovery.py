@@ -104,7 +104,10 @@ def _forget_values(layout: Layout, arena: Bytes, oldest: int) -> None:
 
 
 def _leave_out(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
-    """Hide rows, and forget which next values the row behind the newest ones has sent apart."""
+    """Hide rows, and clear the marks of next values in the overflow for them and the newest rows.
+
+    The row that followed a newest row may have set its mark, and is lost.
+    """
     capacity, written = layout.capacity, int(layout.state(arena)[WORD_WRITTEN])
     hide(layout, arena, rows)
     newest = np.arange(max(0, written - layout.n_envs), written)

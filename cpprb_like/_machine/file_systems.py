@@ -44,9 +44,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a full disk, or quota
 
 
 class InRoom:
-    """A block that writes a file: the error of a full disk names the file and says what to do.
+    """Context of a block that writes a file: the error of a full disk names file and remedy.
 
-    No generator, whose frames would form a cycle with the error and hold a buffer.
+    A class and not a generator, whose frames would form a cycle with the error and hold a buffer.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,7 +115,7 @@ def sync(path: Path | int) -> None:
 def write_at(descriptor: int, data: Bytes, offset: int) -> None:
     """Write bytes at an offset of an open file.
 
-    The position of the file has no part in it, as a signal handler may write in the meantime.
+    The file position is neither used nor changed, as a signal handler may write in the meantime.
     """
     if sys.platform == "win32":
         with mmap.mmap(descriptor, 0) as pages:

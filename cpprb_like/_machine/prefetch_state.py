@@ -49,7 +49,7 @@ class PrefetchState:
     """Draws of one thread whose batches were not yet returned.
 
     The order of steps replaces a lock. A draw is in ``draws``, with its states, before it begins.
-    Savers first read the live state, then ``state_before``. Without a draw there, no draw had begun
+    Savers first read the live state, then ``state_before``. If that is None, no draw had begun
     when the live state was read.
     """
 
@@ -115,7 +115,7 @@ def sleep(seconds: float) -> None:
 
 
 def state_before(element: object) -> dict[str, Any] | None:
-    """State of an object before the oldest draw that changed it; None without such a draw."""
+    """State of an object before the oldest prefetched draw that changed it; None without one."""
     found = {
         draw.number: draw.states[id(element)][1]
         for owner in opened.copy().values()

@@ -28,7 +28,10 @@ class EpochOrder(NamedTuple):
 
 
 class EpochSlice(NamedTuple):
-    """Every ``of``-th row of an epoch from ``number``; every ``deal``-th batch from ``player``."""
+    """A part of an epoch: of its rows in order, rows ``number``, ``number + of``, ...
+
+    Of the batches of these rows, batches ``player``, ``player + deal``, ... are returned.
+    """
 
     number: int = 0
     of: int = 1

@@ -296,7 +296,7 @@ class Opened:
         self.walk: Any = self.rows.walk_of()  # ``Walker.take``; None without windows
 
     def _open_columns(self, fields: dict[str, ColumnSpec]) -> None:
-        """Compute the columns of a batch: dtype and shape of an item, and first-row columns."""
+        """Compute dtype and shape of the columns of a batch; ``first_only`` ones have one row."""
         items, nstep = self.items, self.nstep
         made = dict(fields)  # dtype and shape of a row
         if nstep is not None and nstep.discount:

@@ -415,7 +415,7 @@ class Source(Checkpointed):
         device: Any = None,
         prefetch: int = 0,
     ) -> Batches[Any]:
-        """``epoch``; with ``deal`` (i, k) only every k-th batch of the part, from i on."""
+        """See ``epoch``. With ``deal`` (i, k), only batches i, i + k, ... of the part."""
         part = EpochSlice(*_read_shard(shard), *deal)
         n, names = self._read_epoch_size(batch_size, fields)
         ahead, made = _read_prefetch(prefetch), _conversion(to, device)

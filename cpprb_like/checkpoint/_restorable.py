@@ -52,7 +52,10 @@ def check_restorable(pairs: list[tuple[str, Any, Any]]) -> None:
 
 
 def _is_same(one: Any, two: Any) -> bool:
-    """Whether two settings are equal. Parts are the same if they are of one class."""
+    """Whether two settings are equal.
+
+    Of samplers, generators and saved objects only the class counts, as their state is restored.
+    """
     if type(one) is not type(two):
         return False
     if isinstance(one, dict):

@@ -55,14 +55,14 @@ def describe(path: Path, state: int | None = None, reward: str | None = None) ->
 
 
 def _kind_or_none(path: Path) -> str | None:
-    """The kind of what is there; None if there is nothing of this name."""
+    """The kind of the checkpoint, data set or file at a path; None if there is none."""
     kind = kind_of(path)
     there = path.exists() or path.with_name(f"{path.name}.npz").is_file()
     return kind if there or kind != CPPRB else None
 
 
 def _kind_of(path: Path, state: int | None) -> str:
-    """The kind of what is there, or an error that says why it cannot be read."""
+    """The kind of what is at a path; raises an error that says why it cannot be read."""
     kind = _kind_or_none(path)
     if kind is None:
         raise FileNotFoundError(f"{path}: there is no such file or folder")

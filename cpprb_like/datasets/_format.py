@@ -95,10 +95,10 @@ class Writer:
 
 
 class Reader:
-    """Reads a data set, or the split of it that is named.
+    """Reads a data set, or one split of it.
 
-    Without final observations, next observations that have no column are those of the row after,
-    and unknown at the last step of an episode.
+    If ``has_final`` is false, a next observation without a column is the observation of the next
+    row. It is unknown at the last step of an episode.
     """
 
     has_final: ClassVar[bool] = False  # episodes have one observation more than steps

@@ -345,9 +345,9 @@ def episodes_of(
 
 
 def between_steps(steps: Rows, chained: Mapping[str, str], late: Container[str] = ()) -> Rows:
-    """The rows of an episode from its steps, of which there is one more.
+    """The n rows of an episode from its n + 1 steps.
 
-    The value of a field of ``late``, such as the reward, is in the step after.
+    A field of ``late``, such as the reward, has its value for a row in the next step.
     """
     rows = {name: values[1:] if name in late else values[:-1] for name, values in steps.items()}
     return rows | {following: steps[name][1:] for name, following in chained.items()}

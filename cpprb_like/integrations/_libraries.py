@@ -32,7 +32,7 @@ class Resets:
         self._last = {name: self._bytes_of(value).copy() for name, value in following.items()}
 
     def find(self, step: Mapping[str, Array]) -> list[int]:
-        """The environments in which a step begins with other values."""
+        """The environments in which a step does not begin with the remembered values."""
         changed = np.zeros(self._n_envs, np.bool_)
         for name, expected in self._last.items():
             if name in step:

@@ -127,7 +127,7 @@ class _Form:
         return [field_name(root, leaf.path) for leaf in self.trees[root].leaves()]
 
     def columns(self, chunk: Any) -> dict[str, Any]:
-        """The values of a chunk by field: one more of observations and infos than of the others."""
+        """The values of a chunk by field; observations and infos have one more than others."""
         found = {REWARD: _values(chunk.rewards, ())}
         for root, values in ((OBS, chunk.observations), (ACTION, chunk.actions)):
             for leaf in self.trees[root].leaves():
@@ -323,7 +323,7 @@ class _Front(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[mi
         return [chunk for chunk in given if len(chunk)]
 
     def _read_size(self, num_items: int | None, batch_size: int | None) -> int:
-        """The number of items to draw."""
+        """The number of items to draw: the argument that is given, or the default."""
         if num_items is not None and batch_size is not None:
             raise ValueError("sample: expected num_items or batch_size_B, got both")
         given = num_items or batch_size or self.batch_size_B
@@ -363,7 +363,7 @@ class _Front(TheirEpisodeReplayBuffer, metaclass=_NamedType):  # type: ignore[mi
         )
 
     def _log_drawn(self, n_episodes: int, n_starts: int, n: int, n_step: float | None) -> None:
-        """Log the metrics of a ``sample`` of n steps, from so many different starts."""
+        """Log the metrics of a ``sample`` of n steps with ``n_starts`` different starts."""
         self.sampled_timesteps += n
         counts: dict[str, Any] = {
             "steps_sampled": n,
@@ -450,7 +450,10 @@ class _Steps(_Front):
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _place(self, chunk: Any, end: list[Any]) -> bool:
-        """Link the rows of a chunk; whether its episode is new. ``end`` follows on its last one."""
+        """Link the rows of a chunk, and return whether its episode is new.
+
+        ``end`` are the values that follow on the last row, such as its next observation.
+        """
         n = min(len(chunk), self.capacity)
         stop = self._num_timesteps_added + len(chunk)
         slots = np.arange(stop - n, stop) % self.capacity

@@ -82,15 +82,15 @@ class _Lanes:
         self._replay, self._form, self._at_node = replay, form, at_node
         hosts = range(len(replay.hosts))
         self._open_at: deque[int | None] = deque([None] if at_node else hosts)
-        self._lanes: list[_Lane] = []  # the one that was added to last is the last one
+        self._lanes: list[_Lane] = []  # least recently used first
         self._warned = False
 
     def check(self, chunks: list[Any]) -> None:
-        """Raise ``ValueError`` for a chunk that does not go on where its episode is."""
+        """Raise ``ValueError`` for a chunk that does not begin where its stored episode ends."""
         check_joints(chunks, {lane.id_: lane.t for lane in self._lanes if lane.id_ is not None})
 
     def add(self, chunk: Any, columns: dict[str, Any]) -> bool:
-        """Add a chunk of an episode, whose columns are these; whether the episode is new here."""
+        """Add a chunk, whose values are ``columns``; return whether its episode is new here."""
         lane = next((lane for lane in self._lanes if lane.id_ == chunk.id_), None)
         is_new = lane is None
         if lane is None:
@@ -119,7 +119,7 @@ class _Lanes:
         return found
 
     def _free(self) -> _Lane:
-        """A lane for a new episode."""
+        """The lane for a new episode, chosen as the class says."""
         idle = [lane for lane in self._lanes if lane.id_ is None]
         if not (idle and self._at_node):  # other env runners need shards, too
             while self._open_at:
@@ -164,7 +164,7 @@ class _Lanes:
 
 
 def _bytes_of(id_: str) -> Any:
-    """The name of an episode in 16 bytes: RLlib's, or of another one its digest."""
+    """The id of an episode as 16 bytes: the digits of RLlib's ids, or the digest of another id."""
     try:
         found = bytes.fromhex(id_)
     except ValueError:
@@ -206,7 +206,7 @@ class _ClusterSteps(_Front):
     def _take(self, replay: ClusterReplay) -> None:
         """Use a cluster with the rows of a saved buffer, and count them.
 
-        Episodes that had ended are counted, as if each had as many steps.
+        Ended episodes are counted as if all of them had the same length.
         """
         learner = replay.learner(self._sampler, seed=self._seed)
         leaves = {one.name: (one.shape, one.dtype) for one in learner.schema.fields}
@@ -284,14 +284,14 @@ class _ClusterSteps(_Front):
         return self._lanes
 
     def expect(self, environments: int) -> None:
-        """Make as many writers as there are environments, unless the user has given a number."""
+        """Set the writers of each host by the number of environments, unless the user has."""
         if self._writers is None:
             self._writers = math.ceil(environments / _count(self._options.get("hosts")))
 
     # ------------------------------------------------------------------ draws
 
     def _with_priorities(self) -> Any:
-        """What has the priorities of the last draw."""
+        """The object that holds the priorities of the last draw."""
         return self._learner
 
     def _draw(
@@ -328,7 +328,7 @@ class _ClusterSteps(_Front):
         return found
 
     def _source(self, n_step: NStep | None, gamma: float) -> Any:
-        """What draws returns of so many steps."""
+        """The learner, or its view, that draws returns of ``n_step`` steps."""
         if self._learner is None and (self._lanes is None or self.replay is None):
             raise NotEnoughDataError("sample: no step was added")
         if self._learner is None:
@@ -385,11 +385,11 @@ class _ClusterSteps(_Front):
 
 
 def _environments(chunks: list[Any]) -> int:
-    """The number of environments whose steps these chunks are, or more.
+    """An upper bound of the number of environments that made these chunks.
 
     An environment whose episode ended with its last step has no open episode. All environments
-    make as many steps, at least as many as the longest chunk has, but for those of their resets. So
-    there are at most twice as many environments as this length goes into all steps.
+    make the same number of steps, resets aside: at least the length of the longest chunk. So their
+    number is at most twice the number of all steps divided by this length.
     """
     n_open = len({chunk.id_ for chunk in chunks if not chunk.is_done})
     n_episodes = len({chunk.id_ for chunk in chunks})

@@ -365,7 +365,7 @@ class ReplayBuffer(TheirReplayBuffer):  # type: ignore[misc]
         return self.buffer.consistently(attempt)
 
     def _read_ends(self, timeouts: bool) -> Array:
-        """1.0 for each last step of an episode, or for those that were not terminal."""
+        """1.0 for the last step of each episode; with ``timeouts``, only if it is not terminal."""
 
         def attempt() -> tuple[Array, Array]:
             slots = self._slots()

@@ -1,7 +1,7 @@
 """The formulas of ``RateLimiter`` over counts of inserted and sampled items.
 
-Gates and the ledger of a cluster ask these. Not here: the test of one call, which every step makes
-(``_counters``, compiled).
+Gates and the ledger of a cluster use them. Not here: the test of a single call, which every step
+makes and is compiled (``_counters``).
 """
 
 from __future__ import annotations

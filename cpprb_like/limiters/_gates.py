@@ -38,10 +38,11 @@ def waits(counters: Counters, lines: range) -> list[Waits]:
 def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> Callable[[], object]:
     """A call that sets the counts for ``rows`` stored rows, with the balance inside its range.
 
-    The balance begins in the middle, so that small calls of both sides can go on. The first call
-    that has no room there moves the beginning towards the end where it has most room (``settle``),
-    so that calls as large as the range can go on too. Counts are not saved: one side mostly waits
-    when a save is made, and its counts would block it for ever if the other side changed.
+    The balance begins in the middle of the range, so that small calls of both sides are allowed.
+    The first call that is too large for that moves the balance to the end of the range where it has
+    most room (``settle``), so a call as large as the range is allowed, too. Counts are not saved:
+    during a save one side usually waits, and its counts would block it for ever if the other side
+    changed.
     """
     bounds = limiter.bounds
     samples = samples_to_begin(bounds, rows)
@@ -53,7 +54,7 @@ def begin_balanced(limiter: RateLimiter, counters: Counters, rows: int) -> Calla
 
 
 class Peers:
-    """The other ends of a limiter. This base class is for threads, which die with their process."""
+    """The other processes of a limiter. This base class is for threads: there are no others."""
 
     def release_dead(self) -> None:
         """Cancel the announcements and waits of dead processes."""

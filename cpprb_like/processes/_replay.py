@@ -637,7 +637,7 @@ class SharedReplay(Closing):
     report = Source.report
 
     def _to_report(self) -> Iterator[tuple[str, Any, Any]]:
-        """A copy of one shard after the other; no process waits and none is counted."""
+        """Name and copy of each shard in turn; no process waits, and the reader is no member."""
         self._folder.check_open()
         for number, shard in enumerate(self._shards()):
             copy = copy_of(shard, number, self._options)

@@ -139,7 +139,7 @@ class CopiedFiles(ShardFiles):
         return self._counted
 
     def _wide_changes(self) -> tuple[int, int]:
-        """Counters of edits of wide fields, and of removals of rows and new actors."""
+        """Two counters: edits of fields outside of the records; removals of rows and new actors."""
         return int(self._added[2]), int(self._live.changes[0])
 
 

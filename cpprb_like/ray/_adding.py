@@ -149,7 +149,7 @@ class ClusterActor(Closing):
         return name in given and np.shape(given[name]) == shape
 
     def _unstage(self) -> None:
-        """Put the steps of the stage behind the others."""
+        """Move the staged steps behind the other unsent steps."""
         stage = self._stage
         if len(stage):
             self._steps.append(stage.get_all_transitions())
@@ -227,7 +227,7 @@ class ClusterActor(Closing):
         self._sent_rows += block.rows
 
     def _wait_for_room(self, steps: int) -> None:
-        """Wait until a block of all steps and so many further steps may be sent."""
+        """Wait until a block of all unsent steps and ``steps`` further ones may be sent."""
         while len(self._sent) >= AHEAD:
             self._confirm()
         rows = (self._count + steps) * self.n_envs
@@ -235,7 +235,7 @@ class ClusterActor(Closing):
             self._wait_for_credit(self._limiter, rows)
 
     def _wait_for_credit(self, limiter: RateLimiter, rows: int) -> None:
-        """Wait until the limiter allows so many rows."""
+        """Wait until the limiter allows ``rows`` more rows."""
         while self._sent:  # credit is that of rows which are not written yet
             self._confirm()
         began = time.monotonic()
@@ -259,7 +259,7 @@ class ClusterActor(Closing):
             return f"{limiter}; {self._host} cannot ask the ledger for the reason"
 
     def _has_credit(self, rows: int) -> bool:
-        """Whether the limiter allows so many rows now."""
+        """Whether the limiter allows ``rows`` more rows now."""
         try:
             answer = self._host.call("has_credit", self._writer, rows, timeout=self._timeout)
         except Unknown:  # the host was started again, or gave the shard to another writer

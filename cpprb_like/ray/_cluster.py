@@ -596,7 +596,7 @@ class ClusterReplay(Closing):
         self._end(CLOSE)
 
     def _end(self, seconds: float) -> None:
-        """End the hosts, after so many seconds in which they free their memory."""
+        """End the hosts; they have ``seconds`` to free their memory before."""
         with contextlib.suppress(RayTaskError):
             self._connection.answers("close", timeout=seconds)
         for host in self.hosts:

@@ -261,11 +261,12 @@ class ShardHost:
                     self._credit[:, HEARD] = time.time_ns()
 
     def _wanted(self, credit: NDArray[np.int64]) -> list[int]:
-        """Rows that the call of each shard waits for; ``NOBODY`` and ``SILENT_WRITER`` without.
+        """Rows that the waiting call of each shard adds.
 
-        This process has the lock of the shards of other nodes, whether their writers live or not.
-        A writer that waits calls every 10 ms, so one without a call has ended, or needs no credit.
-        It gets new credit with its next call.
+        ``NOBODY`` stands for a shard without a living writer, and ``SILENT_WRITER`` for a writer on
+        another node without a recent call. This process holds the lock of its shard, so the lock
+        does not tell whether that writer lives. A waiting writer calls every 10 ms: one without a
+        call has ended, or needs no credit. It gets new credit with its next call.
         """
         alive = {one.number for one in self.members() if one.kind == "actor" and one.alive}
         wanted = [
@@ -369,7 +370,7 @@ class ShardHost:
     @answers
     @ray.method(concurrency_group="adds")  # type: ignore[untyped-decorator]
     def has_credit(self, writer: str, rows: int) -> bool:
-        """Whether a writer may add so many rows now, rows on their way included."""
+        """Whether a writer may add ``rows`` rows now, rows on their way included."""
         place = self._writers.get(writer)
         if place is None:
             raise Unknown(f"writer {writer}")

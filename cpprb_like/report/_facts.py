@@ -34,7 +34,7 @@ ACTIONS = ("act", "action", "actions")
 
 @dataclass
 class FieldFacts:
-    """What was read of a field."""
+    """Values and statistics of a field, as far as they were read."""
 
     name: str
     dtype: np.dtype[Any]
@@ -65,7 +65,7 @@ class FieldFacts:
 
     @property
     def channels(self) -> int | None:
-        """The axis of the channels of an image, 2 if there is none; None if it is no image."""
+        """The axis of the channels of an image; 2 if it has none; None for other values."""
         shape = self.shape
         if not self.is_number or self.dtype.kind not in "uf" or len(shape) not in (2, 3):
             return None
@@ -100,7 +100,7 @@ class FieldFacts:
 
 @dataclass
 class Facts:
-    """What was read of the rows of a buffer."""
+    """Values and statistics of the rows of a buffer, as far as they were read."""
 
     rows: Rows
     fields: dict[str, FieldFacts]  # fields that are no Python objects

@@ -186,7 +186,10 @@ _CROSSED = "n-step returns, sequences and targets go on beyond an end that is no
 
 
 def _jumps(facts: Facts) -> tuple[int, str]:
-    """How often next values are not those of the row after, without an end, and their field."""
+    """Number of rows without an end whose next value is not that of the next row, and the field.
+
+    0 if no field has such rows, or if at least half of its rows are such.
+    """
     for one, following in facts.pairs:
         before, after = facts.following(one)
         inner = ~facts.rows.ends[one.rows[before]]
@@ -239,7 +242,10 @@ _RESET_WITHIN_STEP = (
 
 
 def _ends_and_begins(facts: Facts, one: FieldFacts) -> tuple[Array, Array] | None:
-    """Which rows of a field are ends, and which are first ones. None for fewer than 20."""
+    """Whether each row of a field ends an episode, and whether it is the first of one.
+
+    None for a constant field, and for fewer than 20 ends, first rows or rows without an end.
+    """
     ends, begins = facts.rows.ends[one.rows], np.zeros(len(one.rows), np.bool_)
     before, after = facts.following(one)
     begins[after[ends[before]]] = True
@@ -248,9 +254,10 @@ def _ends_and_begins(facts: Facts, one: FieldFacts) -> tuple[Array, Array] | Non
 
 
 def _share_of_equal(facts: Facts) -> float:
-    """The share of ends whose next observations equal a first one, if few others do; or 0.0.
+    """The share of ends whose next observation equals a first observation.
 
-    Observations of several fields are equal if all of their fields are.
+    0.0 for a small share, or if many other next observations do, too. Observations of several
+    fields are equal if all of their fields are.
     """
     pairs = [pair for pair in facts.pairs if not pair[0].is_constant]
     if not pairs or len({len(one.rows) for one, _ in pairs}) > 1:
@@ -273,8 +280,8 @@ def _share_of_equal(facts: Facts) -> float:
 def _share_in_range(facts: Facts, one: FieldFacts, following: FieldFacts) -> float:
     """The share of ends whose next values are like first observations; 0.0 if few are.
 
-    Such values lie within the range of first observations, where no others do, and further from
-    the values of their row than a step goes.
+    Such values lie within the range of first observations, and other next values do not. They
+    differ from the value of their row by more than a step usually does.
     """
     rows, values = _ends_and_begins(facts, one), _values(one, following)
     if rows is None or values is None:
@@ -291,7 +298,10 @@ def _share_in_range(facts: Facts, one: FieldFacts, following: FieldFacts) -> flo
 
 
 def _values(one: FieldFacts, following: FieldFacts) -> tuple[Array, Array] | None:
-    """Values and next values of all rows, flat. None for other than small fields of floats."""
+    """Values and next values of all rows, flat.
+
+    None unless all values are finite floats, at most ``MOST_WIDTH`` in a row.
+    """
     n, width = len(one.rows), int(np.prod(one.shape))
     is_whole = len(one.sampled) == n == len(following.sampled)
     if one.dtype.kind != "f" or not is_whole or not 0 < width <= MOST_WIDTH:
@@ -327,7 +337,10 @@ def _order(facts: Facts) -> Found:
 def _share_that_follows(
     facts: Facts, one: FieldFacts, following: FieldFacts, stride: int | None
 ) -> float | None:
-    """The share of steps within episodes whose next value is that so many rows later."""
+    """The share of steps within episodes whose next value is the value ``stride`` rows later.
+
+    By default in the next row of the environment. None for few steps.
+    """
     before, after = facts.following(one, stride)
     before, after = before[:MOST_COMPARED], after[:MOST_COMPARED]
     inner = ~facts.rows.ends[one.rows[before]]
@@ -364,7 +377,7 @@ _RESHAPED = (
 
 
 def _change(frames: Array, lag: int) -> float:
-    """How much values so far apart differ on average."""
+    """Mean absolute difference of elements that are ``lag`` places apart."""
     return float(np.abs(frames[:, lag:] - frames[:, :-lag]).mean())
 
 

@@ -70,7 +70,10 @@ COLUMNS = ("dtype", "shape", "bytes a step", "least", "greatest", "mean", "std",
 def page(
     document: dict[str, Any], pictures: Mapping[str, Sequence[Picture]], *, whole: bool = True
 ) -> str:
-    """The page, or with ``whole=False`` the part of it that a notebook shows."""
+    """The HTML page of a description; with ``whole=False`` the part that a notebook shows.
+
+    ``document`` is ``Description.to_dict()``; ``pictures`` has frames by path of the buffer.
+    """
     title = document.get("path") or document.get("class") or "report"
     body = "".join(_body(document, pictures, html.escape(text.clean(str(title)))))
     style = f"<style>{STYLE}</style>"

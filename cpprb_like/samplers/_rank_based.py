@@ -291,9 +291,10 @@ class RankBased(ByPriority):
         self.rows.update(rows, np.zeros(len(rows)), weights, True)
 
     def _is_due(self, ranks: Ranks) -> bool:
-        """Whether as many slots have changed as were sorted.
+        """Whether a sort is due: as many slots have changed as the last sort had.
 
-        A quarter suffices if the sum of all weights is by a quarter off that of all ranks.
+        A quarter of them suffices if the sum of all weights differs by a quarter from that of the
+        ranks.
         """
         if ranks.changes == 0 or HASTE * ranks.changes < ranks.ordered:
             return False
@@ -485,10 +486,10 @@ def restored(saved: Mapping[str, Any], kept: RowWeights, rows: RowWeights) -> Ra
 
 
 def sums_of(capacity: int, alpha: float, bits: int) -> tuple[Floats, Floats]:
-    """Ranks, and sums of the weights of the ranks up to each. Sums between them are linear.
+    """Edges of cells of ranks, and the sum of the weights of all ranks before each edge.
 
-    All ranks between two of these, a cell, have the weight of the middle one. A cell is one rank up
-    to rank ``2 ** (bits + 1)``, and twice as many for each doubling after that.
+    All ranks of a cell have the weight of its middle, so sums inside a cell are linear. A cell has
+    one rank up to rank ``2 ** (bits + 1)``. Beyond that, a doubled rank doubles its width.
     """
     ends, width = [0.0], 1
     while ends[-1] < capacity:

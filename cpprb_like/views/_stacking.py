@@ -64,7 +64,7 @@ def stack_rows(
 def read_stacks(
     ring: Ring, column: Column, slots: Slots, axis: int, out: Array | None = None
 ) -> Array:
-    """``take_stacks`` for fields of all kinds."""
+    """Stack the values at slots of shape (n, depth), for all fields: see ``take_stacks``."""
     is_plain = column.objects is None and column in ring.stored_columns
     return (take_stacks if is_plain else _take_others)(ring, column, slots, axis, out)
 

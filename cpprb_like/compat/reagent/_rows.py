@@ -74,7 +74,7 @@ class Rows:
     def empty(
         cls, elements: Mapping[str, ElementMetadata], settings: Settings, seed: int, by_weight: bool
     ) -> Rows:
-        """Rows of these fields, none written yet. ``InputError`` if the engine refuses them."""
+        """Rows of these fields, none written yet; ``InputError`` if ``ReplayBuffer`` refuses."""
         declared: dict[str, Any] = {name: kind.declaration() for name, kind in elements.items()}
         declared |= {name: {"shape": (), "dtype": bool} for name in (STEP, TERMINAL, TRUNCATED)}
         declared[OVERRIDE] = {"shape": (), "dtype": np.int8}
@@ -135,8 +135,8 @@ class Rows:
         """Add columns that ReAgent stored by slot, from a buffer of ``count`` rows ever written.
 
         Each row keeps its slot. Rows of zeros follow on a terminal step. In a full ring, the rows
-        of zeros of the oldest episode are not known. So as many rows of this episode are never
-        valid, because frames of their stacks are overwritten.
+        of zeros of the oldest episode are not known. So the same number of rows of this episode is
+        never valid, because frames of their stacks are overwritten.
         """
         capacity = self.ring.capacity
         stored = min(count, capacity)
@@ -261,7 +261,7 @@ class Rows:
     def transitions(self, slots: Slots, names: Collection[str]) -> tuple[Slots, dict[str, Any]]:
         """The oldest slot read for each transition, and the columns of these names.
 
-        Further columns are there if they come with those of the names.
+        The result may have further columns, which are computed together with these.
         """
         window, counts, flags = self.ring.windows(slots, self.padding, self.horizon, repeat=False)
         ahead, is_end = counts[:, 1], IS_END[flags]
