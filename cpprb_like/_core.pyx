@@ -175,7 +175,7 @@ cdef class Ring:
 
     @property
     def absent(self):
-        """Slots in use whose row cannot be drawn: absent, incomplete or left out."""
+        """Number of slots in use whose row is absent, incomplete or left out (``IncompleteRows``)."""
         return c_stored(self) - self.c_drawable()
 
     @property
@@ -271,9 +271,9 @@ cdef class Ring:
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept:
         """Write n rows and make them visible; no Python code runs. Returns the slot of the first.
 
-        ``rows`` are the values of each column, dense. Values of Python objects are exchanged with
-        those in the ring: the old objects die with the caller's array, after the rows are
-        published.
+        ``rows`` has the address of the dense values of each column. ``present`` is 0 for a row that
+        holds no step; NULL: all rows hold one. Python objects are exchanged with those in the ring,
+        so the old objects are deleted with the caller's array, after the rows are published.
         """
         cdef int64_t written = self.state[WRITTEN]
         cdef intp_t first = <intp_t> (written % self.capacity)
@@ -438,8 +438,9 @@ cdef class Ring:
     ) noexcept nogil:
         """Write the records of rows ``skip`` to ``n``, and update episode lengths for all n rows.
 
-        Chunk by chunk, so that records stay in the first cache while their columns are written: with
-        chunks of 128 rows instead of 32, 1024 steps took 6.8 us and not 6.0.
+        This call would overwrite the rows before ``skip``. Rows are written in chunks, so that records
+        stay in the first cache while their columns are written: with chunks of 128 rows instead of
+        32, 1024 steps took 6.8 us and not 6.0. ``present`` is that of ``c_publish``.
         """
         cdef uint8_t[WRITE_CHUNK] flags
         cdef intp_t number, count, k, start = 0, stored = c_stored(self)
@@ -470,7 +471,10 @@ cdef class Ring:
     cdef void c_count_steps(
         self, const uint8_t* flags, intp_t start, intp_t n, uint8_t any_flag
     ) noexcept nogil:
-        """Update the length of each open episode for the rows of a chunk."""
+        """Update the length of each open episode for n rows from ``start`` on.
+
+        ``any_flag`` has each flag that one of the rows has.
+        """
         cdef intp_t row, stream
         cdef uint8_t ended = 0  # of a chunk; eight bits, so that one instruction adds many
         if self.n_envs == 1 and not any_flag & (END | ABSENT):
@@ -614,42 +618,42 @@ cdef class Ring:
         self, cnp.ndarray slots not None, intp_t before, intp_t after, *, str starts=None,
         bint repeat=True,
     ):
-        """The rows around each of the given ones in its episode: its window.
+        """The window of each given row: the rows around it in its episode.
 
-        A window ends where the episode does, at the oldest row that is there, and at the write
-        head. Rows that are absent are passed over.
+        A window ends where the episode does, at the oldest stored row, and at the write head. Absent
+        rows are skipped.
 
         Parameters
         ----------
         slots : ndarray of intp, shape (n,)
             Slots in use.
         before, after : int
-            Rows before each and behind it, at most.
+            The most rows before and after the given row.
         starts : str, optional
-            A field of one byte that is not 0 in the first row of an episode, for those who learn of
-            the end of an episode with the next row only. By default episodes end where the end
-            fields say, or ``on_episode_end`` did.
+            A field of one byte that is not 0 in the first row of an episode. It is for callers that
+            see the end of an episode only in the next row. By default the end fields and
+            ``on_episode_end`` end episodes.
         repeat : bool
-            Whether places outside of the window have its first or last row again; otherwise they are -1.
+            Whether places outside of the window repeat its first or last row; otherwise they are -1.
 
         Returns
         -------
         rows : ndarray of intp, shape (n, before + 1 + after)
             Slots, oldest first; ``rows[:, before]`` are the given ones.
         counts : ndarray of intp, shape (n, 2)
-            How many rows of each window lie before the given one, and behind it.
+            Numbers of rows before and after the given row in each window.
         flags : ndarray of uint8, shape (n,)
-            Of the last row of each window: 1 where its episode ends there, 2 as it was terminated, 4
-            truncated, 8 absent.
+            Flags of the last row of each window: 1 end of the episode, 2 terminated, 4 truncated, 8
+            absent.
 
         Notes
         -----
-        Cost: proportional to the rows of the windows. What was chosen by it holds as long as
-        ``holds`` says so of the oldest rows of the windows, ``rows[:, 0]``, where they are repeated.
+        Cost: proportional to the number of rows in the windows. With ``repeat``, the result is valid
+        as long as ``holds`` is true for ``rows[:, 0]``, the oldest row of each window.
 
-        Raises ``TypeError`` if the slots are no dense 1-d array of intp or there is no such field,
-        ``IndexError`` if one is not in use, ``ValueError`` for other lengths or a field of more
-        bytes.
+        Raises ``TypeError`` if the slots are not a dense 1-d array of intp or the field is unknown,
+        ``IndexError`` if a slot is not in use, and ``ValueError`` if ``before`` or ``after`` is out of
+        range or the field has more than one byte.
         """
         self.c_check_slots(slots)
         if not (0 <= before < LONGEST and 0 <= after < LONGEST):

@@ -243,10 +243,10 @@ cdef class SumTree:
         return 0
 
     cdef void c_set(self, const intp_t* leaves, const float64_t* values, intp_t n) noexcept nogil:
-        """Write the leaves, then sum level by level, so that cache misses overlap.
+        """Set the weights of n leaves, then sum level by level, so that cache misses overlap.
 
-        ``values`` is NULL for leaves that have been written already, where these are zeros, or
-        weights that they had before the zeros.
+        ``values`` is NULL if the leaves are written already. Then they must be zeros, or weights that
+        they had before the zeros, because the ``MinTree`` does not get them.
         """
         if n == 0:
             return

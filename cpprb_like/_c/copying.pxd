@@ -132,7 +132,7 @@ cdef inline void c_gather_at(
 ) noexcept nogil:
     """out[k] = the value at an offset in records[k] for k in range(n).
 
-    Not by ``c_gather_strided``, whose addresses are computed, nor by ``c_copy`` in a loop: docs/decisions.md.
+    ``c_gather_strided`` computes addresses; ``c_copy`` in a loop is slower: see docs/decisions.md.
     """
     cdef intp_t k
     if size == 4:
@@ -155,14 +155,13 @@ cdef inline void c_gather_at(
 cdef inline void c_stream_ahead(
     char* to, const char* row, const char* following, intp_t size
 ) noexcept nogil:
-    """Copy a row past the caches, if ``STREAMS``, while as many bytes of the following row are prefetched.
+    """Copy a row past the caches, if ``STREAMS``, and prefetch as many bytes of the following row.
 
-    The caller calls ``c_end_stream``.
-
-    For batches that no cache keeps: 1024 pairs of rows of 28 kB take 2.8 ms and not 5.4, and with one
-    pass over them 5.9 and not 8.6. Of 7 MB, where other programs use the cache too (32 MB, shared by
-    all cores), it is 0.37 and not 0.66, with the pass 0.63 and not 0.82; alone, of 10 MB the pass
-    takes longer than the writing saves, of 15 MB as long.
+    The caller calls ``c_end_stream`` after the last row. This pays for batches that no cache keeps.
+    1024 pairs of rows of 28 kB take 2.8 ms instead of 5.4; with a read of the batch, 5.9 instead of 8.6.
+    7 MB, if other programs use the same cache of 32 MB, take 0.37 ms instead of 0.66; with a read, 0.63
+    instead of 0.82. If no other program runs, 10 MB lose more in the read than the copy saves, and 15 MB
+    lose as much.
     """
     cdef intp_t o = <intp_t> (-<uintptr_t> to % CACHE_LINE)
     memcpy(to, row, o)
@@ -206,8 +205,8 @@ cdef inline void c_move(
 cdef inline void c_pick(char* to, const char* items, intp_t depth, intp_t n) noexcept nogil:
     """to[o] = items[depth * o] for o in range(n): bytes of one frame out of a stack.
 
-    A distance that the compiler knows lets it move many at a time: 7,056 bytes of four frames take
-    0.4 us, and 2.4 us one by one.
+    With a constant depth the compiler moves many bytes at a time: 7,056 bytes of one frame out of four
+    take 0.4 us instead of 2.4 us.
     """
     cdef intp_t o
     if depth == 4:

@@ -74,7 +74,7 @@ cdef inline uint64_t c_bounded(Bits* bits, uint64_t n) noexcept nogil:
 cdef inline void c_bounded_each(Bits* bits, uint64_t n, intp_t* numbers, intp_t count) noexcept nogil:
     """``count`` uniform integers in [0, n), equal to those of ``count`` calls of ``c_bounded``.
 
-    Two numbers of a word are made without a branch, in half as many instructions.
+    Two numbers are made of one 64-bit word without a branch, in half of the instructions.
     """
     cdef uint64_t word, product
     cdef uint32_t threshold

@@ -230,9 +230,9 @@ cdef inline intp_t c_count_leaves(const float64_t* tree, const Shape* shape, int
 cdef inline intp_t c_find_guarded(
     const float64_t* tree, const Shape* shape, float64_t target
 ) noexcept nogil:
-    """Search for one target; for one beyond all children, the last child with a weight is taken.
+    """Search for one target; if it lies beyond all children, take the last child with a weight.
 
-    The same leaf as without a guard, where that one has a weight.
+    If the leaf that is found without this guard has a weight, the result is the same leaf.
     """
     cdef intp_t level, child, node = 0
     cdef const float64_t* line

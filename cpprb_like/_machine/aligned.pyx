@@ -284,7 +284,7 @@ cdef class Pool:
         return self.c_free_spare()
 
     cdef int c_pass(self) except -1:
-        """Count an array that needed no memory of the pool, as spare memory ages by arrays."""
+        """Count an array without memory of the pool: the age of spare memory is a number of arrays."""
         self.arrays += 1
         return self.c_free_spare()
 

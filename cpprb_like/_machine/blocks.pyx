@@ -265,7 +265,7 @@ cdef void c_gather_part(const void* work, intp_t start, intp_t stop) noexcept no
 
 
 cdef void c_gather_values(const Values* values, intp_t n, bint beside_actors) noexcept nogil:
-    """Copy n values, or make them of their frames.
+    """Copy n values, or build them from their frames.
 
     With ``beside_actors`` and the default number of threads, the calling thread works alone. Actors
     need the other cores: a second thread would wait for one, and cost a third more processor time.

@@ -9,18 +9,18 @@ entry goes
 3. otherwise behind the last living unit, so that the extent grows;
 4. otherwise, at the end of the ring, to the largest gap.
 
-Short gaps are left alone, as runs would get as short as entries. Where every entry has one unit, all
-runs but the oldest and the newest that began in a gap are longer than an eighth of the extent. A
-run at the end of the extent ends when there is such a gap. So there are at most 8 + 1 runs of the
-first kind, one of the second kind before each and one behind them, and the oldest: 20. A search for
-bad histories found 12 runs, and an extent of 1.5 times the most living units. With episodes of
-games it is 1.1 times these (``benchmarks/kept_aside.py``), and stays the same over any number of
-rows.
+Shorter gaps stay free, because runs in them would be as short as entries. If every entry has one
+unit, there are at most 20 runs. A run that began in a gap is longer than an eighth of the extent,
+unless it is the oldest or the newest: at most 8 + 1 runs. A run at the end of the extent ends as soon
+as there is such a gap: at most one such run before each of the 9, and one after them. The last of the
+20 is the oldest run. A search for bad histories found 12 runs, and an extent of 1.5 times the greatest
+number of units in use. With episodes of games the extent is 1.1 times this number
+(``benchmarks/kept_aside.py``), and stays the same over any number of rows.
 
-Runs follow from the entries in the order of their keys. The order of places is not enough: a run may
-begin right behind an older one, with other runs between them in time, so keys that ascend from place
-to place are not always one run. A reader in another process frees what has left before it takes in
-new entries, as these may lie in places that it knows as those of old entries.
+Runs are derived from the entries in the order of their keys. The order of places is not enough: a run
+may begin right behind an older one, with other runs between them in time, so keys that ascend from
+place to place are not always one run. A reader in another process first frees the places of entries
+that were removed, because new entries may lie in these places.
 
 Compiled because ``add`` chooses places row by row. Not here: keys, values, and the way from a row to
 its entry.
@@ -41,7 +41,7 @@ cdef intp_t c_next_run(const Places* places, intp_t place) noexcept nogil:
 
 
 cdef intp_t c_choose(const Places* places, intp_t n) noexcept nogil:
-    """Place for a new entry of n units; -1 if there is none before old entries have left."""
+    """Place for a new entry of n units; -1 if there is none until old entries leave."""
     cdef intp_t least = max(n, (places.extent + 7) // 8)
     cdef intp_t place = 0, stop, following, largest = 0, largest_place = -1
     if places.n_runs:
@@ -67,7 +67,7 @@ cdef intp_t c_choose(const Places* places, intp_t n) noexcept nogil:
 
 
 cdef intp_t c_put(Places* places, intp_t n) noexcept nogil:
-    """Take the place of a new entry of n units; -1 if there is none before old entries have left."""
+    """Take the place of a new entry of n units; -1 if there is none until old entries leave."""
     cdef intp_t place = c_choose(places, n)
     cdef Run* newest = &places.runs[places.n_runs - 1]
     if place < 0:

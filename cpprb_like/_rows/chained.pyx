@@ -105,9 +105,9 @@ cdef class Chain:
         self.is_promise_read = False
 
     cdef int c_follow(self, int64_t base, int64_t written, int64_t oldest, bint anew) except -1:
-        """Take in what another process has stored for the rows from ``oldest`` to ``written``.
+        """Take in the values that another process has stored for rows ``oldest`` to ``written``.
 
-        With ``anew``, also what is known already.
+        With ``anew``, read known values again, too.
         """
         cdef Overflow aside
         for aside in self.asides:

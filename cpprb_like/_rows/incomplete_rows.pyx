@@ -101,7 +101,7 @@ cdef class IncompleteRows:
         self.written, self.clears, self.edits = walk.stop, clears, edits
 
     cdef void c_leave_out(self, const Walk* walk) noexcept nogil:
-        """Leave out incomplete rows before ``kept_from``, and so as many other rows more."""
+        """Leave out the incomplete rows before ``kept_from``, and compute ``kept_from`` again."""
         cdef Cursor at
         cdef intp_t stream
         self.oldest_open = walk.stop
@@ -118,8 +118,8 @@ cdef class IncompleteRows:
     cdef int64_t c_first_completed(self, const Walk* walk) noexcept nogil:
         """The oldest of the rows that the last change of the ring completed, -1 if there is none.
 
-        Rows that the same change has overwritten do not count, but with one environment that never
-        pauses the first one does: slots then follow from the number of steps, as in cpprb.
+        Rows that the same change has overwritten do not count. With one environment and no absent row
+        they do: slots then follow from the number of steps, as in cpprb.
         """
         cdef Cursor at
         cdef int64_t first = -1, row

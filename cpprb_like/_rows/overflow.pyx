@@ -87,7 +87,7 @@ cdef class Overflow:
         self.usable = max(self.usable, stop)  # another thread may have been here
 
     cdef char* c_push(self, int64_t row) noexcept nogil:
-        """Address for the value of a row that is newer than all others; ``c_reserve`` has told of it."""
+        """Address for the value of a row, after ``c_reserve``. The row is newer than all others."""
         cdef intp_t place = c_put(&self.places, 1)
         self.newest = self.base + row
         self.keys[place] = self.newest
@@ -173,7 +173,7 @@ cdef class Overflow:
     cdef int c_follow(self, int64_t base, int64_t oldest, int64_t written, bint anew) except -1:
         """Take in the values that another process has stored for the rows from ``oldest`` on.
 
-        With ``anew`` all are found again. Raises ``ValueError`` if the memory was damaged.
+        With ``anew``, read known values again, too. Raises ``ValueError`` if the memory was damaged.
         """
         cdef int64_t key, behind = base + written - self.lag
         if anew or base != self.base or self.run == UNKNOWN or self.words[RUN] != self.run:

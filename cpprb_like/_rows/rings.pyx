@@ -316,7 +316,7 @@ cdef class Rings(Parts):
     ) except -1:
         """Gather rows that were checked into dense arrays of the right size.
 
-        ``records`` are where their records lie, and room for as many more.
+        ``records`` has the addresses of the n records, and memory for n further addresses.
         """
         cdef Ring ring = self.c_any()
         cdef intp_t k, stored = ring.table.shape[0]

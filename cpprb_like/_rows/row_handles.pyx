@@ -103,7 +103,7 @@ def public_slots(Ring ring not None, cnp.ndarray slots):
 
 
 def public_stored(Ring ring not None):
-    """Public slots in use: with ``lookahead`` and one environment, those of complete rows."""
+    """Number of public slots in use; with ``lookahead`` and one environment, of complete rows."""
     return min(ring.c_stop(), ring.span)
 
 

@@ -55,7 +55,7 @@ cdef class SlotSet:
         return 0
 
     cdef void c_forget(self, cnp.ndarray memory) noexcept:
-        """Remove all slots; ``memory`` is fresh."""
+        """Remove all slots, and use other memory: that of ``c_allocate``."""
         self.memory = memory
         self.bits = <uint64_t*> cnp.PyArray_DATA(memory)
         self.counts = <intp_t*> cnp.PyArray_DATA(memory) + self.words

@@ -149,7 +149,7 @@ cdef class BufferBase:
     ):
         """Use this ring, and set these attributes: all of it or nothing.
 
-        ``further`` names the columns that batches have beside the fields with any sampler.
+        ``further`` are names of columns that batches have beside the fields, whatever the sampler.
         """
         # Replaced objects die at the end of the call, as their finalizers may run any code.
         old = Attachment(self, ring, lock, further, attributes).use()

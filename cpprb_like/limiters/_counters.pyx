@@ -254,7 +254,7 @@ cdef class Counters:
     def set_base(self, int64_t inserts, int64_t samples, int64_t down=0, int64_t up=0):
         """Set the counts of the limiter: the rows inserted and the items sampled until now.
 
-        ``down`` and ``up`` are by how much ``settle`` may lower or raise the balance.
+        ``settle`` may lower the balance by at most ``down``, or raise it by at most ``up``.
         """
         cdef int64_t sums[SUMS]
         self.c_sum_lines(sums)
@@ -266,10 +266,10 @@ cdef class Counters:
         self.base[BASE_OPEN] = down > 0 or up > 0
 
     def settle(self, bint sample):
-        """Begin anew where a blocked call of this side has most room, once after ``set_base``.
+        """Move the balance to where a blocked call of this side has most room, once after ``set_base``.
 
-        Returns whether the counts changed. Where two processes settle at the same time, one of the
-        two beginnings is left, and each leaves room for one side.
+        Returns whether the counts changed. If two processes settle at the same time, the balance of
+        one of them stays, and either gives room to one side.
         """
         cdef int64_t sums[SUMS]
         cdef float64_t balance, room

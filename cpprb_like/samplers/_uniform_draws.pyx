@@ -185,7 +185,7 @@ cdef Population c_population(Ring ring, intp_t newest) noexcept:
 
 
 cdef bint c_is(const Population* population, Population other) noexcept:
-    """Whether two plans are equal: no rows came or went while a thread waited for the lock."""
+    """Whether two populations are equal: no rows came or went while a thread waited for the lock."""
     return (
         population.first == other.first and population.among == other.among and population.skips == other.skips
         and population.drawable == other.drawable and population.passed == other.passed
@@ -194,10 +194,10 @@ cdef bint c_is(const Population* population, Population other) noexcept:
 
 
 cdef intp_t c_most(const Population* population, intp_t n, intp_t times) noexcept:
-    """Most numbers of a shuffle that are tried to find n distinct slots.
+    """How many numbers of a shuffle are tried, at most, to find n distinct slots.
 
-    At least half of the numbers are slots that can be drawn, so four times as many are enough but
-    for very rare cases.
+    At least half of the numbers are slots that can be drawn, so ``4 * n`` numbers are enough except
+    in very rare cases.
     """
     return min(population.among, times * (4 * n + SPARE_DRAWS)) if population.skips else n
 

@@ -132,10 +132,10 @@ def take_sequences(
     """The n sequences that start at some slots of a ring, or of several of one layout.
 
     ``parts`` has for each ring its ``Starts``, the slots of first rows, and the places of these
-    sequences in the batch; None for all places in order. Of ``single`` columns the first row only is
+    sequences in the batch; None for all places in order. Only the first row of ``single`` columns is
     read. ``arrays`` are the caller's, by name. Returns the columns, the marks (``views.Sequences``)
-    and, if ``located``, the row ids, shape (n, rows), of padding the id of the last row. Returns None if
-    it finds overwritten rows; the caller checks ``Ring.holds`` at the end.
+    and, if ``located``, row ids of shape (n, rows); padding has the id of the last row. Returns None
+    if rows were overwritten; the caller checks ``Ring.holds`` at the end.
     """
     cdef Sequences sequences = Sequences.__new__(Sequences)
     sequences.single, sequences.given = single, arrays
@@ -173,7 +173,7 @@ cdef class Sequences:
     cdef set unstored        # names of columns that are not copied in runs
 
     cdef int c_open_sequences(self, Starts starts, tuple columns, intp_t n, bint located) except -1:
-        """Allocate the arrays of a batch of n sequences."""
+        """Allocate the arrays of a batch of n sequences; with row ids if ``located``."""
         cdef Ring ring = starts.ring
         cdef intp_t[2] lengths
         cdef Column column
@@ -254,7 +254,7 @@ cdef class Sequences:
         return 0
 
     cdef cnp.ndarray c_new_column(self, Column column, const intp_t* lengths):
-        """The array of a column: the caller's, or a new one."""
+        """The array of a column: the caller's, or a new one; ``lengths`` are sequences and rows."""
         if self.given is not None:
             return self.given[column.name]
         if column.name in self.single:
