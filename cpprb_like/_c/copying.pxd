@@ -132,7 +132,7 @@ cdef inline void c_gather_at(
 ) noexcept nogil:
     """out[k] = the value at an offset in records[k] for k in range(n).
 
-    ``c_gather_strided`` computes addresses; ``c_copy`` in a loop is slower: see docs/decisions.md.
+    ``c_gather_strided`` computes the addresses. Unlike ``c_copy``, each size has a loop of its own.
     """
     cdef intp_t k
     if size == 4:
