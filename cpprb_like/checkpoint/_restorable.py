@@ -74,5 +74,5 @@ def _is_same(one: Any, two: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    """A setting in a message: of a dict its keys."""
+    """The text of a setting for a message; for a dict, the list of its keys."""
     return str(list(value)) if isinstance(value, dict) else repr(value)

@@ -137,9 +137,9 @@ class ShardHost:
             thread.start()
 
     def _open_with_room(self) -> HostReplay | None:
-        """As ``_open``; None while memory of a cluster that has ended is kept and takes the room.
+        """As ``_open``; None while the memory of another cluster takes the room.
 
-        Its hosts may come back, as only its own processes know that it has ended.
+        That cluster may have ended. Only its own processes know, so its memory is kept for a time.
         """
         try:
             return self._open()

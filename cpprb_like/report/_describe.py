@@ -119,7 +119,7 @@ def describe(
 
 
 def joined(parts: Mapping[str, Description], about: Mapping[str, Any]) -> Description:
-    """One description of the buffers of several; the name of each goes before its paths.
+    """One description of the buffers of several; paths begin with the name of their description.
 
     ``about`` are the further values of the new description.
     """
