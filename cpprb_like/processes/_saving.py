@@ -28,7 +28,7 @@ from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.checkpoint import Checkpointed, OpenState, Target, read_folder, reading
 from cpprb_like.errors import DamagedError
-from cpprb_like.processes._folder import IDENTITY
+from cpprb_like.processes._folder import IDENTITY, unless_gone
 from cpprb_like.processes._followers import read_header
 from cpprb_like.processes._limits import limiter_from_json
 from cpprb_like.processes._shards import (
@@ -211,8 +211,13 @@ def save(
 def copy_of(
     shard: Path, number: int, options: CheckedOptions, cls: type[SavedShard] = WholeShard
 ) -> SavedShard | None:
-    """A copy of the rows of a shard at one moment; None if nothing was added to the shard."""
+    """A copy of the rows of a shard at one moment; None if nothing was added to the shard.
+
+    Raises ``RuntimeError`` if the replay was closed meanwhile.
+    """
     if not (shard / f"{ROWS}.dat").exists():
+        with unless_gone(shard.parent):
+            shard.stat()  # the folder of a closed replay has no shards
         return None
     if is_being_edited(shard, options):
         mend(shard, number, options)

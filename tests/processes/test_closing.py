@@ -87,6 +87,28 @@ def test_a_call_that_waits_says_that_the_replay_was_closed(name: str) -> None:
         assert "the replay was closed" in str(error)
 
 
+def test_a_save_while_the_replay_is_closed_keeps_the_saved_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards that went with their folder are no shards without rows."""
+    replay = SharedReplay(100, {"x": {"shape": ()}}, writers=1)
+    replay.actor().add(x=range(50))
+    replay.save(tmp_path / "saved")
+    shards = replay._shards()
+
+    def close() -> list[Path]:
+        replay.close()
+        return shards
+
+    monkeypatch.setattr(replay, "_shards", close)
+
+    with pytest.raises(RuntimeError, match="the replay was closed"):
+        replay.save(tmp_path / "saved")
+
+    with SharedReplay.load(tmp_path / "saved") as loaded:
+        assert loaded.stats()["rows"] == 50
+
+
 def test_a_save_says_that_the_replay_was_closed(tmp_path: Path) -> None:
     """And the error of a folder without a checkpoint differs from that of a replay that is gone."""
     replay = SharedReplay(100, {"x": {"shape": ()}}, writers=1)
