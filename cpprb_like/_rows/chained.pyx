@@ -261,7 +261,7 @@ cdef class FrameStack(Chain):
             count += not choices[k] and k >= rows.n - self.n_frames
             self.compared += before != NULL
             self.apart += before != NULL and not choices[k]
-        return self.older.c_reserve(count)
+        return self.older.c_reserve(count, rows.first + rows.n - self.n_frames)
 
     cdef void c_clear(self, int64_t base) noexcept nogil:
         Chain.c_clear(self, base)
@@ -419,7 +419,7 @@ cdef class NextOf(Chain):
         cdef const char* promised
         cdef uint8_t* choices = c_choices_of(self, rows.n)
         cdef intp_t k, whole = 0, frames = 0
-        for k in range(max(0, rows.n - self.capacity), rows.n):
+        for k in range(max(0, rows.n - self.capacity + self.n_envs), rows.n):  # rows before k that stay
             promised = c_before(self, rows, k, values)
             if promised == NULL or not memcmp(promised, source + k * self.nbytes, self.nbytes):
                 choices[k] = FOLLOWS
@@ -429,8 +429,8 @@ cdef class NextOf(Chain):
             else:
                 choices[k] = APART_WHOLE
                 whole += 1
-        cdef bint lacks = self.whole.c_reserve(whole)
-        return lacks if self.newest is None else self.newest.c_reserve(frames) or lacks
+        cdef bint lacks = self.whole.c_reserve(whole, rows.oldest)
+        return lacks if self.newest is None else self.newest.c_reserve(frames, rows.oldest) or lacks
 
     cdef void c_clear(self, int64_t base) noexcept nogil:
         Chain.c_clear(self, base)

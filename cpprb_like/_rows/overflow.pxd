@@ -22,9 +22,10 @@ cdef class Overflow:
     cdef volatile int64_t* keys      # ``base`` + row id of each value
     cdef char* values
 
-    cdef bint c_reserve(self, intp_t n) except -1
+    cdef bint c_reserve(self, intp_t n, int64_t before) except -1
     cdef char* c_push(self, int64_t row) noexcept nogil
     cdef void c_drop(self, int64_t before) noexcept nogil
+    cdef void c_leave(self, Places* places, int64_t before) noexcept nogil
     cdef char* c_find(self, int64_t row) noexcept nogil
     cdef void c_clear(self, int64_t base) noexcept nogil
     cdef int c_derive(self, int64_t base, int64_t oldest, int64_t stop) except -1

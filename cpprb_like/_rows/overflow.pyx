@@ -68,11 +68,23 @@ cdef class Overflow:
         """Bytes of memory that have been used so far."""
         return self.places.extent * (self.nbytes + <intp_t> sizeof(int64_t))
 
-    cdef bint c_reserve(self, intp_t n) except -1:
-        """Whether ``prepare`` has to come before n values are pushed; nothing else changes."""
-        if n and self.places.n_runs > MOST_RUNS // 2:
-            raise RuntimeError(f"the values of {self.places.n_runs} runs of rows are stored apart")
-        self.wanted = min(self.places.units, self.places.extent + n) if n else 0
+    cdef bint c_reserve(self, intp_t n, int64_t before) except -1:
+        """Whether ``prepare`` has to come before n values are pushed; nothing else changes.
+
+        The values of the rows before ``before`` leave first. Where it matters, the n values are
+        pushed into a copy of the places.
+        """
+        cdef Places places
+        cdef intp_t _k
+        self.wanted = 0
+        if self.places.n_runs <= MOST_RUNS // 2 and self.places.extent + n <= self.usable or n == 0:
+            return False
+        places = self.places
+        self.c_leave(&places, before)
+        for _k in range(n):
+            if c_put(&places, 1) < 0:
+                raise RuntimeError(f"the values of {places.n_runs} runs of rows are stored apart")
+        self.wanted = places.extent
         return self.wanted > self.usable
 
     def prepare(self):
@@ -100,12 +112,16 @@ cdef class Overflow:
 
     cdef void c_drop(self, int64_t before) noexcept nogil:
         """Forget the values of the rows before this one, and those that a writer has replaced."""
+        self.c_leave(&self.places, before)
+
+    cdef void c_leave(self, Places* places, int64_t before) noexcept nogil:
+        """Free the places of these values."""
         cdef int64_t key
-        while self.places.n_runs:
-            key = self.keys[self.places.runs[0].start]
+        while places.n_runs:
+            key = self.keys[places.runs[0].start]
             if self.base + before <= key <= self.newest:
                 return
-            c_remove(&self.places, 1)
+            c_remove(places, 1)
 
     cdef char* c_find(self, int64_t row) noexcept nogil:
         """Address of the value of a row; NULL if the row has none.
@@ -231,7 +247,7 @@ cdef class Overflow:
             raise ValueError(f"overflow: expected ascending rows, at most {self.places.units // 2}")
         rows, dense = np.ascontiguousarray(ids), np.ascontiguousarray(values)
         self.c_clear(base)
-        if self.c_reserve(len(ids)):
+        if self.c_reserve(len(ids), 0):
             self.prepare()
         for k in range(len(ids)):
             memcpy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 import warnings
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from strategies import assert_same
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._files import file_maps
 
 FIELDS: dict[str, Any] = {
     "x": {"shape": 200, "dtype": "i4"},
@@ -162,3 +165,35 @@ def test_a_file_is_as_long_as_its_values_may_need_and_has_holes(tmp_path: Path) 
     if hasattr(file, "st_blocks"):
         assert 512 * file.st_blocks < 21_000_000
     rb.check()
+
+
+@pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
+@pytest.mark.parametrize("options", [{"next_of": "x"}, {"stack_compress": {"x": 0}}])
+@pytest.mark.parametrize("n", [8, 20])
+def test_values_that_replace_others_need_no_further_disk_space(
+    options: dict[str, Any], n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Space was reserved for the values of a call beside those that the same call removes.
+
+    On a full disk, a call was refused whose values fit into the places of those that leave.
+    """
+    fields: Any = {"x": {"shape": (2, 8192), "dtype": np.int64}}
+    fields |= {"next_x": fields["x"]} if "next_of" in options else {}
+    rb = ReplayBuffer(8, fields, mmap_prefix=tmp_path / "a", **options)
+
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    values = np.arange(44 * 2 * 8192).reshape(44, 2, 8192)
+
+    def add(rows: NDArray[np.int64]) -> None:
+        rb.add(**{name: rows + number for number, name in enumerate(fields)})
+
+    for row in values[:24]:
+        add(row)
+    monkeypatch.setattr(file_maps, "use_file", is_full)
+    add(values[24 : 24 + n])
+    kept = rb.get_all_transitions()
+    for number, name in enumerate(fields):
+        slots = np.argsort(kept[name][:, 0, 0])
+        np.testing.assert_array_equal(kept[name][slots], values[24 + n - 8 : 24 + n] + number)
