@@ -822,6 +822,25 @@ def tell_followers(Ring ring not None, cnp.ndarray changes not None):
     ring.changes = <const volatile int64_t*> cnp.PyArray_DATA(changes)
 
 
+def keep_to_fork(Ring ring not None, cnp.ndarray header not None):
+    """In a forked child: keep to the rows that the parent process had at the fork.
+
+    ``header`` is a copy of the header of that moment. The parent goes on to write to the memory of the
+    rows, and derived state is the child's own. So no read holds after the next write of the parent.
+    """
+    cdef Chain chain
+    c_check_array(header, "header", cnp.NPY_INT64, ring.state.shape[0])
+    if ring.live != NULL:  # a child of such a child
+        return
+    ring.live_state = np.asarray(ring.state)
+    ring.live = <const volatile int64_t*> cnp.PyArray_DATA(ring.live_state)
+    ring.state = header
+    ring.live_edits = ring.state[EDITS]
+    ring.changes, ring.seen = ring.live + <int> RESERVED, ring.state[RESERVED]
+    for chain in ring.chains:
+        chain.c_find_promises(ring.state[HANDLE_BASE] + ring.state[WRITTEN])
+
+
 def stop_at(place, int signal):
     """Make this process send itself a signal at its next visit to a place; for tests.
 

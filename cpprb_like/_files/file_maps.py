@@ -80,8 +80,9 @@ NO_BYTES: Bytes = np.empty(0, np.uint8)
 KEPT_ASIDE = "what fields of next_of and stack_compress keep aside"
 NOTHING_ADDED = "; nothing was added, and no row is lost"
 SHARED_FILE = (
-    "the rows lie in a file that the parent process writes to; a forked process can only read "
-    "them. Copy the buffer (copy.deepcopy) for rows of its own"
+    "the parent process writes to this file; a forked process can only read it, and only until the "
+    "parent writes again. Open the file here with mmap_mode='r' for its rows of that moment. "
+    "SharedReplay is for processes that read while others write"
 )
 READ_ONLY = "the buffer was opened with mmap_mode='r', to be read and not written"
 WRITES_ELSEWHERE = (
@@ -161,8 +162,10 @@ class Files:
         self._staged = ""  # suffix of names of new files before ``publish``
         self._old: BinaryIO | None = None  # the file that ``publish`` replaces, locked
         self._unpublished: list[Path] = []
-        self.one_process = OneProcess(SHARED_FILE)
+        self.one_process = OneProcess(f"{self.path}: {SHARED_FILE}")
         """Lock that only this process can take, for writing."""
+        self.header_at_fork: NDArray[np.int64] | None = None
+        """A copy of the header, in a forked child."""
         try:
             with InRoom(self.path):
                 if mode in ("r", "r+"):
@@ -238,6 +241,15 @@ class Files:
     def _sync(self, path: Path) -> None:
         """Synchronise a file, or the names in a folder, with the disk."""
         sync(path)
+
+    def note_header(self) -> None:
+        """Copy the header before a fork."""
+        self.header_at_fork = self.layout.state(self.arena).copy()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked, and its parent writes to the files."""
+        return not self.frozen and os.getpid() != self._process
 
     @property
     def _rows_path(self) -> Path:

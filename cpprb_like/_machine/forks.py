@@ -24,14 +24,18 @@ from typing import Any
 
 from numpy.random.mtrand import get_bit_generator
 
-__all__ = ["BUFFER", "EPOCH", "GENERATOR", "INNERMOST", "OneProcess", "tell", "watch"]
+__all__ = [
+    "BUFFER", "EPOCH", "GENERATOR", "INNERMOST", "OneProcess", "tell", "tell_before", "watch",
+]  # fmt: skip
 
 EPOCH, BUFFER, GENERATOR, INNERMOST = range(4)  # levels of locks, in the order of calls
 TIMEOUT = 5.0  # seconds for all locks; the child replaces a lock that is held longer
 
 
 _watched: dict[tuple[int, int], weakref.ref[Any]] = {}
-_methods: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
+Methods = dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]]  # by ``id`` of the object
+_methods: Methods = {}
+_preparations: Methods = {}
 
 
 class _ForkState(threading.local):
@@ -59,8 +63,24 @@ def watch(lock: Any, level: int) -> None:
 
 def tell(method: Callable[[], None]) -> None:
     """Call a method in every forked child, as long as its object exists. It must not raise."""
+    _register(_methods, method)
+
+
+def tell_before(method: Callable[[], None]) -> None:
+    """Call a method before every fork, with all locks held: see ``tell``."""
+    _register(_preparations, method)
+
+
+def _register(methods: Methods, method: Callable[[], None]) -> None:
     owner, function = method.__self__, method.__func__  # type: ignore[attr-defined]
-    _methods[id(owner)] = weakref.ref(owner, partial(_methods.pop, id(owner))), function
+    methods[id(owner)] = weakref.ref(owner, partial(methods.pop, id(owner))), function
+
+
+def _call(methods: Methods) -> None:
+    for ref, function in methods.copy().values():
+        owner = ref()
+        if owner is not None:
+            function(owner)
 
 
 def _living() -> list[Any]:
@@ -83,6 +103,7 @@ def _before() -> None:
         acquire = methodcaller("acquire", timeout=max(0.0, until - time.monotonic()))
         # One C call: no signal handler can run between taking and recording the lock.
         _state.taken.extend(filter(acquire, (lock,)))
+    _call(_preparations)
 
 
 def _give_back() -> None:
@@ -107,10 +128,7 @@ def _in_child() -> None:
         if id(lock) not in taken:
             lock._at_fork_reinit()
     _give_back()
-    for ref, function in _methods.copy().values():
-        owner = ref()
-        if owner is not None:
-            function(owner)
+    _call(_methods)
     _unblock()
 
 

@@ -23,13 +23,13 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._arguments.checks import warn
 from cpprb_like._arguments.foreign_arrays import read_argument, read_array
-from cpprb_like._core import Beside, Ring, rebuild
+from cpprb_like._core import Beside, Ring, keep_to_fork, rebuild
 from cpprb_like._fields.checked_options import CheckedOptions, warn_of_rows
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.schema import Schema, read_columns, read_n_envs
 from cpprb_like._files import arenas
-from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, watch
+from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, tell_before, watch
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like._rows.column import Column
@@ -173,7 +173,8 @@ class ReplayBuffer(BufferBase, Source):
     Any number of threads may add, sample and clear. Every batch consists of whole rows that were in
     the buffer together. Every call of ``add`` is atomic for readers. A process that is forked
     during such calls has the rows, and its locks are free. If the rows are in a file, the process
-    can only read them. Pickling copies by value, with rows and generator; do not add meanwhile.
+    can only read them, and only until its parent writes. Pickling copies by value, with rows and
+    generator; do not add meanwhile.
 
     Examples
     --------
@@ -412,10 +413,11 @@ class ReplayBuffer(BufferBase, Source):
             watch(lock, BUFFER)
         self._attach(ring, lock, _further(nstep), others | attributes)
         if files is not None:
-            tell(self._have_writers_ask)
             if files.frozen:
                 self._have_writers_ask()
             else:
+                tell_before(files.note_header)
+                tell(self._leave_file_to_parent)
                 weakref.finalize(self, files.flush_at_the_end)
 
     def flush(self) -> None:
@@ -470,6 +472,12 @@ class ReplayBuffer(BufferBase, Source):
         for chain in self.ring.chains:
             for aside in chain.asides:
                 aside.prepare()
+
+    def _leave_file_to_parent(self) -> None:
+        """In a forked child: write no more, and read only until the parent writes."""
+        self._have_writers_ask()
+        if self._files is not None and self._files.header_at_fork is not None:
+            keep_to_fork(self.ring, self._files.header_at_fork)
 
     def _have_writers_ask(self) -> None:
         """Make ``add`` check for permission to write: none after a fork, or in mode "r"."""
@@ -1318,6 +1326,8 @@ class ReplayBuffer(BufferBase, Source):
         With several threads, rows and sampler are copied while writers wait, as pickling takes
         longer than this call. A program of one thread needs no copy.
         """
+        if self._files is not None and self._files.is_inherited:
+            return self.consistently(lambda: (np.empty(0, np.intp), self._state_now(True)))
         if threading.active_count() == 1:  # a forked child too, whose lock may never be free
             return self._state_now(False)
         state: dict[str, Any] = self._hold(True, self._state_now, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -18,16 +19,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forked import SECONDS, outcome
+from forked import SECONDS, outcome, start
 from interruptions import Cut
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from scale import LONG, repeats
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like._machine.forks import BUFFER, watch
+from cpprb_like._machine.forks import BUFFER, tell, watch
 from cpprb_like.buffers import ReplayMemory
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler
+from cpprb_like.views import Sequences
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here"),
@@ -335,4 +337,102 @@ def test_a_child_reads_the_file_of_its_parent_and_does_not_write(tmp_path: Path)
     for job in (child, copied, opened):
         assert outcome(job) == 0
     rb.add(x=1, wide=np.zeros(20))
+    rb.check()
+
+
+class Gate:
+    """The caller of ``wait`` waits until another process has opened the gate."""
+
+    def __init__(self) -> None:
+        self._ends = os.pipe()
+        self._is_passed = False
+
+    def wait(self) -> None:
+        """Wait; the caller and its children pass the gate only once."""
+        if not self._is_passed:
+            assert select.select(self._ends[:1], [], [], 10.0)[0], "nobody has opened the gate"
+            os.read(self._ends[0], 1)
+        self._is_passed = True
+
+    def open(self) -> None:
+        """Let one process pass."""
+        os.write(self._ends[1], b"x")
+
+
+WRITES: dict[str, Callable[[ReplayBuffer], object]] = {
+    "add": lambda rb: rb.add(**step_of(30)),
+    "many": lambda rb: [rb.add(**step_of(t)) for t in range(30, 80)],
+    "update": lambda rb: rb.update([2], mark=rb[2]["mark"]),
+    "end": lambda rb: rb.on_episode_end(),
+    "delete": lambda rb: rb.episodes.delete(0),
+    "clear": lambda rb: rb.clear(),
+}
+
+
+def step_of(t: int) -> dict[str, Any]:
+    """A step whose next values mostly are those of the next step."""
+    stack, is_last = np.tile([t - 1, t], (3, 1)), t % 3 == 0
+    following = {"next_x": -t, "next_stack": -stack}
+    if not is_last:
+        following = {"next_x": t + 1, "next_stack": stack + 1}
+    return {"mark": t, "x": t, "stack": stack} | following
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("write", list(WRITES))
+def test_a_child_reads_the_file_until_the_parent_writes(
+    tmp_path: Path, write: str, is_late: bool
+) -> None:
+    """Afterwards each read is an error that names the file and a way out.
+
+    Derived state of the child is of the fork. So it read a next value from the next row, and found
+    rows that had become absent.
+    """
+    path = tmp_path / "rows"
+    begun, read, written = Gate(), Gate(), Gate()
+    tell(begun.wait)  # before the buffer: the parent may write before the child does anything
+    number = {"shape": (), "dtype": "i8"}
+    stacks = {"shape": (3, 2), "dtype": "i8"}
+    fields: dict[str, Any] = {"mark": number, "x": number, "stack": stacks}
+    options: dict[str, Any] = {"next_of": ["x", "stack"], "stack_compress": {"stack": 1}}
+    rb = ReplayBuffer(20, fields, mmap_prefix=path, **options)
+    for t in range(30):
+        rb.add(**step_of(t))
+        if t in (12, 15):
+            rb.on_episode_end()
+
+    def check(batch: dict[str, Any]) -> None:
+        for number, t in enumerate(batch["x"]):
+            for name, value in step_of(int(t)).items():
+                np.testing.assert_array_equal(value, batch[name][number], err_msg=name)
+
+    def child() -> None:
+        if not is_late:
+            check(rb.get_all_transitions())
+            assert outcome(lambda: check(rb.sample(50))) == 0
+            read.open()
+            written.wait()
+        reads: list[Callable[[], object]] = [
+            lambda: rb.sample(5),
+            lambda: rb[:3],
+            rb.get_all_transitions,
+            lambda: list(rb.episodes),
+            lambda: copy.deepcopy(rb),
+            lambda: rb.view(Sequences(2)).sample(5),
+        ]
+        for call in reads:
+            with pytest.raises(RuntimeError, match=r"rows\.dat: .*parent writes again.*mode='r'"):
+                call()
+        assert outcome(lambda: rb.sample(5)) == 1
+        reader = ReplayBuffer(20, fields, mmap_prefix=path, mmap_mode="r", **options)
+        check(reader.get_all_transitions())
+
+    process = start(child)
+    if not is_late:
+        begun.open()
+        read.wait()
+    WRITES[write](rb)
+    (begun if is_late else written).open()
+    assert os.waitpid(process, 0)[1] == 0
+    check(rb.get_all_transitions())
     rb.check()
