@@ -577,8 +577,11 @@ cdef class Ring:
         return self.c_is_now(moment)
 
     cdef bint c_is_now(self, Moment moment) noexcept:
-        return self.state[WRITTEN] == moment.written and (
-            self.state[CLEARS] == moment.clears and self.state[EDITS] == moment.edits
+        return (
+            self.state[WRITTEN] == moment.written
+            and self.state[CLEARS] == moment.clears
+            and self.state[EDITS] == moment.edits
+            and (self.live == NULL or c_is_followed(self))
         )
 
     def holds(self, Moment moment not None, cnp.ndarray slots not None):
@@ -822,15 +825,15 @@ def tell_followers(Ring ring not None, cnp.ndarray changes not None):
     ring.changes = <const volatile int64_t*> cnp.PyArray_DATA(changes)
 
 
-def keep_to_fork(Ring ring not None, cnp.ndarray header not None):
-    """In a forked child: keep to the rows that the parent process had at the fork.
+def keep_to_header(Ring ring not None, cnp.ndarray header not None):
+    """Keep to the rows of a moment: ``header`` is a copy of the header of then.
 
-    ``header`` is a copy of the header of that moment. The parent goes on to write to the memory of the
-    rows, and derived state is the child's own. So no read holds after the next write of the parent.
+    Another process writes to the memory of the rows from then on, and derived state is this one's own.
+    So no read holds after the next write of that process.
     """
     cdef Chain chain
     c_check_array(header, "header", cnp.NPY_INT64, ring.state.shape[0])
-    if ring.live != NULL:  # a child of such a child
+    if ring.live != NULL:  # a child of such a child, a closed writer in a child
         return
     ring.live_state = np.asarray(ring.state)
     ring.live = <const volatile int64_t*> cnp.PyArray_DATA(ring.live_state)
@@ -888,17 +891,22 @@ cdef int64_t c_bound(Ring ring) noexcept nogil:
     return max(reserved, written) - ring.capacity
 
 
+cdef bint c_is_followed(Ring ring) noexcept:
+    """Whether the writing process has edited, hidden or removed no row since the last update."""
+    return (
+        ring.live[EDITS] == ring.live_edits
+        and ring.live[CLEARS] == ring.state[CLEARS]
+        and ring.changes[0] == ring.seen
+    )
+
+
 cdef bint c_still_lives(Ring ring, cnp.ndarray slots) noexcept:
     """Whether values that a follower read of these slots are those of its last update."""
     cdef int64_t bound = c_bound(ring)
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef Chain chain
     cdef intp_t k
-    if (
-        ring.live[EDITS] != ring.live_edits
-        or ring.live[CLEARS] != ring.state[CLEARS]
-        or ring.changes[0] != ring.seen
-    ):
+    if not c_is_followed(ring):
         return False
     for chain in ring.chains:
         if not chain.c_promises_hold():

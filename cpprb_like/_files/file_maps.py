@@ -134,6 +134,20 @@ class _Side:
         return self.memory[SIDE_NBYTES:].view(np.float64)
 
 
+Copies = Callable[[str, Mapping[str, int]], tuple[dict[str, Floats], bool]]  # as ``Files.floats``
+
+
+def _split(
+    floats: Floats | None,
+    what: str,  # noqa: ARG001 (as ``Files.floats``)
+    sizes: Mapping[str, int],
+) -> tuple[dict[str, Floats], bool]:
+    """Arrays in ``floats``, by name, and that they hold values; see ``Files.floats``."""
+    assert floats is not None
+    stops = np.cumsum(list(sizes.values()))[:-1]
+    return dict(zip(sizes, np.split(floats, stops), strict=True)), True
+
+
 class Files:
     """The files of one buffer, open as long as this object or its memory lives.
 
@@ -164,8 +178,7 @@ class Files:
         self._unpublished: list[Path] = []
         self.one_process = OneProcess(f"{self.path}: {SHARED_FILE}")
         """Lock that only this process can take, for writing."""
-        self.header_at_fork: NDArray[np.int64] | None = None
-        """A copy of the header, in a forked child."""
+        self._at_fork: tuple[NDArray[np.int64], Floats | None] | None = None
         try:
             with InRoom(self.path):
                 if mode in ("r", "r+"):
@@ -242,9 +255,19 @@ class Files:
         """Synchronise a file, or the names in a folder, with the disk."""
         sync(path)
 
-    def note_header(self) -> None:
-        """Copy the header before a fork."""
-        self.header_at_fork = self.layout.state(self.arena).copy()
+    def note_fork(self) -> None:
+        """Copy the header and what the sampler has in its file, before a fork."""
+        if not self.is_inherited:
+            sampler = None if self._sampler is None else self._sampler.floats.copy()
+            self._at_fork = self.layout.state(self.arena).copy(), sampler
+
+    def leave(self) -> tuple[NDArray[np.int64], Copies] | None:
+        """In a forked child: the header at the fork, and copies in place of ``floats``.
+
+        None if the process has left the files already.
+        """
+        found, self._at_fork = self._at_fork, None
+        return None if found is None else (found[0], functools.partial(_split, found[1]))
 
     @property
     def is_inherited(self) -> bool:
@@ -373,8 +396,7 @@ class Files:
             if not self.frozen:
                 self._sync(self.path.parent)
         self._sampler = side
-        stops = np.cumsum(list(sizes.values()))[:-1]
-        return dict(zip(sizes, np.split(side.floats, stops), strict=True)), there
+        return _split(side.floats, what, sizes)[0], there
 
     def naming_priorities(self) -> NamingPriorities:
         """An error in the values of ``floats`` names the file, and says what to do."""

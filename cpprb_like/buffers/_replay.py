@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cpprb_like._arguments.checks import warn
 from cpprb_like._arguments.foreign_arrays import read_argument, read_array
-from cpprb_like._core import Beside, Ring, keep_to_fork, rebuild
+from cpprb_like._core import Beside, Ring, keep_to_header, rebuild
 from cpprb_like._fields.checked_options import CheckedOptions, warn_of_rows
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.layout import Layout
@@ -416,7 +416,7 @@ class ReplayBuffer(BufferBase, Source):
             if files.frozen:
                 self._have_writers_ask()
             else:
-                tell_before(files.note_header)
+                tell_before(files.note_fork)
                 tell(self._leave_file_to_parent)
                 weakref.finalize(self, files.flush_at_the_end)
 
@@ -476,8 +476,12 @@ class ReplayBuffer(BufferBase, Source):
     def _leave_file_to_parent(self) -> None:
         """In a forked child: write no more, and read only until the parent writes."""
         self._have_writers_ask()
-        if self._files is not None and self._files.header_at_fork is not None:
-            keep_to_fork(self.ring, self._files.header_at_fork)
+        left = None if self._files is None else self._files.leave()
+        if left is not None:
+            header, copies = left
+            keep_to_header(self.ring, header)
+            self.sampler._leave()
+            self.sampler.open_in_file(self.ring, copies)
 
     def _have_writers_ask(self) -> None:
         """Make ``add`` check for permission to write: none after a fork, or in mode "r"."""

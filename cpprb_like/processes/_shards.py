@@ -24,6 +24,7 @@ from cpprb_like._core import (
     WORD_RESERVED,
     WORD_WRITTEN,
     Beside,
+    keep_to_header,
     tell_followers,
 )
 from cpprb_like._fields.checked_options import CheckedOptions
@@ -268,6 +269,7 @@ class Actor(Closing, ReplayBuffer):
         try:
             self._files.one_process.close(CLOSED)
             self._have_writers_ask()
+            keep_to_header(self.ring, self._layout.state(self._arena).copy())  # of the next writer
         finally:
             self._lock_of_shard.release()
         self._folder = None

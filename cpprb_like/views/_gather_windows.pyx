@@ -359,7 +359,7 @@ cdef void c_copy_sequences(const void* work, intp_t first, intp_t stop) noexcept
     cdef intp_t k, count, number, ahead = max(1, FETCHED // copy.rows)
     cdef RowInBatch start
     for k in range(first, min(first + ahead, stop)):
-        c_fetch_run(copy, starts[k], 0, copy.rows)
+        c_fetch_run(copy, starts[k], 0, min(copy.rows, COPIED_ROWS))
     for k in range(first, stop):
         number = c_first_number(copy, k)
         start = RowInBatch(c_cursor(&copy.walk, starts[k]), number)

@@ -436,3 +436,45 @@ def test_a_child_reads_the_file_until_the_parent_writes(
     assert os.waitpid(process, 0)[1] == 0
     check(rb.get_all_transitions())
     rb.check()
+
+
+def test_priorities_of_a_child_are_its_own(tmp_path: Path) -> None:
+    """Its draws and updates change no priority of the parent, and end when the parent writes.
+
+    A first draw in the child wrote the weights of new rows into the file of the parent, over those
+    that the parent had set meanwhile.
+    """
+    updated, drawn, written = Gate(), Gate(), Gate()
+    fields: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}}
+    sampler = Prioritized(alpha=1.0, eps=0.0, check_for_update=False)
+    rb = PrioritizedReplayBuffer(16, fields, sampler=sampler, mmap_prefix=tmp_path / "rows")
+    rb.add(x=range(8))
+    rb.sample(4)
+    rb.add(x=[8, 9])
+
+    def child() -> None:
+        updated.wait()
+        rb.update_priorities(rb.sample(40)["indexes"], np.full(40, 7.0))
+        rb.sample(5, replace=False)
+        drawn.open()
+        written.wait()
+        reads: list[Callable[[], object]] = [
+            lambda: rb.sample(5),
+            lambda: rb.sample(5, replace=False),
+            lambda: rb.view(Sequences(2)).sample(5),
+        ]
+        for call in reads:
+            with pytest.raises(RuntimeError, match=r"rows\.dat: .*parent writes again"):
+                call()
+
+    process = start(child)
+    rb.update_priorities([8, 9], [50.0, 60.0])
+    updated.open()
+    drawn.wait()
+    np.testing.assert_array_equal(sampler.rows.get(np.arange(10)), [1] * 8 + [50, 60])
+    rb.add(x=range(10, 15))
+    rb.sample(5)
+    written.open()
+    assert os.waitpid(process, 0)[1] == 0
+    np.testing.assert_array_equal(sampler.rows.get(np.arange(15)), [1] * 8 + [50] + [60] * 6)
+    rb.check()

@@ -125,3 +125,21 @@ def test_a_save_says_that_the_replay_was_closed(tmp_path: Path) -> None:
     assert isinstance(error, RuntimeError), repr(error)
     with SharedReplay.load(tmp_path / "saved") as loaded:
         assert loaded.stats()["rows"] == 50
+
+
+def test_a_closed_actor_reads_its_rows_until_the_next_one_adds() -> None:
+    """It took the values of ``next_of`` that the next actor had not stored apart for its own."""
+    fields: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}}
+    with SharedReplay(40, fields, writers=1, next_of="x") as replay:
+        closed = replay.actor()
+        for t in range(30):
+            closed.add(x=t, next_x=-t)
+        closed.close()
+        assert closed.get_all_transitions()["next_x"].tolist() == [-t for t in range(30)]
+        with replay.actor() as actor:
+            for t in range(30, 77):
+                actor.add(x=t, next_x=-t)
+            with pytest.raises(RuntimeError, match="closed"):
+                closed.get_all_transitions()
+            with pytest.raises(RuntimeError, match="closed"):
+                closed.sample(4)
