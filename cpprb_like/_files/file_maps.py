@@ -138,12 +138,11 @@ Copies = Callable[[str, Mapping[str, int]], tuple[dict[str, Floats], bool]]  # a
 
 
 def _split(
-    floats: Floats | None,
+    floats: Floats,
     what: str,  # noqa: ARG001 (as ``Files.floats``)
     sizes: Mapping[str, int],
 ) -> tuple[dict[str, Floats], bool]:
     """Arrays in ``floats``, by name, and that they hold values; see ``Files.floats``."""
-    assert floats is not None
     stops = np.cumsum(list(sizes.values()))[:-1]
     return dict(zip(sizes, np.split(floats, stops), strict=True)), True
 
@@ -261,13 +260,16 @@ class Files:
             sampler = None if self._sampler is None else self._sampler.floats.copy()
             self._at_fork = self.layout.state(self.arena).copy(), sampler
 
-    def leave(self) -> tuple[NDArray[np.int64], Copies] | None:
+    def leave(self) -> tuple[NDArray[np.int64], Copies | None] | None:
         """In a forked child: the header at the fork, and copies in place of ``floats``.
 
-        None if the process has left the files already.
+        No copies if the sampler has no file. None if the process has left the files already.
         """
         found, self._at_fork = self._at_fork, None
-        return None if found is None else (found[0], functools.partial(_split, found[1]))
+        if found is None:
+            return None
+        header, floats = found
+        return header, None if floats is None else functools.partial(_split, floats)
 
     @property
     def is_inherited(self) -> bool:

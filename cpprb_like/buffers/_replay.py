@@ -477,9 +477,11 @@ class ReplayBuffer(BufferBase, Source):
         """In a forked child: write no more, and read only until the parent writes."""
         self._have_writers_ask()
         left = None if self._files is None else self._files.leave()
-        if left is not None:
-            header, copies = left
-            keep_to_header(self.ring, header)
+        if left is None:
+            return
+        header, copies = left
+        keep_to_header(self.ring, header)
+        if copies is not None:
             self.sampler._leave()
             self.sampler.open_in_file(self.ring, copies)
 

@@ -25,6 +25,7 @@ from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from scale import LONG, repeats
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
+from cpprb_like._core import Ring
 from cpprb_like._machine.forks import BUFFER, tell, watch
 from cpprb_like.buffers import ReplayMemory
 from cpprb_like.processes import SharedReplay
@@ -478,3 +479,30 @@ def test_priorities_of_a_child_are_its_own(tmp_path: Path) -> None:
     assert os.waitpid(process, 0)[1] == 0
     np.testing.assert_array_equal(sampler.rows.get(np.arange(15)), [1] * 8 + [50] + [60] * 6)
     rb.check()
+
+
+class Remembers(Sampler):
+    """A sampler with state of its own, which begins with the ring."""
+
+    draws: int
+
+    def open(self, ring: Ring) -> None:
+        self.draws = 0
+
+    def draw(self, ring: Any, n: int, rng: Any, *, replace: bool) -> Any:
+        self.draws += 1
+        return rng.integers(0, len(ring), n), {}
+
+
+def test_a_sampler_without_a_file_keeps_its_state_in_a_child(tmp_path: Path) -> None:
+    """Only what lies in the file of the parent is copied, and opened again."""
+    sampler = Remembers()
+    rb = ReplayBuffer(10, {"x": {}}, sampler=sampler, mmap_prefix=tmp_path / "rows")
+    rb.add(x=1)
+    rb.sample(1)
+
+    def child() -> None:
+        rb.sample(1)
+        assert sampler.draws == 2
+
+    assert outcome(child) == 0
