@@ -23,6 +23,7 @@ cdef class Overflow:
     cdef char* values
 
     cdef bint c_reserve(self, intp_t n, int64_t before) except -1
+    cdef int c_use(self, intp_t stop) except -1
     cdef char* c_push(self, int64_t row) noexcept nogil
     cdef void c_drop(self, int64_t before) noexcept nogil
     cdef void c_leave(self, Places* places, int64_t before) noexcept nogil

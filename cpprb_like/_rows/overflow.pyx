@@ -88,15 +88,27 @@ cdef class Overflow:
         return self.wanted > self.usable
 
     def prepare(self):
-        """Make the memory usable that the last call of ``add`` needs; ``MemoryError`` without memory."""
-        cdef intp_t step, stop = self.wanted
+        """Make the memory usable that the last call of ``add`` needs; ``MemoryError`` without memory.
+
+        A further step is made usable too, if there is memory for it.
+        """
+        cdef intp_t step, wanted = self.wanted
         self.wanted = 0  # whatever happens: the next call of ``add`` may need none
-        if stop <= self.usable:
+        if wanted <= self.usable:
             return
+        self.c_use(wanted)
         step = max(<intp_t> STEP_NBYTES // (self.nbytes + <intp_t> sizeof(int64_t)), self.places.extent // 8)
-        stop = min(self.places.units, stop + step)
-        self.use(self.usable, stop)
-        self.usable = max(self.usable, stop)  # another thread may have been here
+        try:
+            self.c_use(min(self.places.units, wanted + step))
+        except MemoryError:
+            pass  # what is needed is there
+
+    cdef int c_use(self, intp_t stop) except -1:
+        """Make the units before ``stop`` usable."""
+        if stop > self.usable:
+            self.use(self.usable, stop)
+            self.usable = max(self.usable, stop)  # another thread may have been here
+        return 0
 
     cdef char* c_push(self, int64_t row) noexcept nogil:
         """Address for the value of a row, after ``c_reserve``. The row is newer than all others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import random
 import sys
@@ -179,6 +180,39 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert numbers(rb) == list(range(31))
     del rb, caught  # whose frames hold the buffer
     assert numbers(opened(tmp_path, "r+")) == list(range(31))
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no disk space is reserved here")
+@pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
+def test_a_full_disk_under_a_reopened_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``add`` uses all the room that the file has, before it says that the disk is full.
+
+    The first value kept aside needed room for further ones too.
+    """
+    pages: set[int] = set()
+    is_full, reserve = False, os.posix_fallocate
+
+    def reserve_on_the_disk(file: int, offset: int, nbytes: int) -> None:
+        wanted = range(offset // mmap.PAGESIZE, -(-(offset + nbytes) // mmap.PAGESIZE))
+        if is_full and not pages.issuperset(wanted):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        pages.update(wanted)
+        reserve(file, offset, nbytes)
+
+    monkeypatch.setattr(os, "posix_fallocate", reserve_on_the_disk)
+    rb = opened(tmp_path, "x")
+    add(rb, 0, 1200)
+    del rb
+    is_full = True
+    rb = opened(tmp_path, "r+")
+    add(rb, 1200, 100)
+    with pytest.raises(MemoryError, match="make room"):
+        add(rb, 1300, 500)
+    n = len(rb)
+    assert numbers(rb) == list(range(n))
+    is_full = False
+    add(rb, n, 500)
+    assert numbers(rb) == list(range(n + 500))
 
 
 def test_an_error_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
