@@ -186,8 +186,7 @@ cdef class Overflow:
         places = places[keys[places] >= base + max(oldest, 0)]
         places = places[keys[places].argsort(kind="stable")]
         starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
-        # One more run may begin before the next call.
-        if len(starts) >= MOST_RUNS or (np.diff(keys[places]) <= 0).any():
+        if len(starts) > MOST_RUNS or (np.diff(keys[places]) <= 0).any():
             raise ValueError(DAMAGED)
         for part in np.split(places, starts[1:]) if len(places) else ():
             found.runs[found.n_runs] = Run(part[0], part[0] + len(part))
