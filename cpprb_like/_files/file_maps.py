@@ -138,11 +138,13 @@ Copies = Callable[[str, Mapping[str, int]], tuple[dict[str, Floats], bool]]  # a
 
 
 def _split(
-    floats: Floats,
+    floats: Floats | None,
     what: str,  # noqa: ARG001 (as ``Files.floats``)
     sizes: Mapping[str, int],
 ) -> tuple[dict[str, Floats], bool]:
     """Arrays in ``floats``, by name, and that they hold values; see ``Files.floats``."""
+    if floats is None:
+        raise MemoryError("no memory was left for a copy of its values")
     stops = np.cumsum(list(sizes.values()))[:-1]
     return dict(zip(sizes, np.split(floats, stops), strict=True)), True
 
@@ -257,8 +259,10 @@ class Files:
     def note_fork(self) -> None:
         """Copy the header and what the sampler has in its file, before a fork."""
         if not self.is_inherited:
-            sampler = None if self._sampler is None else self._sampler.floats.copy()
-            self._at_fork = self.layout.state(self.arena).copy(), sampler
+            header = self.layout.state(self.arena).copy()
+            self._at_fork = header, None  # if there is no memory for the sampler's values
+            if self._sampler is not None:
+                self._at_fork = header, self._sampler.floats.copy()
 
     def leave(self) -> tuple[NDArray[np.int64], Copies | None] | None:
         """In a forked child: the header at the fork, and copies in place of ``floats``.
@@ -269,7 +273,7 @@ class Files:
         if found is None:
             return None
         header, floats = found
-        return header, None if floats is None else functools.partial(_split, floats)
+        return header, None if self._sampler is None else functools.partial(_split, floats)
 
     @property
     def is_inherited(self) -> bool:

@@ -10,6 +10,7 @@ signal handler would interrupt a hook. Not here: what the locks guard (``generat
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -62,7 +63,10 @@ def watch(lock: Any, level: int) -> None:
 
 
 def tell(method: Callable[[], None]) -> None:
-    """Call a method in every forked child, as long as its object exists. It must not raise."""
+    """Call a method in every forked child, as long as its object exists.
+
+    It should not raise: Python prints the error, and the child goes on.
+    """
     _register(_methods, method)
 
 
@@ -77,10 +81,12 @@ def _register(methods: Methods, method: Callable[[], None]) -> None:
 
 
 def _call(methods: Methods) -> None:
-    for ref, function in methods.copy().values():
-        owner = ref()
-        if owner is not None:
-            function(owner)
+    """Call all of them, even if one raises."""
+    with contextlib.ExitStack() as calls:
+        for ref, function in reversed(methods.copy().values()):
+            owner = ref()
+            if owner is not None:
+                calls.callback(function, owner)
 
 
 def _living() -> list[Any]:
@@ -128,8 +134,10 @@ def _in_child() -> None:
         if id(lock) not in taken:
             lock._at_fork_reinit()
     _give_back()
-    _call(_methods)
-    _unblock()
+    try:
+        _call(_methods)
+    finally:
+        _unblock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -476,14 +476,23 @@ class ReplayBuffer(BufferBase, Source):
     def _leave_file_to_parent(self) -> None:
         """In a forked child: write no more, and read only until the parent writes."""
         self._have_writers_ask()
-        left = None if self._files is None else self._files.leave()
+        if self._files is None:
+            return
+        left = self._files.leave()
         if left is None:
             return
         header, copies = left
         keep_to_header(self.ring, header)
-        if copies is not None:
+        if copies is None:
+            return
+        try:
             self.sampler._leave()
             self.sampler.open_in_file(self.ring, copies)
+        except Exception as error:  # noqa: BLE001 (any error of a sampler; each draw says it)
+            self.sampler = _Unopened(
+                f"{self._files.path}: {self.sampler!r} could not be opened in this forked process: "
+                f"{error!r}. Open the file here with mmap_mode='r'"
+            )
 
     def _have_writers_ask(self) -> None:
         """Make ``add`` check for permission to write: none after a fork, or in mode "r"."""
@@ -1422,6 +1431,20 @@ class ReplayBuffer(BufferBase, Source):
         if not 0 <= stream < self.n_envs:
             raise IndexError(f"env: expected 0 to {self.n_envs - 1}, got {env}")
         return stream
+
+
+class _Unopened(Sampler):
+    """In a forked child: in place of a sampler that could not leave the file of the parent."""
+
+    has_priorities = True
+
+    def __init__(self, refusal: str) -> None:
+        self._refusal = refusal
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError(self._refusal)
+
+    draw = draw_starts = check_draw = update_priorities = get_max_priority = _refuse
 
 
 def _check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:

@@ -130,6 +130,9 @@ class Sampler:
         ``memory(what, sizes)`` returns arrays of float64, by their names in ``sizes``, and whether
         they hold the previous values. They do if ``what`` is unchanged. By default ``memory`` is
         not used.
+
+        A forked child calls it again, with copies of these arrays, if the parent writes to the
+        file. If it raises there, each draw of the child raises a ``RuntimeError`` with its error.
         """
         self.open(ring)
 

@@ -506,3 +506,98 @@ def test_a_sampler_without_a_file_keeps_its_state_in_a_child(tmp_path: Path) -> 
         assert sampler.draws == 2
 
     assert outcome(child) == 0
+
+
+class InFile(Sampler):
+    """A sampler that counts the draws of each slot in the file, and may fail to open."""
+
+    fails = False
+    counts: Any
+
+    def open_in_file(self, ring: Ring, memory: Any) -> None:
+        if self.fails:
+            raise ValueError("not here")
+        self.counts = memory("draws", {"counts": ring.capacity})[0]["counts"]
+
+    def draw(self, ring: Any, n: int, rng: Any, *, replace: bool) -> Any:
+        slots = rng.integers(0, len(ring), n)
+        np.add.at(self.counts, slots, 1)
+        return slots, {}
+
+
+@pytest.mark.parametrize("cause", ["open_in_file", "memory"])
+def test_a_sampler_that_cannot_be_opened_in_a_child(
+    cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its draws say so and leave the file of the parent as it is; rows can be read.
+
+    The sampler went on to write to the file of the parent. Other buffers were not told of the fork,
+    and signals stayed blocked.
+    """
+    lost: list[Any] = []
+    written = Gate()
+    sampler = InFile()
+    rb = ReplayBuffer(10, {"x": {}}, sampler=sampler, mmap_prefix=tmp_path / "rows")
+    other = ReplayBuffer(10, {"x": {}}, mmap_prefix=tmp_path / "other")
+    view = rb.view()
+    rb.add(x=1)
+    other.add(x=1)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def child() -> None:
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+        calls: list[Callable[[], object]] = [
+            lambda: rb.sample(3),
+            lambda: view.sample(3),
+            lambda: rb.sample(1, replace=False),
+            lambda: rb.update_priorities([0], [1.0]),
+        ]
+        for call in calls:
+            with pytest.raises(
+                RuntimeError, match=r"rows\.dat: .*InFile.* not be opened .*mmap_mo"
+            ):
+                call()
+        assert rb.get_all_transitions()["x"].tolist() == [[1]]
+        written.wait()
+        with pytest.raises(RuntimeError, match=r"other\.dat"):
+            other.get_all_transitions()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lost.append)
+        if cause == "memory":
+            patch.setattr(rb._files, "_sampler", object())  # whose values cannot be copied
+        else:
+            patch.setattr(sampler, "fails", True)
+        process = start(child)
+    assert len(lost) == (cause == "memory")
+    other.add(x=2)
+    written.open()
+    assert os.waitpid(process, 0)[1] == 0
+    assert not sampler.counts.any()
+    rb.sample(3)
+    assert sampler.counts.sum() == 3
+
+
+def test_a_method_that_raises_in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python prints the error. All other methods are called, and no signal stays blocked."""
+
+    class Told:
+        calls = 0
+
+        def raises(self) -> None:
+            self.calls += 1
+            raise ValueError("in a child")
+
+    told = [Told(), Told()]
+    for one in told:
+        tell(one.raises)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    lost: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+
+    def child() -> None:
+        assert [one.calls for one in told] == [1, 1]
+        assert len(lost) == 1
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+
+    assert outcome(child) == 0
