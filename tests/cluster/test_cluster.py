@@ -15,6 +15,7 @@ from cluster_cases import (
     FIELDS,
     UNEVEN,
     cluster,
+    each_place,
     fill,
     filled,
     flush,
@@ -55,13 +56,18 @@ def test_an_actor_adds_and_a_learner_draws(where: str) -> None:
 
 
 @pytest.mark.parametrize("hosts", UNEVEN)
-@pytest.mark.parametrize("kind", [Uniform, Prioritized])
-def test_draws_are_those_of_one_buffer(where: str, hosts: int, kind: Any) -> None:
+def test_draws_are_those_of_one_buffer(hosts: int) -> None:
     """By the chi-square test; weights are those of one buffer, row by row."""
-    counts = UNEVEN[hosts]
-    n = sum(counts)
+    with filled(UNEVEN[hosts]) as replay:
+        for _ in each_place():
+            for kind in (Uniform, Prioritized):
+                compare_draws(replay, sum(UNEVEN[hosts]), kind)
+
+
+def compare_draws(replay: ClusterReplay, n: int, kind: Any) -> None:
+    """Compare the draws of a new learner with those of one buffer with all rows."""
     priorities = 0.1 + np.random.default_rng(1).random(n) * 3
-    with filled(counts) as replay, replay.learner(make(kind), seed=1, ahead=1) as learner:
+    with replay.learner(make(kind), seed=1, ahead=1) as learner:
         one = (
             ReplayBuffer(n, FIELDS, seed=2)
             if kind is Uniform
@@ -106,32 +112,39 @@ def make(kind: Any) -> Any:
     return kind()
 
 
-def test_views_read_what_those_of_one_buffer_read(where: str) -> None:
+def test_views_read_what_those_of_one_buffer_read() -> None:
     """n-step returns, sequences, stacks and goals, row by row."""
-    with filled([40, 60]) as replay, replay.learner(seed=0) as learner:
-        one = ReplayBuffer(100, FIELDS, seed=0)
-        one.add(**steps(0, 100))
-        layers: list[tuple[Any, ...]] = [
-            (NStep(3, gamma=0.5, rew="rew"),),
-            (Sequences(4),),
-            (FrameStacks({"obs": 3}),),
-            (NStep(2, gamma=0.5, rew="rew"), FrameStacks({"obs": 2})),
-        ]
-        for given in layers:
-            ours, theirs = learner.view(*given), one.view(*given)
-            known = {}
-            for _ in range(200):
-                batch = theirs.sample(64)
-                for row in range(64):
-                    key = np.asarray(batch["id"][row]).reshape(-1)[0].item()
-                    known[key] = {name: values[row] for name, values in batch.items()}
-            for _ in range(10):
-                batch = ours.sample(64)
-                for row in range(64):
-                    key = np.asarray(batch["id"][row]).reshape(-1)[0].item()
-                    assert batch.keys() == known[key].keys()
-                    for name, values in batch.items():
-                        np.testing.assert_array_equal(values[row], known[key][name])
+    with filled([40, 60]) as replay:
+        for _ in each_place():
+            with replay.learner(seed=0) as learner:
+                compare_views(learner)
+
+
+def compare_views(learner: Any) -> None:
+    """Compare the items of each view with those of a buffer with the same rows."""
+    one = ReplayBuffer(100, FIELDS, seed=0)
+    one.add(**steps(0, 100))
+    layers: list[tuple[Any, ...]] = [
+        (NStep(3, gamma=0.5, rew="rew"),),
+        (Sequences(4),),
+        (FrameStacks({"obs": 3}),),
+        (NStep(2, gamma=0.5, rew="rew"), FrameStacks({"obs": 2})),
+    ]
+    for given in layers:
+        ours, theirs = learner.view(*given), one.view(*given)
+        known = {}
+        for _ in range(200):
+            batch = theirs.sample(64)
+            for row in range(64):
+                key = np.asarray(batch["id"][row]).reshape(-1)[0].item()
+                known[key] = {name: values[row] for name, values in batch.items()}
+        for _ in range(10):
+            batch = ours.sample(64)
+            for row in range(64):
+                key = np.asarray(batch["id"][row]).reshape(-1)[0].item()
+                assert batch.keys() == known[key].keys()
+                for name, values in batch.items():
+                    np.testing.assert_array_equal(values[row], known[key][name])
 
 
 def test_no_row_is_no_endless_wait(where: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_cases import FIELDS, cluster, fill, steps
+from cluster_cases import FIELDS, cluster, each_place, fill, steps
 from local_ray import ray
 from numpy.typing import NDArray
 from own_layers import ReturnsToGo
@@ -71,7 +71,7 @@ def chi_square(drawn: NDArray[Any], expected: NDArray[Any]) -> None:
 
 
 @pytest.mark.parametrize("hosts", OLD)
-def test_draws_beside_writers_are_those_of_one_buffer(where: str, hosts: int) -> None:
+def test_draws_beside_writers_are_those_of_one_buffer(hosts: int) -> None:
     """Of the rows that were there before: their shares of each other do not change.
 
     Their importance-sampling weights do not change either, as the least priority of all is theirs.
@@ -84,22 +84,29 @@ def test_draws_beside_writers_are_those_of_one_buffer(where: str, hosts: int) ->
     weights = np.empty(n)
     weights[alone["id"]] = alone["weights"]
     powers = (priorities + 1e-4) ** 0.6
-    with cluster(hosts, 20_000 * hosts) as replay:
+    with cluster(hosts, 40_000 * hosts) as replay:
         first = 0
         for number, count in enumerate(counts):
             given = {"priorities": priorities[first : first + count]}
             fill(replay, number, steps(first, count) | given)
             first += count
         with writers(replay):
-            for kind, expected in [(Uniform, np.ones(n)), (Prioritized, powers)]:
-                with replay.learner(kind(), seed=1, ahead=0) as learner:
-                    batches = beside_writers(learner)
-                drawn = np.concatenate([batch["id"] for batch in batches])
-                old = drawn < n
-                chi_square(np.bincount(drawn[old], minlength=n), expected / expected.sum())
-                if kind is Prioritized:
-                    found = np.concatenate([batch["weights"] for batch in batches])[old]
-                    np.testing.assert_allclose(found, weights[drawn[old]], rtol=0.02)
+            for _ in each_place():
+                drawn, _ = draw_old(replay, Uniform(), n)
+                chi_square(np.bincount(drawn, minlength=n), np.ones(n) / n)
+                drawn, found = draw_old(replay, Prioritized(), n)
+                chi_square(np.bincount(drawn, minlength=n), powers / powers.sum())
+                np.testing.assert_allclose(found, weights[drawn], rtol=0.02)
+
+
+def draw_old(replay: ClusterReplay, sampler: Any, n: int) -> tuple[NDArray[Any], Any]:
+    """The draws of a new learner of the first ``n`` rows, and their weights if they have some."""
+    with replay.learner(sampler, seed=1, ahead=0) as learner:
+        batches = beside_writers(learner)
+    drawn = np.concatenate([batch["id"] for batch in batches])
+    old = drawn < n
+    weights = [batch["weights"] for batch in batches if "weights" in batch]
+    return drawn[old], np.concatenate(weights)[old] if weights else None
 
 
 def beside_writers(learner: Any) -> list[dict[str, Any]]:
@@ -143,7 +150,7 @@ LAYERS: dict[str, list[Any]] = {
 
 
 @pytest.mark.usefixtures("_by_value")
-def test_goals_are_those_of_one_buffer(where: str) -> None:
+def test_goals_are_those_of_one_buffer() -> None:
     """Each row gets the same goals and rewards, each goal as often; also beside other layers."""
     counts, n = [40, 20, 60], 120
     one = ReplayBuffer(n, GOALS, seed=0)
@@ -152,12 +159,14 @@ def test_goals_are_those_of_one_buffer(where: str) -> None:
     with cluster(3, env_dict=GOALS) as replay:
         for number, first in enumerate(np.cumsum([0, *counts[:-1]]).tolist()):
             fill(replay, number, with_goals(first, counts[number]))
-        with replay.learner(seed=0) as learner:
-            for strategy, (name, layers) in itertools.product(strategies, LAYERS.items()):
-                her = Hindsight(reward, strategy=strategy, relabel_ratio=0.75, relabelled=True)
-                ours, theirs = seen(learner.view(*layers, her)), seen(one.view(*layers, her))
-                for key in ours.keys() | theirs.keys():
-                    compare(ours.get(key), theirs.get(key), f"{strategy}, {name}, {key}")
+        for where in each_place():
+            with replay.learner(seed=0) as learner:
+                for strategy, (name, layers) in itertools.product(strategies, LAYERS.items()):
+                    her = Hindsight(reward, strategy=strategy, relabel_ratio=0.75, relabelled=True)
+                    ours, theirs = seen(learner.view(*layers, her)), seen(one.view(*layers, her))
+                    for key in ours.keys() | theirs.keys():
+                        what = f"{where}, {strategy}, {name}, {key}"
+                        compare(ours.get(key), theirs.get(key), what)
 
 
 def compare(ours: Any, theirs: Any, what: str) -> None:
@@ -196,7 +205,7 @@ def _by_value() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_by_value")
-def test_a_layer_of_the_users_own_reads_what_one_buffer_reads(where: str) -> None:
+def test_a_layer_of_the_users_own_reads_what_one_buffer_reads() -> None:
     """Returns-to-go, row by row; drawn by priority, too."""
     n = 100
     priorities = 0.1 + np.random.default_rng(1).random(n)
@@ -212,18 +221,18 @@ def test_a_layer_of_the_users_own_reads_what_one_buffer_reads(where: str) -> Non
         for number, (first, count) in enumerate([(0, 40), (40, 60)]):
             own = {"priorities": priorities[first : first + count]}
             fill(replay, number, steps(first, count) | own)
-        for kind, expected in [(Uniform, np.ones(n)), (Prioritized, powers)]:
-            drawn = np.zeros(n)
-            with replay.learner(kind(), seed=0) as learner:
-                view = learner.view(given)
-                for _ in range(80):
-                    batch = view.sample(100)
-                    drawn += np.bincount(batch["id"], minlength=n)
-                    for row, number in enumerate(batch["id"].tolist()):
-                        for name, value in known[number].items():
-                            np.testing.assert_array_equal(batch[name][row], value)
-            wanted = expected * drawn.sum() / expected.sum()
-            assert ((drawn - wanted) ** 2 / wanted).sum() < n + 6 * np.sqrt(2 * n)
+        for _ in each_place():
+            for kind, expected in [(Uniform, np.ones(n)), (Prioritized, powers)]:
+                drawn = np.zeros(n)
+                with replay.learner(kind(), seed=0) as learner:
+                    view = learner.view(given)
+                    for batch in (view.sample(100) for _ in range(80)):
+                        drawn += np.bincount(batch["id"], minlength=n)
+                        for row, number in enumerate(batch["id"].tolist()):
+                            for name, value in known[number].items():
+                                np.testing.assert_array_equal(batch[name][row], value)
+                wanted = expected * drawn.sum() / expected.sum()
+                assert ((drawn - wanted) ** 2 / wanted).sum() < n + 6 * np.sqrt(2 * n)
 
 
 def test_a_view_that_is_refused_is_not_opened_at_hosts_that_come_later(where: str) -> None:

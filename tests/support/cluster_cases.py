@@ -6,19 +6,23 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from cpprb_like.ray import ClusterActor, ClusterLearner, ClusterReplay
 from cpprb_like.ray._calls import answer_of
+from cpprb_like.ray._connection import Connection
 
 __all__ = [
     "ELSEWHERE",
     "FIELDS",
     "UNEVEN",
     "cluster",
+    "each_place",
     "fill",
     "filled",
     "flush",
@@ -72,6 +76,17 @@ def filled(counts: list[int], **options: Any) -> ClusterReplay:
         fill(replay, number, steps(first, count))
         first += count
     return replay
+
+
+def each_place() -> Iterator[str]:
+    """This process on the node of the hosts, then on another: one cluster serves both.
+
+    A host takes over a second to start, so tests that change no cluster go through both places.
+    """
+    yield "here"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "node", lambda _: ELSEWHERE)
+        yield ELSEWHERE
 
 
 def flush(actor: Any) -> None:
