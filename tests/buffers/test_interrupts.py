@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forked import outcome
+from scale import repeats
 from views import sample_sequences
 
 from cpprb_like import NotEnoughDataError, PrioritizedReplayBuffer, ReplayBuffer
@@ -33,7 +34,7 @@ pytestmark = [
 ]
 
 FIELDS: dict[str, Any] = {"x": {"shape": (), "dtype": "i8"}, "r": {"shape": ()}, "done": {}}
-ROUNDS = 20_000
+ROUNDS = repeats(20_000, 8_000)
 KINDS = ["uniform", "prioritized", "ranks"]
 ROUNDS_OF = {"ranks": ROUNDS // 4}  # whose draws take ten times as long
 

@@ -179,6 +179,7 @@ def test_shares_that_are_whole_rows_are_never_rounded(
     assert counts(mixture, n) == expected
 
 
+@pytest.mark.once
 def test_batches_of_one_row_keep_the_shares() -> None:
     """With a real generator and batches of one row, each buffer comes as often as it should."""
     mixture = mix(0.6, 0.3, 0.1, seed=5)

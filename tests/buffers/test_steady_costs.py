@@ -30,7 +30,7 @@ from cpprb_like.typing import NstepSpec
 from cpprb_like.views import Sequences
 from cpprb_like.views._gather_windows import take_sequences
 
-pytestmark = needs_optimised_modules
+pytestmark = [pytest.mark.once, needs_optimised_modules]
 
 ROWS = 200_000
 FIELDS: dict[str, Any] = {

@@ -11,6 +11,8 @@ import pytest
 from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import _manifest, load
 
+pytestmark = pytest.mark.once
+
 FIELDS: dict[str, Any] = {"x": {"shape": ()}, "done": {"shape": ()}}
 
 

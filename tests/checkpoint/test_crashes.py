@@ -32,6 +32,8 @@ from cpprb_like.checkpoint import (
     load,
 )
 
+pytestmark = pytest.mark.once
+
 MOST = repeats(300, 100)  # folders for each prefix of the operations
 PACKAGE = Path(cpprb_like.__file__).parent
 PURE = ("json_codec.py", "narrow_dtypes.py", "_state.py")

@@ -30,7 +30,7 @@ FIELDS: dict[str, Any] = {"x": {"shape": ()}, "done": {"shape": (), "dtype": boo
 CUTS = 400 if LONG else 40  # of each test, at lines that are chosen by a seed
 
 # A cut between the call that opens a file and the 'with' that closes it leaves the file to Python.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")]
 
 
 def filled(first: int, sampler: Any = None, **options: Any) -> ReplayBuffer:

@@ -18,7 +18,10 @@ from scale import LONG
 from cpprb_like import ReplayBuffer
 
 KILLS = 1000 if LONG else 12
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork"),
+]
 
 
 _small_segments = small_segments(6000)

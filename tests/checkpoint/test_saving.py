@@ -202,6 +202,7 @@ def test_a_subset_of_fields_and_a_file_map(tmp_path: Path) -> None:
         other.restore(tmp_path / "rb")
 
 
+@pytest.mark.once
 def test_files_of_edited_rows_do_not_pile_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

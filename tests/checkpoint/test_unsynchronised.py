@@ -22,6 +22,8 @@ from cpprb_like.checkpoint import DamagedError, _disk, _manifest, _saved, load
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.processes import SharedReplay
 
+pytestmark = pytest.mark.once
+
 _small_segments = small_segments(1100)
 
 

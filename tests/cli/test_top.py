@@ -17,6 +17,8 @@ from cpprb_like import ReplayBuffer
 from cpprb_like.limiters import MinSize
 from cpprb_like.processes import SharedReplay
 
+pytestmark = pytest.mark.once
+
 need("click")
 need("rich")
 

@@ -657,6 +657,7 @@ def assert_newest(rb: Any, size: int) -> None:
     every.close()
 
 
+@pytest.mark.once
 @BOTH
 @FORKS
 @pytest.mark.parametrize("size", [40, 3000])

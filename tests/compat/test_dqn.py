@@ -581,6 +581,7 @@ def recorded_views(shape: Shape, held: int, seed: int = 0) -> None:
             frames += blank
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("held", [1, 3, 150])
 @pytest.mark.parametrize("shape", FRAME_SHAPES)
 def test_a_view_stays_as_it_was(shape: Shape, held: int) -> None:

@@ -17,7 +17,7 @@ from timing import ratio
 from cpprb_like.compat.dqn import ReplayBuffer
 from cpprb_like.compat.keras_gym import ExperienceReplayBuffer
 
-pytestmark = needs_optimised_modules
+pytestmark = [pytest.mark.once, needs_optimised_modules]
 
 ROUNDS = repeats(60, 25)
 CALLS = 1000  # of a turn: the same for both, so that a busy machine cannot make one of them short

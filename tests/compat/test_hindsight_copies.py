@@ -162,6 +162,7 @@ def test_rows_are_those_of_the_paper(
     assert batch["rew"].shape == (len(rb), 1)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("strategy", ["future", "episode", "random"])
 def test_goals_are_equally_likely(strategy: Any) -> None:
     """Each step that may give the goal does so equally often."""
@@ -181,6 +182,7 @@ def test_goals_are_equally_likely(strategy: Any) -> None:
     assert statistic < chi_square_limit(freedom)
 
 
+@pytest.mark.once
 def test_random_goals_come_from_earlier_episodes_too() -> None:
     """With random, goals come from all rows stored before, copies counted, and from the episode."""
     rb = make(100_000, strategy="random", additional_goals=1)

@@ -269,6 +269,7 @@ def compare(
         mirror.set_state(buffer.random.get_state(legacy=False))
 
 
+@pytest.mark.once
 @given(cases())
 def test_draws_are_those_of_keras_gym_and_true_to_the_episodes(case: dict[str, Any]) -> None:
     """Whatever is drawn is what the episodes say; where keras-gym's draws are, they are the same.
@@ -353,6 +354,7 @@ def test_stacks_do_not_reach_over_the_write_head() -> None:
     assert seen == {13, 14, 15, 16, 17, 18}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("frames", [1, 3])
 def test_every_sound_step_is_drawn_equally_often(frames: int) -> None:
     """Rejection favours no step; nor does the look at all rows where most are rejected."""

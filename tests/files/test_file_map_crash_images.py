@@ -29,7 +29,10 @@ from cpprb_like._rows.gather import take
 from cpprb_like._rows.row_handles import public_slots
 from cpprb_like.samplers._prioritized import ByPriority
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="files in use have no other links")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(sys.platform == "win32", reason="files in use have no other links"),
+]
 
 IMAGES = 5000 if LONG else 180  # of all cases together
 IMAGES_PER_HISTORY = 12

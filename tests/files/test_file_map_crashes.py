@@ -267,6 +267,8 @@ atexit.register(at_the_end)
 
 from cpprb_like import ReplayBuffer
 
+pytestmark = pytest.mark.once
+
 rb = ReplayBuffer(1000, {"x": {}}, mmap_prefix=os.path.join(sys.argv[1], "x"))
 for k in range(1500):
     rb.add(x=k)

@@ -57,6 +57,7 @@ def numbers(rb: ReplayBuffer) -> list[int]:
     return sorted(t[:, 0].tolist())
 
 
+@pytest.mark.once
 @forking
 def test_a_writer_that_is_killed_while_it_takes_more_of_a_file(tmp_path: Path) -> None:
     """Before whichever line: the file opens again, to be read and written, with all its rows."""
@@ -82,6 +83,7 @@ def test_a_writer_that_is_killed_while_it_takes_more_of_a_file(tmp_path: Path) -
     assert killed_everywhere((files.prepare, files.use), make, call, look) > 4
 
 
+@pytest.mark.once
 @forking
 def test_a_writer_that_is_killed_while_it_creates_its_files(tmp_path: Path) -> None:
     """The next one creates them anew, or opens them empty; no warning says that rows are lost.
@@ -109,6 +111,7 @@ def test_a_writer_that_is_killed_while_it_creates_its_files(tmp_path: Path) -> N
     assert killed_everywhere(creating, make, call, look) > 30
 
 
+@pytest.mark.once
 @forking
 @pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 @pytest.mark.parametrize("seed", range(-(-KILLS // 4)))

@@ -27,7 +27,10 @@ from cpprb_like._machine import file_systems
 from cpprb_like.checkpoint import DamagedError, load
 from cpprb_like.checkpoint._ring_reader import RingReader
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL"),
+]
 
 # Kills of all cases together; the long form has 200 and more.
 SUPPORT = Path(__file__).parents[1] / "support"

@@ -196,6 +196,7 @@ def large(folder: str, mode: Any) -> PrioritizedReplayBuffer:
     )  # fmt: skip
 
 
+@pytest.mark.once
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers")
 def test_a_process_that_is_killed_while_it_opens_a_file(tmp_path: Path) -> None:
     """The weights that were held are there, whichever weights had been set.

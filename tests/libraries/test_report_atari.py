@@ -28,6 +28,7 @@ def record(env: Any, **options: Any) -> ReplayBuffer:
     return rb
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("game", ["Pong", "Breakout", "SpaceInvaders", "Freeway"])
 @pytest.mark.parametrize("stacked", [False, True], ids=["RGB", "stacks"])
 def test_nothing_is_found_in_games(game: str, stacked: bool) -> None:
@@ -44,6 +45,7 @@ def test_nothing_is_found_in_games(game: str, stacked: bool) -> None:
     assert "Frames of" in found._repr_html_()
 
 
+@pytest.mark.once
 def test_nothing_is_found_in_several_games_at_once() -> None:
     """Stacks of a vector environment that are stored once are described as those of one are."""
 
