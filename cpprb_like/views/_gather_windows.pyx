@@ -405,8 +405,7 @@ cdef intp_t c_copy_sequence(
             )
     while True:
         n = c_run(copy, &place, min(end - place.number, COPIED_ROWS))
-        c_fetch_run(copy, following, place.number + copy.rows - end, n)
-        c_copy_run(copy, &place, n)
+        c_copy_run(copy, &place, n, following, place.number + copy.rows - end)
         place.number += n
         place.at.slot += (n - 1) * copy.walk.n_envs
         place.at.row += (n - 1) * copy.walk.n_envs
@@ -442,12 +441,21 @@ cdef intp_t c_run(const SequencesCopy* copy, const RowInBatch* place, intp_t mos
     return n
 
 
-cdef void c_copy_run(const SequencesCopy* copy, const RowInBatch* place, intp_t n) noexcept nogil:
-    """Copy n rows at even distances, n of at most ``COPIED_ROWS``."""
-    cdef intp_t k
+cdef void c_copy_run(
+    const SequencesCopy* copy, const RowInBatch* place, intp_t n, intp_t following, intp_t start
+) noexcept nogil:
+    """Copy n rows at even distances, n of at most ``COPIED_ROWS``.
+
+    As many rows of the sequence that begins in slot ``following`` are prefetched, from number ``start``
+    on: some before each column, as the processor waits where it is asked for all at once.
+    """
+    cdef intp_t k, fetched = 0, upto
     cdef const CopiedColumn* part
     for k in range(copy.n_parts):
         part = copy.parts + k
+        upto = n * (k + 1) // copy.n_parts
+        c_fetch_run(copy, following, start + fetched, upto - fetched)
+        fetched = upto
         if part.apart != NULL:
             c_copy_next(copy, part, place, n)
         elif not part.first_only:
