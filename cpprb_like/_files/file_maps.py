@@ -87,7 +87,8 @@ SHARED_FILE = (
 READ_ONLY = "the buffer was opened with mmap_mode='r', to be read and not written"
 WRITES_ELSEWHERE = (
     "another buffer has this file open, in this process or another; two that write to one file "
-    "would tear each other's rows"
+    "would tear each other's rows. A process that was forked from a writer has the file open until "
+    "it ends"
 )
 
 NO_LOCKS = (

@@ -508,6 +508,47 @@ def test_a_sampler_without_a_file_keeps_its_state_in_a_child(tmp_path: Path) -> 
     assert outcome(child) == 0
 
 
+def test_a_child_that_outlives_a_killed_parent(tmp_path: Path) -> None:
+    """It has the file open until it ends: the error says so, and the file can be read meanwhile."""
+    forked, looked, read = Gate(), Gate(), Gate()
+    fields: dict[str, Any] = {"x": {"shape": ()}}
+
+    def opened(mode: Any) -> ReplayBuffer:
+        prefix = tmp_path / "rows"
+        return ReplayBuffer(10, fields, next_of="x", mmap_prefix=prefix, mmap_mode=mode)
+
+    def child(rb: ReplayBuffer) -> None:
+        looked.wait()
+        assert rb.get_all_transitions()["next_x"].tolist() == [5]
+        read.open()
+
+    def parent() -> None:
+        rb = opened("x")
+        rb.add(x=1, next_x=5)
+        start(partial(child, rb))
+        forked.open()
+        signal.pause()
+
+    process = start(parent)
+    forked.wait()
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    with pytest.raises(BlockingIOError, match="forked from a writer"):
+        opened("r+")
+    assert opened("r").get_all_transitions()["next_x"].tolist() == [5]
+    looked.open()
+    read.wait()
+    until = time.monotonic() + SECONDS
+    while True:
+        try:
+            rb = opened("r+")
+            break
+        except BlockingIOError:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    assert rb.get_all_transitions()["next_x"].tolist() == [5]
+
+
 class InFile(Sampler):
     """A sampler that counts the draws of each slot in the file, and may fail to open."""
 
