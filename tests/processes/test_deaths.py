@@ -354,6 +354,7 @@ def update(learner: Learner, batch: dict[str, Any]) -> None:
         learner.update_priorities(batch["indexes"], 1.0 / (1.0 + batch["t"] % 7))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
     """Writers and learners are killed and started anew: all rows are whole, and no process hangs.

@@ -70,6 +70,7 @@ def drawn(learner: Learner, n: int = 200) -> list[int]:
     return whole(learner.sample(n))
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_at_random_moments(seed: int) -> None:
@@ -168,6 +169,7 @@ def test_a_shard_that_needs_no_repair_is_not_read_again() -> None:
         assert changes(15) > first
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 def test_learners_and_writers_that_come_and_go(seed: int) -> None:

@@ -143,6 +143,7 @@ def test_draws_are_in_proportion_to_priorities(name: str) -> None:
         limit_of(found, 10_000 * priorities / priorities.sum())
 
 
+@pytest.mark.once
 def test_distinct_rows_of_uneven_shards_are_uniform() -> None:
     """Each shard gives rows in proportion to what is left in it."""
     counts, n, trials = [3, 0, 1, 6], 5, 4000
@@ -162,6 +163,7 @@ def test_distinct_rows_of_uneven_shards_are_uniform() -> None:
     assert np.abs(found - expected).max() < 5 * np.sqrt(trials * n / 4)
 
 
+@pytest.mark.once
 def test_distinct_rows_come_one_after_another_by_weight() -> None:
     """A pair has the probability of drawing its first row, and then its second among the others."""
     with filled((2, 3), env_dict=SMALL) as replay:

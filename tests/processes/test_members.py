@@ -133,6 +133,7 @@ def test_after_a_takeover() -> None:
         del second
 
 
+@pytest.mark.once
 def test_looking_disturbs_no_process() -> None:
     """Whoever asks for the members takes no shard from others, not even for a moment."""
     with SharedReplay(100, FIELDS, writers=1) as replay:

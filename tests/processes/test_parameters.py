@@ -185,6 +185,7 @@ def test_no_version_is_torn(replay: SharedReplay) -> None:
         assert (one.join(), other.join()) == (0, 0)
 
 
+@pytest.mark.once
 @forks
 def test_publishers_and_readers_that_are_killed_leave_whole_versions(
     replay: SharedReplay,

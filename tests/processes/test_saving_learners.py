@@ -189,6 +189,7 @@ def test_a_greater_number_of_writers(tmp_path: Path, case: str) -> None:
         SharedReplay.load(tmp_path, writers=2)
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # cut between open and 'with'
 def test_a_restore_of_a_learner_that_is_cut_leaves_nothing(tmp_path: Path) -> None:
     """No learner, no open file and no change of the replay; the next call gives the whole one."""

@@ -164,6 +164,7 @@ def test_a_save_that_follows_another_one(
         assert_same(shards_of(again), expected)
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("is_whole")
 def test_saves_of_a_full_shard_in_use(
     tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -264,6 +265,7 @@ def test_another_capacity(tmp_path: Path, capacity: int) -> None:
         assert second == list(range(30 - min(30, most), 30))
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("is_whole")
 def test_saving_beside_actors(tmp_path: Path, options: dict[str, Any]) -> None:
     """Actors add and edit at the same time, without a wait; whatever was saved is whole."""
@@ -281,6 +283,7 @@ def test_saving_beside_actors(tmp_path: Path, options: dict[str, Any]) -> None:
                     child.wait_for_beat()
 
 
+@pytest.mark.once
 def test_stacks_and_next_stacks_beside_actors(tmp_path: Path) -> None:
     """Frames are overwritten while they are saved; each loaded stack is whole."""
     fields, options = shared_rows.CHAINED, shared_rows.CHAINED_OPTIONS
@@ -346,7 +349,13 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     return Meanwhile(monkeypatch)
 
 
-@pytest.mark.parametrize("more", [0, 1, 20, CAPACITY - 1, CAPACITY, 3 * CAPACITY])
+@pytest.mark.parametrize(
+    "more",
+    [
+        *(0, CAPACITY),
+        *(pytest.param(n, marks=pytest.mark.once) for n in (1, 20, CAPACITY - 1, 3 * CAPACITY)),
+    ],
+)
 def test_rows_that_are_overwritten_during_the_save(
     tmp_path: Path, options: dict[str, Any], meanwhile: Meanwhile, more: int, is_whole: bool
 ) -> None:
