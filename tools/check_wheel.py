@@ -124,8 +124,12 @@ def check(package: Path, python: str, constraints: str, arguments: Sequence[str]
         run([own_python, *PIP_INSTALL, *fixed, f"{wheel}[test]", *requirements], place, environ)
         check_if_asked(own_python, constraints)
         for item in TEST_SOURCES:
-            copy = shutil.copytree if (ROOT / item).is_dir() else shutil.copy
-            copy(ROOT / item, place / item)
+            if (ROOT / item).is_dir():
+                # What was compiled in the tree names files of the tree.
+                left_out = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / item, place / item, ignore=left_out)
+            else:
+                shutil.copy(ROOT / item, place / item)
         ignored = [f"--ignore={test}" for test in NOT_FOR_WHEELS]
         run([scripts / "pytest", *ignored, *arguments], place, environ)
 
