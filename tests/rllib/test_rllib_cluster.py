@@ -73,20 +73,15 @@ def made(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("where")
+@pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_uniform_transitions_are_those_of_rllib(made: Any, kind: str) -> None:
+def test_uniform_transitions_are_those_of_rllib(made: Any, kind: str, n_step: int) -> None:
     """Of the same start, from chunks of episodes that alternate, over two hosts."""
     ours, theirs = made(ClusterEpisodeReplayBuffer, 10_000), Theirs(10_000)
-    fill(kind, ours, theirs, seed=1)
-    assert ours.get_num_episodes() == theirs.get_num_episodes()
-    for n_step in (1, 3):
-        compare(ours, theirs, n_step)
-
-
-def compare(ours: Any, theirs: Any, n_step: int) -> None:
-    """Each transition of ours is that of RLlib's buffer from the same start."""
+    fill(kind, ours, theirs, seed=n_step)
     where = places(theirs)
     assert len(ours) == len(theirs) == len(where)
+    assert ours.get_num_episodes() == theirs.get_num_episodes()
     items = ours.sample(
         400,
         n_step=n_step,
