@@ -83,12 +83,12 @@ ours.works_on(
     save_synchronised=saving,
     load=loading,
 )
-# One write of the declared bytes, and one read into memory that is there.
+# One write of the declared bytes, and one read into new memory, as that of a loaded buffer is.
 file_cases(
     floor,
     lambda rows: np.zeros(rows * KINDS["small"].nbytes, np.uint8),
     save=lambda memory, file: file.write(memory),
-    load=lambda memory, file: file.readinto(memory),
+    load=lambda memory, file: file.readinto(np.empty_like(memory)),
 )
 ours.works_on(large, save_large=saving, load_large=loading, save_again=saving_again)
 floor.works_on(large, save_large=copying, load_large=copying)
