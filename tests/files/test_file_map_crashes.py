@@ -23,6 +23,8 @@ from file_map_cases import Case, step, twin_rows
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._files import dirty_chunks, file_maps
 
+pytestmark = pytest.mark.once
+
 CASES = [
     Case("plain", capacity=50, updates=True),
     Case("one", capacity=1),
@@ -266,8 +268,6 @@ def at_the_end():
 atexit.register(at_the_end)
 
 from cpprb_like import ReplayBuffer
-
-pytestmark = pytest.mark.once
 
 rb = ReplayBuffer(1000, {"x": {}}, mmap_prefix=os.path.join(sys.argv[1], "x"))
 for k in range(1500):
