@@ -82,7 +82,7 @@ def _register(methods: Methods, method: Callable[[], None]) -> None:
 
 def _call(methods: Methods) -> None:
     """Call all of them, even if one raises."""
-    with contextlib.ExitStack() as calls:
+    with contextlib.ExitStack() as calls:  # which calls the last one first
         for ref, function in reversed(methods.copy().values()):
             owner = ref()
             if owner is not None:
