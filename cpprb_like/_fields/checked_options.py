@@ -18,12 +18,20 @@ from numpy.typing import DTypeLike
 from cpprb_like._arguments.checks import as_int, warn
 from cpprb_like._arguments.narrow_dtypes import name_of
 from cpprb_like._core import FLAG_TRUNCATED
-from cpprb_like._fields.derived import NStepReturns, check_nstep, derive, read_nstep
+from cpprb_like._fields.axes import MOST_ITEMS, axes_of, check_axes, read_room
+from cpprb_like._fields.derived import (
+    NStepReturns,
+    check_nstep,
+    derive,
+    read_nstep,
+    refuse_axes,
+)
 from cpprb_like._fields.schema import (
     Schema,
     read_env_dict,
     read_n_envs,
     read_size,
+    with_axes,
 )
 from cpprb_like._machine.byte_order import native
 
@@ -52,6 +60,7 @@ class CheckedOptions:
         next_of: str | Iterable[str] | None = None,
         stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
         Nstep: object = None,  # noqa: N803 (cpprb's name)
+        room: object = None,
     ) -> CheckedOptions:
         """Check arguments of ``ReplayBuffer``; raises ``TypeError`` or ``ValueError``."""
         rows = read_size(size)
@@ -59,6 +68,7 @@ class CheckedOptions:
         schema = Schema(fields, terminated, truncated)
         schema.end_fields()
         schema = derive(schema, next_of, stack_compress)
+        schema = with_axes(schema, read_room(room, schema.fields, rows))
         streams = read_n_envs(1 if n_envs is None else n_envs, rows)
         return cls(schema, rows, streams, read_nstep(Nstep, schema))
 
@@ -67,10 +77,13 @@ class CheckedOptions:
         """Slots in memory. Slots beyond ``size`` hold rows with an incomplete n-step window."""
         return self.size + (0 if self.nstep is None else (self.nstep.size - 1) * self.n_envs)
 
-    def resized(self, size: object) -> CheckedOptions:
-        """These options with another size."""
-        rows = read_size(size)
-        return replace(self, size=rows, n_envs=read_n_envs(self.n_envs, rows))
+    def resized(self, size: object, room: object = None) -> CheckedOptions:
+        """These options with another size, and other rooms for the axes that ``room`` names."""
+        rows, schema = read_size(size), self.schema
+        if room is not None:
+            merged = {**schema.rooms, **room} if isinstance(room, Mapping) else room
+            schema = with_axes(schema, read_room(merged, schema.declared, rows))
+        return replace(self, schema=schema, size=rows, n_envs=read_n_envs(self.n_envs, rows))
 
     def check(self) -> None:
         """Raise ``ValueError`` or ``TypeError`` if options of a pickle or a file are not sound."""
@@ -86,6 +99,9 @@ class CheckedOptions:
                 )
             for length in field.shape:
                 as_int(f"shape of field {field.name!r}", length, 0)
+        self._check_axes()
+        for name in self.schema.chained.intersection(fields):
+            refuse_axes("next_of and stacks", fields[name])
         for name in self.schema.chained.union(dict(self.schema.next_of).values()):
             if name not in fields or fields[name].dtype.hasobject:
                 raise ValueError(f"next_of and stacks: no field {name!r} of numbers")
@@ -98,6 +114,16 @@ class CheckedOptions:
             if not 0 <= stack.axis < len(shape) or shape[stack.axis] != stack.depth:
                 raise ValueError(f"stack of field {stack.name!r}: {stack} does not fit {shape}")
         check_nstep(self.nstep, self.schema)
+
+    def _check_axes(self) -> None:
+        """Raise ``ValueError`` or ``TypeError`` unless axes and entries follow from the fields."""
+        schema = self.schema
+        check_axes(schema.declared)
+        for axis in schema.axes:
+            as_int(f"room[{axis.name!r}]", axis.room, 1, MOST_ITEMS)
+        rooms = schema.rooms
+        if list(rooms) != list(axes_of(schema.declared)) or schema != with_axes(schema, rooms):
+            raise ValueError(f"axes: {schema.axes} do not follow from the fields")
 
 
 def warn_of_rows(options: CheckedOptions, given: object) -> None:

@@ -5,7 +5,7 @@ Not here: how the values are stored (``schema``, ``chained``) and read (``views.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,13 +41,13 @@ def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
     ``ReplayBuffer`` has these options. Raises ``TypeError`` or ``ValueError`` if an option names an
     unknown field, or a field that does not fit.
     """
-    schema = _with_next(schema, _read_names("next_of", next_of, schema))
+    schema = _with_next(schema, _read_chained("next_of", next_of, schema))
     axes: dict[str, object]
     if isinstance(stack_compress, Mapping):
-        _read_names("stack_compress", list(stack_compress), schema)
+        _read_chained("stack_compress", list(stack_compress), schema)
         axes = dict(stack_compress)
     else:
-        names = _read_names("stack_compress", stack_compress, schema)
+        names = _read_chained("stack_compress", stack_compress, schema)
         shapes = {field.name: field.shape for field in schema.fields}
         axes = {name: likely_axis(shapes[name]) if shapes[name] else -1 for name in names}
     by_name = {field.name: field for field in schema.fields}
@@ -67,7 +67,7 @@ def _read_names(option: str, names: Any, schema: Schema) -> list[str]:
     if isinstance(names, Mapping) and names:
         raise TypeError(f"{option}: expected names of fields, got {names!r}")
     given = read_names(option, names, schema.names)
-    for field in schema.fields:
+    for field in schema.declared:
         if field.name in given and field.dtype.hasobject:
             raise ValueError(
                 f"{option}: field {field.name!r} holds Python objects; expected numbers"
@@ -75,6 +75,30 @@ def _read_names(option: str, names: Any, schema: Schema) -> list[str]:
     if len(set(given)) != len(given):
         raise ValueError(f"{option}: expected each name once, got {given}")
     return given
+
+
+def _read_chained(option: str, names: Any, schema: Schema) -> list[str]:
+    """Names of fields whose values may be those of other rows."""
+    given = _read_names(option, names, schema)
+    for field in schema.declared:
+        if field.name in given:
+            refuse_axes(option, field)
+            if field.counts is not None:
+                raise ValueError(
+                    f"{option}: field {field.name!r} counts items of axis {field.counts!r} in its "
+                    "own row; expected a field without counts"
+                )
+    return given
+
+
+def refuse_axes(option: str, field: Field) -> None:
+    """Raise ``ValueError`` if a field that ``option`` names has a named axis."""
+    if field.is_ragged:
+        what = "a text" if field.is_text else f"of shape {field.declared_shape}"
+        raise ValueError(
+            f"{option}: field {field.name!r} is {what}, which differs from row to row; "
+            "expected a field of one shape"
+        )
 
 
 def _with_next(schema: Schema, names: list[str]) -> Schema:
@@ -87,8 +111,8 @@ def _with_next(schema: Schema, names: list[str]) -> Schema:
         if declared and declared[0] != following:
             raise ValueError(
                 f"next_of={name!r}: field {following.name!r} is declared with "
-                f"{declared[0].dtype} of shape {declared[0].shape}; expected {source.dtype} of "
-                f"shape {source.shape} like {name!r}, or no declaration"
+                f"{declared[0].declared_dtype} of shape {declared[0].declared_shape}; expected "
+                f"{source.dtype} of shape {source.shape} like {name!r}, or no declaration"
             )
         if not declared:
             fields.append(following)
@@ -171,7 +195,9 @@ def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
         raise ValueError(f"Nstep['size']: expected 1 to {MAX_STEPS} steps, got {size}")
     given = options.get("rew")
     rewards = _read_names("Nstep['rew']", _rewards(schema) if given is None else given, schema)
-    for field in schema.fields:
+    for field in schema.declared:
+        if field.name in rewards:
+            refuse_axes("Nstep['rew']", field)
         if field.name in rewards and kind_of(field.dtype) != "f":
             raise ValueError(
                 f"Nstep['rew']: expected fields of floats, got {field.name!r} of {field.dtype}"
@@ -186,7 +212,8 @@ def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
     for option, field in schema.near_ends():
         remedy = f"say {option}={field.name!r} if it does, or {option}=False if no field does"
         if not field.can_end:
-            remedy = f"expected one bool or number, got shape {field.shape}, or {option}=False"
+            shape = field.declared_shape
+            remedy = f"expected one bool or number, got shape {shape}, or {option}=False"
         raise ValueError(
             f"Nstep: field {field.name!r} ends no episode, so that n-step returns would run on "
             f"into the next one; {remedy}"
@@ -195,6 +222,7 @@ def read_nstep(options: object, schema: Schema) -> NStepReturns | None:
     summed = [name for name in ends if name in rewards]
     if summed:
         raise ValueError(f"Nstep['rew']: {summed} end episodes; expected rewards")
+    _check_axes_of_last_step(schema, last_step_fields)
     discount = options.get("discount", False)
     if not isinstance(discount, bool):
         raise TypeError(f"Nstep['discount']: expected a bool, got {discount!r}")
@@ -224,20 +252,44 @@ def check_nstep(nstep: NStepReturns | None, schema: Schema) -> None:
     ]
     if unknown:
         raise ValueError(f"Nstep: needs the fields {unknown}; there are {list(schema.names)}")
+    for field in schema.declared:
+        if field.name in nstep.rewards:
+            refuse_axes("Nstep", field)
+    _check_axes_of_last_step(schema, nstep.last_step_fields)
     kinds = {field.name: kind_of(field.dtype) for field in schema.fields}
     wrong = [name for name in nstep.rewards if kinds[name] != "f" or name in nstep.last_step_fields]
     if wrong:
         raise ValueError(f"Nstep: {wrong} cannot be summed")
 
 
+def _check_axes_of_last_step(schema: Schema, last_step_fields: Collection[str]) -> None:
+    """Raise ``ValueError`` if an axis would have fields of two rows, and so two lengths."""
+    for field in schema.declared:
+        for axis in schema.axes:
+            if axis.name not in (field.axis, field.counts):
+                continue
+            is_last = field.name in last_step_fields
+            other = next((n for n in axis.fields if (n in last_step_fields) != is_last), None)
+            if other is not None:
+                one, two = (field.name, other) if is_last else (other, field.name)
+                raise ValueError(
+                    f"Nstep: {one!r} comes from the last of the steps and {two!r} from the first, "
+                    f"so their lengths of axis {axis.name!r} differ; expected an axis of its own "
+                    f"for {one!r}, such as 'next_{axis.name}'"
+                )
+
+
 def _rewards(schema: Schema) -> list[str]:
     """Default of ``Nstep['rew']``: the only field with the name of a reward."""
     found = [name for name in schema.names if name in REWARD_NAMES]
+    for field in schema.declared:
+        if field.name in found:
+            refuse_axes("Nstep['rew']", field)
     ends = [number for number, *_ in schema.end_fields()]
     floats = [
         field
-        for number, field in enumerate(schema.fields)
-        if kind_of(field.dtype) == "f" and number not in ends
+        for number, field in enumerate(schema.declared)
+        if kind_of(field.dtype) == "f" and number not in ends and not field.is_ragged
     ]
     if not floats:
         return []  # no field can be summed

@@ -6,12 +6,13 @@ of values (``casting``).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +28,7 @@ from cpprb_like._core import (
     FLAG_TRUNCATED,
 )
 from cpprb_like._fields import casting
+from cpprb_like._fields.axes import LEFT_OUT, Axis, axes_of, check_axes
 from cpprb_like._machine.byte_order import native
 from cpprb_like._rows.column import Column
 from cpprb_like.errors import FieldNameError
@@ -42,9 +44,10 @@ __all__ = [
     "read_n_envs",
     "read_names",
     "read_size",
+    "with_axes",
 ]
 
-PROPERTIES = ("shape", "dtype")
+PROPERTIES = ("shape", "dtype", "counts")
 # Near-misses of the names of end flags, after ``_plain_word``.
 NEAR_NAMES = {
     "terminated": ("done", "terminated", "termination", "terminal", "terminate", "term"),
@@ -55,19 +58,67 @@ MOST = 2**55  # most rows, or length of an axis: sums of several fit into 64 bit
 
 
 class ColumnSpec(NamedTuple):
-    """A column of a batch: its dtype, and the shape of one item."""
+    """A column of a batch: its dtype, and the shape of one item.
+
+    The shape of values of any length has the name of an axis, such as ``("N", 11)``.
+    """
 
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Field:
-    """One named value of a step. In a buffer the dtype has the machine's byte order."""
+    """One named value of a step. In a buffer the dtype has the machine's byte order.
+
+    The values of a *ragged* field have a named axis, whose length differs from row to row. In
+    ``shape`` this length is 0, so the field takes no bytes of a row.
+    """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    # The name of the axis; of an entry, the axis whose items it finds.
+    axis: str | None = dataclasses.field(default=None, metadata=LEFT_OUT)
+    # Place of the named axis in the shape.
+    axis_at: int = dataclasses.field(default=0, metadata=LEFT_OUT)
+    # The axis whose items the values count, such as the nodes that are the ends of an edge.
+    counts: str | None = dataclasses.field(default=None, metadata=LEFT_OUT)
+    # Whether the items are bytes of a text in UTF-8.
+    is_text: bool = dataclasses.field(default=False, metadata=LEFT_OUT)
+    # Whether this is the hidden field of an axis.
+    is_entry: bool = dataclasses.field(default=False, metadata=LEFT_OUT)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether the field has a named axis."""
+        return self.axis is not None and not self.is_entry
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of one item along the named axis; of a field without one, the shape of a step."""
+        if not self.is_ragged:
+            return self.shape
+        return self.shape[: self.axis_at] + self.shape[self.axis_at + 1 :]
+
+    @property
+    def item_nbytes(self) -> int:
+        """Bytes of one item along the named axis."""
+        return self.dtype.itemsize * math.prod(self.item_shape)
+
+    @property
+    def declared_shape(self) -> tuple[int | str, ...]:
+        """The shape as it was declared, with the name of the axis, such as ``("N", 11)``."""
+        if not self.is_ragged or self.axis is None:
+            return self.shape
+        if self.is_text:
+            return ()
+        return *self.shape[: self.axis_at], self.axis, *self.shape[self.axis_at + 1 :]
+
+    @property
+    def declared_dtype(self) -> str:
+        """The dtype as text: ``str`` for texts."""
+        return "str" if self.is_text else str(self.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -98,9 +149,10 @@ class Field:
         except MemoryError:
             raise
         except Exception as error:
+            how = "; name the axis that differs, such as shape ('T',)" if _is_ragged(error) else ""
             raise ValueError(
                 f"field {self.name!r}: expected {self.dtype} of shape {self.shape}, "
-                f"got {type(value).__name__}: {error}"
+                f"got {type(value).__name__}: {error}{how}"
             ) from error
         came = str(array.dtype)
         if not isinstance(value, (np.ndarray, np.generic)):
@@ -146,6 +198,11 @@ class Field:
         )
 
 
+def _is_ragged(error: Exception) -> bool:
+    """Whether NumPy found lists of different lengths."""
+    return "inhomogeneous" in str(error)
+
+
 def _warn_of_graphs(name: str, objects: NDArray[Any]) -> None:
     """Warn of tensors of PyTorch that require grad, also within a tuple, list or dict."""
     torch: Any = sys.modules.get("torch")
@@ -175,7 +232,9 @@ def read_env_dict(env_dict: object, default_dtype: DTypeLike | None) -> tuple[Fi
         default = np.dtype(default_dtype)
     except TypeError as error:
         raise TypeError(f"default_dtype: expected a dtype, got {default_dtype!r}") from error
-    return tuple(_read_field(name, spec, default) for name, spec in env_dict.items())
+    fields = tuple(_read_field(name, spec, default) for name, spec in env_dict.items())
+    check_axes(fields)
+    return fields
 
 
 def _read_field(name: object, spec: object, default: np.dtype[Any]) -> Field:
@@ -192,7 +251,12 @@ def _read_field(name: object, spec: object, default: np.dtype[Any]) -> Field:
             f"field {name!r}: unknown properties {unknown}; expected some of {list(PROPERTIES)} "
             "(cpprb ignores others without a word)"
         )
+    counts = spec.get("counts")
+    if counts is not None and not isinstance(counts, str):
+        raise TypeError(f"field {name!r}: counts: expected the name of an axis, got {counts!r}")
     wanted = spec.get("dtype", default)
+    if wanted is str or wanted is np.str_:
+        return _read_text(str(name), spec, counts)
     try:
         dtype = np.dtype(np.float64 if wanted is None else wanted)  # as in NumPy and cpprb
     except TypeError as error:
@@ -208,31 +272,58 @@ def _read_field(name: object, spec: object, default: np.dtype[Any]) -> Field:
         raise ValueError(
             f"field {name!r}: expected a dtype with a size such as 'U8', got {wanted!r}"
         )
-    shape = (*_read_shape(name, spec.get("shape", 1)), *dtype.shape)
+    lengths, axis, axis_at = _read_shape(name, spec.get("shape", 1))
+    shape = (*lengths, *dtype.shape)
     try:
         np.broadcast_to(np.zeros((), np.uint8), (1, *shape))
     except ValueError as error:
         raise ValueError(
             f"field {name!r}: NumPy has no arrays of shape {shape}: {error}"
         ) from error
-    return Field(str(name), native(dtype.base), shape)
+    return Field(str(name), native(dtype.base), shape, axis, axis_at, counts)
 
 
-def _read_shape(name: str, shape: object) -> tuple[int, ...]:
+def _read_text(name: str, spec: Mapping[Any, Any], counts: str | None) -> Field:
+    shape = spec.get("shape", ())
+    try:
+        is_single = tuple(shape) == ()
+    except TypeError:
+        is_single = False
+    if not is_single:
+        raise ValueError(
+            f"field {name!r}: a text of any length, dtype str, has the shape (), got {shape!r}; "
+            "several texts of one size have a dtype such as 'U8'"
+        )
+    return Field(name, np.dtype(np.uint8), (0,), name, 0, counts, is_text=True)
+
+
+def _read_shape(name: str, shape: object) -> tuple[tuple[int, ...], str | None, int]:
+    """Lengths of a shape, 0 for a named axis; the name of this axis, or None; and its place."""
     given: Any = shape
     result: tuple[int, ...]
+    names: list[str] = []
+    at = 0
     try:
         result = (operator.index(given),)
     except TypeError:  # no integer: a sequence, such as a list or an array
         try:
-            result = tuple(map(operator.index, given))
+            lengths = [given] if isinstance(given, str) else list(given)
+            names = [str(one) for one in lengths if isinstance(one, str)]
+            at = next((at for at, one in enumerate(lengths) if isinstance(one, str)), 0)
+            result = tuple(0 if isinstance(one, str) else operator.index(one) for one in lengths)
         except TypeError:
             raise TypeError(
-                f"field {name!r}: expected a shape such as 3 or (84, 84), got {shape!r}"
+                f"field {name!r}: expected a shape such as 3, (84, 84) or ('T',), got {shape!r}"
             ) from None
+    if isinstance(given, str):
+        raise TypeError(
+            f"field {name!r}: expected a shape such as 3, (84, 84) or ('T',), got {shape!r}"
+        )
+    if len(names) > 1:
+        raise ValueError(f"field {name!r}: expected at most one named axis, got shape {shape!r}")
     if any(not 0 <= length <= MOST for length in result):
-        raise ValueError(f"field {name!r}: expected lengths of 0 to {MOST}, got shape {result}")
-    return result
+        raise ValueError(f"field {name!r}: expected lengths of 0 to {MOST}, got shape {shape!r}")
+    return result, names[0] if names else None, at
 
 
 def read_size(size: object) -> int:
@@ -275,18 +366,32 @@ class Stack:
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a buffer in declared order, with end flags, next values and frame stacks."""
+    """The fields of a buffer in declared order, with end flags, next values and frame stacks.
+
+    Behind the declared fields there is a hidden field for each named axis, with its entries.
+    """
 
     fields: tuple[Field, ...]
     terminated: str | Literal[False] | None = None  # None: found by name; False: no field
     truncated: str | Literal[False] | None = None
     next_of: tuple[tuple[str, str], ...] = ()  # pairs (field of next values, its source)
     stacks: tuple[Stack, ...] = ()
+    axes: tuple[Axis, ...] = dataclasses.field(default=(), metadata=LEFT_OUT)  # by first use
+
+    @property
+    def declared(self) -> tuple[Field, ...]:
+        """The fields without the hidden ones."""
+        return self.fields[: len(self.fields) - len(self.axes)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the fields."""
-        return tuple(field.name for field in self.fields)
+        """Names of the fields; hidden ones are left out."""
+        return tuple(field.name for field in self.declared)
+
+    @property
+    def rooms(self) -> dict[str, int]:
+        """The room of each named axis."""
+        return {axis.name: axis.room for axis in self.axes}
 
     @property
     def chained(self) -> set[str]:
@@ -310,8 +415,22 @@ class Schema:
 
     @property
     def most_row_nbytes(self) -> float:
-        """Limit of the memory of a buffer, in bytes per row: 1.05 times (the stored bytes + 16)."""
-        return 1.05 * (sum(map(self.stored_nbytes, self.fields)) + 16)
+        """Limit of the memory of a buffer, in bytes per row: 1.05 times (the stored bytes + 16).
+
+        With named axes it is the stored bytes + 8, beside the items.
+        """
+        stored = sum(map(self.stored_nbytes, self.fields))
+        return stored + 8 if self.axes else 1.05 * (stored + 16)
+
+    def refuse_ragged(self, where: str, among: Iterable[str] | None = None) -> None:
+        """Raise ``ValueError`` if ``where`` does not take fields, as they have any length."""
+        chosen = self.names if among is None else set(among)
+        names = [one.name for one in self.declared if one.is_ragged and one.name in chosen]
+        if names:
+            raise ValueError(
+                f"{where}: fields of any length {names} are not supported here yet; fixed fields "
+                "only"
+            )
 
     def check_names(self, given: Iterable[str]) -> None:
         """Raise ``FieldNameError`` unless all fields and no other names are given."""
@@ -371,7 +490,9 @@ class Schema:
         for option, words in NEAR_NAMES.items():
             if known[option] or getattr(self, option) is not None:
                 continue
-            found += [(option, field) for field in self.fields if _plain_word(field.name) in words]
+            found += [
+                (option, field) for field in self.declared if _plain_word(field.name) in words
+            ]
         return found
 
     def _end_field(
@@ -392,13 +513,22 @@ class Schema:
             if named is not None:
                 raise ValueError(
                     f"{default}={named!r}: expected a field of one bool, integer or float, "
-                    f"got {field.dtype} of shape {field.shape}"
+                    f"got {field.declared_dtype} of shape {field.declared_shape}"
                 )
             return None
         sign_byte = -1
         if field.dtype.kind == "f":
             sign_byte = field.dtype.itemsize - 1 if sys.byteorder == "little" else 0
         return number, sign_byte
+
+
+def with_axes(schema: Schema, rooms: Mapping[str, int]) -> Schema:
+    """The schema with a room for each named axis, and a hidden field for its entries."""
+    axes = tuple(
+        Axis(name, rooms[name], fields) for name, fields in axes_of(schema.declared).items()
+    )
+    entries = [Field(axis.entry, axis.entry_dtype, (2,), axis.name, is_entry=True) for axis in axes]
+    return replace(schema, fields=(*schema.declared, *entries), axes=axes)
 
 
 def _plain_word(name: str) -> str:
@@ -444,9 +574,9 @@ def read_columns(
         return None
     names = as_names("fields", fields)
     wanted = set(names)
-    found = tuple([column for column in columns if column.name in wanted])
+    found = tuple([one for one in columns if one.name in wanted and not one.is_entry])
     if not names or len(found) < len(names):
-        known = [column.name for column in columns]
+        known = [column.name for column in columns if not column.is_entry]
         if not names:
             raise ValueError(f"fields: expected some of {known}, got none")
         read_names("fields", names, known)
@@ -456,12 +586,12 @@ def read_columns(
 
 
 def check_out(
-    out: object, n: int, wanted: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    out: object, n: int | None, wanted: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 ) -> list[NDArray[Any]]:
     """The arrays of ``out``, checked: each holds ``n`` items of the dtype and shape ``wanted``.
 
-    Other entries of ``out`` are ignored. An array of another library, such as a tensor, becomes a
-    NumPy array over the same memory.
+    If n is None, shapes are those of whole arrays. Other entries of ``out`` are ignored. An array
+    of another library, such as a tensor, becomes a NumPy array over the same memory.
     """
     if not isinstance(out, dict):
         raise TypeError(f"out: expected a dict of arrays, got {type(out).__name__}")
@@ -471,7 +601,7 @@ def check_out(
         raise TypeError(f"out: missing fields {missing}; expected {names}")
     arrays = [as_out(f"out[{name!r}]", out[name]) for name in names]
     for (name, (dtype, item)), array in zip(wanted.items(), arrays, strict=True):
-        shape = (n, *item)
+        shape = item if n is None else (n, *item)
         if array.dtype != dtype or array.shape != shape:
             raise ValueError(
                 f"out[{name!r}]: expected {dtype} of shape {shape}, "

@@ -1,9 +1,10 @@
 """JSON <-> frozen dataclasses and dtypes: the one codec of every file of this package.
 
 The annotations of a dataclass decide which JSON is valid, so a new key of a file is one line of a
-dataclass. Every value that is read is checked; ``DamagedError`` names the place of the first wrong
-value. Not here: the dataclasses of each file (``checkpoint._saved_layout``,
-``checkpoint._state``).
+dataclass. An attribute whose metadata has ``left_out`` is not written while it has its default, so
+files that do not need it stay as they were. Every value that is read is checked; ``DamagedError``
+names the place of the first wrong value. Not here: the dataclasses of each file
+(``checkpoint._saved_layout``, ``checkpoint._state``).
 """
 
 from __future__ import annotations
@@ -45,7 +46,13 @@ def to_json(value: Any) -> Any:
     if isinstance(value, np.dtype):
         return OBJECT if value.hasobject else dtype_to_json(value)
     if dataclasses.is_dataclass(kind):
-        return {name: to_json(getattr(value, name)) for name in _readers(kind)}
+        left_out = _left_out(kind)
+        values = {name: getattr(value, name) for name in _readers(kind)}
+        return {
+            name: to_json(one)
+            for name, one in values.items()
+            if name not in left_out or one != left_out[name]
+        }
     return value
 
 
@@ -73,7 +80,7 @@ def _reader(kind: Any) -> Reader:
         return lambda saved, _: np.dtype(object) if saved == OBJECT else dtype_from_json(saved)
     if dataclasses.is_dataclass(kind):
         record: Any = kind
-        return partial(_record, record, _readers(record))
+        return partial(_record, record, _readers(record), _left_out(record))
     if origin in (Union, types.UnionType):
         none_first = sorted(inner, key=lambda one: one is not type(None))
         return partial(_union, [_reader(one) for one in none_first])
@@ -95,18 +102,25 @@ def _readers(kind: Any) -> dict[str, Reader]:
     return {one.name: _reader(hints[one.name]) for one in dataclasses.fields(kind)}
 
 
+@cache
+def _left_out(kind: Any) -> dict[str, Any]:
+    """The defaults of the attributes that JSON leaves out, by name."""
+    return {one.name: one.default for one in dataclasses.fields(kind) if "left_out" in one.metadata}
+
+
 def _plain(kind: Any, saved: Any, path: str) -> Any:
     if type(saved) is not kind or (kind is float and not math.isfinite(saved)):
         _refuse(path, "a finite float" if kind is float else f"a {kind.__name__}", saved)
     return saved
 
 
-def _record(kind: Any, readers: dict[str, Reader], saved: Any, path: str) -> Any:
+def _record(
+    kind: Any, readers: dict[str, Reader], left_out: dict[str, Any], saved: Any, path: str
+) -> Any:
     """Read a dataclass from a JSON object with a key for each field."""
-    if type(saved) is not dict or saved.keys() != readers.keys():
-        _refuse(path, f"an object with {list(readers)}", saved)
-    values = {name: read(saved[name], _at(path, name)) for name, read in readers.items()}
-    return kind(**values)
+    if type(saved) is not dict or saved.keys() | left_out.keys() != readers.keys():
+        _refuse(path, f"an object with {[name for name in readers if name not in left_out]}", saved)
+    return kind(**{name: readers[name](one, _at(path, name)) for name, one in saved.items()})
 
 
 def _union(readers: list[Reader], saved: Any, path: str) -> Any:

@@ -9,7 +9,9 @@ from cpprb_like._c.typedefs cimport intp_t
 cdef class Column:
     cdef readonly str name
     cdef readonly dtype dtype
-    cdef readonly tuple shape        # shape of one row
+    cdef readonly tuple shape        # shape of one row; a named axis has the length 0
+    cdef readonly str axis           # name of the axis whose length differs from row to row; or ""
+    cdef readonly bint is_entry      # whether the values are entries: where the items of a row lie
     cdef readonly ndarray objects    # (capacity, *shape) for Python objects, read-only; else None
     cdef readonly intp_t offset      # place of row 0 in the arena
     cdef readonly intp_t stride      # bytes from row to row

@@ -9,6 +9,8 @@ class Column:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    axis: str
+    is_entry: bool
     objects: NDArray[Any] | None
     offset: int
     stride: int
@@ -21,6 +23,9 @@ class Column:
         capacity: int,
         offset: int,
         stride: int,
+        *,
+        axis: str = "",
+        is_entry: bool = False,
     ) -> Self: ...
     def cast(self, value: Any, n_envs: int = 1) -> NDArray[Any] | None: ...
 

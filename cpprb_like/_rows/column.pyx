@@ -75,16 +75,21 @@ cdef extern from "Python.h":
 cdef class Column:
     """Memory, dtype of the machine's byte order, and shape of a row, of the values of one field.
 
-    Row 0 is at ``offset`` in the arena. Fields of Python objects have an array of their own.
+    Row 0 is at ``offset`` in the arena. Fields of Python objects have an array of their own. Columns
+    of a named axis take no bytes of a row: their items lie in the memory of the axis, where the
+    column of its entries says.
     """
 
     def __cinit__(
-        self, str name, cnp.dtype dtype, tuple shape, intp_t capacity, intp_t offset, intp_t stride
+        self, str name, cnp.dtype dtype, tuple shape, intp_t capacity, intp_t offset, intp_t stride,
+        *, str axis="", bint is_entry=False,
     ):
         # ``add`` compares keywords by address first, so a name from a file costs more otherwise.
         self.name = sys.intern(name)
         self.dtype = dtype
         self.shape = shape
+        self.axis = axis
+        self.is_entry = is_entry
         self.nbytes = dtype.itemsize
         for length in shape:
             self.nbytes *= length
@@ -101,8 +106,8 @@ cdef class Column:
         self.scalar_type = (<object> dtype).type  # of the Python object, not of the C struct
         self.takes_scalars = shape == (1,)
         self.ndim = len(shape)
-        for axis, length in enumerate(shape):
-            self.dims[axis] = length
+        for k, length in enumerate(shape):
+            self.dims[k] = length
         self.kind = c_kind_of(dtype.type_num)
         self.number = self.kind if shape in ((), (1,)) else NO_NUMBER
 

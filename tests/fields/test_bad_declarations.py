@@ -116,7 +116,8 @@ def test_bad_env_dict(env_dict: Any, error: type[Exception]) -> None:
         ({"dtype": "U"}, "U"),
         ({"dtype": "S0"}, "S"),
         ({"dtype": "V"}, "V"),
-        ({"dtype": str}, "str"),
+        ({"dtype": bytes}, "bytes"),
+        ({"dtype": str}, "text"),
     ],
     ids=repr,
 )
