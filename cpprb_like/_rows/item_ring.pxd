@@ -1,0 +1,76 @@
+"""Attributes and C signatures of ``ItemRing``."""
+
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint32_t, uint64_t
+from cpprb_like._rows.column cimport Column
+
+cdef enum:                       # words of an item ring
+    VALID = 0                    # which of the two triples is valid
+    TRIPLES = 1                  # HEAD, BASE and PREVIOUS, twice
+    LEFT = 7                     # rows that left because the room was full
+
+
+cdef struct Living:              # the rows of a ring, as an item ring looks at them
+    int64_t oldest               # id of the oldest row in memory
+    int64_t written
+    intp_t capacity
+    const uint8_t* flags
+    intp_t flag_stride
+    uint8_t absent               # the flag of absent rows
+    const char* entries          # of slot 0
+    intp_t stride
+
+
+cdef struct Entry:
+    int64_t place
+    int64_t count
+    bint is_moved
+
+
+cdef class ItemRing:
+    cdef readonly str axis
+    cdef readonly intp_t room        # most items
+    cdef readonly intp_t units       # items for which there are places
+    cdef readonly Column entry       # the hidden column of places and counts
+    cdef readonly tuple columns      # the ragged columns of the axis
+    cdef readonly tuple names        # their names
+    cdef intp_t[:, ::1] table        # of each ragged column: place in the arena, bytes of an item
+    cdef uint8_t[::1] arena
+    cdef int64_t[::1] words
+    cdef int64_t head                # items ever placed; the next entry goes there
+    cdef int64_t base                # ``head`` when the present lap began
+    cdef int64_t previous            # ``head`` when the lap before began
+    cdef int64_t tail_row            # rows before this one have no items, or have moved ones
+    cdef list moved                  # heap of (place among all items ever placed, row) of moved entries
+    cdef object use                  # makes units usable; None for memory that is only read
+    cdef intp_t usable
+
+    cdef Entry c_entry(self, const Living* rows, int64_t row) noexcept nogil
+    cdef bint c_lives(self, const Living* rows, int64_t row) noexcept nogil
+    cdef int64_t c_virtual(self, int64_t place) noexcept nogil
+    cdef int64_t c_tail(self, const Living* rows, int64_t first) except -1
+    cdef int64_t c_tail_of_moved(self, const Living* rows, int64_t first) except -1
+    cdef int64_t c_leaving(self, const Living* rows, int64_t first, intp_t n) except -1
+    cdef intp_t c_extent(self, const int64_t* counts, intp_t n) noexcept nogil
+    cdef int64_t c_place(self, int64_t count) noexcept nogil
+    cdef void c_put_entry(self, char* to, int64_t place, int64_t count, bint is_moved) noexcept nogil
+    cdef char* c_items(self, intp_t number, int64_t place) noexcept nogil
+    cdef void c_note_words(self) noexcept nogil
+    cdef void c_note_moved(self, const Living* rows, int64_t row)
+    cdef void c_clear(self) noexcept
+
+
+cdef inline Entry c_unpack(const char* entry, intp_t nbytes) noexcept nogil:
+    """An entry as it is stored."""
+    cdef Entry found
+    cdef uint64_t count
+    if nbytes == 8:
+        found.place = (<const uint32_t*> entry)[0]
+        count = (<const uint32_t*> entry)[1]
+        found.is_moved = count >> 31
+        found.count = <int64_t> (count & 0x7FFFFFFF)
+    else:
+        found.place = <int64_t> (<const uint64_t*> entry)[0]
+        count = (<const uint64_t*> entry)[1]
+        found.is_moved = count >> 63
+        found.count = <int64_t> (count << 1 >> 1)
+    return found

@@ -1,0 +1,289 @@
+"""``ItemRing``: the items of one axis, in the memory of a buffer.
+
+Items of a row lie side by side, and never move while the row lives. They are placed one behind the
+other. If the next place is ``room`` or more, a new lap begins at place 0. So there is a place for n
+items whenever the items between the oldest living ones and the newest, and these n, are at most
+``room``; and no place is beyond ``room`` and the longest entry. Items leave in the order in which they
+were placed. ``update`` places items anew and marks the entry as moved. The old items, and those of
+rows that were deleted, are free when all older items are.
+
+A row says where its items lie in an ordinary hidden column, so an entry is read, kept and followed like
+any value. Compiled because every ``add`` places items. Not here: which rows leave (``changes``), the
+values of a call (``new_items``), and reading (``item_copies``).
+"""
+
+cimport cython
+cimport numpy as cnp
+from libc.string cimport memcpy
+
+from cpprb_like._c.arrays cimport c_check_array
+from cpprb_like._c.fences cimport c_fence
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint32_t, uint64_t
+from cpprb_like._rows.column cimport Column
+
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+cnp.import_array()
+
+cdef enum:
+    STEP_NBYTES = 1 << 16        # least memory that is made usable at a time
+
+cdef int64_t MOST = 1 << 62      # greatest number of items that were ever placed
+cdef str DAMAGED = "places of items: expected those of the rows"
+
+
+@cython.final
+cdef class ItemRing:
+    """Memory for the items of an axis.
+
+    Parameters
+    ----------
+    items : layout.Items
+        Places of the memory.
+    columns : tuple of Column
+        The columns of the buffer.
+    arena : ndarray of uint8
+        All memory of the buffer.
+    words : ndarray of int64
+        The words of the axis.
+    use : callable, optional
+        ``use(first, stop)`` makes the memory of these units usable; None for memory that is only read.
+    """
+
+    def __cinit__(self, items, columns, cnp.ndarray arena, cnp.ndarray words, use=None):
+        cdef Column column
+        self.axis, self.room, self.units = items.axis, items.room, items.units
+        by_name = {column.name: column for column in columns}
+        (self.entry,) = [column for column in columns if column.is_entry and column.axis == self.axis]
+        self.names = tuple([name for name, _, _ in items.columns])
+        self.columns = tuple([by_name[name] for name in self.names])
+        self.table = np.array([(place, nbytes) for _, nbytes, place in items.columns], np.intp).reshape(-1, 2)
+        self.arena, self.words, self.use = arena, words, use
+        self.moved = []
+        self.find_head()
+
+    def find_head(self):
+        """Read the words anew. Raises ``ValueError`` if they were damaged."""
+        cdef intp_t k = TRIPLES + 3 * <intp_t> (self.words[VALID] & 1)
+        self.head, self.base, self.previous = self.words[k], self.words[k + 1], self.words[k + 2]
+        if not (
+            0 <= self.previous <= self.base <= self.head < MOST
+            and self.head - self.base <= self.units and self.base - self.previous <= self.units
+        ):
+            raise ValueError(f"{DAMAGED}, got laps at {self.previous}, {self.base} and {self.head}")
+        self.tail_row = 0
+        self.moved = []
+
+    def find_moved(self, cnp.ndarray rows not None, cnp.ndarray entries not None):
+        """Check the entries of the living rows, by their row ids, and note which were moved.
+
+        Raises ``ValueError`` if one does not lie where items of a row can lie.
+        """
+        top = np.uint64(63 if self.entry.nbytes == 16 else 31)
+        counts = entries[:, 1].astype(np.uint64)
+        places, is_moved = entries[:, 0].astype(np.uint64), counts >> top
+        counts &= (np.uint64(1) << top) - np.uint64(1)
+        some = counts > 0
+        if len(rows) and (
+            (counts > self.room).any() or (places[some] > self.units).any()
+            or (places[some] + counts[some] > self.units).any()
+        ):
+            raise ValueError(f"{DAMAGED}, got items outside of the memory of axis {self.axis!r}")
+        order = places.astype(np.int64)
+        order += np.where(order < self.head - self.base, self.base, self.previous)
+        chosen = np.flatnonzero(some & (is_moved > 0))
+        self.moved = list(zip(order[chosen].tolist(), rows[chosen].tolist()))
+        heapify(self.moved)
+        starts, ends = np.sort(order[some]), np.sort((order + counts.astype(np.int64))[some])
+        if len(starts) and (
+            (starts[1:] < ends[: len(ends) - 1]).any()
+            or starts[0] < self.head - self.room or ends[len(ends) - 1] > self.head
+        ):
+            raise ValueError(f"{DAMAGED}, got items of axis {self.axis!r} over those of another row")
+
+    @property
+    def left(self):
+        """Rows that left because the room was full."""
+        return self.words[LEFT]
+
+    cdef Entry c_entry(self, const Living* rows, int64_t row) noexcept nogil:
+        """The entry of a row in memory."""
+        return c_unpack(rows.entries + <intp_t> (row % rows.capacity) * rows.stride, self.entry.nbytes)
+
+    cdef bint c_lives(self, const Living* rows, int64_t row) noexcept nogil:
+        """Whether a row is in memory and holds a step."""
+        return row >= rows.oldest and not (
+            rows.flags[<intp_t> (row % rows.capacity) * rows.flag_stride] & rows.absent
+        )
+
+    cdef int64_t c_virtual(self, int64_t place) noexcept nogil:
+        """Number of a place among all items ever placed."""
+        return (self.base if place < self.head - self.base else self.previous) + place
+
+    cdef int64_t c_tail(self, const Living* rows, int64_t first) except -1:
+        """Number of the oldest item of the rows from ``first`` on; ``head`` if they have none.
+
+        Forgets what is known of rows that do not live. A row that has been moved is not moved back, so
+        ``tail_row`` only rises.
+        """
+        cdef int64_t row = max(self.tail_row, rows.oldest), tail = self.head
+        cdef Entry entry
+        while row < rows.written:
+            if self.c_lives(rows, row):
+                entry = self.c_entry(rows, row)
+                if entry.count and not entry.is_moved:
+                    break
+            row += 1
+        self.tail_row = row
+        row = max(row, first)
+        while row < rows.written:
+            if self.c_lives(rows, row):
+                entry = self.c_entry(rows, row)
+                if entry.count and not entry.is_moved:
+                    tail = self.c_virtual(entry.place)
+                    break
+            row += 1
+        return min(tail, self.c_tail_of_moved(rows, first)) if self.moved else tail
+
+    cdef int64_t c_tail_of_moved(self, const Living* rows, int64_t first) except -1:
+        """As ``c_tail``, of the rows with moved entries."""
+        cdef int64_t tail = self.head, row, place
+        cdef Entry entry
+        cdef list later = []  # living rows before ``first``
+        while self.moved:
+            place, row = self.moved[0]
+            if self.c_lives(rows, row):
+                entry = self.c_entry(rows, row)
+                if entry.count and entry.is_moved and self.c_virtual(entry.place) == place:
+                    if row >= first:
+                        tail = place
+                        break
+                    later.append((place, row))
+            heappop(self.moved)
+        for known in later:
+            heappush(self.moved, known)
+        return tail
+
+    cdef int64_t c_leaving(self, const Living* rows, int64_t first, intp_t n) except -1:
+        """The row before which all rows have to leave, so that there is room for n more items.
+
+        At least ``first``. The caller has checked that n is at most ``room``.
+        """
+        while self.head - self.c_tail(rows, first) + n > self.room:
+            while not self.c_lives(rows, first):
+                first += 1
+            first += 1
+        return first
+
+    cdef intp_t c_extent(self, const int64_t* counts, intp_t n) noexcept nogil:
+        """Units that are in use when n further rows with these counts have their items."""
+        cdef int64_t place = self.head - self.base, most = 0
+        cdef intp_t k
+        for k in range(n):
+            if counts[k] and place >= self.room:
+                place = 0
+            place += counts[k]
+            most = max(most, place)
+        return <intp_t> most
+
+    cdef int64_t c_place(self, int64_t count) noexcept nogil:
+        """Take the place of the items of a row, which fit. ``c_note_words`` comes next."""
+        cdef int64_t place = self.head - self.base
+        if count and place >= self.room:
+            self.previous, self.base, place = self.base, self.head, 0
+        self.head += count
+        return place
+
+    cdef void c_put_entry(self, char* to, int64_t place, int64_t count, bint is_moved) noexcept nogil:
+        """Write an entry as it is stored."""
+        cdef uint64_t moved = is_moved
+        if self.entry.nbytes == 8:
+            (<uint32_t*> to)[0] = <uint32_t> place
+            (<uint32_t*> to)[1] = <uint32_t> (<uint64_t> count | moved << 31)
+        else:
+            (<uint64_t*> to)[0] = <uint64_t> place
+            (<uint64_t*> to)[1] = <uint64_t> count | moved << 63
+
+    cdef char* c_items(self, intp_t number, int64_t place) noexcept nogil:
+        """Address of the item of a column at a place."""
+        return <char*> &self.arena[0] + self.table[number, 0] + <intp_t> place * self.table[number, 1]
+
+    cdef void c_note_words(self) noexcept nogil:
+        """Write down the laps, so that a killed process leaves those before or those after."""
+        cdef int64_t other = (self.words[VALID] & 1) ^ 1
+        cdef intp_t k = TRIPLES + 3 * <intp_t> other
+        self.words[k], self.words[k + 1], self.words[k + 2] = self.head, self.base, self.previous
+        c_fence()
+        self.words[VALID] = other
+        c_fence()
+
+    cdef void c_note_moved(self, const Living* rows, int64_t row):
+        """Note that the items of a row were placed anew."""
+        heappush(self.moved, (self.c_virtual(self.c_entry(rows, row).place), row))
+
+    def prepare(self, intp_t stop):
+        """Make the units before ``stop`` usable; ``MemoryError`` without memory.
+
+        A further step is made usable too, if there is memory for it.
+        """
+        cdef intp_t nbytes = max(int(np.asarray(self.table)[:, 1].sum()), 1)
+        if stop <= self.usable:
+            return
+        step = max(STEP_NBYTES // nbytes, stop // 8)
+        try:
+            self.use(self.usable, min(self.units, stop + step))
+            self.usable = max(self.usable, min(self.units, stop + step))
+        except MemoryError:
+            self.use(self.usable, stop)
+            self.usable = max(self.usable, stop)
+
+    def pack(
+        self, intp_t number, cnp.ndarray places not None, cnp.ndarray counts not None,
+        cnp.ndarray out not None,
+    ):
+        """Copy items of a column, one behind the other, into an array of their bytes.
+
+        Entry k has ``counts[k]`` items from ``places[k]`` on; both are int64. Raises ``ValueError``
+        for items outside of the memory. The interpreter lock is free meanwhile.
+        """
+        cdef intp_t k, n = cnp.PyArray_DIM(places, 0), nbytes = self.table[number, 1], total = 0
+        c_check_array(places, "places", cnp.NPY_INT64, n)
+        c_check_array(counts, "counts", cnp.NPY_INT64, n)
+        c_check_array(out, "out", cnp.NPY_UINT8, cnp.PyArray_DIM(out, 0))
+        cdef const int64_t* starts = <const int64_t*> cnp.PyArray_DATA(places)
+        cdef const int64_t* sizes = <const int64_t*> cnp.PyArray_DATA(counts)
+        cdef char* to = <char*> cnp.PyArray_DATA(out)
+        for k in range(n):
+            if not (0 <= sizes[k] <= self.units and 0 <= starts[k] <= self.units - sizes[k]):
+                raise ValueError(f"axis {self.axis!r}: {sizes[k]} items at {starts[k]} lie outside of the memory")
+            total += <intp_t> sizes[k] * nbytes
+        if total != cnp.PyArray_DIM(out, 0):
+            raise ValueError(f"out: expected {total} bytes, got {cnp.PyArray_DIM(out, 0)}")
+        with nogil:
+            for k in range(n):
+                if sizes[k]:
+                    memcpy(to, self.c_items(number, starts[k]), <size_t> (sizes[k] * nbytes))
+                    to += sizes[k] * nbytes
+
+    def load(self, int64_t n, int64_t left):
+        """Note that n items were put into the memory from place 0 on, and that rows had left."""
+        if not 0 <= n <= self.room:
+            raise ValueError(f"axis {self.axis!r}: expected at most {self.room} items, got {n}")
+        self.c_clear()
+        self.head, self.words[LEFT] = n, left
+        self.c_note_words()
+
+    cdef void c_clear(self) noexcept:
+        """Forget all items."""
+        self.head = self.base = self.previous = self.tail_row = 0
+        self.moved.clear()
+        self.words[LEFT] = 0
+        self.c_note_words()
+
+    def items(self, intp_t number):
+        """The memory of a column, shape ``(units, nbytes)``, without a copy."""
+        cdef intp_t start = self.table[number, 0], nbytes = self.table[number, 1]
+        memory = np.asarray(self.arena)[start : start + self.units * nbytes]
+        return memory.reshape(self.units, nbytes)
