@@ -5,9 +5,11 @@ from numpy cimport ndarray
 from cpprb_like._rows.chained cimport NewRows
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.aligned cimport Pool
+from cpprb_like._rows.item_ring cimport ItemRing, Living
+from cpprb_like._rows.new_items cimport NewItems
 from cpprb_like._rows.incomplete_rows cimport IncompleteRows, c_has_open
 from cpprb_like._rows.slot_set cimport AbsentRuns, SlotSet, c_has
-from cpprb_like._rows.walk cimport Walk
+from cpprb_like._rows.walk cimport ABSENT, Walk
 from cpprb_like._rows.edits cimport Tracker, Undo
 from cpprb_like._c.typedefs cimport int32_t, int64_t, intp_t, uint8_t
 
@@ -21,6 +23,11 @@ cdef enum:  # words of the header
     RESERVED = 5   # rows whose bytes may have been written: WRITTEN, and the rows of an ``add`` in progress
     EPISODES = 6   # episodes that have ended since the last clear; those in the ring after a load
     EPISODE_LENS = 7  # one word for each stream
+
+
+cdef enum:  # words of ``Ring.gone``
+    LEFT_BEFORE = 0  # rows before this one left early, as a room was full
+    LEAVES = 1       # edits that only had rows leave early
 
 
 cdef enum:  # columns of Ring.table
@@ -43,6 +50,8 @@ cdef class Ring:
     cdef readonly tuple columns      # Column of each field, in declared order
     cdef readonly tuple stored_columns  # columns whose values are stored as they are
     cdef readonly tuple chains       # Chain of each other column
+    cdef readonly tuple items        # ItemRing of each axis
+    cdef NewItems new_items          # items of the rows that are about to be written; None without axes
     cdef readonly intp_t lookahead   # n - 1 for n-step returns, else 0
     cdef uint8_t[::1] arena
     cdef int64_t[::1] state          # words of the header, see above
@@ -60,12 +69,17 @@ cdef class Ring:
     cdef const volatile int64_t* live  # header of the process that writes the rows, or NULL
     cdef ndarray live_state          # owner of the memory of ``live``
     cdef int64_t live_edits          # EDITS of ``live`` when this ring was last followed
+    cdef volatile int64_t* gone      # LEFT_BEFORE and LEAVES of a shard: see ``tell_followers``; or NULL
+    cdef ndarray gone_memory         # owner of the memory of ``gone``
+    cdef int64_t live_leaves         # LEAVES when this ring was last followed
+    cdef readonly int64_t left_before  # rows before this one left early; of a follower those it has followed
     cdef const volatile int64_t* changes  # change counter: see ``tell_followers``
     cdef int64_t seen                # value of ``changes`` when this ring was last followed
     cdef readonly intp_t row_nbytes  # bytes of one drawn row, all columns
     cdef Pool pool                   # memory for large batches
     cdef Undo undo                   # undo log of an arena in a file; None on the heap
     cdef int64_t* lens_before        # ``undo.lens``; NULL on the heap
+    cdef bint announces              # whether more than RESERVED comes before the rows: a file, or items
     cdef str frozen                  # reason why the ring is read-only, or None
     cdef SlotSet out                 # slots in use whose rows are absent
     cdef AbsentRuns runs             # runs of absent rows
@@ -78,6 +92,7 @@ cdef class Ring:
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
     cdef intp_t c_drawable(self) noexcept nogil
     cdef int64_t c_first(self) noexcept nogil
+    cdef void c_pass_left(self, int64_t oldest) noexcept nogil
     cdef int64_t c_stop(self) noexcept nogil
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil
@@ -92,10 +107,12 @@ cdef class Ring:
     cdef bint c_holds(self, Moment moment, ndarray slots) noexcept
     cdef int c_expect_absent(self) except -1
     cdef int c_check_writable(self) except -1
+    cdef void c_announce(self, int64_t written, intp_t n) noexcept
     cdef void c_reserve_rows(self, int64_t written, intp_t n) noexcept nogil
     cdef void c_save_state(self) noexcept nogil
     cdef void c_join_run(self, int64_t row, bint is_newest) noexcept nogil
     cdef int c_rebuild(self) except -1
+    cdef int c_find_items(self) except -1
     cdef void c_log_hidden(self, int64_t first, int64_t last, intp_t step) noexcept nogil
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
@@ -175,6 +192,20 @@ cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil
 cdef void c_begin_edit(Ring ring) noexcept nogil
 cdef void c_end_edit(Ring ring) noexcept nogil
 cdef int64_t c_bound(Ring ring) noexcept nogil
+cdef int64_t c_reserved(Ring ring) noexcept nogil
+cdef int64_t c_lasting_edits(Ring ring) noexcept nogil
+
+
+cdef inline Living c_living(Ring ring, ItemRing items) noexcept nogil:
+    """The rows of a ring, as the memory of an axis looks at them."""
+    cdef Living living
+    living.written = ring.state[WRITTEN]
+    living.oldest = living.written - c_stored(ring)
+    living.capacity = ring.capacity
+    living.flags, living.flag_stride, living.absent = ring.flag_data, ring.flag_stride, ABSENT
+    living.entries = <const char*> &ring.arena[items.entry.offset]
+    living.stride = items.entry.stride
+    return living
 
 
 cdef inline intp_t c_absent(Ring ring) noexcept nogil:

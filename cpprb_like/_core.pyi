@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,7 @@ from typing_extensions import Self, disjoint_base
 from cpprb_like._rows.chained import Chain
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.edits import Tracker, Undo
+from cpprb_like._rows.item_ring import ItemRing
 
 N_STATE_WORDS: Final[int]
 WORD_WRITTEN: Final[int]
@@ -38,6 +39,7 @@ class Ring:
     columns: tuple[Column, ...]
     stored_columns: tuple[Column, ...]
     chains: tuple[Chain, ...]
+    items: tuple[ItemRing, ...]
     lookahead: int
     row_nbytes: int
     def __new__(
@@ -51,11 +53,13 @@ class Ring:
         capacity: int,
         n_envs: int,
         chains: Iterable[Chain] = (),
+        items: Iterable[ItemRing] = (),
         lookahead: int = 0,
         undo: Undo | None = None,
         frozen: str | None = None,
         flags: NDArray[np.uint8] | None = None,
     ) -> Self: ...
+    left_before: int
     @property
     def written(self) -> int: ...
     @property
@@ -104,7 +108,8 @@ class Beside:
     def __init__(self, n: int, publish: Callable[[int, int], object]) -> None: ...
 
 def keep_to_header(ring: Ring, header: NDArray[np.int64]) -> None: ...
+def entries_of(ring: Ring, entry: Column) -> NDArray[Any]: ...
 def rebuild(ring: Ring) -> None: ...
-def tell_followers(ring: Ring, changes: NDArray[np.int64]) -> None: ...
+def tell_followers(ring: Ring, changes: NDArray[np.int64], gone: NDArray[np.int64]) -> None: ...
 def stop_at(place: str | None, signal: int) -> None: ...
 def track(ring: Ring, trackers: tuple[Tracker, ...]) -> None: ...

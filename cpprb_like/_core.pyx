@@ -78,7 +78,8 @@ cdef class Moment:
 cdef class Ring:
     """Ring buffer over memory that the caller allocated; read-only for Python.
 
-    ``columns`` are the fields in declared order; ``chains`` are the chained ones. ``arena`` is all
+    ``columns`` are the fields in declared order; ``chains`` are the chained ones, ``items`` the memory of
+    values of any length. ``arena`` is all
     memory of the buffer but Python objects, ``state`` the words of its header. ``record`` is offset
     and stride of the records, and the byte of the flags. ``ends`` is ``Schema.end_fields``. Row i
     belongs to stream ``i % n_envs``. ``lookahead`` is n - 1 for n-step returns: a row can be drawn
@@ -92,7 +93,7 @@ cdef class Ring:
 
     def __cinit__(
         self, columns, cnp.ndarray arena, cnp.ndarray state, record, ends, *, capacity, n_envs,
-        chains=(), lookahead=0, Undo undo=None, str frozen=None, cnp.ndarray flags=None,
+        chains=(), items=(), lookahead=0, Undo undo=None, str frozen=None, cnp.ndarray flags=None,
     ):
         self.capacity = capacity
         self.n_envs = n_envs
@@ -109,6 +110,7 @@ cdef class Ring:
         self.state = state
         self.undo = undo
         self.lens_before = NULL if undo is None else &undo.lens[0]
+        self.announces = undo is not None or len(items) > 0
         self.frozen = frozen
         self.flag_stride = self.record_stride
         self.flag_data = self.c_record(0) + self.flag_byte
@@ -121,6 +123,7 @@ cdef class Ring:
         self.all_flags = flags
         self.pool = Pool()
         self.chains = tuple(chains)
+        self.items = tuple(items)
         self.lookahead = lookahead
         chained = {chain.name: chain for chain in self.chains}
         self.stored_columns = tuple(
@@ -204,10 +207,25 @@ cdef class Ring:
         return self.incomplete.n_complete
 
     cdef int64_t c_first(self) noexcept nogil:
+        cdef int64_t first = self.state[WRITTEN] - c_stored(self)
+        if self.left_before:
+            self.c_pass_left(first)
+            first = max(first, self.left_before)
         if self.lookahead == 0:
-            return self.state[WRITTEN] - c_stored(self)
+            return first
         c_sync_open(self)
-        return self.incomplete.kept_from
+        return max(self.incomplete.kept_from, first)
+
+    cdef void c_pass_left(self, int64_t oldest) noexcept nogil:
+        """Count absent rows behind those that left as left, whatever made them absent.
+
+        So ``left_before`` follows from the rows, and a copy of the buffer draws the same.
+        """
+        self.left_before = max(oldest, self.left_before)
+        while self.left_before < self.state[WRITTEN] and self.c_is_absent(
+            <intp_t> (self.left_before % self.capacity)
+        ):
+            self.left_before += 1
 
     cdef int64_t c_stop(self) noexcept nogil:
         if self.lookahead == 0 or self.n_envs > 1:
@@ -285,8 +303,8 @@ cdef class Ring:
         cdef Column column
         cdef char* objects
         cdef char* values
-        if self.lens_before != NULL:
-            self.c_reserve_rows(written, n)
+        if self.announces:
+            self.c_announce(written, n)
         else:
             self.state[RESERVED] = written + n
         c_fence()
@@ -323,6 +341,16 @@ cdef class Ring:
             self.state[RESERVED] = written + n
             self.undo.c_end()
         return first
+
+    cdef void c_announce(self, int64_t written, intp_t n) noexcept:
+        """Announce rows in a file, or of values of any length, whose items are written next."""
+        if self.lens_before != NULL:
+            self.c_reserve_rows(written, n)
+        else:
+            self.state[RESERVED] = written + n
+        if self.new_items is not None:
+            c_fence()
+            self.new_items.c_write(False)
 
     cdef void c_reserve_rows(self, int64_t written, intp_t n) noexcept nogil:
         """Announce rows in a file before they are written; the rows in their slots are dead now."""
@@ -408,6 +436,8 @@ cdef class Ring:
         if self.out.count:
             self.out.c_forget(self.out.c_allocate())
         self.n_hidden += self.hidden.shape[0] + 1
+        if self.items and self.live == NULL:
+            self.c_find_items()
         if self.lookahead:
             self.incomplete.written = -1
         if self.state[ABSENT_ROWS] == 0:
@@ -418,6 +448,19 @@ cdef class Ring:
             if self.c_is_absent(slot):
                 self.out.c_add(slot)
                 self.c_join_run(row, True)
+        return 0
+
+    cdef int c_find_items(self) except -1:
+        """Find where the items of the rows lie; raises ``ValueError`` if the memory was damaged."""
+        cdef ItemRing items
+        cdef cnp.ndarray rows = np.arange(self.state[WRITTEN] - c_stored(self), self.state[WRITTEN])
+        rows = rows[self.all_flags[rows % self.capacity] & ABSENT == 0]
+        self.left_before = 0
+        for items in self.items:
+            items.find_head()
+            items.find_moved(rows, entries_of(self, items.entry)[rows % self.capacity])
+            if items.left:  # rows of an episode that left are as overwritten ones
+                self.left_before = rows[0] if len(rows) else self.state[WRITTEN]
         return 0
 
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil:
@@ -806,6 +849,14 @@ cdef class Beside:
         return 0
 
 
+def entries_of(Ring ring not None, Column entry not None):
+    """The entries of an axis in all slots, shape ``(capacity, 2)``, without a copy."""
+    strides = entry.stride, entry.dtype.itemsize
+    return np.ndarray(
+        (ring.capacity, 2), entry.dtype, np.asarray(ring.arena), entry.offset, strides
+    )
+
+
 def rebuild(Ring ring not None):
     """Derive the state of a fresh ring from rows that were loaded into its memory.
 
@@ -816,13 +867,18 @@ def rebuild(Ring ring not None):
     ring.c_rebuild()
 
 
-def tell_followers(Ring ring not None, cnp.ndarray changes not None):
-    """Register the change counter of a ring: +2 when it hides rows; see ``processes._followers``.
+def tell_followers(Ring ring not None, cnp.ndarray changes not None, cnp.ndarray gone not None):
+    """Register the words of a ring for its followers; see ``processes._followers``.
 
-    The word lies in the memory of the rows, which the ring keeps alive.
+    ``changes`` is +2 when rows are hidden. The word lies in the memory of the rows, which the ring keeps
+    alive. ``gone`` has LEFT_BEFORE and LEAVES. Rows that leave early change only these words, so reads of
+    younger rows stay valid, and followers need not read all flags again.
     """
     c_check_array(changes, "changes", cnp.NPY_INT64, 1)
+    c_check_array(gone, "gone", cnp.NPY_INT64, 2)
     ring.changes = <const volatile int64_t*> cnp.PyArray_DATA(changes)
+    if ring.items:
+        ring.gone_memory, ring.gone = gone, <volatile int64_t*> cnp.PyArray_DATA(gone)
 
 
 def keep_to_header(Ring ring not None, cnp.ndarray header not None):
@@ -839,6 +895,7 @@ def keep_to_header(Ring ring not None, cnp.ndarray header not None):
     ring.live = <const volatile int64_t*> cnp.PyArray_DATA(ring.live_state)
     ring.state = header
     ring.live_edits = ring.state[EDITS]
+    ring.live_leaves = 0 if ring.gone == NULL else ring.gone[<int> LEAVES]
     ring.changes, ring.seen = ring.live + <int> RESERVED, ring.state[RESERVED]
     for chain in ring.chains:
         chain.c_find_promises(ring.state[HANDLE_BASE] + ring.state[WRITTEN])
@@ -885,16 +942,38 @@ cdef void c_end_edit(Ring ring) noexcept nogil:
 
 
 cdef int64_t c_bound(Ring ring) noexcept nogil:
-    """The oldest row whose bytes the writing process has not begun to overwrite."""
+    """The oldest row whose bytes and items the writing process has not begun to overwrite."""
+    cdef int64_t bound = c_reserved(ring) - ring.capacity
+    if ring.gone != NULL:
+        bound = max(bound, ring.gone[<int> LEFT_BEFORE])
+        c_read_fence()  # a clear changes CLEARS before it sets this word back
+    return bound
+
+
+cdef int64_t c_reserved(Ring ring) noexcept nogil:
+    """Rows of the writing process whose bytes may have been written."""
     c_read_fence()
     cdef int64_t reserved = ring.live[RESERVED], written = ring.live[WRITTEN]
-    return max(reserved, written) - ring.capacity
+    return max(reserved, written)
+
+
+cdef int64_t c_lasting_edits(Ring ring) noexcept nogil:
+    """EDITS of the writing process, without those by which rows left early.
+
+    LEAVES rises within such an edit and is read first, so the difference is too great if one is amid.
+    """
+    cdef int64_t leaves
+    if ring.gone == NULL:
+        return ring.live[EDITS]
+    leaves = ring.gone[<int> LEAVES]
+    c_read_fence()
+    return ring.live[EDITS] - 2 * leaves
 
 
 cdef bint c_is_followed(Ring ring) noexcept:
     """Whether the writing process has edited, hidden or removed no row since the last update."""
     return (
-        ring.live[EDITS] == ring.live_edits
+        c_lasting_edits(ring) == ring.live_edits - 2 * ring.live_leaves
         and ring.live[CLEARS] == ring.state[CLEARS]
         and ring.changes[0] == ring.seen
     )

@@ -7,20 +7,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import FLAG_ABSENT, N_STATE_WORDS, WORD_HANDLE_BASE, WORD_WRITTEN
+from cpprb_like._fields.axes import Axis
 from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.schema import Field, Schema
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf, find_values
 from cpprb_like._rows.column import Column
+from cpprb_like._rows.item_ring import ItemRing
 from cpprb_like._rows.overflow import Overflow
 
-__all__ = ["CACHE_LINE", "IDENTITY", "IDENTITY_NBYTES", "Aside", "Layout", "OfOptions", "align"]
+__all__ = [
+    "CACHE_LINE",
+    "IDENTITY",
+    "IDENTITY_NBYTES",
+    "Aside",
+    "Items",
+    "Layout",
+    "OfOptions",
+    "align",
+]
 
 RECORD_FIELD_NBYTES = 128  # each wider field has a block outside of the record
 BLOCK_ALIGNMENT = 64
@@ -97,6 +108,55 @@ class Aside:
 
 
 @dataclass(frozen=True)
+class Items:
+    """The memory for the items of a named axis: for each of its fields ``units`` items.
+
+    It has nearly twice the units that can be in use, so that no entry is split where the items
+    begin anew. What is not used yet takes no memory and no disk space.
+    """
+
+    axis: str
+    room: int  # most items that rows have
+    columns: tuple[tuple[str, int, int], ...]  # field, bytes of an item, place in the arena
+
+    @classmethod
+    def of(cls, axis: Axis, fields: Iterable[Field], start: int) -> Items:
+        """Lay out the items of an axis, from a place in the arena on."""
+        columns: list[tuple[str, int, int]] = []
+        items = cls(axis.name, axis.room, ())
+        for field in fields:
+            columns.append((field.name, field.item_nbytes, align(start, PAGE)))
+            items = replace(items, columns=tuple(columns))
+            start = items.end
+        return items
+
+    @property
+    def units(self) -> int:
+        """Items for which there are places."""
+        return 2 * self.room - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of ``room`` items, which are all that rows use."""
+        return self.room * sum(nbytes for _, nbytes, _ in self.columns)
+
+    @property
+    def end(self) -> int:
+        """Place behind the items of the last field."""
+        _, nbytes, start = self.columns[-1]
+        return align(start + nbytes * self.units, PAGE)
+
+    @property
+    def block(self) -> str:
+        """Name of the block with the words of the ring of items."""
+        return f"items of {self.axis}"
+
+    def spans(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Start and stop of the bytes of these units, for each field."""
+        return [(start + size * first, start + size * stop) for _, size, start in self.columns]
+
+
+@dataclass(frozen=True)
 class Layout(OfOptions):
     """The memory layout of a buffer, computed before anything is allocated."""
 
@@ -106,7 +166,8 @@ class Layout(OfOptions):
     record: tuple[int, int, int]  # offset, stride, and offset of the flags, behind the fields
     nbytes: int  # bytes of the arena before the byte rings
     sampler_nbytes: int  # bytes that the sampler allocates
-    blocks: tuple[tuple[str, int, int], ...]  # blocks of chained fields: (name, offset, bytes)
+    # Blocks of chained fields and of named axes: (name, offset, bytes).
+    blocks: tuple[tuple[str, int, int], ...]
 
     @classmethod
     def of(cls, options: CheckedOptions, sampler_nbytes: int = 0) -> Layout:
@@ -117,6 +178,7 @@ class Layout(OfOptions):
             for field in schema.fields
             if field.nbytes <= RECORD_FIELD_NBYTES
             and not field.dtype.hasobject
+            and not field.is_ragged
             and field.name not in schema.chained
         ]
         record_fields.sort(key=lambda field: -field.dtype.alignment)
@@ -134,6 +196,9 @@ class Layout(OfOptions):
         most = schema.most_row_nbytes - (record_offset + sampler_nbytes) / capacity - in_blocks
         stride = _record_stride(align(used + 1, widest), most)  # one more for the flags
         places = {name: (offset, stride) for name, (offset, _) in places.items()}
+        places |= {
+            field.name: (record_offset, stride) for field in schema.fields if field.is_ragged
+        }
         end = record_offset + capacity * stride
         for field in schema.fields:
             is_stored = field.name not in schema.chained and not field.dtype.hasobject
@@ -146,7 +211,7 @@ class Layout(OfOptions):
             start = align(end, BLOCK_ALIGNMENT)
             blocks.append((name, start, nbytes))
             end = start + nbytes
-        ordered = [places.get(name, (-1, 0)) for name in schema.names]
+        ordered = [places.get(field.name, (-1, 0)) for field in schema.fields]
         return cls(
             options=options,
             offsets=tuple(offset for offset, _ in ordered),
@@ -159,15 +224,23 @@ class Layout(OfOptions):
 
     @property
     def total_nbytes(self) -> int:
-        """Bytes allocated up front.
+        """Bytes of a full buffer, without overflow; all but the items are allocated up front.
 
-        The arena, the references to Python objects, and the sampler.
+        The arena, the items of named axes, the references to Python objects, and the sampler.
         """
         objects = [field.nbytes for field in self.schema.fields if field.dtype.hasobject]
-        return self.nbytes + self.capacity * sum(objects) + self.sampler_nbytes
+        beside = self.items_nbytes + self.sampler_nbytes
+        return self.nbytes + self.capacity * sum(objects) + beside
+
+    @property
+    def items_nbytes(self) -> int:
+        """Bytes of the items of all named axes, if their rooms are full."""
+        return sum(items.nbytes for items in self.item_rings)
 
     def nbytes_of(self, field: Field) -> int:
-        """Bytes of all rows of a field."""
+        """Bytes of all rows of a field; of a named axis, as many items as its room."""
+        if field.is_ragged and field.axis is not None:
+            return self.schema.rooms[field.axis] * field.item_nbytes
         if field.name not in self.schema.chained:
             return self.capacity * field.nbytes
         own = {f"{what} of {field.name}" for what in ("frames", "runs", "marks", "newest")}
@@ -196,8 +269,60 @@ class Layout(OfOptions):
     @property
     def length(self) -> int:
         """Bytes of the arena with its byte rings, most of which are not in use."""
+        parts: list[Aside | Items] = [*self.asides, *self.item_rings]
+        return parts[-1].end if parts else self.nbytes
+
+    @property
+    def item_rings(self) -> list[Items]:
+        """The memory for the items of each named axis, behind the byte rings."""
+        if not self.schema.axes:
+            return []
         asides = self.asides
-        return asides[-1].end if asides else self.nbytes
+        found, end = [], asides[-1].end if asides else align(self.nbytes, PAGE)
+        for axis in self.schema.axes:
+            fields = [field for field in self.schema.declared if field.name in axis.fields]
+            found.append(Items.of(axis, fields, end))
+            end = found[-1].end
+        return found
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether parts of the arena are made usable as rows need them."""
+        return bool(self.schema.axes or self.asides)
+
+    def item_memory(
+        self,
+        arena: NDArray[np.uint8],
+        columns: Iterable[Column],
+        use: Callable[[Items, int, int], None] | None = None,
+        *,
+        follows: bool = False,
+    ) -> list[ItemRing]:
+        """The rings of items; ``use`` as in ``chains``.
+
+        A ring that ``follows`` a writer in another process has words of its own: the laps are the
+        writer's, and may be torn.
+        """
+        found = []
+        for items in self.item_rings:
+            user = None if use is None else partial(use, items)
+            words = self.item_words(arena, items)
+            words = np.zeros_like(words) if follows else words
+            found.append(ItemRing(items, tuple(columns), arena, words, user))
+        return found
+
+    def item_words(self, arena: NDArray[np.uint8], items: Items) -> NDArray[np.int64]:
+        """The words of a ring of items: see ``item_ring``."""
+        return self.block(arena, items.block).view(np.int64)
+
+    def untouched_items(self, arena: NDArray[np.uint8]) -> int:
+        """Bytes of items that no row has used yet, of ``items_nbytes``."""
+        found = 0
+        for items in self.item_rings:
+            words = self.item_words(arena, items)
+            head = int(words[1 + 3 * (int(words[0]) & 1)])  # items that were ever placed
+            found += items.nbytes * max(0, items.room - head) // items.room
+        return found
 
     def words(self, arena: NDArray[np.uint8], aside: Aside) -> NDArray[np.int64]:
         """The words of a byte ring: see ``overflow``."""
@@ -218,7 +343,16 @@ class Layout(OfOptions):
     def columns(self) -> list[Column]:
         """The columns of the fields; columns of Python objects allocate their memory."""
         return [
-            Column(field.name, field.dtype, field.shape, self.capacity, offset, stride)
+            Column(
+                field.name,
+                field.dtype,
+                field.shape,
+                self.capacity,
+                offset,
+                stride,
+                axis=field.axis or "",
+                is_entry=field.is_entry,
+            )
             for field, offset, stride in zip(
                 self.schema.fields, self.offsets, self.strides, strict=True
             )
@@ -373,12 +507,18 @@ class Layout(OfOptions):
                 [(stack.name, stack.axis, stack.depth) for stack in self.schema.stacks],
             )
         )
+        if self.schema.axes:
+            beside = [
+                (field.axis, field.axis_at, field.counts, field.is_text, field.is_entry)
+                for field in fields
+            ]
+            description = repr((description, beside, self.schema.rooms))
         digest = hashlib.sha256(description.encode()).digest()
         return IDENTITY.ljust(IDENTITY_NBYTES - len(digest)) + digest
 
 
 def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, int]]:
-    """Name and bytes of each block of the chained fields."""
+    """Name and bytes of each block of the chained fields and of the named axes."""
     frames = {field.name: schema.stored_nbytes(field) for field in schema.fields}
     for stack in schema.stacks:
         rows = capacity + (stack.depth - 1) * n_envs
@@ -393,6 +533,8 @@ def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, i
     for name, source in [*[(stack.name, "") for stack in schema.stacks], *schema.next_of]:
         for k in range(1 + (source in stacks)):
             yield f"places of {k} of {name}", CACHE_LINE
+    for axis in schema.axes:
+        yield f"items of {axis.name}", CACHE_LINE
 
 
 def _record_stride(nbytes: int, most: float) -> int:

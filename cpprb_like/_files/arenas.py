@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import WORD_WRITTEN
-from cpprb_like._fields.layout import CACHE_LINE, Aside, Layout
+from cpprb_like._fields.layout import CACHE_LINE, Aside, Items, Layout
 from cpprb_like._machine import machine_memory, reserved
 
 __all__ = ["allocate", "allocate_floats", "open_arena"]
@@ -31,23 +31,27 @@ def open_arena(layout: Layout) -> Bytes:
     Raises ``MemoryError`` if the machine does not have enough free memory.
     """
     what = f"a buffer of {layout.capacity} steps"
+    for axis in layout.schema.axes:
+        what += f", {axis.room:,} items of {axis.name!r}"
     untouched = sum(share for share in map(_untouched, _arenas) if share)
     if untouched:
         beside = machine_memory.format_nbytes(untouched)
         what += f" (beside {beside} that other buffers have yet to fill)"
     machine_memory.require(layout.total_nbytes + untouched, what)
     arena = (
-        reserved.reserve(layout.length, layout.nbytes) if layout.asides else allocate(layout.nbytes)
+        reserved.reserve(layout.length, layout.nbytes)
+        if layout.has_parts
+        else allocate(layout.nbytes)
     )
-    if layout.nbytes >= HUGE_PAGE_NBYTES:
+    if layout.nbytes + layout.items_nbytes >= HUGE_PAGE_NBYTES:
         _arenas[:] = [entry for entry in _arenas if entry[0]() is not None]
         _arenas.append((weakref.ref(arena), layout))
     return arena
 
 
-def use(arena: Bytes, aside: Aside, first: int, stop: int) -> None:
-    """Make units of a byte ring usable; ``MemoryError`` if the system has no memory for them."""
-    for start, end in aside.spans(first, stop):
+def use(arena: Bytes, part: Aside | Items, first: int, stop: int) -> None:
+    """Make units of a part usable; ``MemoryError`` if the system has no memory for them."""
+    for start, end in part.spans(first, stop):
         reserved.use(arena, start, end)
 
 
@@ -57,7 +61,8 @@ def _untouched(entry: tuple[weakref.ref[Bytes], Layout]) -> int:
     if arena is None:
         return 0
     written = int(layout.state(arena)[WORD_WRITTEN])
-    return layout.nbytes * max(0, layout.capacity - written) // layout.capacity
+    rows = layout.nbytes * max(0, layout.capacity - written) // layout.capacity
+    return rows + layout.untouched_items(arena)
 
 
 def allocate(nbytes: int) -> Bytes:

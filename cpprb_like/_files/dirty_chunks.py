@@ -3,9 +3,9 @@
 The system writes the pages of a mapped file at any time. So after a crash each part of a page has
 its bytes of the last flush, or of any later time. A chunk is a 256th of the rows of a flush. Its
 mark is on the disk before its first row changes, so rows without a mark have the bytes of the
-flush. A file beside the rows has the header, the newest values of chained fields, and the marks, of
-two flushes: the last one, and one that is being written. Not here: the rows (``file_maps``), and
-what follows from rows that are left out (``recovery``).
+flush, and so have their items. A file beside the rows has the header, the newest values of chained
+fields, and the marks, of two flushes: the last one, and one that is being written. Not here: the
+rows (``file_maps``), and what follows from rows that are left out (``recovery``).
 """
 
 from __future__ import annotations

@@ -31,14 +31,17 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Bytes, Floats
 from cpprb_like._arguments.checks import as_path
 from cpprb_like._core import (
+    FLAG_ABSENT,
     WORD_CLEARS,
     WORD_EDITS,
     WORD_HANDLE_BASE,
     WORD_RESERVED,
     WORD_WRITTEN,
     Ring,
+    tell_followers,
 )
-from cpprb_like._fields.layout import CACHE_LINE, Aside, Layout, align
+from cpprb_like._fields.item_places import laps_of
+from cpprb_like._fields.layout import CACHE_LINE, Aside, Items, Layout, align
 from cpprb_like._files.arenas import allocate
 from cpprb_like._files.dirty_chunks import DirtyChunks
 from cpprb_like._files.recovery import end_before, hide, recover, restore
@@ -73,6 +76,7 @@ SAMPLER, FLUSHES = "sampler", "flushed"  # names of side files
 SIDE_NAME = rf"({SAMPLER}|{FLUSHES})\.(\d+)"  # name and number
 COMPLETE = 1  # state of a side file that can be used
 BOOT_NBYTES = 36
+LEAVES = 1  # word of ``gone``: edits that only had rows leave early
 CHANGES_AT = 40  # place, in the part ``boot``, of the change counter for followers of a shard
 TRIES = 100  # copies of a file whose rows are being edited
 NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -110,6 +114,7 @@ class _Places:
     boot: tuple[int, int]
     lens: tuple[int, int]  # lengths of open episodes before the rows that are being added
     log: tuple[int, int]  # undo log
+    gone: tuple[int, int]  # words of rows that left early; without named axes there are none
     nbytes: int  # length of the file
 
     @classmethod
@@ -119,7 +124,8 @@ class _Places:
         row = sum(2 * WORD + align(field.nbytes, WORD) for field in layout.schema.fields)
         state = 2 * WORD + layout.state_nbytes
         log = sum(lens), WORD + max(row, state)
-        return cls(boot, lens, log, sum(log))
+        gone = sum(log), 2 * WORD if layout.schema.axes else 0
+        return cls(boot, lens, log, gone, sum(gone))
 
 
 @dataclass(frozen=True)
@@ -193,7 +199,7 @@ class Files:
             if error.errno == errno.EFBIG:
                 error.strerror = (
                     f"the file system, or a limit of the process, allows no file of "
-                    f"{self._places.nbytes:,} bytes; holes for {KEPT_ASIDE} count"
+                    f"{self._places.nbytes:,} bytes; holes for {self._what_has_holes} count"
                 )
             if error.errno == errno.ENOMEM:
                 raise MemoryError(
@@ -350,8 +356,12 @@ class Files:
     def _part(self, place: tuple[int, int]) -> Bytes:
         return self._part_of(self._memory, place)
 
-    def keep(self, ring: Ring) -> None:  # noqa: ARG002
+    def keep(self, ring: Ring) -> None:
         """Begin to write: the rows of a ring over this memory are there."""
+        if self.layout.schema.axes and not self.frozen:
+            counter = self._part(self._places.boot)[CHANGES_AT:][:WORD]
+            gone = self._part(self._places.gone).view(np.int64)
+            tell_followers(ring, counter.view(np.int64), gone)
         is_flushed = self._is_of_this_start and self._chunks.flushes
         if not (self.mode in ("x", "w") or self.frozen or is_flushed):
             self.flush(lambda _, call: call())
@@ -362,19 +372,26 @@ class Files:
         wanted, self.undo.wanted = self.undo.wanted, 0
         self._chunks.mark_for(wanted)  # a flush in progress does not make this wait
 
-    def use(self, aside: Aside, first: int, stop: int) -> None:
-        """Reserve the disk space of units of a byte ring; ``MemoryError`` if the disk is full."""
-        spans = aside.spans(first, stop)
-        with self._room_for(sum(end - start for start, end in spans)):
+    def use(self, part: Aside | Items, first: int, stop: int) -> None:
+        """Reserve the disk space of units of a part; ``MemoryError`` if the disk is full."""
+        spans = part.spans(first, stop)
+        what = KEPT_ASIDE if isinstance(part, Aside) else _memory_of(part)
+        with self._room_for(sum(end - start for start, end in spans), what):
             for start, end in spans:
                 use_file(self._file, start, end)
 
-    def _room_for(self, nbytes: int) -> Room:
+    @property
+    def _what_has_holes(self) -> str:
+        """What makes the file longer than the bytes in use."""
+        rings = self.layout.item_rings
+        return " and ".join([KEPT_ASIDE] * bool(self.layout.asides) + [*map(_memory_of, rings)])
+
+    def _room_for(self, nbytes: int, what: str) -> Room:
         """The error for a full disk: see ``Room``."""
         folder = self.path.parent
         return Room(
             lambda: (
-                f"{KEPT_ASIDE} needs {nbytes:,} bytes on the disk, and in {folder} there are "
+                f"{what} needs {nbytes:,} bytes on the disk, and in {folder} there are "
                 f"{shutil.disk_usage(folder).free:,} left: make room there, and add again"
                 f"{NOTHING_ADDED}"
             )
@@ -629,7 +646,7 @@ class Files:
         )
         state = self.layout.state(live[: self.layout.nbytes])
         for attempt in range(TRIES):
-            before, edits = self._header(live), self._edits_in_place(state)
+            before, edits = self._header(live), self._edits_in_place(live)
             memory, written = self._memory_of_copy(file), int(before[WORD_WRITTEN])
             memory[self.layout.length :] = live[self.layout.length :]
             for name in self.layout.newest_blocks:
@@ -639,13 +656,15 @@ class Files:
             for offset, nbytes in self._spans_to_copy(written):
                 memory[offset : offset + nbytes] = live[offset : offset + nbytes]
             self._copy_asides(memory, live)
+            self._copy_items(memory, live)
             copied = self.layout.state(memory)
             self._is_copy = True
+            left = self._hide_left(memory, live, written)
             after = state.copy()
             same = before[WORD_CLEARS] == after[WORD_CLEARS]
             begun = max(before[WORD_RESERVED], after[WORD_RESERVED])
-            lost = begun - written
-            is_sound = same and edits % 2 == 0 and edits == self._edits_in_place(state)
+            lost = begun - written + left
+            is_sound = same and edits % 2 == 0 and edits == self._edits_in_place(live)
             if is_sound and TRIES * lost <= attempt * self.layout.capacity:
                 copied[:] = before
                 copied[WORD_RESERVED] = begun
@@ -676,9 +695,16 @@ class Files:
         """A copy of the header of a live file, as before an unfinished ``add``."""
         return self.layout.state(live[: self.layout.nbytes]).copy()
 
-    def _edits_in_place(self, state: NDArray[np.int64]) -> int:
-        """Edit counter of the live file, which is odd during an edit."""
-        return int(state[WORD_EDITS])
+    def _edits_in_place(self, live: Bytes) -> int:
+        """Edit counter of the live file, odd during an edit, without rows that left early."""
+        state = self.layout.state(live)
+        if not self.layout.schema.axes:
+            return int(state[WORD_EDITS])
+        gone, edits = self._part_of(live, self._places.gone).view(np.int64), -1
+        while edits != state[WORD_EDITS]:
+            edits = int(state[WORD_EDITS])
+            leaves = int(gone[LEAVES])
+        return edits - 2 * leaves
 
     def _copy_asides(self, memory: Bytes, live: Bytes) -> None:
         """Copy what chained fields keep aside."""
@@ -691,6 +717,39 @@ class Files:
 
     def _use_of_copy(self, memory: Bytes, start: int, stop: int) -> None:
         use(memory, start, stop)
+
+    _copies_items = True  # whether a copy has items of its own
+
+    def _copy_items(self, memory: Bytes, live: Bytes) -> None:
+        """Copy the items of named axes, after the rows, whose places are of then or before."""
+        for items in self.layout.item_rings:
+            words, now = self.layout.item_words(memory, items), self.layout.item_words(live, items)
+            words[:] = now
+            while (words != now).any():  # a writer may have placed items meanwhile
+                words[:] = now
+            laps = laps_of(words)
+            if not laps.are_sound(items):
+                raise ValueError(
+                    f"{self.path}: the laps of axis {items.axis!r} were damaged: {laps}"
+                )
+            for start, stop in items.spans(0, laps.extent if self._copies_items else 0):
+                self._use_of_copy(memory, start, stop)
+                memory[start:stop] = live[start:stop]
+
+    def _hide_left(self, memory: Bytes, live: Bytes, written: int) -> int:
+        """Hide the rows that left for the room of others, after their items were copied.
+
+        Returns the number of rows that did since they were copied themselves.
+        """
+        layout = self.layout
+        if not layout.schema.axes:
+            return 0
+        slots = np.arange(max(0, written - layout.capacity), written) % layout.capacity
+        now = layout.flags(live)[slots] & FLAG_ABSENT
+        copied = layout.flags(memory)
+        left = int(np.count_nonzero(now & ~copied[slots]))
+        copied[slots] |= now
+        return left
 
     def _have_tag(self, tag: int, memory: Bytes, live: Bytes) -> bool:
         """Whether the newest values have this tag, in a copy and still in the live file.
@@ -731,9 +790,11 @@ class Files:
             found = given[:VERSION_NBYTES].decode(errors="replace").rstrip()
             raise ValueError(f"{self.path}: expected {version.decode().rstrip()!r}, got {found!r}")
         if given != identity:
+            rooms = self.layout.schema.rooms
+            another = f"another room than {rooms}, " if rooms else ""
             raise ValueError(
-                f"{self.path} was written by a buffer of other fields, size or n_envs, or other "
-                "options"
+                f"{self.path} was written by a buffer of other fields, size or n_envs, "
+                f"{another}or other options"
             )
         if nbytes != self._places.nbytes:
             raise ValueError(
@@ -759,7 +820,7 @@ class Files:
             self._lock(file, path)
             self._keep_open(file)
             reserve_file(file.fileno(), self._places.nbytes)
-            if self.layout.asides:  # byte rings are not used yet
+            if self.layout.has_parts:  # byte rings and items are not used yet
                 use_file(file.fileno(), 0, self.layout.nbytes)
                 use_file(file.fileno(), self.layout.length, self._places.nbytes)
             else:
@@ -790,6 +851,11 @@ class Room:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, OSError) and error.errno in (*FULL, errno.ENOMEM):
             raise MemoryError(self._message()) from error
+
+
+def _memory_of(items: Items) -> str:
+    """The memory of an axis in words."""
+    return f"memory of room={{{items.axis!r}: {items.room}}}"
 
 
 def _remove(paths: list[Path], process: int, old: BinaryIO | None) -> None:

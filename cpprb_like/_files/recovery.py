@@ -23,6 +23,7 @@ from cpprb_like._core import (
     WORD_RESERVED,
     WORD_WRITTEN,
 )
+from cpprb_like._fields.item_places import LEFT
 from cpprb_like._fields.layout import Layout
 from cpprb_like._files.dirty_chunks import Flush
 from cpprb_like._files.json_codec import MOST
@@ -46,6 +47,9 @@ def recover(
     if int(log[:WORD].view(np.int64)[0]):
         _undo(arena, log)
     state = layout.state(arena)
+    for items in layout.item_rings:  # ``clear`` may have removed the rows, and not their number
+        words = layout.item_words(arena, items)
+        words[LEFT] = min(words[LEFT], state[WORD_WRITTEN])
     written, reserved = int(state[WORD_WRITTEN]), int(state[WORD_RESERVED])
     edits = int(state[WORD_EDITS])
     if not (
@@ -61,7 +65,7 @@ def recover(
         _forget_values(layout, arena, reserved - layout.capacity)
         state[-layout.n_envs :] = lens_before
         _leave_out(layout, arena, torn)
-    elif edits % 2 == 0:
+    elif edits % 2 == 0 and not layout.schema.axes:  # rows that leave early are no edit
         return torn
     derive(layout, arena)
     state[WORD_RESERVED] = written
@@ -72,7 +76,9 @@ def recover(
 def restore(layout: Layout, arena: Bytes, flush: Flush) -> NDArray[np.int64]:
     """Restore the header of a flush after a crash; the rows that it may have torn become absent.
 
-    Returns the ids of these rows. An end of an episode that was set after the flush may stay.
+    Returns the ids of these rows. An end of an episode that was set after the flush may stay. So
+    may the laps of items: they lie in one sector of the disk, and all other rows lived at any time
+    since.
     """
     lost = flush.changed()
     words = layout.state(arena)
@@ -177,7 +183,8 @@ def derive(layout: Layout, arena: Bytes) -> None:
 def open_steps(layout: Layout, arena: Bytes, stream: int) -> tuple[int, int]:
     """Bounds of the number of steps of a stream's open episode, from the flags.
 
-    The bounds differ if the episode may have begun before the oldest row.
+    The bounds differ if the episode may have begun before the oldest row, or if its first steps
+    may have left early.
     """
     n_envs, capacity = layout.n_envs, layout.capacity
     written = int(layout.state(arena)[WORD_WRITTEN])
@@ -188,8 +195,12 @@ def open_steps(layout: Layout, arena: Bytes, stream: int) -> tuple[int, int]:
         ends = np.flatnonzero(flags & FLAG_END)
         if len(ends):
             break
+    has_left = layout.schema.axes and len(ends) and flags[ends[0]] & FLAG_ABSENT
     flags = flags[: ends[0]] if len(ends) else flags
-    known = int(np.count_nonzero(flags & FLAG_ABSENT == 0))
+    steps = np.flatnonzero(flags & FLAG_ABSENT == 0)
+    known = len(steps)
+    if has_left:  # the first steps of the open episode may have left too, for the items of others
+        return known, known + len(flags) - int(steps.max(initial=-1)) - 1
     if len(ends):
         return known, known
     return known, len(flags) if oldest == 0 else written // n_envs

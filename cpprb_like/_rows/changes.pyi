@@ -1,0 +1,3 @@
+from cpprb_like._core import Ring
+
+def items_in_use(ring: Ring) -> list[int]: ...

@@ -11,11 +11,13 @@ from cpprb_like._c.copying cimport c_swap
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport (
-    ABSENT_ROWS, CLEARS, EPISODES, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Moment, Ring,
-    c_begin_edit, c_end_edit, c_previous, c_stored,
+    ABSENT_ROWS, CLEARS, EPISODES, EPISODE_LENS, HANDLE_BASE, LEAVES, LEFT_BEFORE, RESERVED, WRITTEN, Moment, Ring,
+    c_begin_edit, c_end_edit, c_living, c_previous, c_stored,
 )
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.edits cimport Tracker
+from cpprb_like._rows.item_ring cimport LEFT, ItemRing, Living
+from cpprb_like._rows.new_items cimport NewItems
 from cpprb_like._rows.walk cimport ABSENT, END, TRUNCATED
 
 import numpy as np
@@ -73,16 +75,98 @@ cdef int c_hide(Ring ring, cnp.ndarray slots, Moment moment) except -1:
         if not ring.c_is_absent(values[k]):
             row = ring.c_row_at(values[k])
             first, last = min(first, row), max(last, row)
-            ring.c_join_run(row, False)
-            ring.c_flags(values[k])[0] |= ABSENT
-            ring.state[ABSENT_ROWS] += 1
-            ring.out.c_add(values[k])
-            c_mark_edited(ring, values[k])
+            c_hide_row(ring, row, values[k])
     ring.c_log_hidden(first, last, ring.n_envs)
-    if ring.changes != NULL:
-        (<int64_t*> ring.changes)[0] += 2
+    c_tell_of_hidden(ring)
     c_end_edit(ring)
     return 1
+
+
+cdef bint c_make_room(Ring ring, NewItems given, intp_t rows) except -1:
+    """Have the oldest rows leave for the items of ``rows`` new rows, or of an update.
+
+    Returns whether Python code may have run. Then the caller reads the values of its rows anew, and
+    asks once more.
+    """
+    cdef int64_t oldest = max(ring.state[WRITTEN] - c_stored(ring), ring.left_before), stop
+    cdef int64_t first = max(oldest, ring.state[WRITTEN] + rows - ring.capacity)
+    cdef int64_t leaving = first, row
+    cdef intp_t axis, k, n, extent
+    cdef ItemRing items, full = None
+    cdef Living living
+    for axis in range(len(ring.items)):
+        items = <ItemRing> ring.items[axis]
+        living = c_living(ring, items)
+        n = 0
+        for k in range(given.n):
+            n += <intp_t> given.counts[axis, k]
+        stop = items.c_leaving(&living, first, n)
+        if stop > leaving:
+            leaving, full = stop, items
+        extent = items.c_extent(&given.counts[axis, 0], given.n)
+        if extent > items.usable and items.use is not None:
+            items.prepare(extent)
+            return True
+    if full is None:
+        return False
+    ring.c_expect_absent()
+    if ring.undo is not None and leaving > ring.undo.limit[0] - ring.capacity:
+        # A flush may begin while Python code runs, and knows of no mark. So rows leave only where the
+        # limit says that all of them have marks, as rows are overwritten.
+        ring.undo.chunks.mark_for(max(leaving + ring.capacity, ring.state[WRITTEN] + rows))
+        return True
+    living = c_living(ring, full)
+    for row in range(first, leaving):  # before they leave: a killed process has counted all that left
+        full.words[LEFT] += full.c_lives(&living, row)
+    c_hide_rows(ring, leaving)
+    return True
+
+
+cdef void c_hide_rows(Ring ring, int64_t stop) noexcept:
+    """Have all rows before ``stop`` leave early."""
+    cdef int64_t row, before, oldest = ring.state[WRITTEN] - c_stored(ring)
+    cdef intp_t slot
+    c_begin_edit(ring)
+    before, ring.left_before = ring.left_before, stop
+    if ring.gone != NULL:
+        ring.gone[<int> LEFT_BEFORE] = ring.left_before
+        c_fence()  # no follower finds other items in these rows
+    for row in range(max(oldest, before), stop):
+        slot = <intp_t> (row % ring.capacity)
+        if not ring.c_is_absent(slot):
+            c_hide_row(ring, row, slot)
+    ring.c_log_hidden(max(oldest, before), stop - 1, 1)
+    if ring.gone != NULL:
+        ring.gone[<int> LEAVES] += 1
+    else:
+        c_tell_of_hidden(ring)
+    c_end_edit(ring)
+
+
+cdef void c_hide_row(Ring ring, int64_t row, intp_t slot) noexcept:
+    """Make a row absent, within an edit. Flags of ends stay."""
+    ring.c_join_run(row, False)
+    ring.c_flags(slot)[0] |= ABSENT
+    ring.state[ABSENT_ROWS] += 1
+    ring.out.c_add(slot)
+    c_mark_edited(ring, slot)
+
+
+cdef void c_tell_of_hidden(Ring ring) noexcept:
+    """Tell followers in other processes that rows became absent."""
+    if ring.changes != NULL:
+        (<int64_t*> ring.changes)[0] += 2
+
+
+def items_in_use(Ring ring not None):
+    """Items of each axis from the oldest one that a row has to the newest: these take its room."""
+    cdef ItemRing items
+    cdef Living living
+    cdef list found = []
+    for items in ring.items:
+        living = c_living(ring, items)
+        found.append(items.head - items.c_tail(&living, living.oldest))
+    return found
 
 
 cdef void c_mark_edited(Ring ring, intp_t slot) noexcept:
@@ -115,6 +199,10 @@ cdef int c_clear_rows(Ring ring) except -1:
         ring.c_save_state()
         ring.undo.c_begin_change()
     ring.state[CLEARS] += 1
+    ring.left_before = 0
+    if ring.gone != NULL:
+        c_fence()
+        ring.gone[<int> LEFT_BEFORE] = 0
     cdef int64_t turns = (ring.state[WRITTEN] + ring.span - 1) // ring.span
     ring.state[HANDLE_BASE] += turns * ring.span
     ring.state[WRITTEN] = 0
@@ -126,4 +214,6 @@ cdef int c_clear_rows(Ring ring) except -1:
     c_end_edit(ring)
     for chain in ring.chains:
         (<Chain> chain).c_clear(ring.state[HANDLE_BASE])
+    for items in ring.items:
+        (<ItemRing> items).c_clear()
     return 0

@@ -17,5 +17,5 @@ cdef ndarray c_new_array(Ring ring, Column column, intp_t n)
 cdef int c_gather_columns(Ring ring, list arrays, tuple columns, ndarray slots) except -1
 cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) noexcept nogil
 cdef void c_write_columns(
-    Ring ring, list columns, list arrays, const intp_t* slots, intp_t n
+    Ring ring, list columns, list arrays, tuple items, const intp_t* slots, intp_t n
 ) noexcept

@@ -23,4 +23,5 @@ def write(
     indexes: NDArray[np.int64],
     columns: list[Column],
     arrays: list[NDArray[Any]],
+    items: tuple[tuple[Column, NDArray[Any], NDArray[np.int64]], ...] = (),
 ) -> None: ...

@@ -21,8 +21,9 @@ from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Block, c_gather_blocks
 from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather_strided, c_prefetch_rows, c_swap
-from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring, c_begin_edit, c_end_edit
+from cpprb_like._core cimport NBYTES, OFFSET, STRIDE, WRITTEN, Ring, c_begin_edit, c_end_edit, c_living
 from cpprb_like._c.typedefs cimport int64_t, intp_t
+from cpprb_like._rows.item_ring cimport ItemRing, Living
 from cpprb_like._rows.row_handles cimport c_find_rows
 
 import numpy as np
@@ -263,13 +264,17 @@ cdef void c_gather_rows(Ring ring, char** outs, const intp_t* slots, intp_t n) n
     c_gather_blocks(blocks, n_blocks, n)
 
 
-def write(Ring ring not None, const int64_t[::1] indexes, list columns, list arrays):
+def write(
+    Ring ring not None, const int64_t[::1] indexes, list columns, list arrays, tuple items=()
+):
     """Replace values of the rows that handles or slots name; of duplicates the last wins.
 
     ``arrays`` hold a value for each index, dense, one array for each of ``columns``, which are
     stored as they are. Values of Python objects are exchanged with those in the ring, so that the
-    old ones die with the array. Rows that were overwritten are skipped. Raises ``IndexError`` for a
-    slot that holds no step, and for a handle that no row got; then nothing has changed.
+    old ones die with the array. ``items`` replace those of ragged columns, of which each row keeps its
+    number of items, in memory only: column, dense items of all rows, and their counts. Rows that were
+    overwritten are skipped. Raises ``IndexError`` for a slot that holds no step, and for a handle that
+    no row got; then nothing has changed.
     """
     cdef intp_t n = indexes.shape[0]
     cdef Column column
@@ -282,22 +287,71 @@ def write(Ring ring not None, const int64_t[::1] indexes, list columns, list arr
             raise ValueError(f"field {column.name!r}: expected a dense array of {n} rows")
         if column.objects is not None and array.dtype != column.dtype:
             raise ValueError(f"field {column.name!r}: expected {column.dtype}, got {array.dtype}")
+    for ragged, values, counts in items:
+        if ring.undo is not None or len(values) != counts.sum() or len(counts) != n:
+            raise ValueError(f"field {ragged.name!r}: expected items of {n} rows, in memory")
     ring.c_check_writable()
     cdef cnp.ndarray slots = c_find_rows(ring, indexes)
     if c_mark_disk(ring, slots):
         slots = c_find_rows(ring, indexes)
-    c_write_columns(ring, columns, arrays, <const intp_t*> cnp.PyArray_DATA(slots), n)
+    for ragged, _, counts in items:
+        c_check_counts(ring, ragged, slots, counts)
+    c_write_columns(ring, columns, arrays, items, <const intp_t*> cnp.PyArray_DATA(slots), n)
+
+
+cdef int c_check_counts(Ring ring, Column ragged, cnp.ndarray slots, cnp.ndarray counts) except -1:
+    """Raise ``ValueError`` unless rows have these numbers of items; slots of -1 are skipped."""
+    cdef ItemRing memory = c_item_ring(ring, ragged)
+    cdef Living living = c_living(ring, memory)
+    cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+    cdef intp_t k
+    c_check_array(counts, "counts", cnp.NPY_INT64, cnp.PyArray_DIM(slots, 0))
+    for k in range(cnp.PyArray_DIM(slots, 0)):
+        if values[k] >= 0 and memory.c_entry(&living, values[k]).count != counts[k]:
+            raise ValueError(f"field {ragged.name!r}: row {k} has another number of items now")
+    return 0
+
+
+cdef ItemRing c_item_ring(Ring ring, Column ragged):
+    """The memory of the items of a column."""
+    cdef ItemRing memory
+    for memory in ring.items:
+        if memory.axis == ragged.axis:
+            return memory
+    raise KeyError(ragged.name)
+
+
+cdef void c_write_items(
+    Ring ring, ItemRing memory, intp_t number, const char* values, const intp_t* slots, intp_t n,
+    const int64_t* counts,
+) noexcept:
+    """Replace the items of a column, within an edit."""
+    cdef Living living = c_living(ring, memory)
+    cdef intp_t k, size = memory.table[number, 1], nbytes
+    for k in range(n):
+        nbytes = <intp_t> counts[k] * size
+        if slots[k] >= 0:
+            memcpy(memory.c_items(number, memory.c_entry(&living, slots[k]).place), values, nbytes)
+        values += nbytes
 
 
 cdef void c_write_columns(
-    Ring ring, list columns, list arrays, const intp_t* slots, intp_t n
+    Ring ring, list columns, list arrays, tuple items, const intp_t* slots, intp_t n
 ) noexcept:
     """``write`` for checked rows; no Python code runs."""
     cdef intp_t number, k, size, stride
     cdef Column column
+    cdef ItemRing memory
     cdef char* to
     cdef char* values
     c_begin_edit(ring)
+    for ragged, values_of_items, counts in items:
+        memory = c_item_ring(ring, <Column> ragged)
+        c_write_items(
+            ring, memory, memory.names.index((<Column> ragged).name),
+            <const char*> cnp.PyArray_DATA(<cnp.ndarray> values_of_items), slots, n,
+            <const int64_t*> cnp.PyArray_DATA(<cnp.ndarray> counts),
+        )
     if ring.undo is not None:
         for k in range(n):
             if slots[k] >= 0:

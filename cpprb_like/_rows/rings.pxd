@@ -15,8 +15,9 @@ cdef struct Span:                # the rows of a ring
     intp_t capacity
     int64_t handles              # handle of row 0
     int64_t bound                # older rows may have been overwritten
-    int64_t clears               # of the ring, when it was last followed; so are ``edits`` and ``changes``
-    int64_t edits
+    int64_t clears               # of the ring, when it was last followed; so are the next three
+    int64_t edits                # without those by which rows left early
+    int64_t gone                 # rows before this one left early
     int64_t changes
     bint is_used                 # whether a call has rows of this ring
 

@@ -290,7 +290,7 @@ class FollowedShards:
     def leave_out_lost(self) -> None:
         """Leave out the followed rows that were overwritten."""
         for reader in self.readers:
-            if reader is not None and reader.follower.bound > reader.ring.first:
+            if reader is not None and reader.follower.bound > reader.follower.first:
                 reader.follower.leave_out(reader.follower.bound)
 
     def are_beyond(self, rows: RowNumbers) -> NDArray[np.bool_]:

@@ -24,6 +24,7 @@ cdef class Follower:
     cdef bint c_is_behind(self) noexcept nogil
     cdef int c_sync(self) except -1
     cdef int c_sync_once(self) except -1
+    cdef int c_leave_out(self, int64_t row, uint8_t flags) except -1
     cdef int c_forget_rows(self, int64_t clears, int64_t base) except -1
     cdef void c_follow_ends(self) noexcept
     cdef int c_follow_rows(self, int64_t written) except -1

@@ -25,6 +25,7 @@ class Follower:
         state: NDArray[np.int64],
         flags: NDArray[np.uint8],
         changes: NDArray[np.int64],
+        gone: NDArray[np.int64],
     ) -> Self: ...
     def sync(self) -> int: ...
     @property

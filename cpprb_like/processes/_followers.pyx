@@ -23,8 +23,8 @@ from cpprb_like._c.fences cimport c_read_fence
 from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded_each
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
-    ABSENT_ROWS, CLEARS, EDITS, EPISODES, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Ring,
-    c_begin_edit, c_bound, c_end_edit, c_previous, c_stored,
+    ABSENT_ROWS, CLEARS, EDITS, EPISODES, EPISODE_LENS, HANDLE_BASE, LEAVES, LEFT_BEFORE, RESERVED,
+    WRITTEN, Ring, c_begin_edit, c_bound, c_end_edit, c_previous, c_reserved, c_stored,
 )
 from cpprb_like._rows.walk cimport ABSENT, END, LEFT_OUT
 from cpprb_like._rows.chained cimport Chain
@@ -36,6 +36,7 @@ from time import monotonic
 
 import numpy as np
 
+from cpprb_like._core import tell_followers
 from cpprb_like._machine.waiting import PATIENCE
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._uniform_draws import draw_uniform as draw_of_ring
@@ -93,11 +94,13 @@ cdef class Follower:
     changes : ndarray of int64, shape (1,)
         Change counter of the writer: +2 after an edit that cannot be followed row by row, which hid
         rows or repaired a shard. Odd during the edit.
+    gone : ndarray of int64, shape (2,)
+        LEFT_BEFORE and LEAVES of the writer: see ``tell_followers``.
     """
 
     def __cinit__(
         self, Ring ring not None, cnp.ndarray state not None, cnp.ndarray flags not None,
-        cnp.ndarray changes not None,
+        cnp.ndarray changes not None, cnp.ndarray gone not None,
     ):
         c_check_array(state, "state", cnp.NPY_INT64, EPISODE_LENS + ring.n_envs)
         c_check_array(changes, "changes", cnp.NPY_INT64, 1)
@@ -111,7 +114,7 @@ cdef class Follower:
         self.live_flags = <const uint8_t*> cnp.PyArray_DATA(flags)
         self.live_stride = cnp.PyArray_STRIDE(flags, 0)
         self.changes_memory = changes
-        ring.changes = <const volatile int64_t*> cnp.PyArray_DATA(changes)
+        tell_followers(ring, changes, gone)
         ring.seen = -1
         ring.live, ring.live_state = self.live, state
         ring.live_edits = -1
@@ -170,9 +173,13 @@ cdef class Follower:
         cdef Ring ring = self.ring
         cdef Chain chain
         cdef int64_t changes = ring.changes[0], edits, written, clears, base
+        cdef int64_t leaves = 0, gone = 0
         c_read_fence()
         edits = self.live[EDITS]
         c_read_fence()
+        if ring.gone != NULL:
+            leaves, gone = ring.gone[<int> LEAVES], ring.gone[<int> LEFT_BEFORE]
+            c_read_fence()  # no row before ``gone`` is newer than those before ``written``
         written, clears, base = self.live[WRITTEN], self.live[CLEARS], self.live[HANDLE_BASE]
         c_read_fence()
         if (edits | changes) & 1 or self.live[EDITS] != edits or ring.changes[0] != changes:
@@ -182,22 +189,25 @@ cdef class Follower:
             self.c_forget_rows(clears, base)
         elif edits != ring.live_edits and not rereads:
             self.c_follow_ends()
-        ring.live_edits = edits
+        ring.live_edits, ring.live_leaves = edits, leaves
         cdef bint lapped = written - ring.state[WRITTEN] >= ring.capacity
         if rereads or lapped:
             self.c_reread(written)
         else:
             self.c_follow_rows(written)
+        if gone > ring.left_before:
+            self.c_leave_out(gone, 0)
+            ring.left_before = gone
         ring.seen = -1  # after an error the next try reads all rows and values again
         for chain in ring.chains:
-            chain.c_follow(base, written, c_bound(ring), rereads)
+            chain.c_follow(base, written, c_reserved(ring) - ring.capacity, rereads)
         ring.seen = changes
         return 0
 
     cdef int c_forget_rows(self, int64_t clears, int64_t base) except -1:
         """Forget all rows, as the writer has cleared its ring."""
         cdef Ring ring = self.ring
-        self.left_out = 0
+        self.left_out = ring.left_before = 0
         if ring.out.count:
             ring.out.c_forget(ring.out.c_allocate())
         ring.state[CLEARS], ring.state[HANDLE_BASE] = clears, base
@@ -264,7 +274,7 @@ cdef class Follower:
         c_begin_edit(ring)
         ring.state[WRITTEN] = ring.state[RESERVED] = written
         ring.all_flags[...] = self.memory
-        self.left_out = 0
+        self.left_out = ring.left_before = 0
         ring.state[ABSENT_ROWS] = 0
         for slot in range(c_stored(ring)):
             ring.state[ABSENT_ROWS] += (ring.c_flags(slot)[0] & ABSENT) != 0
@@ -279,7 +289,7 @@ cdef class Follower:
         """Steps of a stream's open episode, from the flags: the writer's number may be of rows to come."""
         cdef Ring ring = self.ring
         cdef int64_t row = c_previous(ring, ring.state[WRITTEN] + stream), steps = 0
-        cdef int64_t oldest = max(c_bound(ring), 0)
+        cdef int64_t oldest = max(c_reserved(ring) - ring.capacity, 0)
         cdef uint8_t flags
         while row >= oldest:
             flags = ring.c_flags(<intp_t> (row % ring.capacity))[0]
@@ -294,6 +304,11 @@ cdef class Follower:
 
         For rows that the writer overwrites soon, after a read of them came too late.
         """
+        # Other bits may be of a newer row, whose writing into this slot has begun.
+        self.c_leave_out(row, ABSENT | LEFT_OUT)
+
+    cdef int c_leave_out(self, int64_t row, uint8_t flags) except -1:
+        """Make the rows before this row absent, with these flags; 0: they left, and keep their own."""
         cdef Ring ring = self.ring
         cdef int64_t first = max(ring.state[WRITTEN] - c_stored(ring), self.left_out), other
         cdef intp_t slot
@@ -304,13 +319,13 @@ cdef class Follower:
             slot = <intp_t> (other % ring.capacity)
             if not ring.c_is_absent(slot):
                 ring.c_join_run(other, False)
-                # Other bits may be of a newer row, whose writing into this slot has begun.
-                ring.c_flags(slot)[0] = ABSENT | LEFT_OUT
+                ring.c_flags(slot)[0] = flags if flags else ring.c_flags(slot)[0] | ABSENT
                 ring.state[ABSENT_ROWS] += 1
                 ring.out.c_add(slot)
         ring.c_log_hidden(first, row - 1, 1)
         self.left_out = max(self.left_out, row)
         c_end_edit(ring)
+        return 0
 
 
 @cython.final

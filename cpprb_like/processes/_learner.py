@@ -19,10 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.schema import check_out, read_columns
+from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
 from cpprb_like._rows.column import Column
-from cpprb_like.buffers import ReplayBuffer, View
+from cpprb_like.buffers import View
 from cpprb_like.buffers._draw_counts import DrawCounts
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
@@ -34,11 +35,14 @@ from cpprb_like.processes._folder import Closing, FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._followers import Followers, consistently
 from cpprb_like.processes._mass import Mass, mass_of
+from cpprb_like.processes._rowless import Rowless
 from cpprb_like.processes._saving import SavedLearner, copy_of
+from cpprb_like.processes._shards import left_of
 from cpprb_like.processes._words import GIVEN, LATE, Words
 from cpprb_like.samplers import Extra, Sampler, Uniform
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._starts import Starts, choose_rows
+from cpprb_like.views._items_of_batch import LaidItems, PaddedItems, RaggedFields, TakeItems
 from cpprb_like.views._rows import RowReader
 
 if TYPE_CHECKING:
@@ -132,7 +136,7 @@ class Learner(Closing, ModelledSource):
         self.sampler = sampler
         # An empty buffer with the options of each shard.
         few = options.resized(options.n_envs)
-        self._model = model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
+        self._model = model = Rowless._of(few, Uniform(), np.random.default_rng(0))
         self._nstep = model._nstep
         self.schema = model.schema
         nbytes = Layout.of(options, sampler.nbytes_for(options.capacity)).total_nbytes
@@ -147,12 +151,17 @@ class Learner(Closing, ModelledSource):
         self._columns = self.ring.columns
         self._check_batch_size = model._check_batch_size
         self._read = RowReader(self.ring, self._nstep).take_of_rows()
-        self._take = None if self._nstep is None else self._read
+        self._take: Any = None if self._nstep is None else self._read
+        ragged = RaggedFields.of(self.ring, self.schema)
+        # How batches hold values of any length; None without such fields.
+        self._laid: LaidItems | None = None if ragged is None else PaddedItems(ragged)
 
     # ------------------------------------------------------------------ sampling
 
     def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
         columns, out = self._columns, options.out
+        if self._laid is not None:
+            return self._sample_items(batch_size, options, self._laid)
         if options.fields is None:
             n = self._check_batch_size(batch_size)
         else:
@@ -172,12 +181,45 @@ class Learner(Closing, ModelledSource):
         out.update({name: values for name, values in batch.items() if name not in given})
         return out
 
+    def _sample_items(self, batch_size: int, options: SampleOptions, laid: LaidItems) -> Batch:
+        """``_sample`` of rows with values of any length."""
+        if options.out is not None:
+            return self.view()._sample(batch_size, options)
+        columns = read_columns(options.fields, self._columns)
+        n = self._check_batch_size(batch_size, columns)
+        if options.indexes:
+            self._check_indexes()
+        return self._draw_wanted((n, options, columns, None, self._taker(laid, columns), None))
+
+    def _taker(self, laid: LaidItems, columns: tuple[Column, ...] | None) -> TakeItems:
+        """The function that reads these columns, or all, of rows with values of any length."""
+        names = self.fields if columns is None else [column.name for column in columns]
+        return TakeItems(laid.plan(names), self._read)
+
     def _draw_wanted(self, wanted: tuple[Any, ...]) -> Batch:
         """A batch described by the tuple of ``_followers.consistently``."""
         batch: Batch
-        rows, batch = self._at_gate(wanted[0], consistently, self.ring, self._shards, wanted)
+        attempt = wanted if self._laid is None else partial(self._draw_items, *wanted)
+        rows, batch = self._at_gate(wanted[0], consistently, self.ring, self._shards, attempt)
         self._note_draw(rows, wanted[-1] is None)
         return batch
+
+    def _draw_items(
+        self,
+        n: int,
+        options: SampleOptions,
+        columns: tuple[Column, ...] | None,
+        arrays: list[Any] | None,
+        take: Callable[..., Batch | None],
+        starts: Rows | None,
+    ) -> tuple[RowNumbers, Batch] | None:
+        """One attempt to draw rows with values of any length; None if some were overwritten."""
+        rows, extra = self._shards.choose(starts, n, options)
+        batch = take(rows, arrays, None, columns)
+        if batch is None:
+            return None
+        batch.update({name: aligned(values) for name, values in extra.items()})
+        return rows, batch
 
     def _draw_rows(
         self,
@@ -212,6 +254,10 @@ class Learner(Closing, ModelledSource):
             self._shards.follow()
             counts = self.ring.counts() | self._draw_counts.stats()
             found: dict[str, float] = counts | self._sizes | self.sampler._stats()
+            if self._laid is not None:
+                readers = [reader for reader in self._shards.readers if reader is not None]
+                left = (left_of(reader._layout, reader._arena) for reader in readers)
+                found["left_for_room"] = sum(left)
             gate = self._shards.gate
             return found if gate is None else found | stats(gate.counters)
 
@@ -232,10 +278,14 @@ class Learner(Closing, ModelledSource):
         ``choose`` respects ``Followers.limits``.
         """
         columns = self._columns if names is None else read_columns(names, self._columns)
+        read: Callable[..., Batch | None] = self._read
+        if self._laid is not None:
+            read = self._taker(self._laid, columns)
 
-        def attempt() -> tuple[RowNumbers, Batch]:
+        def attempt() -> tuple[RowNumbers, Batch] | None:
             rows = choose()
-            return rows, self._read(rows, None, None, columns)
+            batch = read(rows, None, None, columns)
+            return None if batch is None else (rows, batch)
 
         return self.consistently(attempt)
 

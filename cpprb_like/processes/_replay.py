@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_ABSENT_ROWS, WORD_EPISODES, WORD_WRITTEN
 from cpprb_like._fields.checked_options import CheckedOptions, warn_of_rows
@@ -53,7 +54,7 @@ from cpprb_like.processes._limits import (
 )
 from cpprb_like.processes._parameters import FOLDER, Parameters
 from cpprb_like.processes._saving import Saved, SavedLearner, copy_of, read_saved, save
-from cpprb_like.processes._shards import ROWS, WRITER, Actor, header, last_added
+from cpprb_like.processes._shards import ROWS, WRITER, Actor, last_added, left_of, memory_of
 from cpprb_like.processes._words import MOST_LEARNERS, Words
 from cpprb_like.samplers import Sampler, Uniform
 from cpprb_like.typing import FieldSpec, RowOptions
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound=Learner)
 
-FORMAT = 4
+FORMAT = 5
 MENDING = 10.0  # seconds to wait for the repair of a shard, which takes 50 ms a million rows
 ORIGIN = "origin"  # file with the id of the state of the checkpoint that was loaded
 
@@ -119,7 +120,9 @@ class SharedReplay(Closing):
         Steps stored in all. The shard of each writer holds an equal part, rounded up.
     env_dict, default_dtype, n_envs, **options
         As for ``ReplayBuffer``, for each writer. Options are ``terminated``, ``truncated``,
-        ``next_of``, ``stack_compress`` and ``Nstep``. Fields of Python objects are refused.
+        ``next_of``, ``stack_compress``, ``Nstep`` and ``room``. Fields of Python objects are
+        refused. The ``room`` of a named axis is for all writers together. Each shard has an equal
+        part of it, rounded up, so a row has at most as many items as this part.
     writers : int
         Greatest number of processes or threads that add at the same time.
     name : str, optional
@@ -129,8 +132,9 @@ class SharedReplay(Closing):
         ``sample`` of learners wait for one another. By default neither side waits.
     reserve : bool
         Whether to reserve the memory of all shards now. If false, the memory of a shard is reserved
-        when an actor first takes it. The extra values of ``next_of`` and ``stack_compress`` are in
-        files that grow as episodes end. ``add`` raises ``MemoryError`` if these have no room.
+        when an actor first takes it. The extra values of ``next_of`` and ``stack_compress``, and
+        the items of named axes, are in files that grow with the rows. ``add`` raises
+        ``MemoryError`` if these have no room.
 
     Raises
     ------
@@ -179,13 +183,10 @@ class SharedReplay(Closing):
         **options: Unpack[RowOptions],
     ) -> None:
         self.writers = as_int("writers", writers, 1)
-        rows = CheckedOptions.read(
-            _rows_of_each(capacity, self.writers),
-            env_dict,
-            default_dtype=default_dtype,
-            n_envs=n_envs,
-            **options,
+        whole = CheckedOptions.read(
+            capacity, env_dict, default_dtype=default_dtype, n_envs=n_envs, **options
         )
+        rows = _options_of_each(whole, self.writers)
         names = [field.name for field in rows.schema.fields if field.dtype.hasobject]
         if names:
             raise ValueError(
@@ -214,7 +215,8 @@ class SharedReplay(Closing):
             limiter._check_capacity(options.size * self.writers)
         self._options = options
         self._folder = Folder.make(name)
-        nbytes = Layout.of(options).nbytes * self.writers
+        layout = Layout.of(options)
+        nbytes = (layout.nbytes + layout.items_nbytes) * self.writers
         try:
             with room_for(nbytes, self._folder.path, "the replay"):
                 self._fill(nbytes if reserve else 0)
@@ -250,7 +252,7 @@ class SharedReplay(Closing):
     def _open_words(self, limiter: RateLimiter | None) -> None:
         path, writers = self._folder.path, self.writers
         self._words = Words(path, writers)
-        self._states: dict[int, NDArray[np.int64]] = {}
+        self._memories: dict[int, tuple[NDArray[np.int64], Bytes]] = {}
         self._first = FirstPriorities(path, writers, self._options.size)
         self._parameters = Parameters(self._folder, self._words)
         self._limits = None
@@ -584,6 +586,7 @@ class SharedReplay(Closing):
         *,
         capacity: float | None = None,
         writers: int | None = None,
+        room: Mapping[str, float] | None = None,
         name: str | None = None,
         state: int | None = None,
     ) -> SharedReplay:
@@ -603,6 +606,9 @@ class SharedReplay(Closing):
         writers : int, optional
             New number of writers, by default the saved one. Further shards are empty. A smaller
             number raises ``ValueError``.
+        room : dict, optional
+            New rooms of named axes, for all writers together. By default the shards keep the rooms
+            that they had. In a smaller room each shard keeps its newest rows.
         name, state
             As for ``SharedReplay`` and ``ReplayBuffer.load``, with the same errors.
         """
@@ -617,7 +623,7 @@ class SharedReplay(Closing):
                     f"got {replay.writers}"
                 )
             rows = options.size * replay.writers if capacity is None else capacity
-            options = options.resized(_rows_of_each(rows, replay.writers))
+            options = _resized(options, rows, room, replay.writers)
             replay._make(options, saved.limiter, name, saved=saved)
             return replay
 
@@ -625,7 +631,7 @@ class SharedReplay(Closing):
 
     def _load(self, saved: Saved) -> None:
         """Create shards with the saved rows, and empty shards for further writers."""
-        saved.fill(self._shards()[: saved.writers], self._options.size)
+        saved.fill(self._shards()[: saved.writers], self._options)
         for number in range(self.writers):
             if not (self._shard(number) / f"{ROWS}.dat").exists():
                 self._make_shard(number)
@@ -705,16 +711,20 @@ class SharedReplay(Closing):
                 adds += written
                 episodes += int(state[WORD_EPISODES])
         given, late = self._words.learners.sum(0).tolist()
+        layout = Layout.of(self._options)
         found: dict[str, float] = {
             "rows": rows,
             "capacity": self.capacity,
-            "bytes": Layout.of(self._options).total_nbytes * self.writers,
+            "bytes": layout.total_nbytes * self.writers,
             "adds": adds,
             "episodes": episodes,
             **stats_of(list(self._words.draws)),
             "updates": given,
             "late_updates": late,
         }
+        if self._options.schema.axes:
+            arenas = [arena for _, arena in self._memories.values()]
+            found["left_for_room"] = sum(left_of(layout, arena) for arena in arenas)
         return found if self._limits is None else found | self._limits.stats()
 
     def _adds(self) -> tuple[int, ...]:
@@ -724,10 +734,10 @@ class SharedReplay(Closing):
 
     def _state_of(self, number: int) -> NDArray[np.int64] | None:
         """The header of a shard, in shared memory; None before the shard exists."""
-        found = self._states.get(number)
+        found = self._memories.get(number)
         if found is None and (self._shard(number) / f"{ROWS}.dat").exists():
-            found = self._states[number] = header(self._shard(number), self._options)
-        return found
+            found = self._memories[number] = memory_of(self._shard(number), self._options)
+        return None if found is None else found[0]
 
     # ------------------------------------------------------------------ the end
 
@@ -741,6 +751,21 @@ class SharedReplay(Closing):
 
     def __repr__(self) -> str:
         return f"SharedReplay(capacity={self.capacity}, writers={self.writers}, name={self.name!r})"
+
+
+def _options_of_each(options: CheckedOptions, writers: int) -> CheckedOptions:
+    """The options of a shard, from those of a replay: equal parts of the rows and of each room."""
+    rooms = {name: -(-room // writers) for name, room in options.schema.rooms.items()}
+    return options.resized(_rows_of_each(options.size, writers), rooms or None)
+
+
+def _resized(
+    options: CheckedOptions, capacity: float, room: Mapping[str, float] | None, writers: int
+) -> CheckedOptions:
+    """The options of a shard with another capacity, and other rooms, of all shards together."""
+    rooms = {} if room is None else options.resized(capacity, room).schema.rooms
+    each = {name: -(-rooms[name] // writers) for name in room or ()}
+    return options.resized(_rows_of_each(capacity, writers), each or None)
 
 
 def _rows_of_each(capacity: float, writers: int) -> int:

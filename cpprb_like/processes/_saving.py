@@ -43,7 +43,7 @@ from cpprb_like.samplers import Sampler, Uniform
 Found = TypeVar("Found")
 
 HEADER_SECONDS = 0.1  # time-out for a header that its writer changes all the time
-WHOLE_NBYTES = 1 << 24  # wide fields of a shard up to this size are copied
+WHOLE_NBYTES = 1 << 24  # wide fields and items of a shard up to this size are copied
 
 
 class Changed(Exception):  # noqa: N818 (the save is repeated)
@@ -53,8 +53,8 @@ class Changed(Exception):  # noqa: N818 (the save is repeated)
 class CopiedFiles(ShardFiles):
     """A copy of the files of a shard, made while its actor may write.
 
-    If it is not ``whole``, wide fields and frames are not copied. Their memory is that of the
-    shard, so the actor overwrites the oldest rows: see ``oldest_intact``.
+    If it is not ``whole``, wide fields, frames and items are not copied. Their memory is that of
+    the shard, so the actor overwrites the oldest rows: see ``oldest_intact``.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class CopiedFiles(ShardFiles):
         all_nbytes, narrow_nbytes = (
             sum(nbytes for _, nbytes in layout.spans(many, wide=wide)) for wide in (True, False)
         )
-        self._is_whole = whole or all_nbytes - narrow_nbytes <= WHOLE_NBYTES
+        wide_nbytes = all_nbytes - narrow_nbytes + layout.items_nbytes
+        self._is_whole = self._copies_items = whole or wide_nbytes <= WHOLE_NBYTES
         super().__init__(layout, prefix, mode)
         self._of_copy = self._wide
 
@@ -89,7 +90,7 @@ class CopiedFiles(ShardFiles):
         if self._is_whole:
             return self._oldest
         state, now = self.layout.state(self.arena), self.layout.state(self._live.arena)
-        oldest = int(now[WORD_RESERVED]) - self.layout.capacity
+        oldest = max(int(now[WORD_RESERVED]) - self.layout.capacity, int(self._live.gone[0]))
         is_same = now[WORD_CLEARS] == state[WORD_CLEARS]
         if (
             not is_same
@@ -130,7 +131,7 @@ class CopiedFiles(ShardFiles):
     def _make_undo(self) -> Any:
         return None
 
-    def _edits_in_place(self, state: NDArray[np.int64]) -> int:  # noqa: ARG002
+    def _edits_in_place(self, live: Bytes) -> int:  # noqa: ARG002
         """Counter of edits without ends of episodes, each of which changes one byte."""
         in_place, hidden = int(self._added[1]), int(self._live.changes[0])
         is_in_progress = (in_place | hidden) % 2 or self._added[2] != self._added[3]
@@ -252,10 +253,11 @@ class Saved:
             if len(self._root.attribute("shards")) != self.writers:
                 raise DamagedError(f"expected a shard for each of {self.writers} writers")
 
-    def fill(self, shards: list[Path], size: int) -> None:
-        """Create the shards of a new replay, with ``size`` rows each."""
+    def fill(self, shards: list[Path], options: CheckedOptions) -> None:
+        """Create the shards of a new replay, with the size and the rooms of these options."""
+        how: dict[str, Any] = {"size": options.size, "room": options.schema.rooms or None}
         targets = {
-            f"shards.{number}": Target(size=size, mmap_prefix=shard / ROWS, mmap_mode="x")
+            f"shards.{number}": Target(**how, mmap_prefix=shard / ROWS, mmap_mode="x")
             for number, shard in enumerate(shards)
         }
         with reading(self._folder):

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import (
+    FLAG_ABSENT,
     N_STATE_WORDS,
     WORD_EDITS,
     WORD_RESERVED,
@@ -28,9 +29,11 @@ from cpprb_like._core import (
     tell_followers,
 )
 from cpprb_like._fields.checked_options import CheckedOptions
+from cpprb_like._fields.item_places import LEFT
 from cpprb_like._fields.layout import Layout
 from cpprb_like._files import file_maps
-from cpprb_like._files.file_maps import KEPT_ASIDE, NOTHING_ADDED, Room
+from cpprb_like._files.file_maps import NOTHING_ADDED, Room
+from cpprb_like._files.recovery import derive
 from cpprb_like._machine.forks import OneProcess
 from cpprb_like._machine.generators import generator
 from cpprb_like._machine.opening import open_regular
@@ -88,6 +91,13 @@ class ShardFiles(file_maps.Files):
         place = self._places.boot[0] + file_maps.CHANGES_AT
         return self._memory[place : place + 8].view(np.int64)
 
+    @property
+    def gone(self) -> NDArray[np.int64]:
+        """The row before which rows left early, and the number of such edits; for followers."""
+        if not self.layout.schema.axes:
+            return np.zeros(2, np.int64)
+        return self._part(self._places.gone).view(np.int64)
+
     def _lock(self, file: BinaryIO, path: Path) -> None:
         """Do nothing, as the lock of the shard is held already."""
 
@@ -124,6 +134,18 @@ class ShardFiles(file_maps.Files):
         if not self._is_settled():
             self.changes[:] |= 1  # followers wait; a kill during the repair leaves the counter odd
         super()._recover()
+        if self.layout.schema.axes:
+            self._hide_gone()
+
+    def _hide_gone(self) -> None:
+        """Hide all rows before the one before which rows left, as followers do."""
+        state, flags = self.layout.state(self.arena), self.layout.flags(self.arena)
+        written = int(state[WORD_WRITTEN])
+        rows = np.arange(max(0, written - self.layout.capacity), min(int(self.gone[0]), written))
+        slots = rows % self.layout.capacity
+        if np.any(flags[slots] & FLAG_ABSENT == 0):
+            flags[slots] |= FLAG_ABSENT
+            derive(self.layout, self.arena)
 
     def _is_settled(self) -> bool:
         """Whether the last writer ended between two calls, so that nothing needs a repair."""
@@ -138,12 +160,12 @@ class ShardFiles(file_maps.Files):
     def keep(self, ring: Any) -> None:
         """See ``Files.keep``. Afterwards other processes may follow the shard."""
         super().keep(ring)
-        tell_followers(ring, self.changes)
+        tell_followers(ring, self.changes, self.gone)
         if self.mode != "r+" or self.changes[0] & 1:
             self.changes[:] = (self.changes | 1) + 1
 
-    def _room_for(self, nbytes: int) -> Room:
-        return room_for(nbytes, self.path.parent, KEPT_ASIDE, then=NOTHING_ADDED)
+    def _room_for(self, nbytes: int, what: str) -> Room:
+        return room_for(nbytes, self.path.parent, what, then=NOTHING_ADDED)
 
     def flush(self, hold: Callable[..., Any]) -> None:
         """Do nothing, as shared memory has no disk."""
@@ -214,7 +236,12 @@ class Actor(Closing, ReplayBuffer):
         self._folder = life  # a reference, which keeps the folder open
         self._priorities = first
         fields = enumerate(self.schema.fields)
-        self._wide = {one.name for number, one in fields if not self._layout.in_record(number)}
+        # Fields that a save reads from the shard.
+        self._wide = {
+            one.name
+            for number, one in fields
+            if one.is_ragged or not self._layout.in_record(number)
+        }
         self._end_episodes(0, self.n_envs)
 
     @staticmethod
@@ -286,10 +313,15 @@ def is_being_edited(shard: Path, options: CheckedOptions) -> bool:
     return bool(edits & 1) or begun != done
 
 
-def header(shard: Path, options: CheckedOptions) -> NDArray[np.int64]:
-    """The header of a shard that exists, in its memory."""
+def memory_of(shard: Path, options: CheckedOptions) -> tuple[NDArray[np.int64], Bytes]:
+    """The header and the memory of a shard that exists."""
     files = FollowedFiles(Layout.of(options), shard / ROWS, "r+")
-    return files.layout.state(files.arena)
+    return files.layout.state(files.arena), files.arena
+
+
+def left_of(layout: Layout, arena: Bytes) -> int:
+    """The number of rows that left early, as a room was full."""
+    return sum(int(layout.item_words(arena, items)[LEFT]) for items in layout.item_rings)
 
 
 def mend(shard: Path, number: int, options: CheckedOptions) -> bool:
@@ -334,12 +366,17 @@ class Reader(ReplayBuffer):
             layout.state(files.arena),
             layout.flags(files.arena),
             files.changes,
+            files.gone,
         )
 
     @property
     def lost(self) -> int:
-        """The number of followed rows that were overwritten since, rows left out included."""
-        return max(0, self.follower.bound - max(0, self.ring.written - self.ring.capacity))
+        """The number of followed rows that were overwritten since, rows left out included.
+
+        Without the rows that left early before they were followed.
+        """
+        oldest = max(0, self.ring.written - self.ring.capacity, self.ring.left_before)
+        return max(0, self.follower.bound - oldest)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a learner's rows belong to its process; hand on the SharedReplay instead")

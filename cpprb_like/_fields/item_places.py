@@ -1,0 +1,102 @@
+"""Places of the items of rows in the memory of their axis, for files, pickles and checks.
+
+The rule of places is that of ``_rows.item_ring``, which places the items of new rows. Here all rows
+are looked at together, in memory that another program may have written. Not here: the memory
+(``layout``), and whether the places of rows are sound (``buffers._checking``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import FLAG_ABSENT, WORD_WRITTEN
+from cpprb_like._fields.layout import Items, Layout
+
+__all__ = ["LEFT", "Laps", "Places", "laps_of", "living_rows", "places_of"]
+
+LEFT = 7  # word with the number of rows that left because the room was full
+MOST = 1 << 62  # greatest number of items that were ever placed
+
+
+class Laps(NamedTuple):
+    """Items that were ever placed: now, when the lap began, and when the one before began."""
+
+    head: int
+    base: int
+    previous: int
+
+    def are_sound(self, items: Items) -> bool:
+        """Whether the three can be those of a memory."""
+        longest = items.units
+        return (
+            0 <= self.previous <= self.base <= self.head < MOST
+            and self.head - self.base <= longest
+            and self.base - self.previous <= longest
+        )
+
+    def spans(self, first: int) -> list[tuple[int, int]]:
+        """Start and stop of the units with the items from number ``first`` on, oldest first."""
+        found = []
+        if first < self.base:
+            found.append((max(first, self.previous) - self.previous, self.base - self.previous))
+        found.append((max(first, self.base) - self.base, self.head - self.base))
+        return found
+
+    @property
+    def extent(self) -> int:
+        """Number of units in which items of the last two laps lie."""
+        return max(self.head - self.base, self.base - self.previous)
+
+
+class Places(NamedTuple):
+    """The entries of rows."""
+
+    numbers: NDArray[np.int64]  # of the first item of each row among all items ever placed
+    places: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    is_moved: NDArray[np.bool_]
+
+    def first(self, head: int) -> int:
+        """Number of the oldest item of the rows; ``head`` if they have none."""
+        some = self.counts > 0
+        return int(self.numbers[some].min()) if some.any() else head
+
+
+def laps_of(words: NDArray[np.int64]) -> Laps:
+    """The laps that are valid."""
+    start = 1 + 3 * (int(words[0]) & 1)
+    return Laps(*words[start : start + 3].tolist())
+
+
+def living_rows(layout: Layout, arena: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The ids of the rows that hold a step, ascending."""
+    written = int(layout.state(arena)[WORD_WRITTEN])
+    rows = np.arange(max(0, written - layout.capacity), written)
+    present = layout.flags(arena)[rows % layout.capacity] & FLAG_ABSENT == 0
+    living: NDArray[np.int64] = rows[present]
+    return living
+
+
+def places_of(
+    layout: Layout, arena: NDArray[np.uint8], items: Items, rows: NDArray[np.int64], laps: Laps
+) -> Places:
+    """The entries of rows, by their ids. Damaged entries have places and counts below 2 ** 62."""
+    ((number, field),) = [
+        (number, field)
+        for number, field in enumerate(layout.schema.fields)
+        if field.is_entry and field.axis == items.axis
+    ]
+    stored = layout.rows(arena, number)[rows % layout.capacity]
+    entries = np.ascontiguousarray(stored).view(field.dtype).reshape(len(rows), 2)
+    top = np.uint64(8 * field.dtype.itemsize - 1)
+    counts = entries[:, 1].astype(np.uint64)
+    is_moved = counts >> top > 0
+    counts &= (np.uint64(1) << top) - np.uint64(1)
+    most = np.uint64(MOST)
+    places = np.minimum(entries[:, 0].astype(np.uint64), most).astype(np.int64)
+    lengths = np.minimum(counts, most).astype(np.int64)
+    numbers = places + np.where(places < laps.head - laps.base, laps.base, laps.previous)
+    return Places(numbers, places, lengths, is_moved)
