@@ -170,7 +170,7 @@ class Episodes:
             raise TypeError(f"reward: expected the name of a field, got {reward!r}")
         columns = [column for column in self._index.ring.columns if column.name == reward]
         if not columns:
-            known = [column.name for column in self._index.ring.columns]
+            known = list(self._buffer.fields)
             raise ValueError(f"reward: expected one of {known}, got {reward!r}")
         if kind_of(columns[0].dtype) not in "biuf" or np.prod(columns[0].shape) != 1:
             raise ValueError(
@@ -204,7 +204,8 @@ class Episodes:
         Returns
         -------
         dict of ndarray
-            Each field, shape ``(length, *shape)``, as it was added.
+            Each field, shape ``(length, *shape)``, as it was added. Values of any length are padded
+            to the longest row, with a mask such as ``T_mask``.
 
         Raises
         ------
@@ -228,13 +229,13 @@ class Episodes:
 
         Raises ``RuntimeError`` if rows are added or an episode is deleted during the iteration.
         """
-        index = self._index
+        index, columns = self._index, self._columns(None)
         began = index.version()
 
         def attempt(number: int) -> tuple[Slots, Batch]:
             if index.version() != began:
                 raise RuntimeError("the episodes changed while they were read")
-            return self._batch(number, index.ring.columns)
+            return self._batch(number, columns)
 
         for number in range(len(index)):
             yield self._buffer.consistently(partial(attempt, number))
@@ -313,16 +314,15 @@ class Episodes:
 
     def _columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...]:
         """The columns to read."""
-        columns = self._index.ring.columns
-        return read_columns(fields, columns) or columns
+        names = self._buffer.fields if fields is None else fields
+        return read_columns(names, self._index.ring.columns) or ()
 
     def _batch(
         self, number: int, columns: tuple[Column, ...], rows: slice = ALL_ROWS
     ) -> tuple[Slots, Batch]:
         """The slots and the values of rows of an episode."""
-        ring = self._index.ring
         slots = self._index.slots(number)[0][rows]
-        return slots, read_fields(ring, slots, {column.name for column in columns})
+        return slots, self._buffer._stored(slots, {column.name for column in columns})
 
     # ------------------------------------------------------------------ deleting
 

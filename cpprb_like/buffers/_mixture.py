@@ -28,6 +28,7 @@ from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._prioritized import read_indexes, read_priorities
 from cpprb_like.schedules import Schedule, check, value_at
+from cpprb_like.views._items_of_batch import ItemPlan
 
 OWN_NAMES = ("source", "weights", "indexes")
 RANDOM_BITS = 53  # random bits of Generator.random: its numbers are multiples of 2 ** -53
@@ -78,7 +79,8 @@ class Mixture(Source):
     ``source``, intp, is the number of the source of each row, 0 for the first. If a source has
     priorities, ``weights`` are 1.0 for rows of sources without priorities. They are float64 if the
     sampler of a source gives float64. Batches have further columns, such as ``discount``, that all
-    sources give.
+    sources give. Values of any length are padded to the longest row of all parts, or packed one
+    part behind the other; all sources have the same layout.
 
     Importance-sampling ``weights`` correct for priorities within each source, not for the shares.
 
@@ -129,6 +131,7 @@ class Mixture(Source):
         self.rng = generator(seed)
         # Unused numbers of failed draws, for the next ones: a call that raises changes nothing.
         self._numbers: list[float] = []
+        self._is_ragged = self._item_plan(None) is not None
         self.draws = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -142,6 +145,7 @@ class Mixture(Source):
             raise TypeError(f"rng: expected a generator, got {type(state['rng']).__name__}")
         _read_shares(state["_shares"], list(_read_sources(state["_sources"])))
         self.__dict__.update(state, _numbers=list(state["_numbers"]))
+        self._is_ragged = self._item_plan(None) is not None
 
     # ------------------------------------------------------------------ sampling
 
@@ -149,23 +153,25 @@ class Mixture(Source):
         n, names = self._read_batch_size(batch_size, options.fields)
         out, options = options.out, options.but(fields=names, out=None)
         wanted = self._field_specs(names)
+        items = self._item_plan(names) if self._is_ragged else None
         to = None
         if out is not None:
-            to = dict(zip(wanted, check_out(out, n, wanted), strict=True))
+            check = check_out if items is None else items.laid.check_out
+            to = dict(zip(wanted, check(out, n, wanted), strict=True))
         ends = self._ends_of_shares()
         number = self._next_number()
         try:
             offset = int(number * 2**RANDOM_BITS) * ends[-1] >> RANDOM_BITS
             cuts = [(n * end + offset) // ends[-1] for end in ends]
             self._check_parts(cuts, options)
-            batch = self._draw(cuts, wanted, to, options)
+            batch = self._draw(cuts, wanted, to, options, items)
         except DrawCanceledError:  # the source was reseeded: the number is void
             raise
         except BaseException:
             self._numbers.append(number)
             raise
         self.draws += 1
-        if out is None:
+        if out is None or (items is not None and items.laid.is_packed):
             return batch
         out.update(batch)
         return out
@@ -217,17 +223,21 @@ class Mixture(Source):
         wanted: Mapping[str, ColumnSpec],
         to: Batch | None,
         options: SampleOptions,
+        items: ItemPlan | None,
     ) -> Batch:
         """Draw a batch of the ``wanted`` fields into ``to``, with its parts between ``cuts``.
 
-        ``to`` is written to after all parts were drawn, as a draw may fail.
+        ``to`` is written to after all parts were drawn, as a draw may fail. ``items`` joins values
+        of any length.
         """
-        n = cuts[-1]
-        nbytes = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in wanted.values())
-        in_place = to is None and n * nbytes >= IN_PLACE_NBYTES
+        n, fixed = cuts[-1], wanted
+        if items is not None:
+            fixed = {name: spec for name, spec in wanted.items() if name not in items.fields}
+        nbytes = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in fixed.values())
+        in_place = to is None and items is None and n * nbytes >= IN_PLACE_NBYTES
         batch: Batch = {}
         if to is None:
-            batch = {name: empty((n, *spec.shape), spec.dtype) for name, spec in wanted.items()}
+            batch = {name: empty((n, *spec.shape), spec.dtype) for name, spec in fixed.items()}
         extra: Batch = {"source": empty((n,), np.dtype(np.intp))}
         if self.has_priorities:
             extra["weights"] = empty((n,), self._weights_dtype)
@@ -253,13 +263,16 @@ class Mixture(Source):
                 own = part.get("indexes", np.zeros(stop - start, np.int64))
                 own = np.ascontiguousarray(own, np.int64)  # of a user's sampler
                 extra["indexes"][start:stop] = self._names.name(number, own)
-            known = {*OWN_NAMES, *wanted}
+            known = {*OWN_NAMES, *wanted, *(() if items is None else items.laid.marks)}
             others[name] = {column: part[column] for column in part if column not in known}
         further = _join(others)
+        whole = batch if to is None else {name: to[name] for name in fixed}
         if not in_place:
-            for name, values in (batch if to is None else to).items():
+            for name, values in whole.items():
                 for start, stop, part in parts:
                     values[start:stop] = part[name]
+        if items is not None:
+            batch = items.join([part for _, _, part in parts], whole, to or {})
         return batch | extra | further
 
     def _part(self, name: str, n: int, options: SampleOptions) -> Batch:
@@ -401,6 +414,9 @@ class Mixture(Source):
     def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
         return next(iter(self._sources.values()))._field_specs(names)
 
+    def _item_plan(self, names: tuple[str, ...] | None) -> ItemPlan | None:
+        return next(iter(self._sources.values()))._item_plan(names)
+
     def _further_specs(self) -> dict[str, ColumnSpec]:
         found = next(iter(self._sources.values()))._further_specs()
         found = {name: spec for name, spec in found.items() if name not in OWN_NAMES}
@@ -462,6 +478,7 @@ def _read_sources(sources: object) -> dict[str, Source]:
         raise ValueError(f"sources[{first!r}]: {taken} are names of columns of a mixture's batch")
     for other in others:
         _check_fields(first, sources[first], other, sources[other])
+        _check_items(first, sources[first], other, sources[other])
     for number, name in enumerate(others, 1):
         for earlier in list(sources)[:number]:
             if sources[name] is sources[earlier]:
@@ -484,6 +501,16 @@ def _check_fields(one: str, first: Source, two: str, second: Source) -> None:
                 f"field {name!r}: expected {a.dtype} of shape {a.shape} as in source {one!r}, "
                 f"got {b.dtype} of shape {b.shape} in source {two!r}"
             )
+
+
+def _check_items(one: str, first: Source, two: str, second: Source) -> None:
+    """Raise ``ValueError`` unless two sources give values of any length in the same layout."""
+    mine, theirs = first._item_plan(None), second._item_plan(None)
+    if mine is not None and theirs is not None and mine.laid.options != theirs.laid.options:
+        raise ValueError(
+            f"sources: {one!r} and {two!r} have other layouts of values of any length; expected "
+            "views with the same Padded or Packed"
+        )
 
 
 def _own(source: Source, options: SampleOptions) -> SampleOptions:

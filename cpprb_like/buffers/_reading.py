@@ -12,18 +12,17 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._core import Ring
 from cpprb_like._fields import casting
 from cpprb_like._fields.checked_options import warn_of_short_windows
 from cpprb_like._fields.derived import NStepReturns
-from cpprb_like._fields.schema import read_names
-from cpprb_like._machine.aligned import aligned
+from cpprb_like._fields.schema import check_out, read_names
+from cpprb_like._machine.aligned import aligned, empty
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
@@ -36,6 +35,8 @@ from cpprb_like.samplers._rows import AllRows, Rows
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.samplers._where import Where, is_true
+from cpprb_like.views._item_layouts import ItemLayout, Padded
+from cpprb_like.views._items_of_batch import LaidItems, RaggedFields, StoredFields, TakeItems
 from cpprb_like.views._layer import Items, Layer, Steps, ViewedRows, wrong_return
 from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._sequences import (
@@ -174,7 +175,9 @@ class Opened:
         self.buffer = buffer
         self.ring = ring = buffer.ring
         self.sampler = buffer.sampler
-        fields = {column.name: ColumnSpec(column.dtype, column.shape) for column in ring.columns}
+        self.columns = tuple(column for column in ring.columns if not column.is_entry)
+        fields = {column.name: ColumnSpec(column.dtype, column.shape) for column in self.columns}
+        self._open_items(layers, fields)
         self.names = frozenset(fields)
         self.nstep: NStepReturns | None
         self.nstep, self.least = self._read_steps(layers)
@@ -203,6 +206,38 @@ class Opened:
             self.items_reader = SequenceReader(self.ring, self.items, split)
         # Whether items hold stored values only.
         self.is_plain = self.nstep is None and not self.makers and not self.remade
+
+    def _open_items(self, layers: tuple[Layer, ...], fields: dict[str, ColumnSpec]) -> None:
+        """Lay out values of any length; ``fields`` gets their dtypes and shapes."""
+        said = [layout for layer in layers if (layout := layer.item_layout()) is not None]
+        for layout in said:
+            if not isinstance(layout, ItemLayout):
+                raise wrong_return("item_layout", "Padded, Packed or None", layout)
+        if len(said) > 1:
+            raise ValueError(f"{said[1]!r}: expected one layout of values of any length")
+        ragged = RaggedFields.of(self.ring, self.buffer.schema)
+        self.laid: LaidItems | None = None
+        self.packed = frozenset[str]()  # columns with the items of all rows of a batch
+        self.kind_of_plan: type[ReadPlan] = ReadPlan
+        self.windows: Callable[..., Windows] = Windows
+        self.stored: Callable[..., Batch] = partial(read_fields, self.ring)
+        self.check_out: Callable[..., list[Array]] = check_out
+        if ragged is None:
+            if said:
+                raise ValueError(
+                    f"{said[0]!r}: expected a field with a named axis, such as ('T',), or a text; "
+                    f"got the fields {list(fields)}"
+                )
+            return
+        self.laid = laid = (said[0] if said else Padded()).lay(ragged)
+        self.kind_of_plan = ItemReadPlan
+        self.windows = partial(fixed_windows, ragged.hidden)
+        self.stored_fields = StoredFields(ragged)
+        self.stored = self.stored_fields.read
+        self.check_out = laid.check_out
+        if laid.is_packed:
+            self.packed = frozenset(ragged.fields) - ragged.texts | frozenset(laid.marks)
+        fields.update(laid.specs)
 
     def _read_steps(self, layers: tuple[Layer, ...]) -> tuple[NStepReturns | None, int]:
         """The n-step returns of the view, or None for single steps, and the least n."""
@@ -269,7 +304,7 @@ class Opened:
         self.complete: Rows = AllRows(ring) if draws_all else self._starts_of(rows)
         self.starts = self.complete
         if self.conditions:
-            self.starts = Where(ring, partial(_hold, ring, self.conditions), self.complete)
+            self.starts = Where(ring, partial(_hold, self.stored, self.conditions), self.complete)
         # Whether all rows that the buffer draws can be drawn.
         self.draws_all = draws_all and not self.conditions
 
@@ -297,13 +332,15 @@ class Opened:
 
     def _open_columns(self, fields: dict[str, ColumnSpec]) -> None:
         """Compute dtype and shape of the columns of a batch; ``first_only`` ones have one row."""
-        items, nstep = self.items, self.nstep
+        items, nstep, laid = self.items, self.nstep, self.laid
         made = dict(fields)  # dtype and shape of a row
         if nstep is not None and nstep.discount:
             made.setdefault("discount", ColumnSpec(np.dtype(np.float32), nstep.discount_shape))
         marks: dict[str, ColumnSpec] = {}
         if items is not None:
             marks[items.mark] = ColumnSpec(np.dtype(np.bool_), ())
+        if laid is not None:
+            marks |= laid.marks
         taken = {*made, *marks, "indexes", ROW_INDEXES, *self.sampler.columns} - set(fields)
         # Layers that make columns of the rows, then layers that change columns of others.
         self.makers = [part for part in self.parts if not part.changes]
@@ -330,6 +367,8 @@ class Opened:
         if items is not None:
             names = [*fields, *self.added]
             self.single = frozenset(read_names("first_only", items.first_only, names))
+        if laid is not None:
+            self._check_items(laid)
         self.specs = {name: self._item_spec(name, final[name]) for name in fields}
         further = {name: final[name] for name in made if name not in fields}
         further |= marks | {name: final[name] for name in final if name not in made}
@@ -337,9 +376,24 @@ class Opened:
         twice = sorted(set(fields) & set(self.further))
         if twice:
             raise ValueError(f"view adds the column {twice[0]!r}: a field has this name")
-        self.item_nbytes = sum(map(self._nbytes_of, ring_names(self.ring.columns)))
+        self.item_nbytes = sum(map(self._nbytes_of, ring_names(self.columns)))
         if items is not None:
             self.item_nbytes += 16 * items.rows
+
+    def _check_items(self, laid: LaidItems) -> None:
+        """Raise ``ValueError`` if fields of an axis are read of different rows, or changed."""
+        ragged = laid.ragged
+        for axis in ragged.axes_among("first_only", self.single, laid.counted):
+            self.single |= {ragged.entries[axis].name, *laid.marks_of(axis)}
+        if self.nstep is not None:
+            ragged.axes_among("next", self.nstep.last_step_fields, laid.counted)
+        for part in self.changers:
+            wrong = sorted((part.changes | part.replaced) & set(ragged.fields))
+            if wrong:
+                raise ValueError(
+                    f"{part.name}: field {wrong[0]!r} has values of any length, which no layer "
+                    "changes"
+                )
 
     @staticmethod
     def _refuse_taken(part: OpenLayer, taken: AbstractSet[str]) -> None:
@@ -350,7 +404,7 @@ class Opened:
 
     def _item_spec(self, name: str, spec: ColumnSpec) -> ColumnSpec:
         """Dtype and shape of an item of a column, from those of a row."""
-        if self.items is None or name in self.single:
+        if self.items is None or name in self.single or name in self.packed:
             return spec
         return ColumnSpec(spec.dtype, (self.items.rows, *spec.shape))
 
@@ -375,7 +429,7 @@ class Opened:
 
         This object has no reference to a plan, as a cycle would keep the rows alive.
         """
-        return ReadPlan(self, self.ring.columns if columns is None else columns)
+        return self.kind_of_plan(self, self.columns if columns is None else columns)
 
     def require_memory(self, n: int, columns: tuple[Column, ...] | None) -> None:
         """Raise ``MemoryError`` if n items of these columns do not fit into the memory left."""
@@ -387,7 +441,10 @@ class Opened:
     def _nbytes_of(self, name: str) -> int:
         """Bytes of an item of a column."""
         spec = self.specs[name]
-        return spec.dtype.itemsize * math.prod(spec.shape)
+        # Of items one for each row; their memory is required when their number is known.
+        lengths: list[Any] = [one for one in spec.shape if type(one) is int]
+        nbytes: int = spec.dtype.itemsize * math.prod(lengths)
+        return nbytes
 
     # ------------------------------------------------------------------ choosing
 
@@ -468,14 +525,14 @@ class Opened:
 
 
 def _hold(
-    ring: Ring,
+    read: Callable[..., Batch],
     conditions: Iterable[tuple[str, frozenset[str], Callable[[Batch], Any]]],
     slots: Slots,
 ) -> NDArray[np.bool_]:
     """Whether the conditions of all layers are true, for each of these rows."""
     found = np.ones(len(slots), np.bool_)
     for layer, names, holds in conditions:
-        values = read_fields(ring, slots, names)
+        values = read(slots, names)
         found &= is_true(holds(values), len(slots), f"{layer}.condition")
     return found
 
@@ -521,7 +578,7 @@ class RowPlan:
         self._left_out = frozenset[str]().union(
             *(part.reads & part.replaced for part, found in self.fills if part.added & set(found))
         ) - set(names)
-        self.base += tuple(column for column in now.ring.columns if column.name in self._left_out)
+        self.base += tuple(column for column in now.columns if column.name in self._left_out)
         has_discount = now.nstep is not None and now.nstep.discount
         self._no_discount = has_discount and "discount" not in added
 
@@ -555,7 +612,7 @@ class RowPlan:
         batch.update(values)
         out, last, n = given or {}, now.rows.last_fields, len(slots)
         for part, wanted in self.fills:
-            windows = Windows(attempt, slots, walk, part.around, last, values, out, taken)
+            windows = now.windows(attempt, slots, walk, part.around, last, values, out, taken)
             found = part.layer.fill(windows, wanted)
             if callable(found):
                 raise TypeError(f"{part.name}.fill: expected arrays, got a function; see changes")
@@ -589,6 +646,8 @@ class RowPlan:
 class ReadPlan:
     """Plan that reads batches of some columns."""
 
+    reading: ClassVar[type[Reading]]
+
     def __init__(self, now: Opened, columns: tuple[Column, ...]) -> None:
         self.now = now
         self.columns = columns
@@ -607,7 +666,7 @@ class ReadPlan:
         # Those that are there before.
         self.changed = [name for _, found in self.changes for name in found if name in now.made]
         # Reads batches without a plan, if the plan would change nothing; else None.
-        self.take = None if self.changes else now.take_of_rows()
+        self.take: Callable[..., Any] | None = None if self.changes else now.take_of_rows()
         several = tuple(column for column in columns if column.name not in self.single)
         self.rows = RowPlan(now, several, now.added - self.single)
         self.first: RowPlan | None = None
@@ -676,7 +735,7 @@ class Reading(Attempt):
 
     def steps(self, slots: Slots, names: frozenset[str]) -> Batch:
         """See ``Attempt.steps``: without the layers that change columns."""
-        columns = tuple(column for column in self.ring.columns if column.name in names)
+        columns = tuple(column for column in self.plan.now.columns if column.name in names)
         plan = RowPlan(self.plan.now, columns, frozenset())
         return plan.read(slots, None, np.ones(len(slots), np.intp), self)[0]
 
@@ -761,7 +820,7 @@ class Reading(Attempt):
         plan, last, taken = self.plan, self.plan.now.rows.last_fields, self.taken
         stored = plan.stored if taken is None else frozenset[str]()
         for part, wanted in plan.changes:
-            windows = Windows(
+            windows = plan.now.windows(
                 self, slots, walk, part.around, last, values, self.arrays, taken, stored
             )
             found = part.layer.fill(windows, wanted)
@@ -815,3 +874,107 @@ class Reading(Attempt):
                 return False
             self._put(part, wanted, found, batch)
         return True
+
+
+ReadPlan.reading = Reading
+
+
+class ItemReadPlan(ReadPlan):
+    """Plan that reads batches with values of any length."""
+
+    def __init__(self, now: Opened, columns: tuple[Column, ...]) -> None:
+        laid = now.laid
+        assert laid is not None
+        self.items = laid.plan(ring_names(columns), now.replaced_by)
+        super().__init__(now, self.items.columns)
+        self.stored -= laid.ragged.hidden | {field.name for field in self.items.moved}
+        if self.take is not None:
+            self.take = TakeItems(self.items, self.take)
+
+    def entry_arrays(self, n: int) -> Batch:
+        """Arrays for the entries of n items, beside those of the caller."""
+        now, found = self.now, {}
+        items = now.items
+        for column in self.items.entries.values():
+            shape: tuple[int, ...] = n, 2
+            if items is not None and column.name not in now.single:
+                shape = n, items.rows, 2
+            found[column.name] = empty(shape, column.dtype)
+        return found
+
+
+class ItemReading(Reading):
+    """Reading of a batch with values of any length: entries first, then their items."""
+
+    plan: ItemReadPlan
+
+    def __init__(
+        self,
+        plan: ItemReadPlan,
+        choose: Choose,
+        n: int | None,
+        arrays: Batch | None,
+        *others: Any,
+        **options: Any,
+    ) -> None:
+        super().__init__(plan, choose, n, arrays, *others, **options)
+        if self.direct is not None and n is not None:
+            self.direct = self.direct | plan.entry_arrays(n)
+
+    def stored(self, slots: Slots, names: frozenset[str]) -> Batch:
+        return self.plan.now.stored(slots, names)
+
+    def around(self, name: str, slots: Slots) -> Array:
+        laid = self.plan.now.laid
+        if laid is None or name not in laid.ragged.fields:
+            return super().around(name, slots)
+        there = slots >= 0
+        values = self.read(slots[there], frozenset((name,)))[name]
+        return spread(values, there, np.flatnonzero(there), None)
+
+    def lengths(self, axis: str, slots: Slots) -> NDArray[np.int64]:
+        there = slots >= 0
+        return spread(
+            self.plan.now.stored_fields.counts(slots[there], axis),
+            there,
+            np.flatnonzero(there),
+            None,
+        )
+
+    def attempt(self) -> tuple[Slots, Batch] | None:
+        found = super().attempt()
+        if found is None or not self.ring.holds(self.moment, found[0]):
+            return None
+        slots, batch = found
+        return slots, self.plan.items.put(batch, slots, self.arrays)
+
+
+ItemReadPlan.reading = ItemReading
+
+
+class FixedValues(dict[str, Array]):
+    """Columns that layers see: those of values of any length are read by name."""
+
+    def __missing__(self, name: str) -> Array:
+        raise KeyError(
+            f"{name!r}: values of any length are not read with the rows; windows.take reads them"
+        )
+
+
+def fixed_windows(
+    hidden: frozenset[str],
+    attempt: Attempt,
+    slots: Slots,
+    walk: WalkedRows | None,
+    around: tuple[int, int],
+    last: frozenset[str],
+    values: Mapping[str, Array],
+    *others: Any,
+) -> Windows:
+    """``Windows`` without the columns of the ring that hold no values."""
+    if isinstance(values, RowValues):
+        for name in hidden & values.keys():
+            del values[name]
+    else:
+        values = FixedValues({name: one for name, one in values.items() if name not in hidden})
+    return Windows(attempt, slots, walk, around, last, values, *others)

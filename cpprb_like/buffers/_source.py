@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from cpprb_like._rows.episode_index import EpisodeIndex
     from cpprb_like.buffers._tensors import Conversion, TensorBatch, To, ToName
     from cpprb_like.samplers._rows import Rows
+    from cpprb_like.views._items_of_batch import ItemPlan
 
     class BatchesOptions(TypedDict, total=False):
         """Options of ``Source.batches``, for its overloads."""
@@ -138,7 +139,8 @@ class Source(Checkpointed):
         out : dict of (ndarray or tensor), optional
             Arrays to write into, or tensors on the CPU, such as PyTorch's: dtype of each field,
             shape ``(batch_size, *shape)`` as in ``columns``, C-contiguous and writeable. Further
-            columns are fresh arrays, added to the dict under their names.
+            columns are fresh arrays, added to the dict under their names. For values of any length
+            see ``Padded`` and ``Packed``.
         indexes : bool
             Add the column ``indexes``, shape ``(batch_size,)``, int64: permanent handles of the
             drawn rows, or of the first rows of sequences, for ``update``. For the other rows of
@@ -156,6 +158,8 @@ class Source(Checkpointed):
             writes to. With priorities also the importance-sampling ``weights``, shape
             ``(batch_size,)``, float32, at most 1.0; and ``indexes``, shape ``(batch_size,)``,
             int64, for ``update_priorities``. Layers of a view, and mixtures, add further columns.
+            Values of any length are padded to the longest, with a mask such as ``T_mask``, unless
+            the layer ``Packed`` of a view packs them.
 
         Raises
         ------
@@ -290,7 +294,7 @@ class Source(Checkpointed):
         self._check_beta(beta)
         options = SampleOptions(beta, bool(replace), None, bool(indexes), names)
         draw = partial(self.sample, n, **options.keywords)
-        if made is not None:
+        if made is not None and self._item_plan(names) is None:
             draw = partial(_into_room, draw, made)
         return self._iterator(partial(_endless, draw), made, ahead)
 
@@ -553,6 +557,9 @@ class Source(Checkpointed):
               leave rows out. Missing before a draw.
             - ``updates``: priorities that ``update_priorities`` set. ``late_updates``: priorities
               whose rows were gone. Only with priorities.
+            - ``left_for_room``: rows that left early since the last ``clear``, as the room of a
+              named axis was full. ``items of T`` and ``room of T``: items in use of each axis, and
+              the most. Only with values of any length.
             - With a limiter ``inserts``, ``waits_for_inserts``, ``waits_for_samples``,
               ``seconds_waiting_for_inserts`` and ``seconds_waiting_for_samples``: see ``limiters``.
               ``samples`` is then the count of the limiter.
@@ -609,6 +616,10 @@ class Source(Checkpointed):
     def _further_specs(self) -> dict[str, ColumnSpec]:
         """Dtypes and shapes of the columns of a batch beside its fields."""
         raise NotImplementedError
+
+    def _item_plan(self, names: tuple[str, ...] | None) -> ItemPlan | None:  # noqa: ARG002
+        """Plan of the values of any length in batches of some fields; None if no field has any."""
+        return None
 
     describe = _reported.describe
     report = _reported.report
@@ -679,6 +690,7 @@ class MomentSource(Protocol):
     _nstep: NStepReturns | None
     _episodes: EpisodeIndex
     _starts: Callable[..., Any]  # ``Rows``
+    _stored: Callable[..., Batch]  # reads fields of rows as they were added
 
     @property
     def ring(self) -> Ring: ...
@@ -759,6 +771,9 @@ class ModelledSource(Source):
 
     def _further_specs(self) -> dict[str, ColumnSpec]:
         return {**self._model._further_specs(), **self.sampler.columns}
+
+    def _item_plan(self, names: tuple[str, ...] | None) -> ItemPlan | None:
+        return self._model._item_plan(names)
 
 
 def _read_prefetch(prefetch: object) -> int:

@@ -26,6 +26,7 @@ NAMES = ("numpy", "torch", "jax")
 PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
 WIDE = 8  # bytes of numbers that JAX supports only with jax_enable_x64
 ALIGNMENT = 64  # bytes, of columns in a block of the device
+STAYS = np.ndarray, np.generic  # types of columns that no library takes
 LARGE = 2**18  # bytes of a batch that takes longer to copy than a draw into given arrays to prepare
 
 _registering = threading.RLock()
@@ -69,10 +70,10 @@ class TensorBatch(dict[str, Any]):
         Returns
         -------
         TensorBatch
-            A new batch. It shares the columns that are NumPy arrays.
+            A new batch. It shares the columns that are NumPy arrays or numbers.
         """
         return type(self)(
-            (name, value if isinstance(value, np.ndarray) else self._move(value, device, options))
+            (name, value if isinstance(value, STAYS) else self._move(value, device, options))
             for name, value in self.items()
         )
 
@@ -262,7 +263,14 @@ class OnCuda(Conversion):
 
     def make(self, batch: Mapping[str, NDArray[Any]]) -> Any:
         """Begin the copy to the device. Columns without a dtype of PyTorch stay arrays."""
-        pinned = batch if isinstance(batch, PinnedBatch) else self._empty(self._places or {})
+        pinned = batch
+        if not isinstance(pinned, PinnedBatch):  # values of any length have other shapes each time
+            fits = self._places is not None and all(
+                name in self._places and self._places[name].shape == values.shape
+                for name, values in batch.items()
+            )
+            self._places = self._places if fits else self._placed(batch)
+            pinned = self._empty(self._places or {})
         if not pinned.take(batch):
             self._places = self._placed(batch)
             pinned = self._empty(self._places)

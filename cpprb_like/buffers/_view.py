@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields.schema import check_out, read_columns
+from cpprb_like._fields.schema import read_columns
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._reading import Choose, Opened, Reading, ReadPlan
+from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
 from cpprb_like.buffers._source import (
     Batch,
     ColumnSpec,
@@ -32,6 +32,7 @@ from cpprb_like.views._layer import Layer, check_layers
 
 if TYPE_CHECKING:
     from cpprb_like.buffers._explain import Explanation
+    from cpprb_like.views._items_of_batch import ItemPlan
 
 
 class View(Source):
@@ -113,15 +114,15 @@ class View(Source):
             plan = self._all
         now = plan.now
         fields, out = options.fields, options.out
-        columns = None if fields is None else read_columns(fields, now.ring.columns)
+        columns = None if fields is None else read_columns(fields, now.columns)
         n = buffer._check_batch_size(batch_size, columns)
         if n * now.item_nbytes >= CHECKED_NBYTES:
             now.require_memory(n, columns)
         arrays = None
         if out is not None:
-            chosen = now.ring.columns if columns is None else columns
+            chosen = now.columns if columns is None else columns
             wanted = {column.name: now.specs[column.name] for column in chosen}
-            arrays = dict(zip(wanted, check_out(out, n, wanted), strict=True))
+            arrays = dict(zip(wanted, now.check_out(out, n, wanted), strict=True))
         if columns is not None:
             plan = now.plan(columns)
         if plan.take is not None and out is None and not options.indexes:
@@ -133,7 +134,7 @@ class View(Source):
             now.check_indexes()
         draw = partial(now.draw, n, options)
         batch = self._draw(plan, draw, n, arrays, options.indexes)
-        if out is None or arrays is None:
+        if out is None or arrays is None or now.packed:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})
         return out
@@ -146,7 +147,7 @@ class View(Source):
         ``n`` is the number of rows, or None if unknown. ``located`` adds the column ``indexes``.
         """
         while True:
-            one = Reading(plan, choose, n, arrays, self.draws, located=located)
+            one = plan.reading(plan, choose, n, arrays, self.draws, located=located)
             batch: Batch = self.buffer.consistently(one.attempt)
             if not one.later or one.finish(batch):
                 self.draws += 1
@@ -219,10 +220,10 @@ class View(Source):
         whether all rows are still present.
         """
         plan = self._all
-        columns = read_columns(fields, plan.now.ring.columns)
+        columns = read_columns(fields, plan.now.columns)
         if columns is not None:
             plan = plan.now.plan(columns)
-        one = Reading(plan, lambda: (slots, {}), len(slots), None, self.draws, located=False)
+        one = plan.reading(plan, lambda: (slots, {}), len(slots), None, self.draws, located=False)
         found = one.attempt()
         return found[1] if found is not None and one.finish(found[1]) else None
 
@@ -233,7 +234,7 @@ class View(Source):
         if len(buffer) == 0:
             return None
         clears = now.ring.clears
-        columns = read_columns(fields, now.ring.columns)
+        columns = read_columns(fields, now.columns)
 
         def is_gone() -> bool:
             return now.ring.clears != clears or buffer.ring is not now.ring
@@ -262,7 +263,7 @@ class View(Source):
         self, batch_size: int, fields: str | Iterable[str] | None = None
     ) -> tuple[int, tuple[str, ...] | None]:
         now = self._now
-        columns = read_columns(fields, now.ring.columns)
+        columns = read_columns(fields, now.columns)
         names = None if columns is None else tuple(column.name for column in columns)
         n = self.buffer._check_batch_size(batch_size, columns)
         now.require_memory(n, columns)
@@ -299,11 +300,15 @@ class View(Source):
 
     def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
         now = self._now
-        columns = read_columns(names, now.ring.columns) or now.ring.columns
+        columns = read_columns(names, now.columns) or now.columns
         return {column.name: now.specs[column.name] for column in columns}
 
     def _further_specs(self) -> dict[str, ColumnSpec]:
         return {**self._now.further, **self.buffer.sampler.columns}
+
+    def _item_plan(self, names: tuple[str, ...] | None) -> ItemPlan | None:
+        now = self._now
+        return None if now.laid is None else now.laid.plan(names or self.fields, now.replaced_by)
 
     def __len__(self) -> int:
         """Number of rows that the buffer can draw; layers may exclude some."""

@@ -112,7 +112,7 @@ class _Stacks(Layer):
         self._ring = ring
         self._repeat = layer.padding == "first"
         self._before = max(layer.depths.values()) - 1
-        self._columns = {column.name: column for column in ring.columns}
+        self._columns = {one.name: one for one in ring.columns if not one.is_entry}
         # By field that becomes a stack: the field of its frames, depth and axis.
         self._places: dict[str, tuple[str, int, int]] = {}
         for name, depth in layer.depths.items():
@@ -131,8 +131,9 @@ class _Stacks(Layer):
         if name not in self._columns:
             raise ValueError(f"depths: expected some of {list(self._columns)}, got {name!r}")
         column = self._columns[name]
-        if column.dtype.hasobject:
-            raise ValueError(f"depths: field {name!r} holds Python objects; expected frames")
+        if column.dtype.hasobject or column.axis:
+            what = "values of any length" if column.axis else "Python objects"
+            raise ValueError(f"depths: field {name!r} holds {what}; expected frames")
         ndim = len(column.shape) + 1
         if not -ndim <= layer.axis < ndim:
             raise ValueError(

@@ -190,11 +190,11 @@ class Goals(Layer):
     """The fields of a buffer that a ``Hindsight`` reads and writes."""
 
     def __init__(self, layer: Hindsight, rows: ViewedRows) -> None:
-        fields = {field.name: field for field in rows.schema.fields}
+        fields = {field.name: field for field in rows.schema.declared}
         self.layer = layer
         self.nstep = rows.nstep
         self.most = 1 if rows.nstep is None else rows.nstep.size
-        self.names = tuple(column.name for column in rows.ring.columns)
+        self.names = tuple(fields)
         self.fields = _read_goals(layer.goal, fields)
         achieved = layer.achieved
         if achieved is None:
@@ -228,6 +228,12 @@ class Goals(Layer):
             self.sums_reward = self.most > 1 and self.reward.name in rows.nstep.rewards
             ahead = {*rows.nstep.rewards, *rows.nstep.last_step_fields} - set(changed)
             self.cut = [name for name in self.names if name in ahead and self.most > 1]
+            ragged = [name for name in self.cut if fields[name].is_ragged]
+            if ragged:
+                raise ValueError(
+                    f"terminated_func: field {ragged[0]!r} has values of any length, which are "
+                    "those of the last step; expected NStep(next=...) without it"
+                )
         # Fields that functions have read of relabelled rows. Draws read these fields with the rows,
         # as rows may be overwritten before a function is called.
         self.asked: set[str] = set()
@@ -479,6 +485,10 @@ def read_field(option: str, name: object, fields: dict[str, Field]) -> Field:
     """The field with the name given as ``option``."""
     if not isinstance(name, str) or name not in fields:
         raise ValueError(f"{option}: expected one of the fields {list(fields)}, got {name!r}")
+    if fields[name].is_ragged:
+        raise ValueError(
+            f"{option}: expected a field of one shape, {name!r} is {kind(fields[name])}"
+        )
     return fields[name]
 
 
@@ -554,7 +564,7 @@ def alike(field: Field, other: Field) -> bool:
 
 def kind(field: Field) -> str:
     """Dtype and shape of a field, for messages."""
-    return f"{field.dtype} of shape {field.shape}"
+    return f"{field.declared_dtype} of shape {field.declared_shape}"
 
 
 def column_of(source: str, values: object, n: int, field: Field) -> Array:

@@ -19,6 +19,7 @@ from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import ColumnSpec, Schema
 
 if TYPE_CHECKING:
+    from cpprb_like.views._item_layouts import ItemLayout
     from cpprb_like.views._windows import Windows
 
 Fields = Mapping[str, ColumnSpec]
@@ -69,7 +70,9 @@ class Layer:
     Notes
     -----
     A view calls the hooks in the order of their definitions here. ``fields`` is a dict of the
-    buffer's fields, ``ColumnSpec(dtype, shape)`` by name.
+    buffer's fields, ``ColumnSpec(dtype, shape)`` by name. The shape of a field with values of any
+    length has the name of its axis, such as ``("T",)``. Such values are read by ``windows.read``
+    and ``windows.take``, and no layer changes them.
 
     With ``Sequences`` each row of a sequence is read like a single row: ``fill`` is called with the
     rows of all sequences at once, and the view puts the values in their places. With ``NStep`` and
@@ -133,6 +136,13 @@ class Layer:
 
     def items(self) -> Items | None:
         """The rows of an item; None, the default: one row. At most one layer sets them."""
+        return None
+
+    def item_layout(self) -> ItemLayout | None:
+        """How batches hold values of any length; None, the default: as ``Padded()``.
+
+        At most one layer decides this: ``Padded`` or ``Packed``.
+        """
         return None
 
     def around(self, fields: Fields) -> tuple[int, int]:  # noqa: ARG002 (for subclasses)

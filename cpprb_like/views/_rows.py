@@ -74,13 +74,16 @@ class RowReader:
             summed = next((column for column in stored if column.dtype.char in "fd"), None)
             self._odd = [column for column in rewards if column is not summed]
             self.last_fields = frozenset(nstep.last_step_fields)
+        columns = self.ring.columns
+        axes = {column.axis for column in columns if column.name in self.last_fields} - {""}
+        entries = {column.name for column in columns if column.is_entry and column.axis in axes}
         before, after = self.around
         return Walker(
             self.ring,
             size=1 if nstep is None else nstep.size,
             gamma=1.0 if nstep is None else nstep.gamma,
             summed=summed,
-            last_fields=self.last_fields,
+            last_fields=self.last_fields | entries,
             discount_shape=nstep.discount_shape if nstep is not None and nstep.discount else None,
             before=before,
             after=after,

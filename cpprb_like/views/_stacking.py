@@ -84,12 +84,13 @@ def _take_others(ring: Ring, column: Column, slots: Slots, axis: int, out: Array
 
 
 def _column(ring: Ring, name: str) -> Column:
-    for column in ring.columns:
+    known = [column for column in ring.columns if not column.is_entry]
+    for column in known:
         if column.name == name:
+            if column.axis:
+                raise TypeError(f"field {name!r}: values of any length are no frames of a stack")
             return column
-    raise TypeError(
-        f"unknown field {name!r}; this buffer has {[column.name for column in ring.columns]}"
-    )
+    raise TypeError(f"unknown field {name!r}; this buffer has {[one.name for one in known]}")
 
 
 def _slots_of(ring: Ring, public: Slots) -> Slots:

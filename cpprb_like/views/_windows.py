@@ -43,10 +43,26 @@ class Attempt:
         """Columns of single steps: see ``Windows.take_steps``."""
         raise NotImplementedError
 
+    def stored(self, slots: Slots, names: frozenset[str]) -> Batch:
+        """Fields of any rows, as they were added."""
+        return read_fields(self.ring, slots, names)
+
+    def around(self, name: str, slots: Slots) -> Array:
+        """A field of rows, shape ``(n, rows)``, of which negative ones are none."""
+        ring = self.ring
+        for column in ring.columns:
+            if column.name == name:
+                return read_stacks(ring, column, slots, 0)
+        raise KeyError(f"{name!r} is none of the fields {[one.name for one in ring.columns]}")
+
+    def lengths(self, axis: str, slots: Slots) -> NDArray[np.int64]:  # noqa: ARG002
+        """Numbers of items of rows: see ``around``."""
+        raise KeyError(f"axis {axis!r}: no field has values of any length")
+
     def read(self, slots: Slots, names: frozenset[str]) -> Batch:
-        """Fields of any rows, as they are stored; notes if a row was overwritten meanwhile."""
+        """Fields of any rows, as they were added; notes if a row was overwritten meanwhile."""
         was_gone, self.is_gone = self.is_gone, True  # holds if the next line raises
-        values = read_fields(self.ring, slots, names)
+        values = self.stored(slots, names)
         self.is_gone = was_gone or not self.ring.holds(self.moment, slots)
         return values
 
@@ -67,7 +83,8 @@ class Windows:
         Fields of the batch that are read from the last row of the n-step return.
     values : dict of ndarray
         Columns of the batch that were read already, by name. Fields that ``fields=`` leaves out are
-        missing: ``take(slots, names)`` reads them as they are stored.
+        missing: ``take(slots, names)`` reads them as they are stored. So are fields with values of
+        any length.
     stored : frozenset of str
         Names of ``values`` that are as the rows are stored: no sum, and made by no layer. Empty for
         layers without ``changes``.
@@ -183,13 +200,17 @@ class Windows:
     def read(self, name: str) -> Array:
         """A field of all rows, as it is stored: shape ``(n, before + 1 + after, *shape)``.
 
-        Values outside of the windows are zero, or None for Python objects.
+        Values outside of the windows are zero, or None for Python objects. Values of any length
+        are padded by zeros to the longest: see ``lengths``.
         """
-        ring = self._attempt.ring
-        for column in ring.columns:
-            if column.name == name:
-                return read_stacks(ring, column, np.where(self.there, self.rows, -1), 0)
-        raise KeyError(f"{name!r} is none of the fields {[one.name for one in ring.columns]}")
+        return self._attempt.around(name, np.where(self.there, self.rows, -1))
+
+    def lengths(self, axis: str) -> NDArray[np.int64]:
+        """Lengths of an axis, such as ``"T"``, in all rows: shape ``(n, before + 1 + after)``.
+
+        They are 0 outside of the windows.
+        """
+        return self._attempt.lengths(axis, np.where(self.there, self.rows, -1))
 
     def others(self, strategy: Strategy, slots: Slots | None = None) -> Slots:
         """Draw another row for each row, for example one whose goal the row gets.
@@ -214,7 +235,9 @@ class Windows:
     def take(self, slots: Slots, names: Iterable[str]) -> Batch:
         """Fields of any rows, as they are stored, by name.
 
-        If rows were overwritten since the batch was drawn, the view draws it again.
+        Values of any length are padded by zeros, and there is a mask of each axis, such as
+        ``T_mask``, as in a batch. If rows were overwritten since the batch was drawn, the view
+        draws it again.
         """
         return self._attempt.read(slots, frozenset(names))
 

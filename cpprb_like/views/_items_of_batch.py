@@ -1,0 +1,674 @@
+"""Items of a batch: values of any length, read after the rows that say where they lie.
+
+Rows hold an entry for each named axis, which is read like any value. A plan then puts the items
+into arrays: padded rows, or rows packed one behind the other. Not here: the options of these
+layouts (``_item_layouts``), the copies (``_rows.item_copies``), and the rows (``_rows``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.arrays import Array, Batch, Slots
+from cpprb_like._core import Ring
+from cpprb_like._fields.schema import ColumnSpec, Field, Schema, check_out
+from cpprb_like._machine.aligned import aligned, empty
+from cpprb_like._machine.machine_memory import require
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.gather import new_array
+from cpprb_like._rows.item_copies import (
+    counts_of,
+    fill_mask,
+    fill_positions,
+    fill_segments,
+    take_items,
+)
+from cpprb_like._rows.rings import Rings
+from cpprb_like.views._rows import read_fields
+
+__all__ = [
+    "ItemPlan",
+    "LaidItems",
+    "PackedItems",
+    "PaddedItems",
+    "RaggedFields",
+    "StoredFields",
+    "TakeItems",
+]
+
+Counts = NDArray[np.int64]
+# Dtype of the texts of a batch: strings of any length in NumPy 2, Python's strings before.
+TEXT: np.dtype[Any] = getattr(np.dtypes, "StringDType", lambda: np.dtype(object))()
+# Dtypes that are cast during the copy; others, such as float16, are cast afterwards.
+CAST = {np.dtype(code) for code in "?bhilqBHILQfd"}
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+PLANS = 8  # sets of fields whose plans are kept
+LARGE_NBYTES = 2**16  # least array that uses memory of the ring's pool
+BYTE = Column("bytes", np.dtype(np.uint8), (), 0, 0, 1)
+
+
+class RaggedFields:
+    """The ragged fields of a ring, and the columns of their entries."""
+
+    def __init__(self, ring: Ring | Rings, schema: Schema) -> None:
+        self.ring: Any = ring  # Any: a moment of either has a type of its own
+        self.declared = schema.declared
+        self.fields = {field.name: field for field in schema.declared if field.is_ragged}
+        self.texts = {name for name, field in self.fields.items() if field.is_text}
+        self.columns = {column.name: column for column in ring.columns}
+        self.entries = {column.axis: column for column in ring.columns if column.is_entry}
+        # Columns of the ring that are no columns of a batch until the items are read.
+        self.hidden = frozenset(self.fields) | {column.name for column in self.entries.values()}
+
+    @classmethod
+    def of(cls, ring: Ring | Rings, schema: Schema) -> RaggedFields | None:
+        """The ragged fields of a ring; None if it has none."""
+        return cls(ring, schema) if schema.axes else None
+
+    def axes_among(
+        self, option: str, names: Collection[str], counted: Collection[str]
+    ) -> list[str]:
+        """The axes whose fields are all among ``names``, and read of other rows than the rest.
+
+        ``counted`` are fields that move with the items that they count. Raises ``ValueError`` if
+        only some fields of an axis are among ``names``, as the entry is that of one row.
+        """
+        found = []
+        for axis in self.entries:
+            own = [
+                field.name
+                for field in self.declared
+                if field.axis == axis or (field.counts == axis and field.name in counted)
+            ]
+            others = [name for name in own if name not in names]
+            if others and len(others) < len(own):
+                raise ValueError(
+                    f"{option}: expected all fields of axis {axis!r} or none, as their lengths are "
+                    f"those of one row; {others} are missing"
+                )
+            found += [] if others else [axis]
+        return found
+
+
+@dataclass
+class PlacedItems:
+    """The items of an axis in a batch: how many each row has, and their places along the axis."""
+
+    counts: Counts  # items of each row
+    starts: Counts  # place of the first item of each row
+    lead: tuple[int, ...]  # axes of the batch before those of a field: none if rows are packed
+    length: int  # places along the axis
+    used: int  # places with items: of all packed rows, or of the shortest padded row
+    bounds: Counts  # of packed rows: their begins, the end of the last one, that of the filler
+
+
+class LaidItems:
+    """A layout over the ragged fields of a ring: base class of padded and of packed items."""
+
+    is_packed = False
+
+    def __init__(
+        self, ragged: RaggedFields, dtypes: Mapping[str, np.dtype[Any]], counted: Mapping[str, str]
+    ) -> None:
+        self.ragged = ragged
+        self.counted = counted  # axes of fields whose values move with the items that they count
+        self.dtypes = {field.name: field.dtype for field in ragged.declared} | dict(dtypes)
+        # Fields whose items are cast when they have been copied, as C does not cast their dtypes.
+        self.cast_later = {
+            name
+            for name, field in ragged.fields.items()
+            if self.dtypes[name] != field.dtype and {self.dtypes[name], field.dtype} - CAST
+        }
+        # Greatest number of items that each field can count.
+        self.most = {name: np.iinfo(self.dtypes[name]).max + 1 for name in counted}
+        # Dtypes and shapes of ragged fields, with the names of axes, and of further columns.
+        self.specs = {name: self._spec_of(field) for name, field in ragged.fields.items()}
+        self.marks: dict[str, ColumnSpec] = {}
+        for axis in ragged.entries:
+            if axis not in ragged.texts:
+                self.marks |= self.marks_of(axis)
+        for name, dtype in dtypes.items():
+            if name in self.marks:
+                self.marks[name] = ColumnSpec(dtype, self.marks[name].shape)
+
+    def _spec_of(self, field: Field) -> ColumnSpec:
+        dtype = TEXT if field.is_text else self.dtypes[field.name]
+        return ColumnSpec(dtype, field.declared_shape)
+
+    def plan(self, names: Collection[str], replaced: Collection[str] = ()) -> ItemPlan:
+        """The plan that reads some fields, of which layers replace some."""
+        return ItemPlan(self, names, replaced)
+
+    def marks_of(self, axis: str) -> dict[str, ColumnSpec]:
+        """Dtypes and shapes of the further columns of an axis."""
+        raise NotImplementedError
+
+    def place(self, axis: str, lead: tuple[int, ...], counts: Counts) -> PlacedItems:
+        """Places of the items of rows."""
+        raise NotImplementedError
+
+    def mark(self, axis: str, items: PlacedItems) -> Batch:
+        """The further columns of an axis."""
+        raise NotImplementedError
+
+    def clear(self, field: Field, placed: Mapping[str, PlacedItems], array: Array) -> None:
+        """Write the values of places without items, but those that get ``blank``."""
+
+    def blank(
+        self,
+        field: Field,  # noqa: ARG002
+        placed: Mapping[str, PlacedItems],  # noqa: ARG002
+    ) -> Array | None:
+        """The value of the places without items of each row; None without such places."""
+        return None
+
+    def join(self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch, out: Batch) -> Batch:
+        """Items and further columns of a batch of several parts: see ``ItemPlan.join``."""
+        raise NotImplementedError
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """Values that are the same in layouts that give the same batches."""
+        raise NotImplementedError
+
+    def array(self, name: str, shape: tuple[int, ...], at: int, out: Batch) -> Array:
+        """The array of a field: a new one, or the caller's, which may be longer if rows are packed.
+
+        ``at`` is the place of the named axis in the shape.
+        """
+        array = out.get(name)
+        if array is None:
+            return new_items(self.ragged.ring, shape, self.dtypes[name])
+        length = max(shape[at], array.shape[at]) if self.is_packed else shape[at]
+        if array.shape != (*shape[:at], length, *shape[at + 1 :]):
+            least = " or more along the axis" if self.is_packed else ""
+            raise ValueError(
+                f"out[{name!r}]: expected shape {shape}{least} for the items of this batch, "
+                f"got {array.shape}"
+            )
+        return array
+
+    def check_out(
+        self, out: object, n: int, wanted: Mapping[str, tuple[np.dtype[Any], tuple[Any, ...]]]
+    ) -> list[Array]:
+        """The checked arrays of ``out``; lengths of named axes are checked with the items."""
+        shapes = {}
+        for name, (dtype, item) in wanted.items():
+            shape = item if self.is_packed and str in map(type, item) else (n, *item)
+            given = getattr(out.get(name), "shape", ()) if isinstance(out, dict) else ()
+            if len(given) == len(shape):
+                pairs = zip(shape, given, strict=True)
+                shape = tuple(own if isinstance(one, str) else one for one, own in pairs)
+            shapes[name] = dtype, shape
+        return check_out(out, None, shapes)
+
+
+class PaddedItems(LaidItems):
+    """Rows padded to one length.
+
+    ``values`` are those of the padding by field, ``lengths`` and ``multiples`` numbers of places by
+    axis. The padding of the axes ``left`` comes first.
+    """
+
+    def __init__(
+        self,
+        ragged: RaggedFields,
+        *,
+        left: Collection[str] = (),
+        values: Mapping[str, Any] = NOTHING,
+        lengths: Mapping[str, int] = NOTHING,
+        multiples: Mapping[str, int] = NOTHING,
+        dtypes: Mapping[str, np.dtype[Any]] = NOTHING,
+    ) -> None:
+        self.left = frozenset(left)
+        self.lengths, self.multiples = lengths, multiples
+        zeros = {name: np.zeros((), field.dtype) for name, field in ragged.fields.items()}
+        self.values = zeros | dict(values)
+        super().__init__(ragged, dtypes, NOTHING)
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        values = {name: value.tolist() for name, value in self.values.items()}
+        multiples = {axis: n for axis, n in self.multiples.items() if n > 1}
+        columns = self.marks, self.dtypes
+        return "Padded", *columns, self.left, values, self.lengths, multiples
+
+    def marks_of(self, axis: str) -> dict[str, ColumnSpec]:
+        return {f"{axis}_mask": ColumnSpec(np.dtype(np.bool_), (axis,))}
+
+    def place(self, axis: str, lead: tuple[int, ...], counts: Counts) -> PlacedItems:
+        longest = int(counts.max(initial=0))
+        length = self.lengths.get(axis)
+        if length is None:
+            length = round_up(longest, self.multiples.get(axis, 1))
+        elif longest > length:
+            raise ValueError(
+                f"Padded: length: expected at most {length} items of axis {axis!r}, got {longest} "
+                f"in row {int(counts.argmax())} of the batch"
+            )
+        starts = length - counts if axis in self.left else np.zeros_like(counts)
+        least = int(counts.min(initial=length))
+        return PlacedItems(counts, starts, lead, length, least, starts)
+
+    def mark(self, axis: str, items: PlacedItems) -> Batch:
+        mask = new_items(self.ragged.ring, (*items.lead, items.length), np.dtype(np.bool_))
+        fill_mask(items.starts, items.counts, mask)
+        name = f"{axis}_mask"
+        return {name: aligned(mask.astype(self.marks[name].dtype, copy=False))}
+
+    def blank(self, field: Field, placed: Mapping[str, PlacedItems]) -> Array | None:
+        items = placed[str(field.axis)]
+        return self.values[field.name] if items.used < items.length else None
+
+    def join(
+        self,
+        plan: ItemPlan,
+        parts: Sequence[Batch],
+        batch: Batch,  # noqa: ARG002 (of packed rows)
+        out: Batch,
+    ) -> Batch:
+        found: Batch = {}
+        for field in plan.items:
+            name, is_left = field.name, field.axis in self.left
+            at, value = field.axis_at - len(field.shape), self.values[name]
+            found[name] = self._join(name, parts, at, value, out, is_left=is_left)
+        for name in self.marks:
+            if name in parts[0]:
+                is_left = name.removesuffix("_mask") in self.left
+                found[name] = self._join(name, parts, -1, False, {}, is_left=is_left)
+        return found
+
+    def _join(
+        self, name: str, parts: Sequence[Batch], at: int, blank: Any, out: Batch, *, is_left: bool
+    ) -> Array:
+        """A column of several parts, padded to the longest; the axis counts from the end."""
+        arrays = [part[name] for part in parts]
+        at += arrays[0].ndim
+        length = max(array.shape[at] for array in arrays)
+        shape = (sum(map(len, arrays)), *arrays[0].shape[1:at], length, *arrays[0].shape[at + 1 :])
+        if name in self.marks:
+            joined = empty(shape, arrays[0].dtype)
+        else:
+            joined = self.array(name, shape, at, out)
+        joined[...] = blank
+        stop = 0
+        for array in arrays:
+            start, stop = stop, stop + len(array)
+            first = length - array.shape[at] if is_left else 0
+            within(joined[start:stop], at, first, first + array.shape[at])[...] = array
+        return joined
+
+
+class PackedItems(LaidItems):
+    """Rows packed one behind the other.
+
+    ``totals`` and ``multiples`` are numbers of places by axis, ``positions`` and ``segments`` the
+    axes that have these columns, ``values`` those of the filler by field.
+    """
+
+    is_packed = True
+
+    def __init__(
+        self,
+        ragged: RaggedFields,
+        *,
+        offsets: np.dtype[Any],
+        dtypes: Mapping[str, np.dtype[Any]],
+        positions: Collection[str],
+        segments: Collection[str],
+        totals: Mapping[str, int],
+        multiples: Mapping[str, int],
+        values: Mapping[str, Any] = NOTHING,
+    ) -> None:
+        self.values = values
+        self.offsets, self.positions, self.segments = offsets, positions, segments
+        self.totals, self.multiples = totals, multiples
+        super().__init__(
+            ragged, dtypes, {one.name: one.counts for one in ragged.declared if one.counts}
+        )
+        numbers = [spec.dtype for spec in self.marks.values()]
+        self.most_items = min((int(np.iinfo(one).max) for one in numbers), default=0)
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        columns = self.marks, self.dtypes, self.counted
+        values = {name: value.tolist() for name, value in self.values.items()}
+        return "Packed", *columns, self.totals, self.multiples, values
+
+    def marks_of(self, axis: str) -> dict[str, ColumnSpec]:
+        found = {f"{axis}_offsets": ColumnSpec(self.offsets, ())}
+        if axis in self.positions:
+            found[f"{axis}_positions"] = ColumnSpec(self.offsets, (axis,))
+        if axis in self.segments:
+            found[f"{axis}_segments"] = ColumnSpec(self.offsets, (axis,))
+        return found | {f"{axis}_longest": ColumnSpec(np.dtype(np.int64), ())}
+
+    def _has_filler(self, axis: str) -> bool:
+        return axis in self.totals or self.multiples.get(axis, 1) > 1
+
+    def place(
+        self,
+        axis: str,
+        lead: tuple[int, ...],  # noqa: ARG002 (packed rows have no axis of their own)
+        counts: Counts,
+    ) -> PlacedItems:
+        items = pack(counts)
+        length = self.totals.get(axis, round_up(items.used, self.multiples.get(axis, 1)))
+        if items.used > length:
+            raise ValueError(
+                f"Packed: total: expected at most {length} items of axis {axis!r}, got "
+                f"{items.used} in the {len(counts)} rows of the batch; draw fewer rows, or give a "
+                "greater total"
+            )
+        if length > self.most_items:
+            raise ValueError(
+                f"Packed: offsets: int32 has no number for {length} items of axis {axis!r}; "
+                "expected offsets=np.int64"
+            )
+        if self._has_filler(axis):
+            items.bounds, items.length = np.append(items.bounds, length), length
+        return items
+
+    def mark(self, axis: str, items: PlacedItems) -> Batch:
+        name = f"{axis}_offsets"
+        offsets = empty(items.bounds.shape, self.marks[name].dtype)
+        offsets[...] = items.bounds
+        found: Any = {name: offsets}
+        for kind, axes, fill in (
+            ("positions", self.positions, fill_positions),
+            ("segments", self.segments, fill_segments),
+        ):
+            if axis in axes:
+                name = f"{axis}_{kind}"
+                numbers = found[name] = empty((items.length,), self.marks[name].dtype)
+                fill(offsets, numbers)
+        longest = items.counts.max(initial=items.length - items.used)  # that of the filler
+        return {**found, f"{axis}_longest": longest}
+
+    def clear(self, field: Field, placed: Mapping[str, PlacedItems], array: Array) -> None:
+        items = placed[str(field.axis)]
+        if items.used == items.length:
+            return
+        value = np.zeros((), array.dtype)
+        if field.name in self.values:
+            value[...] = self.values[field.name]
+        if field.name in self.counted:  # the first item of the filler, if there is one
+            others = placed[self.counted[field.name]]
+            value[...] = others.used if others.used < others.length else 0
+        within(array, field.axis_at, items.used, items.length)[...] = value
+
+    def join(self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch, out: Batch) -> Batch:
+        found: Batch = {}
+        placed: dict[str, PlacedItems] = {}
+        ends: dict[str, list[int]] = {}  # by axis: ends of the parts, from 0 on
+        for axis in plan.entries:
+            if axis not in self.ragged.texts:
+                each = [np.diff(part[f"{axis}_offsets"]) for part in parts]
+                each = [counts[:-1] for counts in each] if self._has_filler(axis) else each
+                ends[axis] = [0, *np.cumsum([counts.sum() for counts in each]).tolist()]
+                placed[axis] = self.place(axis, (), np.concatenate(each, dtype=np.int64))
+        plan.check_moves(placed)
+        for field in plan.items:
+            items, at = placed[str(field.axis)], field.axis_at
+            shape = *field.shape[:at], items.length, *field.shape[at + 1 :]
+            array = within(self.array(field.name, shape, at, out), at, 0, items.length)
+            self.clear(field, placed, array)
+            for k, (start, stop) in enumerate(pairwise(ends[str(field.axis)])):
+                rows = within(array, at, start, stop)
+                rows[...] = within(parts[k][field.name], at, 0, stop - start)
+                if field.name in self.counted:
+                    rows += ends[self.counted[field.name]][k]
+            found[field.name] = array
+        for field in plan.moved:
+            axis = self.counted[field.name]
+            number = np.searchsorted(ends[axis], placed[axis].starts, "right") - 1
+            shifts = np.array(ends[axis])[np.minimum(number, len(parts) - 1)]
+            move(batch[field.name], field, placed[axis].counts, shifts)
+        for axis, items in placed.items():
+            found |= self.mark(axis, items)
+        return found
+
+
+class ItemPlan:
+    """Plan that reads the ragged fields of a batch of some fields.
+
+    ``columns`` are those of the rows, with entries in place of ragged fields. A ragged field that a
+    layer replaces is read by this layer.
+    """
+
+    def __init__(self, laid: LaidItems, names: Collection[str], replaced: Collection[str]) -> None:
+        ragged = laid.ragged
+        wanted = [field for field in ragged.declared if field.name in names]
+        own = [field for field in wanted if field.name not in replaced]
+        self.laid = laid
+        self.order = [field.name for field in wanted]
+        self.fields = {field.name: field for field in own if field.is_ragged}
+        self.items = [field for field in self.fields.values() if not field.is_text]
+        self.texts = [field for field in self.fields.values() if field.is_text]
+        # Fixed fields whose values move with the items that they count.
+        self.moved = [one for one in own if one.name in laid.counted and not one.is_ragged]
+        axes = {field.axis for field in self.fields.values()}
+        axes |= {laid.counted.get(field.name) for field in own}
+        self.entries = {axis: one for axis, one in ragged.entries.items() if axis in axes}
+        fixed = set(self.order) - set(self.fields)
+        self.columns = (
+            *(column for name, column in ragged.columns.items() if name in fixed),
+            *self.entries.values(),
+        )
+        # By axis: bytes of an item of all fields.
+        self.item_nbytes = dict.fromkeys(self.entries, 0)
+        for field in self.items:
+            nbytes = math.prod(field.item_shape) * laid.dtypes[field.name].itemsize
+            self.item_nbytes[str(field.axis)] += nbytes
+
+    def put(self, batch: Batch, slots: Slots, out: Batch = NOTHING) -> Batch:  # type: ignore[assignment]
+        """The batch with items in place of entries. ``slots`` are the rows that were drawn.
+
+        The caller has checked that the rows still hold, as the counts of entries size arrays.
+        """
+        laid, ring = self.laid, self.laid.ragged.ring
+        placed, entries, found, nbytes = {}, {}, {}, 0
+        for axis, column in self.entries.items():
+            entry = entries[axis] = batch.pop(column.name)
+            counts = counts_of(ring, axis, entry)
+            if axis in laid.ragged.texts:
+                placed[axis] = pack(counts)
+            else:
+                placed[axis] = laid.place(axis, entry.shape[:-1], counts)
+            nbytes += self.item_nbytes[axis] * placed[axis].length * math.prod(placed[axis].lead)
+        require(nbytes, f"a batch of {len(slots)} rows and their items")
+        self.check_moves(placed)
+        for field in self.items:
+            entry = entries[str(field.axis)]
+            found[field.name] = self._read_items(field, slots, entry, placed, out)
+        for field in self.texts:
+            texts = self._read_texts(field, slots, entries[field.name], placed[field.name])
+            found[field.name] = put_texts(field.name, texts, out)
+        for field in self.moved:
+            items = placed[laid.counted[field.name]]
+            move(batch[field.name], field, items.counts, items.starts)
+        found = {name: found[name] if name in found else batch.pop(name) for name in self.order}
+        for axis, items in placed.items():
+            if axis not in laid.ragged.texts:
+                found |= laid.mark(axis, items)
+        found |= batch
+        return found
+
+    def join(self, parts: Sequence[Batch], batch: Batch, out: Batch) -> Batch:
+        """The whole batch of some parts. ``batch`` has its fixed fields, whose values may move.
+
+        ``out`` are the caller's arrays.
+        """
+        found = self.laid.join(self, parts, batch, out)
+        for field in self.texts:
+            texts = np.concatenate([part[field.name] for part in parts])
+            found[field.name] = put_texts(field.name, texts, out)
+        names = [name for name in self.order if name in batch or name in found]
+        ordered = {name: found.pop(name) if name in found else batch[name] for name in names}
+        return ordered | found
+
+    def check_moves(self, placed: Mapping[str, PlacedItems]) -> None:
+        """Raise ``ValueError`` if a dtype has no number for items that a field counts."""
+        for name, axis in self.laid.counted.items():
+            if name in self.order and placed[axis].used > self.laid.most[name]:
+                raise ValueError(
+                    f"field {name!r}: {self.laid.dtypes[name]} has no number for "
+                    f"{placed[axis].used} items of axis {axis!r} in a batch; draw fewer rows, or "
+                    f"give dtypes={{{name!r}: np.int64}}"
+                )
+
+    def _read_items(
+        self,
+        field: Field,
+        slots: Slots,
+        entries: Array,
+        placed: Mapping[str, PlacedItems],
+        out: Batch,
+    ) -> Array:
+        """The array of a field with the items of the rows."""
+        laid, items, at = self.laid, placed[str(field.axis)], field.axis_at
+        shape = (*items.lead, *field.shape[:at], items.length, *field.shape[at + 1 :])
+        at += len(items.lead)
+        array = laid.array(field.name, shape, at, out)
+        part = array if array.shape == shape else within(array, at, 0, items.length)
+        to = array
+        if field.name in laid.cast_later:
+            to = np.empty(array.shape, field.dtype)
+        laid.clear(field, placed, part if to is array else to)
+        width, shifts, blank = array.shape[at], None, laid.blank(field, placed)
+        if field.name in laid.counted:
+            shifts = placed[laid.counted[field.name]].starts
+        take_items(
+            laid.ragged.ring,
+            slots,
+            entries,
+            laid.ragged.columns[field.name],
+            to,
+            items.starts,
+            math.prod(field.shape[: field.axis_at]) * width if items.lead else 0,
+            width,
+            shifts,
+            None if blank is None else blank.astype(to.dtype),
+        )
+        if to is not array:
+            part[...] = within(to, at, 0, items.length)
+        return part
+
+    def _read_texts(self, field: Field, slots: Slots, entries: Array, items: PlacedItems) -> Array:
+        """The texts of the rows."""
+        ring, column = self.laid.ragged.ring, self.laid.ragged.columns[field.name]
+        values = np.empty(items.length, np.uint8)
+        take_items(ring, slots, entries, column, values, items.starts, 0, items.length)
+        memory = values.tobytes()
+        texts = [memory[start:stop].decode() for start, stop in pairwise(items.bounds.tolist())]
+        found = np.empty(len(texts), TEXT)
+        found[...] = texts
+        return found.reshape(entries.shape[:-1])
+
+
+class TakeItems:
+    """Reads batches of rows and their items, as ``RowReader.take`` reads batches of fixed fields.
+
+    ``read`` is that method. The plan has the columns.
+    """
+
+    def __init__(self, plan: ItemPlan, read: Callable[..., Batch]) -> None:
+        self._plan, self._read = plan, read
+        self._ring = plan.laid.ragged.ring
+
+    def __call__(
+        self,
+        slots: Slots,
+        arrays: None = None,
+        steps: Slots | None = None,
+        columns: tuple[Column, ...] | None = None,  # noqa: ARG002 (those of the plan)
+    ) -> Batch | None:
+        """The batch; None if rows were overwritten before their items were read."""
+        moment = self._ring.now()
+        batch = self._read(slots, arrays, steps, self._plan.columns)
+        return self._plan.put(batch, slots) if self._ring.holds(moment, slots) else None
+
+
+class StoredFields:
+    """Reads fields of rows as they were added, ragged ones padded by zeros."""
+
+    def __init__(self, ragged: RaggedFields) -> None:
+        self._ring, self._entries = ragged.ring, ragged.entries
+        self._plan_of = lru_cache(PLANS)(PaddedItems(ragged).plan)
+
+    def read(self, slots: Slots, names: Collection[str]) -> Batch:
+        """The fields, with the masks of their axes; the caller checks ``Ring.holds`` afterwards.
+
+        Rows that were overwritten meanwhile have no items.
+        """
+        plan, moment = self._plan_of(frozenset(names)), self._ring.now()
+        values = read_fields(self._ring, slots, {column.name for column in plan.columns})
+        if not self._ring.holds(moment, slots):  # entries may be torn: none sizes an array
+            for column in plan.entries.values():
+                values[column.name][...] = 0
+        return plan.put(values, slots)
+
+    def counts(self, slots: Slots, axis: str) -> Counts:
+        """Numbers of items of rows, shape ``(n,)``: see ``read``."""
+        if axis not in self._entries:
+            raise KeyError(f"{axis!r} is none of the axes {list(self._entries)}")
+        name, moment = self._entries[axis].name, self._ring.now()
+        entries = read_fields(self._ring, slots, {name})[name]
+        if not self._ring.holds(moment, slots):
+            entries[...] = 0
+        return counts_of(self._ring, axis, entries)
+
+
+# ---------------------------------------------------------------------- arrays
+
+
+def new_items(ring: Ring | Rings, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised array; a large one uses memory of the ring's pool."""
+    nbytes = dtype.itemsize * math.prod(shape)
+    if nbytes < LARGE_NBYTES:
+        return empty(shape, dtype)
+    # Batches differ in size, and the pool lends memory again for the size that it was lent for.
+    return np.ndarray(shape, dtype, new_array(ring, BYTE, 1 << (nbytes - 1).bit_length()))
+
+
+def within(array: Array, at: int, start: int, stop: int) -> Array:
+    """A view of places along an axis."""
+    part: Array = array[(slice(None),) * at + (slice(start, stop),)]
+    return part
+
+
+def pack(counts: Counts) -> PlacedItems:
+    """Places of rows one behind the other."""
+    bounds = np.zeros(len(counts) + 1, np.int64)
+    counts.cumsum(out=bounds[1:])
+    total = int(bounds[-1])
+    return PlacedItems(counts, bounds[:-1], (), total, total, bounds)
+
+
+def move(values: Array, field: Field, counts: Counts, shifts: Counts) -> None:
+    """Add a shift to the values of each row that has items to count."""
+    lead = values.shape[: values.ndim - len(field.shape)]
+    shifts = np.where(counts > 0, shifts, 0).reshape(*lead, *(1,) * len(field.shape))
+    np.add(values, shifts, out=values, casting="unsafe")
+
+
+def put_texts(name: str, texts: Array, out: Batch) -> Array:
+    """Texts in the caller's array, or these themselves."""
+    if name not in out:
+        return texts
+    out[name][...] = texts
+    return out[name]
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The least multiple that is at least ``count``."""
+    return -(-count // multiple) * multiple
