@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
-from cpprb_like._fields.schema import ColumnSpec
+from cpprb_like._fields.axes import axes_of
+from cpprb_like._fields.schema import ColumnSpec, Field, read_env_dict
 from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer, View
-from cpprb_like.buffers._reading import Reading
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, PrioritySampler, Sampler, Slots
 from cpprb_like.samplers._starts import Starts
@@ -34,6 +34,7 @@ from cpprb_like.views._windows import WalkedRows
 
 __all__ = ["check_layer", "check_sampler"]
 
+MOST_ITEMS = 5  # rows of ``check_layer`` have fewer items on each axis
 Draw = tuple[Slots, Extra]
 Stages = Iterator[tuple[str, ReplayBuffer]]
 History = tuple[int, int, list[list[Any]]]
@@ -660,7 +661,8 @@ def check_layer(
         Function that returns a new layer from each call, always with the same parameters. The layer
         may need at most 8 rows before and behind each row.
     fields : dict of FieldSpec, optional
-        Fields of the buffers. They must be numbers, which the test draws at random. A field of one
+        Fields of the buffers. They must be numbers, which the test draws at random, or texts. An
+        axis such as ``"T"`` gets 1 to 4 items. A field of one
         bool named ``done``, ``terminated`` or ``truncated`` ends episodes. By default ``obs`` of 2
         numbers, ``rew`` and ``done``.
     next_of : str, optional
@@ -717,17 +719,33 @@ class _LayerHistory:
             raise ValueError("fields: expected none called 'row', which check_layer adds")
         fields = {"row": {"shape": (), "dtype": np.int64}, **fields}
         self.rng = np.random.default_rng(seed)
-        self.rb = ReplayBuffer(24 * n_envs, fields, n_envs=n_envs, next_of=next_of, seed=seed)
+        axes = axes_of(read_env_dict(fields, None))
+        self.rb = ReplayBuffer(
+            24 * n_envs,
+            fields,
+            n_envs=n_envs,
+            next_of=next_of,
+            room=dict.fromkeys(axes, 24 * n_envs * MOST_ITEMS),
+            seed=seed,
+        )
         self.count = 0
 
     def add(self, steps: int, *, absent: bool = False) -> None:
         """Add n steps of each environment."""
         n = self.rb.n_envs
         for _ in range(steps):
-            values = {
-                field.name: self._values(field.name, n, field.dtype, field.shape)
-                for field in self.rb.schema.fields
+            lengths = {
+                axis.name: self.rng.integers(1, MOST_ITEMS, n) for axis in self.rb.schema.axes
             }
+            values: dict[str, Any] = {
+                field.name: self._items(field, lengths)
+                if field.is_ragged
+                else self._values(field.name, n, field.dtype, field.shape)
+                for field in self.rb.schema.declared
+            }
+            for field in self.rb.schema.declared:
+                if field.counts is not None and not field.is_ragged:
+                    values[field.name] = (values[field.name].T % lengths[field.counts]).T
             values["row"] = np.arange(self.count, self.count + n)
             self.count += n
             if absent:
@@ -745,6 +763,16 @@ class _LayerHistory:
         if dtype.kind in "biu":
             return self.rng.integers(0, 2 if dtype.kind == "b" else 100, (n, *shape)).astype(dtype)
         return self.rng.normal(size=(n, *shape)).astype(dtype)
+
+    def _items(self, field: Field, lengths: Mapping[str, NDArray[np.int64]]) -> list[Any]:
+        """Random values of any length, one for each environment."""
+        found: list[Any] = []
+        for row, length in enumerate(lengths[str(field.axis)].tolist()):
+            items = self._values("", length, field.dtype, field.item_shape)
+            if field.counts is not None:
+                items %= lengths[field.counts][row]
+            found.append(np.moveaxis(items, 0, field.axis_at))
+        return ["a" * len(items) for items in found] if field.is_text else found
 
     def stages(self) -> Iterator[str]:
         """Yield a name of each stage, after the steps of the stage were added."""
@@ -822,8 +850,9 @@ class _LayerStage:
 
     def _check_others(self, whole: dict[str, NDArray[Any]]) -> None:
         """Check that other columns than those of the layer equal the columns without the layer."""
-        steps, items = self.part.layer.steps(self.rb.schema, None), self.part.layer.items()
-        if steps is not None or items is not None:
+        layer = self.part.layer
+        others = layer.steps(self.rb.schema, None), layer.items(), layer.item_layout()
+        if any(found is not None for found in others):
             return
         plain = self.rb[self.slots] if len(self.slots) else {}
         for name, values in plain.items():
@@ -871,7 +900,7 @@ class _LayerStage:
     def _windows(self, slots: Slots) -> _Spy:
         """The windows of rows, with the same random numbers in each call."""
         now, plan = self.now, self.now.plan(None)
-        attempt = Reading(plan, lambda: (slots, {}), len(slots), None, 0, located=False)
+        attempt = plan.reading(plan, lambda: (slots, {}), len(slots), None, 0, located=False)
         attempt.moment, attempt.is_gone = now.ring.now(), False
         attempt.rng = np.random.default_rng(0)
         walk: WalkedRows | None = None

@@ -33,11 +33,16 @@ class FieldSpec(TypedDict, total=False):
 
     Parameters
     ----------
-    shape : int or iterable of int
-        Shape of one step, by default ``(1,)``.
+    shape : int or iterable of int and str
+        Shape of one step, by default ``(1,)``. One of its axes may be a name, as in ``("T",)`` or
+        ``("N", 11)``: the length of this axis differs from row to row.
     dtype : dtype, optional
         Any argument of ``numpy.dtype``, by default the buffer's ``default_dtype``. None is float64,
-        as in NumPy. Batches have the dtype in the machine's byte order.
+        as in NumPy. Batches have the dtype in the machine's byte order. ``str`` is one text of any
+        length.
+    counts : str, optional
+        The named axis whose items the integers of the field count, such as the nodes at the ends of
+        an edge.
 
     Examples
     --------
@@ -48,8 +53,9 @@ class FieldSpec(TypedDict, total=False):
     ('obs', 'rew')
     """
 
-    shape: SupportsIndex | Iterable[SupportsIndex]
+    shape: SupportsIndex | Iterable[SupportsIndex | str]
     dtype: DTypeLike | None
+    counts: str | None
 
 
 class _NstepSize(TypedDict):
@@ -99,6 +105,7 @@ class RowOptions(TypedDict, total=False):
     next_of: str | Iterable[str] | None
     stack_compress: str | Iterable[str] | Mapping[str, int] | None
     Nstep: NstepSpec | Literal[False] | None
+    room: Mapping[str, float] | None
 
 
 class SharedOptions(RowOptions, total=False):

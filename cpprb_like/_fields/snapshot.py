@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_HANDLE_BASE, WORD_WRITTEN, Ring
+from cpprb_like._fields.item_places import LEFT, Laps, laps_of, living_rows, places_of
 from cpprb_like._fields.layout import Layout
 from cpprb_like._rows.chained import load as load_chain
 from cpprb_like._rows.column import load_objects
@@ -29,7 +30,7 @@ def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring, *, copies: bool) 
         return values.copy() if copies else values
 
     stored = ring.stored
-    return {
+    saved = {
         "layout": layout,
         "state": layout.state(arena).copy(),
         "records": taken(layout.records(arena)[:stored]),
@@ -39,6 +40,12 @@ def save(layout: Layout, arena: NDArray[np.uint8], ring: Ring, *, copies: bool) 
         "blocks": {name: taken(layout.block(arena, name)) for name in layout.row_blocks},
         "chains": [chain.save() for chain in ring.chains],
     }
+    if layout.schema.axes:
+        saved["items"] = [
+            (words, [[taken(part) for part in parts] for parts in columns])
+            for words, columns in _items(layout, arena, ring)
+        ]
+    return saved
 
 
 def check_layout(layout: object) -> Layout:
@@ -77,6 +84,51 @@ def load(saved: dict[str, Any], arena: NDArray[np.uint8], ring: Ring) -> None:
     of_ring = int(state[WORD_HANDLE_BASE]), int(state[WORD_WRITTEN])
     for chain, chained in zip(ring.chains, saved["chains"], strict=True):
         load_chain(chain, *of_ring, chained)
+    if layout.schema.axes:
+        _load_items(saved["items"], layout, arena, ring)
+
+
+def _items(
+    layout: Layout, arena: NDArray[np.uint8], ring: Ring
+) -> Iterator[tuple[NDArray[np.int64], list[list[NDArray[np.uint8]]]]]:
+    """For each axis the laps and the rows that left, and the items of each column.
+
+    The items of a column are those from the oldest of a living row on, in the order of places.
+    They are at most as many as the room, and those of rows that are gone may be among them.
+    """
+    rows = living_rows(layout, arena)
+    for items, memory in zip(layout.item_rings, ring.items, strict=True):
+        words = layout.item_words(arena, items)
+        laps = laps_of(words)
+        spans = laps.spans(places_of(layout, arena, items, rows, laps).first(laps.head))
+        columns = [memory.items(number) for number in range(len(memory.columns))]
+        parts = [[column[start:stop] for start, stop in spans] for column in columns]
+        yield np.array([*laps, words[LEFT]]), parts
+
+
+def _load_items(saved: list[Any], layout: Layout, arena: NDArray[np.uint8], ring: Ring) -> None:
+    """Restore what ``_items`` saved, after the entries of the rows."""
+    rows = living_rows(layout, arena)
+    for items, memory, (given, columns) in zip(layout.item_rings, ring.items, saved, strict=True):
+        _check(f"laps of axis {items.axis!r}", np.empty(4, np.int64), given)
+        laps = Laps(*given[:3].tolist())
+        if not laps.are_sound(items):
+            raise ValueError(f"laps of axis {items.axis!r}: expected ascending ones, got {given}")
+        words = layout.item_words(arena, items)
+        words[:] = 0, *given[:3], 0, 0, 0, given[3]
+        memory.find_head()
+        first = places_of(layout, arena, items, rows, laps).first(laps.head)
+        if not max(0, laps.head - items.room, laps.previous) <= first <= laps.head:
+            raise ValueError(f"items of axis {items.axis!r}: expected those of the rows")
+        spans = laps.spans(first)
+        for (name, nbytes, _), parts in zip(items.columns, columns, strict=True):
+            for (start, stop), part in zip(spans, parts, strict=True):
+                expected = np.broadcast_to(np.uint8(0), (stop - start, nbytes))  # takes no memory
+                _check(f"items of {name!r}", expected, part)
+        memory.prepare(max(stop for _, stop in spans))
+        for number, parts in enumerate(columns):
+            for (start, stop), part in zip(spans, parts, strict=True):
+                memory.items(number)[start:stop] = part
 
 
 def _fill(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:

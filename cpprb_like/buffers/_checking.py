@@ -8,7 +8,7 @@ state of a sampler by row (``Sampler.check_rows``), and its contract (``testing`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,9 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._fields.layout import Layout
+from cpprb_like._fields.item_places import LEFT, Places, laps_of, living_rows, places_of
+from cpprb_like._fields.layout import Items, Layout
+from cpprb_like._fields.schema import Field
 from cpprb_like._files.json_codec import MOST
 from cpprb_like._files.recovery import open_steps
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf
@@ -38,6 +40,7 @@ from cpprb_like.samplers._base import Sampler
 __all__ = ["check_memory", "check_rows"]
 
 FLAGS = 1 << 13  # rows whose flags are compared at a time: their records stay in the cache
+ITEMS = 1 << 20  # items that are read at a time, but for those of one row
 
 
 def check_rows(
@@ -48,19 +51,29 @@ def check_rows(
 ) -> None:
     """Raise ``AssertionError`` unless a buffer is sound, while no thread writes to it."""
     _check_arena(layout, arena, ring.chains)
+    _check_item_values(layout, arena)
     timeline = _Timeline(layout, arena, ring.lookahead)
     _check_sizes(timeline, ring)
     sampler.check_rows(ring, timeline.slots)
 
 
-def check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:
+def check_memory(
+    layout: Layout,
+    arena: NDArray[np.uint8],
+    ring: Ring | None = None,
+    *,
+    values: bool = False,
+) -> None:
     """Raise ``ValueError`` unless an arena that another program may have written is sound.
 
-    The words of the header are compared with each other and with the rows, and the overflows of the
-    chained fields of ``ring`` with the rows. Cost: proportional to the rows.
+    The words of the header are compared with each other and with the rows, and so are the places of
+    items, and the overflows of the chained fields of ``ring``. With ``values``, texts and numbers
+    that count items are read too. Cost: proportional to the rows; with ``values``, to the items.
     """
     try:
         _check_arena(layout, arena, () if ring is None else ring.chains)
+        if values:
+            _check_item_values(layout, arena)
     except AssertionError as error:
         raise ValueError(f"the header contradicts the rows; it was damaged: {error}") from None
 
@@ -79,6 +92,8 @@ def _check_arena(layout: Layout, arena: NDArray[np.uint8], chains: Iterable[Chai
         _check_length(layout, arena, stream)
     for chain in chains:
         _check_chain(chain, extent, layout, arena)
+    for items in layout.item_rings:
+        _check_items(items, extent, layout, arena)
 
 
 class _Extent:
@@ -238,11 +253,125 @@ def _check_chain(chain: Chain, timeline: _Extent, layout: Layout, arena: NDArray
         _require_rows(sound, ids, timeline, f"{what}: rows that its stack goes on", expected, runs)
 
 
+# ---------------------------------------------------------------------- items
+
+
+def _check_items(items: Items, timeline: _Extent, layout: Layout, arena: NDArray[np.uint8]) -> None:
+    """Raise unless the items of each row lie in the memory, and on those of no other row."""
+    words, what = layout.item_words(arena, items), f"items of axis {items.axis!r}"
+    laps = laps_of(words)
+    expect(laps.are_sound(items), f"{what}: laps", "ascending places", laps)
+    left = int(words[LEFT])
+    sound = 0 <= left <= timeline.written
+    expect(sound, f"{what}: rows that left", f"0 to {timeline.written}", left)
+    ids = living_rows(layout, arena)
+    found = places_of(layout, arena, items, ids, laps)
+    hold = found.counts <= items.room
+    _require_rows(hold, ids, timeline, f"{what}: number", f"at most {items.room}", found.counts)
+    some = found.counts > 0
+    ids = ids[some]
+    found = Places(
+        found.numbers[some], found.places[some], found.counts[some], found.is_moved[some]
+    )
+    ends = np.where(found.numbers < laps.base, laps.base, laps.head)  # of the lap of each row
+    hold = (found.numbers >= max(laps.head - items.room, laps.previous)) & (
+        found.numbers <= ends - found.counts
+    )
+    hold &= found.places + found.counts <= items.units
+    expected = f"within the last {items.room} up to {laps.head}"
+    _require_rows(hold, ids, timeline, f"{what}: place", expected, found.places)
+    order = np.argsort(found.numbers, kind="stable")
+    following = order[1:]
+    hold = np.ones(len(ids), np.bool_)
+    hold[following] = np.diff(found.numbers[order]) >= found.counts[order[:-1]]
+    expected = "behind those of another row"
+    _require_rows(hold, ids, timeline, f"{what}: place", expected, found.places)
+    at_once = np.flatnonzero(~found.is_moved)  # the others were moved by an update
+    hold[at_once[1:]] = np.diff(found.numbers[at_once]) > 0
+    expected = "behind those of the rows before"
+    _require_rows(hold, ids, timeline, f"{what}: place", expected, found.places)
+
+
+def _check_item_values(layout: Layout, arena: NDArray[np.uint8]) -> None:
+    """Raise unless texts are texts, and values that count items are below the number of items.
+
+    The places of all items are sound.
+    """
+    extent, ids = _Extent(layout, arena), living_rows(layout, arena)
+    counts, found = {}, {}
+    for items in layout.item_rings:
+        laps = laps_of(layout.item_words(arena, items))
+        found[items.axis] = items, places_of(layout, arena, items, ids, laps)
+        counts[items.axis] = found[items.axis][1].counts
+    for number, field in enumerate(layout.schema.declared):
+        what = f"field {field.name!r}"
+        if field.counts is None and not field.is_text:
+            continue
+        for some, values, each in _values(layout, arena, number, field, ids, found):
+            rows, sound = ids[some], np.ones(some.stop - some.start, np.bool_)
+            places = np.repeat(np.arange(len(rows)), each)
+            if field.counts is not None:
+                limits = counts[field.counts][some]
+                out = (values < 0) | (values >= np.repeat(limits, each))
+                sound[places[out]] = False
+                expected = f"numbers of items of axis {field.counts!r}"
+                first = values[np.argmax(out)] if out.any() else 0
+                _require_rows(sound, rows, extent, what, expected, np.full(len(rows), first))
+                continue
+            stops = np.cumsum(each)
+            begins = values[(stops - each)[each > 0]]
+            if _is_text(values) and not (begins & 0xC0 == 0x80).any():  # none goes on from another
+                continue
+            sound = np.array([_is_text(text) for text in np.split(values, stops[:-1])], np.bool_)
+            _require_rows(sound, rows, extent, what, "a text in UTF-8", each)
+
+
+def _values(
+    layout: Layout,
+    arena: NDArray[np.uint8],
+    number: int,
+    field: Field,
+    ids: NDArray[np.int64],
+    found: dict[str, tuple[Items, Places]],
+) -> Iterator[tuple[slice, Array, NDArray[np.int64]]]:
+    """Values of a field, some rows at a time: the rows, their values, the number of each row's."""
+    if field.axis is None:
+        size = field.nbytes // field.dtype.itemsize
+        for start in range(0, len(ids), FLAGS):
+            some = slice(start, min(start + FLAGS, len(ids)))
+            stored = np.ascontiguousarray(layout.rows(arena, number)[ids[some] % layout.capacity])
+            values = stored.reshape(-1).view(field.dtype)
+            yield some, values, np.full(some.stop - start, size)
+        return
+    items, places = found[field.axis]
+    ((_, nbytes, begin),) = [column for column in items.columns if column[0] == field.name]
+    memory = arena[begin : begin + nbytes * items.units].reshape(items.units, nbytes)
+    before, start = np.append(0, np.cumsum(places.counts)), 0
+    while start < len(ids):
+        stop = max(start + 1, int(np.searchsorted(before, before[start] + ITEMS, "right")) - 1)
+        some, each = slice(start, stop), places.counts[start:stop]
+        within = np.arange(before[stop] - before[start]) - np.repeat(
+            before[start:stop] - before[start], each
+        )
+        stored = memory[np.repeat(places.places[some], each) + within]
+        yield some, stored.reshape(-1).view(field.dtype), each * (nbytes // field.dtype.itemsize)
+        start = stop
+
+
+def _is_text(values: Array) -> bool:
+    try:
+        values.tobytes().decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _require_rows(
-    sound: Array, ids: Array, timeline: _Extent, what: str, expected: Array, got: Array
+    sound: Array, ids: Array, timeline: _Extent, what: str, expected: Array | str, got: Array
 ) -> None:
     """Raise an ``AssertionError`` that names the first row that is not sound."""
     if not sound.all():
         k = int(np.flatnonzero(~sound)[0])
         place = f"slot {ids[k] % timeline.capacity}, environment {ids[k] % timeline.n_envs}"
-        expect(False, f"row {ids[k]} ({place}): {what}", expected[k], got[k])
+        said = expected if isinstance(expected, str) else expected[k]
+        expect(False, f"row {ids[k]} ({place}): {what}", said, got[k])

@@ -5,6 +5,7 @@ from cpython.object cimport PyObject
 from numpy cimport ndarray
 
 from cpprb_like._rows.column cimport Column
+from cpprb_like._rows.new_items cimport NewItems
 from cpprb_like.buffers._draw_counts cimport DrawCounts
 from cpprb_like._core cimport Beside, Ring
 from cpprb_like._c.typedefs cimport intp_t, uint8_t
@@ -35,18 +36,21 @@ cdef class BufferBase:
     cdef dict numbers                # number of each field, by name
     cdef tuple further               # names of the columns that a batch has beside the fields
     cdef intp_t n_fields
+    cdef intp_t n_resolved           # fields of a call that ``c_resolve_call`` reads; NEVER with ragged ones
     cdef intp_t n_streams            # the ring's n_envs
     cdef PyObject** name_items       # items of ``names``
     cdef PyObject** column_items     # items of the ring's ``columns``
     cdef intp_t[::1] sources         # addresses of the values of the call in progress
     cdef uint8_t[::1] scratch        # room for one scalar of each field
     cdef list rooms                  # reused memory for casts, by field: array of bytes or None
+    cdef NewItems new_items          # items of the call in progress; None without ragged fields
 
     cdef int c_wait_for_turn(self) except -1
     cdef int c_count_draw(
         self, Ring ring, ndarray slots, object sampler, bint of_all
     ) except -1
     cdef int c_check_ring(self, Ring ring) except -1
+    cdef bint c_resolve_items(self, PyObject** values, PyObject* names, intp_t other) except -1
     cdef intp_t c_find_field(self, PyObject* name) noexcept
     cdef inline intp_t c_resolve(self, intp_t number, PyObject* value, bint converted) except -2
     cdef intp_t c_resolve_cast(self, intp_t number, PyObject* value) except -2
@@ -62,6 +66,7 @@ cdef class BufferBase:
         ndarray present, Beside beside,
     )
     cdef void c_watch(self) noexcept
+    cdef inline bint c_is_ready(self, intp_t n) except -1
     cdef object c_publish_rows(self, intp_t n, const uint8_t* present, Beside beside)
     cdef intp_t c_read_batch_size(self, batch_size, tuple columns) except -1
     cdef dict c_draw(
@@ -80,6 +85,7 @@ cdef class Attachment:
     cdef intp_t[::1] sources
     cdef uint8_t[::1] scratch
     cdef list rooms
+    cdef NewItems new_items
     cdef DrawCounts draw_counts
     cdef object counted
     cdef intp_t fixed_nbytes

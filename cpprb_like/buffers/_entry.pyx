@@ -14,17 +14,21 @@ from cpython.object cimport PyObject, PyObject_GenericSetAttr
 from cpython.unicode cimport (
     PyUnicode_CheckExact, PyUnicode_Compare, PyUnicode_FromObject, PyUnicode_GET_LENGTH
 )
+from libc.string cimport memcpy
 
 from cpprb_like._machine.aligned cimport c_aligned
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like.buffers._draw_counts cimport DrawCounts
-from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring, c_sync_open, c_walk_of
-from cpprb_like._rows.changes cimport c_clear_rows, c_end_episode
+from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring, c_living, c_sync_open, c_walk_of
+from cpprb_like._rows.changes cimport c_clear_rows, c_end_episode, c_make_room, c_mark_disk
+from cpprb_like._rows.item_ring cimport ItemRing, Living
+from cpprb_like._rows.new_items cimport NewItems
 from cpprb_like._rows.walk cimport Walk
 from cpprb_like._c.copying cimport CACHE_LINE
 from cpprb_like._c.number_casts cimport NO_NUMBER
-from cpprb_like._rows.gather cimport c_gather_columns, c_find_arrays, c_take_rows
+from cpprb_like._rows.gather cimport c_find_arrays, c_gather_columns, c_take_rows, c_write_columns
+from cpprb_like._rows.row_handles cimport c_find_rows
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import sys
@@ -69,6 +73,7 @@ cdef enum:
     MOST_ROOM = 1 << 20              # bytes of reused memory for casts of a field
     BATCH_CHECK_NBYTES = 1 << 26     # least batch that is compared with the memory left
     MOST_ATTEMPTS = 8                # attempts to read while writers wait
+    NEVER = -2                       # no call has so many fields
     WATCHED_VALUES = 1000            # values of a chained field that are counted before a warning
 
 cdef str PRIORITIES = "priorities"   # keyword of ``add``
@@ -138,6 +143,14 @@ cdef class BufferBase:
 
     def _read_priorities(self, priorities):
         """Priorities as a ``Beside``, for ``c_publish_rows`` of the rows."""
+        raise NotImplementedError
+
+    def _add_items(self, given, mask):
+        """``add`` of ragged rows whose values need Python, or ``add_where`` with the ``mask``."""
+        raise NotImplementedError
+
+    def _sample_items(self, batch_size, options):
+        """``_sample`` of a buffer with ragged fields."""
         raise NotImplementedError
 
     def _prepare_files(self):
@@ -264,7 +277,7 @@ cdef class BufferBase:
         """
         cdef intp_t k, number, rows, place = 0, n = -1
         cdef PyObject* name
-        if names == NULL or c_length(names) != self.n_fields + (other >= 0):
+        if names == NULL or c_length(names) != self.n_resolved + (other >= 0):
             return -1
         for k in range(self.n_fields):
             place += place == other
@@ -278,6 +291,119 @@ cdef class BufferBase:
             n = rows
             place += 1
         return n
+
+    cdef bint c_resolve_items(self, PyObject** values, PyObject* names, intp_t other) except -1:
+        """Take the values of a call of one row; false for a call that needs Python, or is wrong.
+
+        Runs no Python code. The argument at place ``other`` is no field.
+        """
+        cdef intp_t k, number, axis, place = 0
+        cdef NewItems given = self.new_items
+        cdef ItemRing ring
+        if self.n_streams > 1 or names == NULL or c_length(names) != self.n_fields + (other >= 0):
+            return False
+        given.c_hold(1)
+        for axis in range(given.n_axes):
+            given.counts[axis, 0] = -1
+        for k in range(self.n_fields):
+            place += place == other
+            name = c_items(names)[place]
+            number = k if self.name_items[k] == name else self.c_find_field(name)
+            if number < 0:
+                return False
+            if given.c_is_ragged(number):
+                if not given.c_take(number, values[place]):
+                    return False
+            elif self.c_resolve(number, values[place], False) != 1:
+                return False
+            place += 1
+        for axis in range(given.n_axes):
+            ring = <ItemRing> given.rings[axis]
+            if not 0 <= given.counts[axis, 0] <= ring.room:
+                return False
+            self.sources[ring.entry.place] = <intp_t> given.c_entries(axis)
+        return given.c_are_in_range(&self.sources[0])
+
+    def _publish_items(
+        self, Ring ring not None, intp_t n, list values not None, list counts not None,
+        dict items not None, cnp.ndarray present, Beside beside,
+    ):
+        """Add n rows whose items fit into the rooms; see ``c_publish_rows`` for the result.
+
+        ``values`` has a dense array for each fixed field, by number; see ``NewItems.load`` for the items.
+        """
+        cdef intp_t number, axis
+        cdef ItemRing memory
+        cdef Column column
+        cdef cnp.ndarray array
+        if beside is not None and beside.ring is not None and beside.ring is not ring:
+            raise RuntimeError("the sampler keeps the priorities of another buffer")
+        if beside is not None and beside.n != n:
+            raise ValueError(f"priorities: expected {n}, one for each step, got {beside.n}")
+        while True:
+            if self._paused:
+                self.c_wait_for_turn()
+            self.c_check_ring(ring)
+            self.new_items.load(n, counts, items)
+            for number in range(self.n_fields):
+                if not self.new_items.c_is_ragged(number):
+                    array = <cnp.ndarray> values[number]
+                    column = <Column> ring.columns[number]
+                    if cnp.PyArray_NBYTES(array) != n * column.nbytes:
+                        raise ValueError(f"field {column.name!r}: expected a dense array of {n} rows")
+                    self.sources[column.place] = <intp_t> cnp.PyArray_DATA(array)
+            for axis in range(self.new_items.n_axes):
+                memory = <ItemRing> ring.items[axis]
+                self.sources[memory.entry.place] = <intp_t> self.new_items.c_entries(axis)
+            if not self.c_is_ready(n):  # before rows leave, as this may fail
+                self._prepare_files()
+            elif not c_make_room(ring, self.new_items, n):
+                return self.c_publish_rows(
+                    n, NULL if present is None else <const uint8_t*> cnp.PyArray_DATA(present), beside
+                )
+
+    def _move_items(
+        self, Ring ring not None, const int64_t[::1] indexes, list columns not None,
+        list arrays not None, list counts not None, dict items not None, list moved not None,
+    ):
+        """Update rows by their handles: place items of the axes ``moved`` anew, and write all values.
+
+        The arguments are those of ``gather.write`` and ``NewItems.load``; other axes have no items.
+        """
+        cdef intp_t n = indexes.shape[0], axis, k
+        cdef ItemRing memory
+        cdef const intp_t* slots
+        cdef Living living
+        ring.c_check_writable()
+        while True:
+            self.c_check_ring(ring)
+            self.new_items.load(n, counts, items)
+            if not c_make_room(ring, self.new_items, 0):
+                break
+        found = c_find_rows(ring, indexes)
+        if c_mark_disk(ring, found):
+            self.new_items.load(n, counts, items)
+            if c_make_room(ring, self.new_items, 0):
+                return self._move_items(ring, indexes, columns, arrays, counts, items, moved)
+            found = c_find_rows(ring, indexes)
+        self.new_items.c_write(True)
+        slots = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray> found)
+        for axis in moved:
+            memory = <ItemRing> ring.items[axis]
+            entries = np.empty((n, 2), memory.entry.dtype)
+            memcpy(
+                cnp.PyArray_DATA(<cnp.ndarray> entries), self.new_items.c_entries(axis),
+                n * memory.entry.nbytes,
+            )
+            columns.append(memory.entry)
+            arrays.append(entries)
+        c_write_columns(ring, columns, arrays, (), slots, n)
+        for axis in moved:
+            memory = <ItemRing> ring.items[axis]
+            for k in range(n):
+                if slots[k] >= 0:
+                    living = c_living(ring, memory)
+                    memory.c_note_moved(&living, ring.c_row_at(slots[k]))
 
     cdef list c_convert_call(
         self, Ring ring, PyObject** values, PyObject* names, intp_t other
@@ -410,6 +536,13 @@ cdef class BufferBase:
         )
         raise ValueError(f"fields disagree on the number of steps: {found}{how}")
 
+    cdef inline bint c_is_ready(self, intp_t n) except -1:
+        """Whether n rows whose values are resolved can be written without ``_prepare_files``."""
+        if self.c_ring.lens_before != NULL and self.c_ring.state[WRITTEN] + n > self.c_ring.undo.limit[0]:
+            self.c_ring.undo.wanted = self.c_ring.state[WRITTEN] + n
+            return False
+        return not (self.c_ring.chains and self.c_ring.c_prepare(<char**> &self.sources[0], n))
+
     cdef object c_publish_rows(self, intp_t n, const uint8_t* present, Beside beside):
         """Write the rows of a resolved call, and publish ``beside``.
 
@@ -421,10 +554,7 @@ cdef class BufferBase:
         cdef char** rows = <char**> &self.sources[0]
         if present != NULL:
             self.c_ring.c_expect_absent()
-        if self.c_ring.lens_before != NULL and first + n > self.c_ring.undo.limit[0]:
-            self.c_ring.undo.wanted = first + n
-            return NOT_READY
-        if self.c_ring.chains and self.c_ring.c_prepare(rows, n):
+        if not self.c_is_ready(n):
             return NOT_READY
         if self.c_ring.lookahead:
             slot = c_publish_ahead(self.c_ring, rows, n, present)
@@ -488,6 +618,8 @@ cdef class BufferBase:
             self._warn_of_values_apart()
         cdef Ring ring = self.c_ring
         cdef cnp.ndarray mask = c_read_present(present, ring.n_envs)
+        if self.new_items is not None:
+            return self._add_items(fields, mask)
         cdef Beside beside = None
         cdef intp_t n
         given = fields.pop(PRIORITIES, None) if self.has_priorities else None
@@ -544,6 +676,8 @@ cdef class BufferBase:
 
     def _sample(self, batch_size, SampleOptions options not None):
         """See ``Source._sample``."""
+        if self.new_items is not None:
+            return self._sample_items(batch_size, options)
         cdef bint replace = options.replace
         cdef tuple columns = None
         out = options.out
@@ -844,6 +978,8 @@ cdef object c_buffer_add(PyObject* self, PyObject** values, Py_ssize_t n_positio
     cdef intp_t n = buffer.c_resolve_call(values, names, -1)
     if n >= 0 and buffer.is_plain:
         return buffer.c_ring.c_publish(<char**> &buffer.sources[0], n, NULL)
+    if buffer.new_items is not None:
+        return c_add_items(buffer, values, names)
     if buffer.warns:  # before rows are written: a warning may be an error
         buffer.warns = False
         buffer._warn_of_values_apart()
@@ -855,6 +991,33 @@ cdef object c_buffer_add(PyObject* self, PyObject** values, Py_ssize_t n_positio
     if buffer.has_priorities:
         return c_add_with_priorities(buffer, values, names)
     return buffer.c_add_otherwise(values, names, -1, None, None)
+
+
+cdef object c_add_items(BufferBase buffer, PyObject** values, PyObject* names):
+    """``add`` of a buffer with ragged fields: one row whose values C can read, or a call for Python."""
+    cdef intp_t place = c_place_of_priorities(names) if buffer.has_priorities else -1, k
+    cdef Beside beside = None
+    if place >= 0 and <object> values[place] is not None:
+        beside = buffer._read_priorities(<object> values[place])
+    if buffer.warns:
+        buffer.warns = False
+        buffer._warn_of_values_apart()
+    while True:
+        if buffer._paused:
+            buffer.c_wait_for_turn()
+        if (beside is not None and beside.n != 1) or not buffer.c_resolve_items(values, names, place):
+            break
+        if not buffer.c_is_ready(1):  # before rows leave, as this may fail
+            buffer._prepare_files()
+        elif not c_make_room(buffer.c_ring, buffer.new_items, 1):
+            return buffer.c_publish_rows(1, NULL, beside)
+        # The values are read anew, as Python code may have run.
+    given = {}
+    for k in range(0 if names == NULL else c_length(names)):
+        if <object> c_items(names)[k] in given:
+            raise TypeError(f"fields given more than once: {[<object> c_items(names)[k]]}")
+        given[<object> c_items(names)[k]] = <object> values[k]
+    return buffer._add_items(given, None)
 
 
 cdef object c_add_with_priorities(BufferBase buffer, PyObject** values, PyObject* names):
@@ -974,9 +1137,13 @@ cdef class Attachment:
         self.lock = lock
         self.further = further
         self.attributes = attributes
-        self.names = tuple([column.name for column in ring.columns])
+        self.names = tuple([column.name for column in ring.columns if not column.is_entry])
         self.numbers = {name: number for number, name in enumerate(self.names)}
-        self.sources = np.zeros(len(self.names), np.intp)
+        self.sources = np.zeros(len(ring.columns), np.intp)
+        self.new_items = None
+        if ring.items:
+            fields = attributes["_layout"].schema.fields
+            self.new_items = NewItems(fields, ring.columns, ring.items)
         self.scratch = np.zeros(len(self.names) * SCRATCH_NBYTES, np.uint8)
         self.rooms = [None] * len(self.names)
         self.draw_counts = DrawCounts(np.zeros(WORDS, np.int64), is_uniform_of(sampler))
@@ -1007,11 +1174,13 @@ cdef class Attachment:
         buffer.numbers = self.numbers
         buffer.further = self.further
         buffer.n_fields = len(self.names)
+        buffer.n_resolved = len(self.names) if self.new_items is None else NEVER
         buffer.name_items = c_items(<PyObject*> self.names)
         buffer.column_items = c_items(<PyObject*> self.ring.columns)
         buffer.sources = self.sources
         buffer.scratch = self.scratch
         buffer.rooms = self.rooms
+        buffer.new_items = self.ring.new_items = self.new_items
         # One by one: methods of an object whose __dict__ was read are found more slowly.
         for name, value in self.attributes.items():
             PyObject_GenericSetAttr(buffer, name, value)

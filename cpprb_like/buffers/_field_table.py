@@ -8,19 +8,33 @@ from cpprb_like._fields.layout import Layout
 from cpprb_like._machine.machine_memory import format_nbytes
 
 
-def field_table(layout: Layout, overflow: Mapping[str, int] | None = None, index: int = 0) -> str:
+def field_table(
+    layout: Layout,
+    overflow: Mapping[str, int] | None = None,
+    index: int = 0,
+    used: Mapping[str, int] | None = None,
+) -> str:
     """A table of the fields and their bytes.
 
+    A field with a named axis has the bytes of an item, and as many items as the room of the axis.
     ``overflow`` has the bytes of the overflow by field. ``index`` is the size in bytes of the index
-    of rows.
+    of rows. ``used`` has the items in use by axis.
     """
     apart = {name: size for name, size in (overflow or {}).items() if size}
     schema = layout.schema
     rows = [("field", "dtype", "shape", "bytes/step", "total")]
-    for field in schema.fields:
+    for field in schema.declared:
         stored = str(schema.stored_nbytes(field))
+        if field.is_ragged:
+            stored = f"{field.item_nbytes}/item"
         total = format_nbytes(layout.nbytes_of(field))
-        rows.append((field.name, str(field.dtype), str(field.shape), stored, total))
+        shape = str(field.declared_shape)
+        rows.append((field.name, field.declared_dtype, shape, stored, total))
+    for axis, entry in zip(schema.axes, schema.fields[len(schema.declared) :], strict=True):
+        items = "bytes" if axis.name in axis.fields else "items"  # of a text
+        in_use = f", {used[axis.name]:,} in use" if used else ""
+        what = f"(room of {axis.name}: {axis.room:,} {items}{in_use})"
+        rows.append((what, "", "", str(entry.nbytes), format_nbytes(layout.nbytes_of(entry))))
     of_fields = sum(map(layout.nbytes_of, schema.fields))
     others = {f"(overflow of {name})": size for name, size in apart.items()}
     others["(flags, padding, header)"] = layout.total_nbytes - of_fields - layout.sampler_nbytes

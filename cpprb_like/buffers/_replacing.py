@@ -23,7 +23,10 @@ Updatable = dict[str, tuple[Field, Column, str | None]]
 def read_update(
     known: Updatable, indexes: ArrayLike, fields: dict[str, Any]
 ) -> tuple[NDArray[np.int64], list[Column], list[NDArray[Any]]]:
-    """Indexes of rows, columns and values for ``gather.write``; raises for wrong arguments."""
+    """Indexes of rows, columns and values for ``gather.write``; raises for wrong arguments.
+
+    Ragged fields are left out.
+    """
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise FieldNameError(f"unknown fields {unknown}; this buffer has {list(known)}")
@@ -34,11 +37,12 @@ def read_update(
         if reason is not None:
             raise ValueError(f"field {field.name!r} cannot be replaced: {reason}")
     rows = read_indexes(indexes)
-    arrays = [
-        _convert(field, column, value, len(rows))
-        for (field, column, _), value in zip(chosen, fields.values(), strict=True)
+    fixed = [
+        (column, _convert(field, column, fields[field.name], len(rows)))
+        for field, column, _ in chosen
+        if not field.is_ragged
     ]
-    return rows, [column for _, column, _ in chosen], arrays
+    return rows, [column for column, _ in fixed], [array for _, array in fixed]
 
 
 def updatable_fields(schema: Schema, ring: Ring) -> Updatable:
@@ -47,6 +51,7 @@ def updatable_fields(schema: Schema, ring: Ring) -> Updatable:
     return {
         field.name: (field, column, reasons.get(field.name))
         for field, column in zip(schema.fields, ring.columns, strict=True)
+        if not field.is_entry
     }
 
 

@@ -32,6 +32,7 @@ from cpprb_like._files import arenas
 from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, tell_before, watch
 from cpprb_like._machine.generators import Seed, generator
 from cpprb_like._machine.prefetch_state import without_prefetch
+from cpprb_like._rows.changes import items_in_use
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.edits import Tracker
 from cpprb_like._rows.episode_index import EpisodeIndex
@@ -62,8 +63,16 @@ from cpprb_like.samplers._starts import Starts
 from cpprb_like.samplers._uniform import Uniform
 from cpprb_like.samplers._uniform_draws import Epoch, draw_uniform
 from cpprb_like.typing import FieldSpec, NstepSpec, PrioritizedOptions
+from cpprb_like.views._items_of_batch import (
+    ItemPlan,
+    LaidItems,
+    PaddedItems,
+    RaggedFields,
+    StoredFields,
+    TakeItems,
+)
 from cpprb_like.views._layer import Layer
-from cpprb_like.views._rows import RowReader
+from cpprb_like.views._rows import RowReader, read_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -83,7 +92,7 @@ Found = TypeVar("Found")
 # Attributes that a pickle leaves out.
 REBUILT = (
     "_layout", "_nstep", "_arena", "_files", "_rows", "_take", "_episodes", "_starts", "_updatable",
-    "_saves", "_may_take_n_envs",
+    "_saves", "_may_take_n_envs", "_laid", "_stored",
 )  # fmt: skip
 SHAPES = 8  # shapes of sequences for which a ``Starts`` is cached
 
@@ -111,7 +120,11 @@ class ReplayBuffer(BufferBase, Source):
     env_dict : dict
         ``{name: {"shape": int or tuple, "dtype": anything NumPy takes}}``. The shape defaults to 1,
         which is ``(1,)``; shape ``()`` gives batches of shape ``(batch,)``. The buffer and its
-        batches use the machine's byte order. The dict is not modified.
+        batches use the machine's byte order. The dict is not modified. A shape may hold one name,
+        such as ``("T",)`` or ``("N", 11)``, of an axis whose length differs from row to row. Fields
+        that share a name share a length in each row. ``"counts": "N"`` says that integers count
+        items of axis N, as the ends of the edges of a graph do. ``{"dtype": str}`` is one text of
+        any length.
     default_dtype : dtype, optional
         Dtype of fields without the key ``dtype``. Default float32. ``"dtype": None`` is float64.
     n_envs : int, optional
@@ -139,6 +152,10 @@ class ReplayBuffer(BufferBase, Source):
         ``Nstep["discount"]``, batches have ``discount``: ``gamma ** steps``, or 0 where the episode
         was terminated. A field of truncations without this option gets a warning. A row can be
         drawn when its n-step window is complete.
+    room : dict, optional
+        The greatest number of items of each named axis that the buffer holds, such as
+        ``{"T": 20_000_000}``; of a text, of bytes under the name of the field. Rows leave early,
+        oldest first, when an axis is full. There is no default for an axis.
     sampler : Sampler, optional
         Sampler of the rows. Default ``Uniform()``.
     seed : int, SeedSequence, BitGenerator, Generator, optional
@@ -203,6 +220,8 @@ class ReplayBuffer(BufferBase, Source):
     _episodes: EpisodeIndex
     _starts: Callable[..., Starts]
     _take: Any
+    _laid: LaidItems | None  # how batches hold values of any length
+    _stored: Callable[..., Batch]  # reads fields of rows as they were added
     _updatable: Updatable
     _saves: EditsSinceSave
 
@@ -218,6 +237,7 @@ class ReplayBuffer(BufferBase, Source):
         next_of: str | Iterable[str] | None = None,
         stack_compress: str | Iterable[str] | Mapping[str, int] | None = None,
         Nstep: NstepSpec | Literal[False] | None = None,  # noqa: N803 (cpprb's name)
+        room: Mapping[str, float] | None = None,
         sampler: Sampler | None = None,
         seed: Seed = None,
         mmap_prefix: str | Path | None = None,
@@ -246,6 +266,7 @@ class ReplayBuffer(BufferBase, Source):
             next_of=next_of,
             stack_compress=stack_compress,
             Nstep=Nstep,
+            room=room,
         )
         sampler._check_fields(options.schema.names)
         opens = mmap_mode in ("r", "r+", "a") and mmap_prefix is not None
@@ -369,6 +390,7 @@ class ReplayBuffer(BufferBase, Source):
             capacity=layout.capacity,
             n_envs=layout.n_envs,
             chains=chains,
+            items=layout.item_memory(arena, columns, use, follows=state is not None),
             lookahead=(layout.capacity - layout.size) // layout.n_envs,
             undo=None if files is None else files.undo,
             frozen=frozen if files is None else files.frozen,
@@ -386,7 +408,15 @@ class ReplayBuffer(BufferBase, Source):
         """Use these rows from now on. A call that raises leaves the buffer unchanged."""
         nstep = layout.options.nstep
         rows = RowReader(ring, nstep)
-        reading = rows.take_of_rows() if ring.chains or nstep is not None else None
+        reading: Any = rows.take_of_rows() if ring.chains or nstep is not None else None
+        stored: Callable[..., Batch] = partial(read_fields, ring)
+        laid = None
+        if layout.schema.axes:
+            ragged = RaggedFields(ring, layout.schema)
+            stored, laid = StoredFields(ragged).read, PaddedItems(ragged)
+            if nstep is not None:
+                ragged.axes_among("Nstep: next", nstep.last_step_fields, laid.counted)
+            reading = TakeItems(laid.plan(layout.schema.names), rows.take_of_rows())
         index = EpisodeIndex(ring)
         attributes = {
             "_layout": layout,
@@ -396,6 +426,8 @@ class ReplayBuffer(BufferBase, Source):
             "_episodes": index,
             "_starts": lru_cache(SHAPES)(partial(Starts, index)),
             "_take": reading,
+            "_laid": laid,
+            "_stored": stored,
             "_updatable": updatable_fields(layout.schema, ring),
             "_saves": EditsSinceSave(),
             "sampler": sampler,
@@ -411,7 +443,7 @@ class ReplayBuffer(BufferBase, Source):
         lock: Any = threading.RLock() if files is None else files.one_process
         if files is None:
             watch(lock, BUFFER)
-        self._attach(ring, lock, _further(nstep), others | attributes)
+        self._attach(ring, lock, _further(nstep, laid), others | attributes)
         if files is not None:
             if files.frozen:
                 self._have_writers_ask()
@@ -500,6 +532,11 @@ class ReplayBuffer(BufferBase, Source):
 
     # ------------------------------------------------------------------ adding
 
+    def _add_items(self, given: dict[str, Any], mask: NDArray[np.bool_] | None) -> int | None:
+        from cpprb_like.buffers._ragged_rows import add_items  # noqa: PLC0415 (on demand)
+
+        return add_items(self, given, mask)
+
     def update(self, indexes: ArrayLike, /, **fields: Any) -> None:
         """Replace values of stored rows, such as recomputed targets or new latent states.
 
@@ -548,7 +585,14 @@ class ReplayBuffer(BufferBase, Source):
         rows, columns, arrays = read_update(known, indexes, fields)
         if self.ring is not ring:
             raise RuntimeError("the buffer was initialised anew while a value was read")
-        self._hold(False, write, ring, rows, columns, arrays)
+        ragged = {name: fields[name] for name in fields if known[name][0].is_ragged}
+        if not ragged and not any(known[name][0].counts for name in fields):
+            self._hold(False, write, ring, rows, columns, arrays)
+            return
+        from cpprb_like.buffers._ragged_rows import update_items  # noqa: PLC0415 (on demand)
+
+        fixed = {column.name: array for column, array in zip(columns, arrays, strict=True)}
+        update_items(self, rows, fixed, ragged)
 
     def on_episode_end(self, env: int | None = None) -> None:
         """End the open episodes of one environment, or of all, as truncated.
@@ -601,6 +645,24 @@ class ReplayBuffer(BufferBase, Source):
                 draw = self._draw_named
         columns = None if options.fields is None else self._columns(options.fields)
         return draw, self._take, columns
+
+    def _stats(self) -> dict[str, float]:
+        """``Source.stats`` of the rows and of the draws from them."""
+        found = super()._stats()
+        if self.ring.items:
+            found["left_for_room"] = sum(items.left for items in self.ring.items)
+            for items, used in zip(self.ring.items, items_in_use(self.ring), strict=True):
+                found |= {f"items of {items.axis}": used, f"room of {items.axis}": items.room}
+        return found
+
+    def _sample_items(self, batch_size: int, options: SampleOptions) -> Batch:
+        """``_sample`` of a buffer with values of any length."""
+        if options.out is not None or options.indexes:
+            return self.view()._sample(batch_size, options)
+        columns = self._columns(options.fields)
+        n = self._check_batch_size(batch_size, columns)
+        take, further = self._reading(columns), _further(self._nstep, self._laid)
+        return self._draw_rows(n, options, None, take, columns, further)
 
     def view(self, *layers: Layer) -> View:
         """This buffer, read in another way: n-step returns, sequences, frame stacks, new goals.
@@ -741,17 +803,25 @@ class ReplayBuffer(BufferBase, Source):
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields, in declared order."""
-        return tuple(column.name for column in self.ring.columns)
+        return self.schema.names
 
     def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
-        columns = self._columns(names) or self.ring.columns
-        return {column.name: ColumnSpec(column.dtype, column.shape) for column in columns}
+        columns = self._columns(self.fields if names is None else names) or ()
+        specs = {column.name: ColumnSpec(column.dtype, column.shape) for column in columns}
+        if self._laid is not None:
+            specs |= {name: spec for name, spec in self._laid.specs.items() if name in specs}
+        return specs
 
     def _further_specs(self) -> dict[str, ColumnSpec]:
         found = {}
         if self._nstep is not None and self._nstep.discount:
             found["discount"] = ColumnSpec(np.dtype(np.float32), self._nstep.discount_shape)
+        if self._laid is not None:
+            found |= self._laid.marks
         return {**found, **self.sampler.columns}
+
+    def _item_plan(self, names: tuple[str, ...] | None) -> ItemPlan | None:
+        return None if self._laid is None else self._laid.plan(names or self.fields)
 
     def _check_indexes(self) -> None:
         sampler: Any = self.sampler
@@ -800,6 +870,9 @@ class ReplayBuffer(BufferBase, Source):
         """The function that reads some columns of rows, or all; None: stored values of the ring."""
         if columns is None or self._take is None:
             return self._take
+        if self._laid is not None:
+            plan = self._laid.plan([column.name for column in columns])
+            return TakeItems(plan, self._rows.take)
         return partial(self._rows.take, columns=columns)
 
     def _read(
@@ -923,7 +996,12 @@ class ReplayBuffer(BufferBase, Source):
         """
         single = not isinstance(index, slice) and read_argument("slots", index).ndim == 0
         batch = self._read(lambda: resolve(self.ring, index))
-        return {name: values[0] for name, values in batch.items()} if single else batch
+        return self._one_row(batch) if single else batch
+
+    def _one_row(self, batch: Batch) -> Batch:
+        """The values of the only row of a batch. Its own items are all, so it needs no mask."""
+        marks = () if self._laid is None else self._laid.marks
+        return {name: values[0] for name, values in batch.items() if name not in marks}
 
     def stack(
         self,
@@ -981,7 +1059,7 @@ class ReplayBuffer(BufferBase, Source):
         """Yield the rows as dicts of values, in the order of their slots: see ``epoch``."""
         for batch in self.epoch(1, shuffle=False):
             if all(len(values) for values in batch.values()):  # empty if the row was deleted since
-                yield {name: values[0] for name, values in batch.items()}
+                yield self._one_row(batch)
 
     __reversed__ = None
 
@@ -1325,8 +1403,12 @@ class ReplayBuffer(BufferBase, Source):
 
     def __repr__(self) -> str:
         envs = f", n_envs={self.n_envs}" if self.n_envs > 1 else ""
-        head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)})"
-        return f"{head}\n{field_table(self._layout, self._overflow(), self.ring.index_nbytes)}"
+        ring, left = self.ring, sum(items.left for items in self.ring.items)
+        room = f", left_for_room={left}" if left else ""
+        head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)}{room})"
+        used = {items.axis: n for items, n in zip(ring.items, items_in_use(ring), strict=True)}
+        table = field_table(self._layout, self._overflow(), ring.index_nbytes, used)
+        return f"{head}\n{table}"
 
     def __copy__(self) -> ReplayBuffer:
         """A deep copy, as two buffers cannot share rows."""
@@ -1369,7 +1451,7 @@ class ReplayBuffer(BufferBase, Source):
             _, arena = self._open_memory(layout)
             ring = self._make_ring(layout, arena)
             snapshot.load(state, arena, ring)
-            _check_memory(layout, arena, ring)
+            _check_memory(layout, arena, ring, values=True)
             rebuild(ring)
             others = attributes | {"_files": None}
             self._open(layout, arena, ring, others.pop("sampler"), **others)
@@ -1386,8 +1468,9 @@ class ReplayBuffer(BufferBase, Source):
         """See ``Savable._open_saved``."""
         saved = reader.saved.layout
         options = saved.native(target.fields)
-        if target.size is not None:
-            options = options.resized(target.size)
+        if target.size is not None or target.room is not None:
+            size = options.size if target.size is None else target.size
+            options = options.resized(size, target.room)
         options.check()
         sampler = attributes["sampler"]
         if not isinstance(sampler, Sampler):
@@ -1398,7 +1481,7 @@ class ReplayBuffer(BufferBase, Source):
         files, arena = self._open_memory(layout, target.mmap_prefix, target.mmap_mode)
         ring = self._make_ring(layout, arena, files)
         found = reader.fill(layout, arena, ring)
-        _check_memory(layout, arena, ring)
+        _check_memory(layout, arena, ring, values=True)
         rebuild(ring)
         if reader.salvages or not found.is_whole or layout.capacity != saved.capacity:
             sampler.move(found.old_slots(ring), ring)
@@ -1412,7 +1495,7 @@ class ReplayBuffer(BufferBase, Source):
     def _to_take_over(self, other: ReplayBuffer, swap: Callable[[Any], Any]) -> list[Change]:
         """See ``Savable._to_take_over``."""
         attributes = {name: swap(value) for name, value in other.__dict__.items()}
-        further = _further(other._nstep)
+        further = _further(other._nstep, other._laid)
         return [Attachment(self, other.ring, self._lock, further, attributes).use]
 
     def _expect_no_file(self) -> None:
@@ -1447,16 +1530,19 @@ class _Unopened(Sampler):
     draw = draw_starts = check_draw = update_priorities = get_max_priority = _refuse
 
 
-def _check_memory(layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None) -> None:
+def _check_memory(
+    layout: Layout, arena: NDArray[np.uint8], ring: Ring | None = None, *, values: bool = False
+) -> None:
     """Raise ``ValueError`` unless memory of a file or a pickle is sound and fits the layout."""
     from cpprb_like.buffers._checking import check_memory  # noqa: PLC0415 (on demand)
 
-    check_memory(layout, arena, ring)
+    check_memory(layout, arena, ring, values=values)
 
 
-def _further(nstep: NStepReturns | None) -> tuple[str, ...]:
+def _further(nstep: NStepReturns | None, laid: LaidItems | None) -> tuple[str, ...]:
     """Names of the columns that batches have beside the fields, with any sampler."""
-    return ("discount",) if nstep is not None and nstep.discount else ()
+    discount = ("discount",) if nstep is not None and nstep.discount else ()
+    return discount if laid is None else (*discount, *laid.marks)
 
 
 # Names of the options of the constructor.

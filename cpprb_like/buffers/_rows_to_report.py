@@ -43,6 +43,17 @@ class RowsToReport:
         # A slice with a step is not contiguous, which reading stacks requires.
         return read_fields(self.buffer.ring, np.ascontiguousarray(self.slots[rows]), names)
 
+    def lengths(self, rows: slice, axis: str) -> NDArray[np.int64]:
+        """The numbers of items of some rows along a named axis."""
+        from cpprb_like._core import entries_of  # noqa: PLC0415 (on demand)
+        from cpprb_like._rows.item_copies import counts_of  # noqa: PLC0415 (on demand)
+
+        ring = self.buffer.ring
+        (memory,) = [items for items in ring.items if items.axis == axis]
+        entries = entries_of(ring, memory.entry)[self.slots[rows]]
+        entries[~self.present[rows]] = 0
+        return counts_of(ring, axis, entries)
+
     def weights(self) -> NDArray[np.float64] | None:
         """The weight of each row that holds a step; None without weights."""
         return weights_of(self.buffer.sampler, self.slots[self.present])

@@ -40,6 +40,12 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ranks": (RankBased(1.0), {"Nstep": {"size": 3, "rew": "r"}, "n_envs": 2}),
     "chained": (None, {"n_envs": 2, "next_of": "stack", "stack_compress": {"stack": -1}}),
     "object": (None, {}),
+    "ragged": (None, {"n_envs": 2, "room": {"T": 40, "say": 30}}),
+}
+RAGGED: dict[str, Any] = {
+    "token": {"shape": ("T",), "dtype": "i8"},
+    "node": {"shape": (2, "T"), "dtype": "u1", "counts": "T"},
+    "say": {"dtype": str},
 }
 
 Change = tuple[str, Callable[[], None]]
@@ -58,9 +64,14 @@ def values_of(rb: ReplayBuffer, k: int) -> dict[str, Any]:
         fields["next_stack"] = fields["stack"] + 1
     if "thing" in rb.schema.names:
         fields["thing"] = {k}
+    items: dict[str, Any] = {}
+    if "token" in rb.schema.names:
+        n = k % 5 + 1
+        token, node = np.full(n, k), np.full((2, n), k % n)
+        items = {"token": [token] * 2, "node": [node] * 2, "say": ["é" * (k % 3), f"{k}"]}
     if rb.n_envs == 1:
         return fields
-    return {name: np.array([value] * rb.n_envs) for name, value in fields.items()}
+    return items | {name: np.array([value] * rb.n_envs) for name, value in fields.items()}
 
 
 def buffer_of(kind: str, n: int) -> ReplayBuffer:
@@ -70,6 +81,8 @@ def buffer_of(kind: str, n: int) -> ReplayBuffer:
     if kind == "chained":
         fields = fields | {"next_stack": FIELDS["stack"]}
         options = options | {"next_of": "stack"}
+    if kind == "ragged":
+        fields = fields | RAGGED
     by_priority = isinstance(sampler, PrioritySampler)
     cls = PrioritizedReplayBuffer if by_priority else ReplayBuffer
     rb = cls(12, fields, sampler=copy.deepcopy(sampler), seed=0, **options)

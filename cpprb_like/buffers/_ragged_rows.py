@@ -1,0 +1,285 @@
+"""Rows with values of any length: calls of ``add`` that need Python.
+
+The values of a call are all checked before a row is written. Rows whose items do not fit into the
+rooms at once are added in parts. Not here: rows that C can read (``_entry``), reading of values
+(``_fields.entries``), and the memory of the items (``_rows.item_ring``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.arrays import Slots
+from cpprb_like._core import Ring, entries_of
+from cpprb_like._fields.axes import Axis
+from cpprb_like._fields.entries import Entries, check_counts, check_ranges, read_entries
+from cpprb_like._fields.schema import Field, Schema
+from cpprb_like._rows.column import Column
+from cpprb_like._rows.gather import write
+from cpprb_like._rows.item_copies import counts_of, take_items
+from cpprb_like._rows.row_handles import find_rows, handles
+
+__all__ = ["add_items", "update_items"]
+
+Counts = NDArray[np.int64]
+
+
+class RaggedRows:
+    """The values of n rows: dense arrays of fixed fields, and entries of ragged ones, by name."""
+
+    def __init__(self, schema: Schema, given: dict[str, Any], n_envs: int) -> None:
+        self.schema = schema
+        self.fixed: dict[str, NDArray[Any]] = {}
+        self.entries: dict[str, Entries] = {}
+        lengths: dict[str, int] = {}
+        for field in schema.declared:
+            value = given[field.name]
+            if field.is_ragged:
+                found = self.entries[field.name] = read_entries(field, value, n_envs)
+                lengths[field.name] = len(found.counts)
+                continue
+            array = field.convert(value, n_envs)
+            lead = array.ndim - len(field.shape)
+            array = self.fixed[field.name] = array.reshape(-1, *array.shape[lead:])
+            lengths[field.name] = len(array)
+        self.n = next(iter(lengths.values()))
+        self.mask = np.ones(self.n, np.bool_)  # rows that hold a step
+        if set(lengths.values()) != {self.n}:
+            said = ", ".join(f"{name!r} has {n}" for name, n in lengths.items())
+            raise ValueError(f"fields disagree on the number of steps: {said}")
+
+    def leave_out(self, mask: NDArray[np.bool_]) -> None:
+        """Give the rows that are not in the mask no items."""
+        self.mask = mask
+        for name, (values, counts) in self.entries.items():
+            kept = np.where(mask, counts, 0)
+            self.entries[name] = Entries(values[np.repeat(mask, counts)], kept)
+
+    def check(self) -> None:
+        """Raise ``ValueError`` unless lengths agree, and values that count items are in range."""
+        self.counts = check_counts(self.entries, self.schema.axes)
+        for field in self.schema.declared:
+            if field.counts is not None:
+                values = self.entries.get(field.name)
+                if values is None:
+                    each = np.where(self.mask, math.prod(field.shape), 0)
+                    values = Entries(self.fixed[field.name][self.mask].ravel(), each)
+                check_ranges(field, values, self.counts[field.counts])
+
+    def parts(self, n_envs: int, capacity: int) -> Iterator[tuple[int, int]]:
+        """First row and end of each part whose items fit into the rooms, of whole steps.
+
+        Raises ``ValueError`` if one step has more items than a room.
+        """
+        steps = np.arange(0, self.n, n_envs)
+        totals = {
+            axis.name: np.add.reduceat(self.counts[axis.name], steps)
+            for axis in self.schema.axes
+            if self.n
+        }
+        for axis in self.schema.axes if self.n else ():
+            most = int(totals[axis.name].argmax())
+            if totals[axis.name][most] > axis.room:
+                whose = f"row {most}" if n_envs == 1 else f"the {n_envs} rows of step {most}"
+                fields = " and ".join(map(repr, axis.fields))
+                raise ValueError(
+                    f"{fields}: expected at most room={{{axis.name!r}: {axis.room}}} items, "
+                    f"got {totals[axis.name][most]} in {whose}"
+                )
+        start = 0
+        while start < self.n or start == 0:
+            stop = min(self.n, start + capacity // n_envs * n_envs)
+            for axis in self.schema.axes if self.n else ():
+                first = start // n_envs
+                fits = int(np.searchsorted(totals[axis.name][first:].cumsum(), axis.room, "right"))
+                stop = min(stop, start + fits * n_envs)
+            yield start, stop
+            if stop == self.n:
+                return
+            start = stop
+
+    def arguments(
+        self, start: int, stop: int
+    ) -> tuple[list[NDArray[Any] | None], list[Counts], dict[int, NDArray[Any]]]:
+        """Values, counts and items of some rows, as ``BufferBase._publish_items`` takes them."""
+        some = slice(start, stop)
+        fixed: list[NDArray[Any] | None] = []
+        items: dict[int, NDArray[Any]] = {}
+        for number, field in enumerate(self.schema.declared):
+            if not field.is_ragged:
+                fixed.append(self.fixed[field.name][some])
+                continue
+            values, counts = self.entries[field.name]
+            first = int(counts[:start].sum())
+            fixed.append(None)
+            items[number] = values[first : first + int(counts[some].sum())]
+        counted = [self.counts[axis.name][some].copy() for axis in self.schema.axes]
+        return fixed, counted, items
+
+
+def add_items(buffer: Any, given: dict[str, Any], mask: NDArray[np.bool_] | None) -> int | None:
+    """``add`` of a buffer with ragged fields, or ``add_where`` with a ``mask``."""
+    ring, schema, n_envs = buffer.ring, buffer.schema, buffer.n_envs
+    takes_priorities = buffer.has_priorities or buffer._takes_priorities
+    given = dict(given)
+    priorities = given.pop("priorities", None) if takes_priorities else None
+    schema.check_names(given)
+    beside = None if priorities is None else buffer._read_priorities(priorities)
+    rows = RaggedRows(schema, given, n_envs)
+    present = None if mask is None else mask.reshape(-1)
+    if mask is not None and present is not None:
+        if len(present) != rows.n:
+            raise ValueError(
+                f"expected {'one step' if mask.ndim == 1 else 'a block'} of {n_envs} environments, "
+                f"{len(present)} rows as in present, got {rows.n}"
+            )
+        rows.leave_out(present)
+    if beside is not None and beside.n != rows.n:
+        raise ValueError(f"priorities: expected {rows.n}, one for each step, got {beside.n}")
+    rows.check()
+    parts = list(rows.parts(n_envs, ring.capacity))
+    if len(parts) > 1 and priorities is not None:
+        priorities = np.asarray(priorities, np.float64).reshape(rows.n)
+    slots = []
+    for start, stop in parts:
+        if len(parts) > 1 and priorities is not None:
+            beside = buffer._read_priorities(priorities[start:stop])
+        some = None if present is None else np.ascontiguousarray(present[start:stop])
+        slots.append(
+            buffer._publish_items(ring, stop - start, *rows.arguments(start, stop), some, beside)
+        )
+    return next((slot for slot in slots if slot is not None), None)
+
+
+def update_items(
+    buffer: Any, indexes: NDArray[np.int64], fixed: dict[str, Any], given: dict[str, Any]
+) -> None:
+    """``update`` of fields of which ``given`` are ragged; ``fixed`` are those of fixed shape."""
+    ring, schema, n = buffer.ring, buffer.schema, len(indexes)
+    fields = {field.name: field for field in schema.declared}
+    entries = {name: read_entries(fields[name], value, 1) for name, value in given.items()}
+    for name, found in entries.items():
+        if len(found.counts) != n:
+            raise ValueError(
+                f"field {name!r}: expected {n} rows, one for each index, got {len(found.counts)}"
+            )
+    changed = {axis.name: axis for axis in schema.axes if entries.keys() & set(axis.fields)}
+    counts = check_counts(entries, [*changed.values()])
+    for axis in changed.values():
+        if n and counts[axis.name].sum() > axis.room:
+            raise ValueError(
+                f"{' and '.join(map(repr, axis.fields))}: expected at most "
+                f"room={{{axis.name!r}: {axis.room}}} items, got {counts[axis.name].sum()}"
+            )
+    buffer._hold(False, _update, buffer, ring, indexes, fixed, entries, changed, counts)
+
+
+def _update(
+    buffer: Any,
+    ring: Ring,
+    indexes: NDArray[np.int64],
+    fixed: dict[str, Any],
+    entries: dict[str, Entries],
+    changed: dict[str, Axis],
+    counts: dict[str, Counts],
+) -> None:
+    if buffer.ring is not ring:
+        raise RuntimeError("the buffer was initialised anew while a value was read")
+    slots, places = find_rows(ring, indexes)
+    rows = handles(ring, slots)  # slots mean the rows of now
+    columns = [column for column in ring.columns if column.name in fixed]
+    arrays = [np.ascontiguousarray(fixed[column.name][places]) for column in columns]
+    chosen = {name: _of_rows(found, places) for name, found in entries.items()}
+    before = {
+        memory.axis: counts_of(ring, memory.axis, entries_of(ring, memory.entry)[slots])
+        for memory in ring.items
+    }
+    after = before | {name: found[places] for name, found in counts.items()}
+    _check_update(buffer.schema, chosen, fixed, places, changed, before, after)
+    same = all(np.array_equal(before[name], after[name]) for name in changed)
+    if same and buffer._files is None:
+        by_name = {column.name: column for column in ring.columns}
+        items = tuple((by_name[name], found.values, found.counts) for name, found in chosen.items())
+        write(ring, rows, columns, arrays, items)
+        return
+    dense: dict[int, NDArray[Any]] = {}
+    for number, field in enumerate(buffer.schema.declared):
+        if field.is_ragged:
+            empty = np.empty((0, *field.item_shape), field.dtype)
+            dense[number] = empty
+            if field.axis in changed:
+                found = chosen.get(field.name)
+                column = ring.columns[number]
+                dense[number] = (
+                    _stored(ring, slots, column, before[field.axis], field)
+                    if found is None
+                    else found.values
+                )
+    taken = [
+        after[axis.name] if axis.name in changed else np.zeros(len(slots), np.int64)
+        for axis in buffer.schema.axes
+    ]
+    moved = [place for place, axis in enumerate(buffer.schema.axes) if axis.name in changed]
+    buffer._move_items(ring, rows, columns, arrays, taken, dense, moved)
+
+
+def _of_rows(entries: Entries, places: Slots) -> Entries:
+    """The entries of some rows."""
+    if len(places) == len(entries.counts):
+        return entries
+    chosen = np.zeros(len(entries.counts), np.bool_)
+    chosen[places] = True
+    return Entries(entries.values[np.repeat(chosen, entries.counts)], entries.counts[places])
+
+
+def _stored(ring: Ring, slots: Slots, column: Column, counts: Counts, field: Field) -> NDArray[Any]:
+    """The dense items that a column has for some rows; the axis comes first."""
+    total, at = int(counts.sum()), field.axis_at
+    shape = (*field.item_shape[:at], total, *field.item_shape[at:])
+    found = np.empty(shape, field.dtype)
+    memory = next(memory for memory in ring.items if memory.axis == column.axis)
+    entries = np.ascontiguousarray(entries_of(ring, memory.entry)[slots])
+    starts = np.cumsum(counts) - counts
+    take_items(ring, slots, entries, column, found, starts, 0, total)
+    return np.ascontiguousarray(np.moveaxis(found, at, 0))
+
+
+def _check_update(
+    schema: Schema,
+    chosen: dict[str, Entries],
+    fixed: dict[str, Any],
+    places: Slots,
+    changed: dict[str, Axis],
+    before: dict[str, Counts],
+    after: dict[str, Counts],
+) -> None:
+    """Raise ``ValueError`` if an update of rows leaves their values in contradiction."""
+    for name, axis in changed.items():
+        differ = np.flatnonzero(before[name] != after[name])
+        missing = [field for field in axis.fields if field not in chosen]
+        if missing and len(differ):
+            k = int(differ[0])
+            raise ValueError(
+                f"update: the row at indexes[{int(places[k])}] has {before[name][k]} items of axis "
+                f"{name!r}, got {after[name][k]}; with another number give {missing} too"
+            )
+    for field in schema.declared:
+        if field.counts is None:
+            continue
+        limits = after[field.counts]
+        if field.name in chosen:
+            check_ranges(field, chosen[field.name], limits)
+        elif field.name in fixed:
+            array = np.asarray(fixed[field.name])[places]
+            each = np.full(len(places), math.prod(field.shape), np.int64)
+            check_ranges(field, Entries(array.ravel(), each), limits)
+        elif (limits < before[field.counts]).any():
+            raise ValueError(
+                f"update: rows get fewer items of axis {field.counts!r}, which values of "
+                f"{field.name!r} count: give {field.name!r} too"
+            )
