@@ -49,6 +49,7 @@ class Source:
     ) -> None:
         self._buffer = buffer
         schema = buffer.schema
+        schema.refuse_ragged("export")
         fields = tuple(field for field in schema.fields if holds(field))
         names = [field.name for field in fields]
         self.has_both = False  # whether ``look`` found a step both terminated and truncated

@@ -412,7 +412,7 @@ def _checked_rows(reader: Reader, number: int) -> Iterator[Rows]:
 
 def _add_absent(buffer: Any, n_steps: int) -> None:
     """Add time steps without a step of the environment, before a cut episode."""
-    fields: Any = buffer.schema.fields
+    fields: Any = buffer.schema.declared
     step = rows_in_chunk(sum(field.nbytes for field in fields))
     for start in range(0, n_steps, step):
         shape = (min(step, n_steps - start), 1)

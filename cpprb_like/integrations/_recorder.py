@@ -110,6 +110,7 @@ class Recorder:
         missing = [name for name in lacking if name not in self._optional]
         if missing:
             raise ValueError(f"the buffer lacks the fields {missing}")
+        buffer.schema.refuse_ragged("attach", self._names)
         if buffer.n_envs != self.n_envs and isinstance(buffer, ReplayBuffer):
             buffer._take_n_envs(self.n_envs)
         if buffer.n_envs != self.n_envs:
@@ -159,7 +160,7 @@ class Recorder:
         """Begin new episodes of the chosen environments with observations of all."""
         buffer, steps = self._attached(), self._steps
         named = dict(zip(self._names, arrived, strict=False))  # observations come first
-        for field in buffer.schema.fields:  # refused now, and not by the next step
+        for field in buffer.schema.declared:  # refused now, and not by the next step
             if field.name in named:
                 field.convert(named[field.name], self.n_envs)
         for env in np.flatnonzero(chosen).tolist():

@@ -166,10 +166,17 @@ class Gate:
 
 
 class StepCounter:
-    """Counts the rows of a call of ``add``, by the size of the smallest numeric field."""
+    """Counts the rows of a call of ``add``, by the size of the smallest numeric field.
+
+    Values of any length are read twice if there is no other field of numbers.
+    """
 
     def __init__(self, fields: Iterable[Field], n_envs: int) -> None:
-        numbers = [field for field in fields if field.dtype.kind in "biufc"]
+        declared = [field for field in fields if not field.is_entry]
+        fixed = [field for field in declared if not field.is_ragged]
+        numbers = [field for field in fixed if field.dtype.kind in "biufc"]
+        ragged = [field for field in declared if field.is_ragged]
+        self._ragged = ragged[0] if ragged and not numbers else None
         smallest = min(numbers, key=lambda field: field.nbytes, default=None)
         self._n_envs = n_envs
         self._name = "" if smallest is None else smallest.name
@@ -177,6 +184,8 @@ class StepCounter:
 
     def __call__(self, fields: Mapping[str, Any]) -> int:
         """The number of rows of a call; the rows of one step if the field is missing."""
+        if self._ragged is not None:
+            return self._count_ragged(self._ragged, fields)
         value = fields.get(self._name)
         if value is None or isinstance(value, float | int):
             return self._n_envs
@@ -186,6 +195,14 @@ class StepCounter:
             except (TypeError, ValueError, RuntimeError):
                 return self._n_envs  # ``add`` raises and names the fault
         return int(value.size) // self._size
+
+    def _count_ragged(self, ragged: Field, fields: Mapping[str, Any]) -> int:
+        from cpprb_like._fields.entries import read_entries  # noqa: PLC0415 (on demand)
+
+        try:
+            return len(read_entries(ragged, fields[ragged.name], self._n_envs).counts)
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            return self._n_envs  # ``add`` raises and names the fault
 
 
 class LimitedAdds:

@@ -149,6 +149,7 @@ class ClusterReplay(Closing):
         size = -(-read_size(capacity) // shards)  # of a shard
         keywords: dict[str, Any] = {"default_dtype": default_dtype, "n_envs": n_envs, **options}
         rows = CheckedOptions.read(size, env_dict, **keywords)
+        rows.schema.refuse_ragged("ClusterReplay")
         if limiter is not None:
             limiter._check_capacity(size * shards)
         plan = HostPlan(

@@ -21,7 +21,7 @@ from cpprb_like._machine.file_systems import replacing
 from cpprb_like.buffers._rows_to_report import RowsToReport
 from cpprb_like.report import text
 from cpprb_like.report._charts import Picture, frames_of
-from cpprb_like.report._facts import Facts, histogram, nbytes_read, read_facts
+from cpprb_like.report._facts import LENGTH, Facts, histogram, nbytes_read, read_facts
 from cpprb_like.report._findings import Finding, findings
 from cpprb_like.report._page import page
 
@@ -240,7 +240,9 @@ def _described(
     facts = read_facts(rows, structure, checkpoint.statistics, reward, dict(ranges or {}), count)
     numbers = {name: one.numbers() for name, one in facts.fields.items() if one.is_number}
     found = facts.statistics | {
-        "fields": [one | numbers.get(one["name"], {}) for one in structure["fields"]],
+        "fields": [
+            one | numbers.get(one["name"], {}) for one in structure["fields"] + _lengths(rows)
+        ],
         "not_drawn": rows.not_drawn(view),
         "findings": [one._asdict() for one in findings(facts)],
         "series": _series(facts),
@@ -251,6 +253,16 @@ def _described(
         found["draws"] = {"never": int((times == 0).sum()), **(checkpoint.spread(times) or {})}
         found["series"]["draws"] = _bars(np.histogram(times, np.arange(min(times.max(), 60) + 2)))
     return found, frames_of(facts)
+
+
+def _lengths(rows: RowsToReport) -> list[dict[str, Any]]:
+    """The descriptions of the lengths of named axes, beside those of fields."""
+    found = []
+    for axis in rows.buffer.schema.axes:
+        nbytes = 2 * axis.entry_dtype.itemsize
+        total = {"nbytes_per_step": nbytes, "nbytes": nbytes * rows.buffer.ring.capacity}
+        found.append({"name": LENGTH + axis.name, "dtype": "int64", "shape": [], **total})
+    return found
 
 
 def _series(facts: Facts) -> dict[str, Any]:

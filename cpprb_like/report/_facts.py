@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpprb_like._fields.schema import Field
 from cpprb_like.checkpoint import reward_of
 
 Array = NDArray[Any]
@@ -28,6 +29,7 @@ IMAGE_SIDE = 16
 MOST_CHANNELS = 16
 LARGE = float(np.finfo(np.float64).max) / 4
 NEXT = "next_"
+LENGTH = "length of "
 OBSERVATIONS = ("obs", "observation", "observations", "state", "image", "frame")
 ACTIONS = ("act", "action", "actions")
 
@@ -40,6 +42,7 @@ class FieldFacts:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_number: bool
+    axis: str = ""  # the named axis whose lengths these are
     # Places of the rows that were read, oldest first; those of absent rows are left out.
     rows: Array = field(default_factory=lambda: np.empty(0, np.int64))
     # A hash of each of these rows: rows with equal bytes have equal hashes.
@@ -157,7 +160,7 @@ def read_facts(
 ) -> Facts:
     """Read the rows of a buffer. ``count`` is called with bytes."""
     buffer = rows.buffer
-    known = {one.name: one for one in buffer.schema.fields}
+    known = {one.name: one for one in buffer.schema.declared if not one.is_ragged}
     reward = reward_of({name: (one.dtype, one.shape) for name, one in known.items()}, reward)
     for name in ranges:
         if name not in known or not is_number(known[name].dtype):
@@ -167,6 +170,9 @@ def read_facts(
         for name, one in known.items()
         if not one.dtype.hasobject and one.nbytes
     }
+    for axis in buffer.schema.axes:
+        lengths = Field(LENGTH + axis.name, np.dtype(np.int64), (), axis.name, is_entry=True)
+        fields[lengths.name] = _read_field(rows, lengths, count)
     episodes = buffer.episodes.list(reward)
     weights = rows.weights()
     found = statistics(buffer, reward, episodes)
@@ -218,14 +224,14 @@ def _pieces(rows: int, nbytes: int) -> Iterator[slice]:
 
 def _read_field(rows: Rows, declared: Any, count: Callable[[int], None]) -> FieldFacts:
     name, dtype, shape = declared.name, declared.dtype, declared.shape
-    found = FieldFacts(name, dtype, shape, is_number(dtype))
+    found = FieldFacts(name, dtype, shape, is_number(dtype), declared.axis or "")
     pieces = list(_pieces(len(rows), declared.nbytes))
     n = sum(piece.stop - piece.start for piece in pieces)
     # Image fields keep enough frames to judge and to show.
     spacing = max(1, n // max(64, SAMPLED // max(1, math.prod(shape))))
     places, hashes, sampled, extremes = [], [], [], []
     for piece in pieces:
-        values = rows.read(piece, (name,))[name]
+        values = rows.lengths(piece, found.axis) if found.axis else rows.read(piece, (name,))[name]
         at = np.arange(piece.start, piece.stop)[rows.present[piece]]
         values = values[rows.present[piece]]
         count(values.nbytes)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpprb_like.report._facts import NEXT, Array, Facts, FieldFacts
+from cpprb_like.report._facts import LENGTH, NEXT, Array, Facts, FieldFacts
 
 FEW = 100  # fewer rows than this show no pattern
 NO_END = 10_000  # steps of each environment without an end, where no jump shows one
@@ -64,7 +64,7 @@ def _constant(facts: Facts) -> Found:
     left_out = {facts.reward, *facts.ends}
     for name, one in facts.fields.items():
         is_next = name.startswith(NEXT) and name.removeprefix(NEXT) in facts.fields
-        is_told = one.dtype.kind == "b" or one.nan or is_next or name in left_out
+        is_told = one.dtype.kind == "b" or one.nan or is_next or name in left_out or one.axis
         if one.is_constant and len(one.rows) >= FEW and not is_told:
             yield name, f"all {len(one.rows):,} rows have the same value", _ALIASED
 
@@ -485,6 +485,32 @@ def _duplicates(facts: Facts) -> Found:
         yield "", message, "whether files were added twice, or environments have the same seed"
 
 
+def _empty(facts: Facts) -> Found:
+    for one in facts.fields.values():
+        if one.axis and len(one.rows) and one.least == 0:
+            share = float((one.sampled == 0).mean())
+            message = f"{share:.1%} of all rows have no items of axis {one.axis!r}"
+            yield one.name, message, "whether a row without items is meant: a mean of it is NaN"
+
+
+def _same_length(facts: Facts) -> Found:
+    for one in facts.fields.values():
+        if one.axis and one.is_constant and len(one.rows) >= FEW and one.least > 0:
+            message = f"all {len(one.rows):,} rows have {int(one.least)} items of axis {one.axis!r}"
+            yield one.name, message, "whether rows are padded, or cut, before they are added"
+
+
+def _left(facts: Facts) -> Found:
+    ring = facts.rows.buffer.ring
+    for items in ring.items:
+        if items.left:
+            message = (
+                f"{items.left:,} rows left early, as the room of axis {items.axis!r} was full: "
+                f"{len(ring):,} rows are there, and the capacity is {ring.size:,}"
+            )
+            yield LENGTH + items.axis, message, f"room={{{items.axis!r}: {items.room:,}}}"
+
+
 _CHECKS: dict[str, Callable[[Facts], Found]] = {
     "not-finite": _not_finite,
     "constant": _constant,
@@ -504,6 +530,9 @@ _CHECKS: dict[str, Callable[[Facts], Found]] = {
     "collapsed-priorities": _collapsed_priorities,
     "weights-shape": _weights_shape,
     "duplicate-episodes": _duplicates,
+    "empty-rows": _empty,
+    "same-length": _same_length,
+    "rows-leave-early": _left,
 }
 CHECKS = tuple(_CHECKS)
 

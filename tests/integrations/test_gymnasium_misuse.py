@@ -31,6 +31,14 @@ from cpprb_like.typing import FieldSpec
 # ---------------------------------------------------------------- autoreset modes
 
 
+def test_a_buffer_for_values_of_any_length() -> None:
+    """Fields that the recorder writes have one shape; others may have any length."""
+    recorder = GymnasiumRecorder(cart_pole())
+    fields: dict[str, Any] = recorder.env_dict | {"obs": {"shape": ("T",)}}
+    with pytest.raises(ValueError, match=r"attach: fields of any length \['obs'\]"):
+        recorder.attach(ReplayBuffer(9, fields, room={"T": 99}))
+
+
 @pytest.mark.parametrize(
     ("mode", "text"), [(mode, text) for mode in MODES for text in (mode.name, mode.value)]
 )

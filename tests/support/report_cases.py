@@ -283,6 +283,30 @@ def shuffled() -> Any:
     return filled({name: values[order] for name, values in rows.items()})
 
 
+def _tokens(lengths: Any, room: int = 10_000) -> ReplayBuffer:
+    """Rows of so many tokens."""
+    fields: dict[str, Any] = {"ids": {"shape": ("T",), "dtype": "i4"}, "rew": {"shape": ()}}
+    rb = ReplayBuffer(200, fields, room={"T": room})
+    for number, length in enumerate(lengths):
+        rb.add(ids=np.arange(length), rew=number % 7)
+    return rb
+
+
+def rows_without_tokens() -> ReplayBuffer:
+    """One row in ten."""
+    return _tokens(number % 10 for number in range(150))
+
+
+def padded_tokens() -> ReplayBuffer:
+    """All rows have one length."""
+    return _tokens([8] * 150)
+
+
+def a_full_room() -> ReplayBuffer:
+    """Room for a third of the rows."""
+    return _tokens((1 + number % 10 for number in range(150)), room=300)
+
+
 FAULTY: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "swapped axes": (swapped_axes, {"order-of-rows": "next_obs"}),
     "axes of images": (reshaped_images, {"swapped-axes": "obs"}),
@@ -311,4 +335,7 @@ FAULTY: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "stacks the wrong way round": (still_stacks, {"stack-does-not-shift": "obs"}),
     "no rewards": (no_rewards, {"no-reward-signal": "rew"}),
     "rows in no order": (shuffled, {"order-of-rows": "next_obs"}),
+    "rows without tokens": (rows_without_tokens, {"empty-rows": "length of T"}),
+    "padded tokens": (padded_tokens, {"same-length": "length of T"}),
+    "a room that is too small": (a_full_room, {"rows-leave-early": "length of T"}),
 }
