@@ -27,6 +27,7 @@ CLASSES = {
     "views._sequences": "Sequences",
     "views._frame_stacks": "FrameStacks",
     "views._hindsight": "Hindsight",
+    "views._item_layouts": "Padded Packed",
     "schedules": "Linear Piecewise",
     "_fields.schema": "Field",
     "integrations._env_uniform": "EnvUniform",

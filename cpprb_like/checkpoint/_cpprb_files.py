@@ -26,7 +26,7 @@ from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_path
 from cpprb_like._arguments.narrow_dtypes import name_of, wide
 from cpprb_like._core import FLAG_END, Ring
-from cpprb_like._fields.schema import Field
+from cpprb_like._fields.schema import Field, Schema
 from cpprb_like._machine.file_systems import replacing, sync_folder
 from cpprb_like._machine.opening import open_regular
 from cpprb_like.checkpoint._npz import Archive
@@ -105,6 +105,7 @@ def slots_by_age(ring: Ring) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
 def save_transitions(buffer: Buffer, file: File, *, safe: bool) -> None:
     """Write all rows of a buffer: see ``ReplayBuffer.save_transitions``."""
     schema = buffer.schema
+    _refuse_axes(schema)
     objects = [found.name for found in schema.fields if found.dtype.hasobject]
     if objects:
         raise ValueError(f"fields {objects} hold Python objects, which are not written to files")
@@ -146,6 +147,16 @@ def save_transitions(buffer: Buffer, file: File, *, safe: bool) -> None:
         _write(file, members)
     else:
         raise TypeError(f"file: expected a path or a binary file, got {file!r}")
+
+
+def _refuse_axes(schema: Schema) -> None:
+    """Raise ``ValueError`` for values of any length, which cpprb does not have."""
+    names = [name for axis in schema.axes for name in axis.fields]
+    if names:
+        raise ValueError(
+            f"fields {names} have values of any length, which cpprb's files do not hold; save() "
+            "and load() take them"
+        )
 
 
 def _write(file: IO[bytes], members: Mapping[str, Any]) -> None:
@@ -205,6 +216,7 @@ class _Content:
 
 def load_transitions(buffer: Buffer, file: File) -> None:
     """Add the rows of a file to a buffer: see ``ReplayBuffer.load_transitions``."""
+    _refuse_axes(buffer.schema)
     with _opened(file) as opened:
         content = _examine(Archive(opened))
         if content.is_nstep != buffer.is_Nstep():

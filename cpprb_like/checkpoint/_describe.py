@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike
 
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._fields.layout import Layout
-from cpprb_like._fields.schema import Schema
+from cpprb_like._fields.schema import Field, Schema
 from cpprb_like.checkpoint import _classes, _manifest
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._item_reader import count_items
 from cpprb_like.checkpoint._nodes import Node, nodes
 from cpprb_like.checkpoint._open_state import OpenState, read_folder, reading
 from cpprb_like.checkpoint._options import Target
@@ -111,7 +112,8 @@ def _buffer(opened: OpenState, node: Node, reward: str | None, look: Look | None
     saved = opened.state.rings[node.ring]
     options = saved.layout.native()
     schema, nstep = options.schema, options.nstep
-    reward = reward_of({field.name: (field.dtype, field.shape) for field in schema.fields}, reward)
+    kinds = {field.name: (field.dtype, field.shape) for field in schema.declared}
+    reward = reward_of(kinds, reward)
     found = structure(
         Layout.of(options), saved.written, Node("", node.attribute("sampler")).cls or ""
     )
@@ -120,15 +122,18 @@ def _buffer(opened: OpenState, node: Node, reward: str | None, look: Look | None
     if look is None:
         needed = _needed(schema, {*found["ends"], *rewards, *([] if reward is None else [reward])})
     buffer = _open(opened, node, Target(fields=needed), opened.reader(node.ring, None))
+    numbers = count_items(opened.disk, saved)
+    for axis, left in zip(found.get("axes", ()), saved.left, strict=True):
+        axis |= {"items": numbers[axis["name"]], "left": left}
     of_holder = {"path": node.path, "class": node.cls, "class_of_caller": node.is_callers}
     return {**of_holder, **found, **(look or statistics)(buffer, reward)}
 
 
 def structure(layout: Layout, written: int, sampler: str) -> dict[str, Any]:
-    """The options, bytes and fields of a buffer, as JSON values."""
+    """The options, bytes and fields of a buffer, as JSON values; axes only if there are some."""
     options, schema = layout.options, layout.schema
     sizes = [schema.stored_nbytes(field) for field in schema.fields]
-    return {
+    found: dict[str, Any] = {
         "capacity": options.size,
         "written": written,
         "n_envs": options.n_envs,
@@ -140,9 +145,26 @@ def structure(layout: Layout, written: int, sampler: str) -> dict[str, Any]:
         "nbytes_per_step": sum(sizes),
         "nbytes": layout.total_nbytes,
         "fields": [
-            describe_field(field.name, field.dtype, field.shape, nbytes, options.size)
-            for field, nbytes in zip(schema.fields, sizes, strict=True)
+            _ragged(layout, field)
+            if field.is_ragged
+            else describe_field(field.name, field.dtype, field.shape, nbytes, options.size)
+            for field, nbytes in zip(schema.declared, sizes, strict=False)
         ],
+    }
+    axes = [
+        {"name": axis.name, "room": axis.room, "fields": list(axis.fields)} for axis in schema.axes
+    ]
+    return found | ({"axes": axes} if axes else {})
+
+
+def _ragged(layout: Layout, field: Field) -> dict[str, Any]:
+    """The description of a field with a named axis: a step takes no bytes beside its items."""
+    return {
+        "name": field.name,
+        "dtype": field.declared_dtype,
+        "shape": list(field.declared_shape),
+        "nbytes_per_step": 0,
+        "nbytes": layout.nbytes_of(field),
     }
 
 
@@ -174,11 +196,22 @@ def reward_of(
 
 
 def _needed(schema: Schema, names: set[str]) -> tuple[str, ...]:
-    """These fields and the sources of their next values; without any, the smallest field."""
+    """These fields, the sources of their next values, and one field of each axis that they count.
+
+    Without any, the smallest field.
+    """
     names = names | {source for name, source in schema.next_of if name in names}
     if not names:
-        of_bytes = [field for field in schema.fields if not field.dtype.hasobject and field.nbytes]
-        names = {min(of_bytes or schema.fields, key=lambda field: field.nbytes).name}
+        fields = schema.declared
+        of_bytes = [field for field in fields if not field.dtype.hasobject and field.nbytes]
+        names = {min(of_bytes or fields, key=lambda field: field.nbytes).name}
+    while True:
+        counted = {field.counts for field in schema.declared if field.name in names}
+        axes = [axis for axis in schema.axes if axis.name in counted]
+        missing = {axis.fields[0] for axis in axes if names.isdisjoint(axis.fields)}
+        if not missing:
+            break
+        names |= missing
     return tuple(name for name in schema.names if name in names)
 
 

@@ -27,7 +27,8 @@ def load(disk: Disk, options: LoadOptions, target: Target) -> Any:
     root, _ = decoded(disk, options, {"": target}, options.replaced)
     if target != Target() and not holds_rows(root):
         raise ValueError(
-            f"size, fields and mmap_prefix are for one buffer; a {type(root).__name__} was saved"
+            f"size, fields, room and mmap_prefix are for one buffer; a {type(root).__name__} was "
+            "saved"
         )
     return root
 
@@ -43,7 +44,8 @@ def restore(disk: Disk, options: LoadOptions, root: Any) -> None:
     holders = {path: one for path, one in old.items() if holds_rows(one)}
     layouts = {path: holder._rows_to_save().layout for path, holder in holders.items()}
     targets = {
-        path: Target(size=layout.size, options=layout.options) for path, layout in layouts.items()
+        path: Target(size=layout.size, room=layout.schema.rooms, options=layout.options)
+        for path, layout in layouts.items()
     }
     own = {type(value) for value in old.values()}
     classes = (*(own - {np.random.Generator}), *options.classes)

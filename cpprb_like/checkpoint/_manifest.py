@@ -23,6 +23,7 @@ from cpprb_like.errors import DamagedError
 
 FORMAT = "cpprb_like checkpoint"
 VERSION = 3
+WITH_ITEMS = 4  # version of states with values of any length
 NAME = re.compile(r"state-(\d{6}|[1-9]\d{6,17})\.json")
 UNFINISHED = "state.json.new"
 MOST_NBYTES = 1 << 30
@@ -63,9 +64,10 @@ def read(disk: Disk, number: int) -> State:
     if not isinstance(manifest, dict) or manifest.pop("format", None) != FORMAT:
         raise DamagedError(f"{name}: not a manifest of a checkpoint")
     version = manifest.pop("version", None)
-    if version != VERSION:
+    if version not in (VERSION, WITH_ITEMS):
         raise ValueError(
-            f"{disk.folder / name}: version {version!r} of the format; this reads {VERSION}"
+            f"{disk.folder / name}: version {version!r} of the format; this reads {VERSION} and "
+            f"{WITH_ITEMS}"
         )
     try:
         state: State = from_json(State, manifest | {"number": number})  # of the file name
@@ -76,7 +78,8 @@ def read(disk: Disk, number: int) -> State:
 
 def commit(disk: Disk, state: State) -> None:
     """Make this state the newest one. Its files must be synchronised; their names need not be."""
-    manifest = {"format": FORMAT, "version": VERSION, **to_json(state)}
+    version = WITH_ITEMS if any(ring.layout.schema.axes for ring in state.rings) else VERSION
+    manifest = {"format": FORMAT, "version": version, **to_json(state)}
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
     disk.sync_names()
     disk.remove(UNFINISHED)

@@ -87,10 +87,11 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Target:
-    """The memory of a loaded buffer: its capacity, its fields, and its file."""
+    """The memory of a loaded buffer: its capacity, its fields, its rooms, and its file."""
 
     size: int | None = None
     fields: tuple[str, ...] | None = None
+    room: Mapping[str, float] | None = None  # of some axes; the others keep their rooms
     mmap_prefix: str | Path | None = None
     mmap_mode: Any = "x"
     options: CheckedOptions | None = None  # what the saved options have to equal, but for the size

@@ -38,6 +38,7 @@ from cpprb_like._rows.chained import load as load_chain
 from cpprb_like._rows.column import Column, load_objects
 from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._item_reader import ItemReader
 from cpprb_like.checkpoint._options import Decode, LoadOptions
 from cpprb_like.checkpoint._saved_layout import SavedLayout, is_foreign
 from cpprb_like.checkpoint._segments import RowBytes, parts_of
@@ -54,7 +55,8 @@ class Found(NamedTuple):
     """The rows that were loaded."""
 
     first: int  # id of the oldest row
-    missing: NDArray[np.bool_]  # for each row from ``first`` on: whether damage has cost it
+    # For each row from ``first`` on: whether damage has cost it, or its items have no room.
+    missing: NDArray[np.bool_]
     reader: RingReader
 
     @property
@@ -121,6 +123,10 @@ class RingReader:
         for column in ring.columns:
             if column.objects is not None:
                 missing |= self._fill_objects(column, layout, first)
+        leaving = np.zeros_like(missing)  # rows whose items have no room
+        if ring.items:
+            items = ItemReader(self._disk, saved, first, ring, self._salvaged)
+            leaving = items.fill(layout, arena, missing)
         self._fill_chains(layout, ring, first, missing)
         self.lost = int(np.count_nonzero(missing))
         if self.lost:
@@ -130,7 +136,7 @@ class RingReader:
             self._salvage(lost)
         self._fill_header(layout, arena, first, missing)
         end_before(layout, arena, first + np.flatnonzero(missing))
-        found = Found(first, missing, self)
+        found = Found(first, missing | leaving, self)
         if found.is_whole and has_same_capacity:
             layout.state(arena)[WORD_ABSENT_ROWS] = saved.absent
         else:

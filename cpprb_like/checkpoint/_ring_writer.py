@@ -22,6 +22,7 @@ from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint import _arrays, _manifest, _segments
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 from cpprb_like.checkpoint._disk import Disk
+from cpprb_like.checkpoint._item_writer import SegmentItems, item_nbytes
 from cpprb_like.checkpoint._nodes import Node
 from cpprb_like.checkpoint._options import Codec, Encode
 from cpprb_like.checkpoint._savable import RowsToSave
@@ -29,6 +30,7 @@ from cpprb_like.checkpoint._saved_layout import SavedLayout
 from cpprb_like.checkpoint._segments import RowBytes
 from cpprb_like.checkpoint._state import (
     File,
+    ItemFiles,
     NewestFiles,
     ObjectFiles,
     OverflowFiles,
@@ -131,13 +133,14 @@ class RingWriter:
     """The rows of one ring: planned while writers wait, written afterwards.
 
     ``is_still`` promises that no row changes before the end of the save, so nothing is copied.
-    Otherwise the snapshot has copies of flags and index bytes, and of all rows if they are few.
+    Otherwise the snapshot has copies of flags, index bytes and entries, and of all rows if they are
+    few.
     """
 
     def __init__(self, holder: Any, number: int, previous: PreviousState, is_still: bool) -> None:
         rows: RowsToSave = holder._rows_to_save()
         self._arena, self._ring, self._edits = rows.arena, rows.ring, rows.edits
-        self._schema = rows.layout.schema
+        self._layout = rows.layout
         self._hold = holder._hold
         self._oldest_intact = holder._oldest_intact
         self._number = number
@@ -160,10 +163,15 @@ class RingWriter:
                 tracker = self._edits.since(state, Node("", state.root), number, ring, absent)
         objects = [column for column in ring.columns if column.objects is not None]
         beside = sum(column.nbytes for column in objects)
+        beside += item_nbytes(ring) if ring.items and tracker is None else 0
         self._plan = _segments.plan(ring, self._parts, beside, known, tracker)
         self._moment = ring.now()
         self._is_still = is_still
+        self._items: dict[int, list[SegmentItems]] = {}  # if rows may change during the save
+        self._items_nbytes = self._note_items()
         self._is_copied = self.nbytes <= COPIED_NBYTES and not is_still
+        for items in (one for some in self._items.values() for one in some if self._is_copied):
+            items.copy()
         flags = _segments.flags_of(rows.layout, rows.arena)
         self._frozen = {
             (part.name, segment): part.frozen(low, high)
@@ -202,6 +210,7 @@ class RingWriter:
             segment_rows=self._plan.segment_rows,
             segments=(),
             newest={},
+            left=tuple(items.left for items in ring.items),
         )
         # From now on the new tracker records edits; the previous tracker stays until ``put``.
         self._edits.begin(ring, self._tracker, self)
@@ -210,7 +219,8 @@ class RingWriter:
     def nbytes(self) -> int:
         """Approximate number of bytes to be written."""
         parts = self._parts_to_write(*self._parts)
-        return sum((high - low) * part.nbytes for part, _, low, high in parts)
+        rows = sum((high - low) * part.nbytes for part, _, low, high in parts)
+        return self._items_nbytes + rows
 
     def _parts_to_write(self, *parts: RowBytes) -> Iterator[tuple[RowBytes, int, int, int]]:
         """Each of the parts in each segment to be written, with the segment and its rows."""
@@ -230,6 +240,24 @@ class RingWriter:
         rows = self._plan.segment_rows
         low = max(number * rows, self._oldest - before, 0)
         return low, max(low, min((number + 1) * rows, self._moment.written))
+
+    def _note_items(self) -> int:
+        """Note where the items lie, and return their bytes."""
+        total = 0
+        for number in self._plan.write if self._ring.items else ():
+            items = self._items_of(number)
+            total += sum(one.nbytes for one in items)
+            if not self._is_still:
+                self._items[number] = items
+        return total
+
+    def _items_of(self, number: int) -> list[SegmentItems]:
+        """The items of a segment by axis, as they are now; writers wait."""
+        ring, (low, high) = self._ring, self._range(number)
+        return [
+            SegmentItems(self._layout, self._arena, ring, axis, low, high)
+            for axis in range(len(ring.items) if low < high else 0)
+        ]
 
     def write(self, files: Files, previous: PreviousState, encode: Encode | None) -> None:
         """Write the files of the plan."""
@@ -257,7 +285,21 @@ class RingWriter:
         for name, values in self._objects.items():
             own = values[low - self._first : high - self._first].reshape(-1)
             objects[name] = replace(write_objects(files, own, encode, name), first=low, stop=high)
-        return Segment(number, parts, self._write_overflow(number, files), objects)
+        overflow = self._write_overflow(number, files)
+        return Segment(number, parts, overflow, objects, self._write_items(number, files))
+
+    def _write_items(self, number: int, files: Files) -> tuple[ItemFiles, ...]:
+        found = []
+        for items in self._items.get(number) or self._items_of(number):
+            counts = files.write_array(items.counts)
+            values = {
+                field.name: files.write(
+                    field.dtype, (items.total, *field.item_shape), items.pieces(field)
+                )
+                for field in items.fields
+            }
+            found.append(ItemFiles(items.axis, counts, values, items.first, items.stop))
+        return tuple(found)
 
     def _write_overflow(self, number: int, files: Files) -> dict[str, OverflowFiles]:
         found = {}
@@ -301,6 +343,8 @@ class RingWriter:
                 now: Any = column.objects
                 self._objects[column.name][edited - self._first] = now[edited % ring.capacity]
         changed = set((edited // self._plan.segment_rows).tolist()) & {*self._plan.write}
+        if ring.items:
+            self._leave_out_hidden(edited, changed)
         segments = tuple(
             self._write_segment(segment.number, files, encode)
             if segment.number in changed
@@ -308,6 +352,28 @@ class RingWriter:
             for segment in self.saved.segments
         )
         self.saved = replace(self.saved, oldest=oldest, segments=segments)
+
+    def _leave_out_hidden(self, edited: NDArray[np.int64], changed: set[int]) -> None:
+        """Leave out rows that were hidden since the snapshot: their items may be overwritten.
+
+        Rows of segments that were written earlier stay.
+        """
+        ring = self._ring
+        flags = self._layout.flags(self._arena)
+        hidden = edited[flags[edited % ring.capacity] & FLAG_ABSENT != 0]
+        for number in changed:
+            frozen = self._frozen["flags", number].memory
+            own = hidden[hidden // self._plan.segment_rows == number] % len(frozen)
+            count = np.count_nonzero(frozen[own] & FLAG_ABSENT == 0)
+            self.saved = replace(self.saved, absent=self.saved.absent + int(count))
+            frozen[own] |= FLAG_ABSENT
+            self._items[number] = self._items_of(number)
+        rows = np.arange(self._oldest, self._moment.written)
+        if len(hidden) and (flags[rows % ring.capacity] & FLAG_ABSENT != 0).all():
+            raise RuntimeError(
+                "all rows left, as the room was full, or were deleted while they were saved; the "
+                "folder is as it was. save() keeps writers waiting, save_async() does not"
+            )
 
     def commit(self, state: str, previous: str) -> None:
         """End a save that made the state of this id; ``previous`` is the id of the state before."""

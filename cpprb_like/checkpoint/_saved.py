@@ -163,6 +163,7 @@ class Checkpointed(Savable):
         state: int | None = None,
         size: int | None = None,
         fields: Iterable[str] | None = None,
+        room: Mapping[str, float] | None = None,
         mmap_prefix: str | Path | None = None,
         mmap_mode: str = "x",
         replace: Mapping[str, Any] | None = None,
@@ -182,7 +183,11 @@ class Checkpointed(Savable):
             New capacity, if one buffer was saved. A smaller buffer keeps the newest rows.
             ``indexes`` of earlier batches then count as indexes of rows that are gone.
         fields : str or iterable of str, optional
-            Fields of one buffer to load; by default all. Fields that end episodes are needed.
+            Fields of one buffer to load; by default all. Fields that end episodes are needed, and
+            with fields that count items of an axis a field of this axis.
+        room : dict, optional
+            New rooms of named axes of one buffer, see ``ReplayBuffer``; the others keep theirs. The
+            oldest rows leave if their items do not fit.
         mmap_prefix, mmap_mode
             Place of the rows, if one buffer was saved: see ``ReplayBuffer``.
         replace : mapping of str to object, optional
@@ -215,7 +220,7 @@ class Checkpointed(Savable):
         --------
         See ``save``.
         """
-        target = Target(size, _names(fields), mmap_prefix, mmap_mode)
+        target = Target(size, _names(fields), room, mmap_prefix, mmap_mode)
         options = LoadOptions((cls, *classes), replace or {}, decode, salvage, state)
         found = _load(folder, options, target)
         if not isinstance(found, cls):
@@ -323,6 +328,7 @@ def load(
     state: int | None = None,
     size: int | None = None,
     fields: Iterable[str] | None = None,
+    room: Mapping[str, float] | None = None,
     mmap_prefix: str | Path | None = None,
     mmap_mode: str = "x",
     replace: Mapping[str, Any] | None = None,
@@ -331,7 +337,7 @@ def load(
     salvage: bool = False,
 ) -> Any:
     """The object that was saved to a folder, of any class: see ``Checkpointed.load``."""
-    target = Target(size, _names(fields), mmap_prefix, mmap_mode)
+    target = Target(size, _names(fields), room, mmap_prefix, mmap_mode)
     options = LoadOptions(tuple(classes), replace or {}, decode, salvage, state)
     return _load(folder, options, target)
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from cpprb_like._fields.axes import axes_of
 from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.layout import OfOptions
-from cpprb_like._fields.schema import Schema
+from cpprb_like._fields.schema import Field, Schema, with_axes
 from cpprb_like._files.json_codec import number
 from cpprb_like._machine.byte_order import native
 
@@ -57,33 +58,47 @@ class SavedLayout(OfOptions):
         alone = [name for name, source in schema.next_of if name in names and source not in names]
         if alone:
             raise ValueError(f"fields: {alone} come from fields that are not asked for")
-        return replace(
+        fields = tuple(field for field in schema.declared if field.name in names)
+        axes = axes_of(fields)
+        counting = [field.name for field in fields if field.counts not in (None, *axes)]
+        if counting:
+            raise ValueError(
+                f"fields: {counting} count items of an axis whose fields are not asked for"
+            )
+        chosen = replace(
             schema,
-            fields=tuple(field for field in schema.fields if field.name in names),
+            fields=fields,
+            axes=(),
             next_of=tuple(pair for pair in schema.next_of if pair[0] in names),
             stacks=tuple(stack for stack in schema.stacks if stack.name in names),
         )
+        return with_axes(chosen, {name: schema.rooms[name] for name in axes})
 
 
 def differences(there: CheckedOptions, saved: CheckedOptions) -> list[str]:
-    """The differences of two buffers by name, apart from the size; none if rows of one fit."""
+    """The differences of two buffers by name, but not of sizes and rooms; none if rows fit."""
     found = []
-    own = {field.name: field for field in there.schema.fields}
-    other = {field.name: field for field in saved.schema.fields}
+    own = {field.name: field for field in there.schema.declared}
+    other = {field.name: field for field in saved.schema.declared}
     found += [f"field {name!r} is not in the checkpoint" for name in own if name not in other]
     found += [f"field {name!r} is in the checkpoint only" for name in other if name not in own]
     for name in (name for name in own if name in other):
         if own[name] != other[name]:
             one, two = own[name], other[name]
             found.append(
-                f"field {name!r}: {one.dtype} of shape {one.shape} here, {two.dtype} of shape "
-                f"{two.shape} in the checkpoint"
+                f"field {name!r}: {_described(one)} here, {_described(two)} in the checkpoint"
             )
     for name, read in OPTIONS.items():
         here, given = read(there), read(saved)
         if here != given:
             found.append(f"{name}: {here} here, {given} in the checkpoint")
     return found
+
+
+def _described(field: Field) -> str:
+    """Dtype and shape of a field, and the axis whose items it counts."""
+    counts = "" if field.counts is None else f" that counts {field.counts!r}"
+    return f"{field.declared_dtype} of shape {field.declared_shape}{counts}"
 
 
 # The options of a buffer that its rows depend on, besides fields, by the name of the argument.

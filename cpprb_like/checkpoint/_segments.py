@@ -39,6 +39,7 @@ class RowBytes(NamedTuple):
     memory: Bytes  # (slots, bytes)
     before: int = 0  # number of rows older than the oldest one that a state also needs
     is_index: bool = False  # later rows change these bytes, so a save copies them at its start
+    zeros: tuple[slice, ...] = ()  # bytes of a row that are 0 in the file
 
     @property
     def nbytes(self) -> int:
@@ -64,6 +65,8 @@ class RowBytes(NamedTuple):
             n = min(len(out) - done, slots - slot)
             _whole(out)[done : done + n] = _whole(self.memory)[slot : slot + n]
             done += n
+        for span in self.zeros:
+            out[:, span] = 0
 
     def pieces(self, low: int, high: int, flags: RowBytes | None) -> Iterator[Bytes]:
         """The bytes of the rows from ``low`` to ``high``, in arrays of about 1 MiB.
@@ -100,11 +103,18 @@ def flags_name(names: tuple[str, ...]) -> str:
 
 
 def record_dtype(layout: Layout) -> np.dtype[Any]:
-    """The structured dtype of records in a file: fields by name, and the flags."""
+    """The structured dtype of records in a file: fields by name, and the flags.
+
+    Entries of named axes have no name in it.
+    """
     offset, _, used = layout.record
     names, formats, offsets = [], [], []
-    in_record = [number for number in range(len(layout.offsets)) if layout.in_record(number)]
     fields = layout.schema.fields
+    in_record = [
+        number
+        for number in range(len(layout.offsets))
+        if layout.in_record(number) and fields[number].axis is None
+    ]
     # A field without bytes comes before the field at the same offset.
     for number in sorted(in_record, key=lambda one: (layout.offsets[one], fields[one].nbytes)):
         field = fields[number]
@@ -123,7 +133,13 @@ def parts_of(layout: Layout, arena: Bytes) -> list[RowBytes]:
     schema, capacity = layout.schema, layout.capacity
     dtype = record_dtype(layout)
     records = layout.records(arena)[:, : dtype.itemsize]  # without the padding
-    parts = [RowBytes("records", dtype, (), records)]
+    # Places in memory are no part of a checkpoint.
+    entries = tuple(
+        slice(start - layout.record[0], start - layout.record[0] + field.nbytes)
+        for field, start in zip(schema.fields, layout.offsets, strict=True)
+        if field.is_entry
+    )
+    parts = [RowBytes("records", dtype, (), records, zeros=entries)]
     for number, field in enumerate(schema.fields):
         is_stored = field.name not in schema.chained and not field.dtype.hasobject
         if is_stored and not layout.in_record(number):

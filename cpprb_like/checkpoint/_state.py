@@ -7,6 +7,7 @@ here: the bytes of a manifest (``_manifest``), and the JSON of objects in ``Stat
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cpprb_like._fields.axes import LEFT_OUT
 from cpprb_like._files.json_codec import number
 from cpprb_like.checkpoint._saved_layout import SavedLayout
 from cpprb_like.errors import DamagedError
@@ -22,6 +24,7 @@ from cpprb_like.errors import DamagedError
 __all__ = [
     "ArrayFile",
     "File",
+    "ItemFiles",
     "NewestFiles",
     "ObjectFiles",
     "OverflowFiles",
@@ -101,6 +104,24 @@ class ObjectFiles:
 
 
 @dataclass(frozen=True)
+class ItemFiles:
+    """Items of a named axis, of the rows from ``first`` up to, but not including, ``stop``.
+
+    ``values`` has, for each field of the axis, the items of these rows one behind the other, and
+    ``counts`` the number of items of each row.
+    """
+
+    axis: str
+    counts: File
+    values: dict[str, File]
+    first: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        number("first", self.first, 0, self.stop)
+
+
+@dataclass(frozen=True)
 class NewestFiles:
     """The newest value of a chained field for each environment, and whether there is one."""
 
@@ -116,6 +137,7 @@ class Segment:
     parts: dict[str, PartFile]
     overflow: dict[str, OverflowFiles]
     objects: dict[str, ObjectFiles]
+    items: tuple[ItemFiles, ...] = dataclasses.field(default=(), metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -134,6 +156,8 @@ class Ring:
     segment_rows: int
     segments: tuple[Segment, ...]
     newest: dict[str, NewestFiles]
+    # Number of rows that left because an axis was full, by axis.
+    left: tuple[int, ...] = dataclasses.field(default=(), metadata=LEFT_OUT)
 
     def __post_init__(self) -> None:
         number("oldest", self.oldest, 0, self.written)
@@ -144,9 +168,12 @@ class Ring:
             raise DamagedError("there are more rows than the capacity")
         if len(self.episode_lens) != self.layout.n_envs:
             raise DamagedError("episode_lens: expected one for each environment")
+        if len(self.left) != len(self.layout.schema.axes):
+            raise DamagedError("left: expected one for each axis")
         for segment in self.segments:
             stops = [part.stop for part in segment.parts.values()]
             stops += [objects.stop for objects in segment.objects.values()]
+            stops += [items.stop for items in segment.items]
             for stop in stops:
                 number("stop", stop, 0, self.written)
 

@@ -176,6 +176,11 @@ def _uses_of_ring(number: int, ring: Ring, where: str) -> Iterator[Use]:
         for name, objects in segment.objects.items():
             what = f"field {name} of rows {objects.first} to {objects.stop - 1} of {where}"
             yield from (Use(file, what, number) for file in (objects.lengths, objects.data))
+        for items in segment.items:
+            rows = f"rows {items.first} to {items.stop - 1} of {where}"
+            yield Use(items.counts, f"numbers of items of axis {items.axis} of {rows}", number)
+            for name, file in items.values.items():
+                yield Use(file, f"field {name} of {rows}", number)
     for name, newest in ring.newest.items():
         for file in (newest.values, newest.is_there):
             yield Use(file, f"the newest {name} of {where}", number)

@@ -84,7 +84,9 @@ def writer(rb: ReplayBuffer, seed: int) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("copied", [0, 1 << 24])
-@pytest.mark.parametrize("kind", ["plain", "prioritized", "next_of", "next_of+stacks+n_envs"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "prioritized", "next_of", "next_of+stacks+n_envs", "ragged", "narrow"]
+)
 def test_each_state_is_that_of_one_moment(
     kind: str, copied: int, disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,6 +166,16 @@ def derived_values(use: Use) -> tuple[Case, dict[str, Any]]:
     return case, {}
 
 
+def items(use: Use) -> tuple[Case, dict[str, Any]]:
+    """Values of any length; rows left early, and others were moved."""
+    case = Case(use, make("narrow", 30))
+    add(case.thing, 25)
+    case.save(keep=2)
+    add(case.thing, 6)
+    update(case.thing, 4)
+    return case, {"keep": 2}
+
+
 def compressed(use: Use) -> tuple[Case, dict[str, Any]]:
     """Files of several codecs."""
     case = Case(use, make("Nstep", 40))
@@ -212,6 +222,7 @@ CASES = [
     fewer_states,
     priorities,
     derived_values,
+    items,
     compressed,
     two_buffers,
     leftovers,

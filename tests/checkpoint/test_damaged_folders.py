@@ -24,7 +24,7 @@ from scale import LONG, repeats
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.checkpoint import _saved, load
-from cpprb_like.views import FrameStacks, NStep, Sequences
+from cpprb_like.views import FrameStacks, NStep, Packed, Sequences
 
 needs_linux = pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="asks the system for its memory"
@@ -44,10 +44,24 @@ def view() -> Any:
     return make("prioritized", 60, seed=1).view(*layers)
 
 
+def packed() -> Any:
+    """A view that packs values of any length."""
+    layout = Packed(positions="T", segments=True, multiple_of={"E": 4}, dtypes={"edges": "i8"})
+    return make("narrow", 60, seed=1).view(layout, Sequences(2))
+
+
 THINGS: dict[str, Callable[[], Any]] = {
     kind: one(kind)
-    for kind in ("plain", "prioritized", "ranked+Nstep", "next_of+stacks+n_envs", "Nstep")
-} | {"mixture": mixture, "view": view}
+    for kind in (
+        "plain",
+        "prioritized",
+        "ranked+Nstep",
+        "next_of+stacks+n_envs",
+        "Nstep",
+        "ragged",
+        "narrow+next_of+n_envs",
+    )
+} | {"mixture": mixture, "view": view, "packed": packed}
 by_thing = pytest.mark.parametrize("name", THINGS)
 
 
@@ -199,15 +213,47 @@ FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
 ]
 
 
+ITEMS = (*RING, "segments", 0, "items")
+AXES = (*RING, "layout", "options", "schema", "axes")
+# Of values of any length.
+ITEM_FORGERIES: list[tuple[tuple[Any, ...], Any, str]] = [
+    (ITEMS, [], "rows are lost: they are in no file"),
+    ((*ITEMS, 0), {}, r"items\[0\]: expected an object with \['axis', 'counts', 'values', "),
+    ((*ITEMS, 0, "axis"), "Q", "rows are lost: they are in no file"),
+    ((*ITEMS, 1, "axis"), "T", "its rows are in other files too"),
+    ((*ITEMS, 0, "stop"), 10**15, "expected a number"),
+    ((*ITEMS, 0, "first"), 10**15, "expected a number"),
+    ((*ITEMS, 0, "counts", "shape"), [10**15], "expected int64 of shape"),
+    ((*ITEMS, 0, "counts", "dtype"), "<i4", "expected int64 of shape"),
+    ((*ITEMS, 0, "values"), {}, r"KeyError\('tokens'\)"),
+    ((*ITEMS, 0, "values", "tokens", "shape"), [10**15], "expected int32 of shape"),
+    ((*ITEMS, 0, "values", "tokens", "shape", 0), 10**15, "expected int32 of shape"),
+    ((*ITEMS, 0, "values", "tokens", "dtype"), "<i8", "expected int32 of shape"),
+    ((*RING, "left"), [0], "left: expected one for each axis"),
+    ((*RING, "left", 0), 10**15, "items of axis 'T': rows that left: expected 0 to"),
+    ((*AXES, 0, "room"), 1, r"room=\{'T': 1\}: a row has \d items"),
+    ((*AXES, 0, "room"), 0, "room"),
+    ((*AXES, 0, "room"), 2**32, "do not follow from the fields"),
+    ((*AXES, 0, "room"), 2**60, ""),
+    ((*AXES, 0, "fields"), [], "do not follow from the fields"),
+    (AXES, [], "axes|axis"),
+]
+
+
 @needs_linux
-def test_forgeries_one_by_one(use: Use) -> None:
+@pytest.mark.parametrize(
+    ("kind", "forgeries"), [("plain", FORGERIES), ("ragged", ITEM_FORGERIES)], ids=["rows", "items"]
+)
+def test_forgeries_one_by_one(
+    kind: str, forgeries: list[tuple[tuple[Any, ...], Any, str]], use: Use
+) -> None:
     """Each is refused at once; nothing is opened beside the folder, imported or run."""
-    files = folder_of("plain", use)
+    files = folder_of(kind, use)
     load("memory")  # so that its modules are imported
     name = max(name for name in files if name.startswith("state-"))
 
     def job(number: int) -> str | None:
-        path, value, message = FORGERIES[number]
+        path, value, message = forgeries[number]
         manifest = json.loads(files[name].splitlines()[0])
         place = manifest
         for key in path[:-1]:
@@ -224,5 +270,5 @@ def test_forgeries_one_by_one(use: Use) -> None:
             return f"{path} = {value}: loaded"
         return f"imported {set(sys.modules) - known}" if set(sys.modules) - known else None
 
-    told = run_in_child(job, len(FORGERIES))
+    told = run_in_child(job, len(forgeries))
     assert not told, "\n".join(told)

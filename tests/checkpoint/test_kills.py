@@ -30,7 +30,9 @@ _small_segments = small_segments(6000)
 def save_for_ever(folder: Path, seed: int, pipe: int) -> None:
     """Change a buffer and save it, again and again; tell what it is before and after."""
     rng = random.Random(seed)
-    kind = rng.choice(["plain", "prioritized", "next_of+stacks+n_envs", "Nstep"])
+    kind = rng.choice(
+        ["plain", "prioritized", "next_of+stacks+n_envs", "Nstep", "ragged", "narrow"]
+    )
     rb = make(kind, 120, seed)
     for number in range(1_000_000):
         add(rb, rng.randrange(1, 30))

@@ -25,6 +25,10 @@ FIELDS: dict[str, Any] = {
     "done": {"shape": (), "dtype": bool},
     "cut": {"shape": (), "dtype": bool},
 }
+TOKENS: dict[str, Any] = FIELDS | {
+    "tokens": {"shape": ("T",)},
+    "ends": {"shape": 2, "dtype": "i4", "counts": "T"},
+}
 NSTEP: NstepSpec = {"size": 3, "gamma": 0.9, "rew": "rew"}
 
 
@@ -34,7 +38,8 @@ def made(**options: Any) -> ReplayBuffer:
     rb: ReplayBuffer = kind(40, options.pop("fields", FIELDS), seed=0, **options)
     n = rb.n_envs
     step: dict[str, Any] = {
-        name: np.zeros((n, *rb.schema.fields[k].shape)) for k, name in enumerate(rb.schema.names)
+        field.name: np.zeros((n, *(max(1, length) for length in field.shape)))
+        for field in rb.schema.declared
     }
     for t in range(6):
         rb.add(**step | {"rew": np.full(n, t)})
@@ -56,6 +61,20 @@ BUFFERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "truncated": ({"truncated": "cut"}, {"truncated": False}, r"truncated: cut here, False in"),
     "terminated": ({}, {"terminated": "cut"}, r"terminated: None here, cut in the checkpoint"),
     "dtype": ({}, {"fields": FIELDS | {"rew": {"dtype": "f8", "shape": ()}}}, r"'rew': float32"),
+    "named_axis": (
+        {"fields": TOKENS, "room": {"T": 9}},
+        {"fields": TOKENS | {"tokens": {"shape": ("T", 2)}}, "room": {"T": 9}},
+        r"'tokens': float32 of shape \('T',\) here, float32 of shape \('T', 2\) in",
+    ),
+    "no_axis": (
+        {"fields": TOKENS, "room": {"T": 9}}, {"fields": FIELDS | {"tokens": {"shape": 3}}},
+        r"'ends' is not in the checkpoint; field 'tokens': float32 of shape \('T',\) here, ",
+    ),
+    "counts": (
+        {"fields": TOKENS, "room": {"T": 9}},
+        {"fields": TOKENS | {"ends": {"shape": 2, "dtype": "i4"}}, "room": {"T": 9}},
+        r"'ends': int32 of shape \(2,\) that counts 'T' here, int32 of shape \(2,\) in",
+    ),
     "sampler": ({"sampler": Recency()}, {}, r"sampler: a Uniform was saved, .* to a Recency"),
     "class": ({"kind": PrioritizedReplayBuffer}, {}, r"a ReplayBuffer was saved, .* to a Prio"),
     "priorities": ({}, {"sampler": Prioritized()}, r"sampler: a Prioritized was saved"),
@@ -98,6 +117,22 @@ def test_a_buffer_of_another_capacity_is_restored(tmp_path: Path) -> None:
     other = ReplayBuffer(20, FIELDS, n_envs=2, Nstep=NSTEP, seed=0)
     other.restore(tmp_path)
     assert (other.capacity, other.n_envs, other.is_Nstep(), len(other)) == (20, 2, True, 20)
+
+
+def test_a_buffer_of_other_rooms_is_restored(tmp_path: Path) -> None:
+    """It keeps its own, with the newest rows whose items fit."""
+    rb = ReplayBuffer(100, TOKENS, room={"T": 90}, seed=0)
+    for t in range(30):
+        step = {"obs": np.zeros((2, 4)), "rew": t, "done": 0, "cut": 0, "ends": [0, 1]}
+        rb.add(**step, tokens=np.full(3, t))
+    rb.save(tmp_path)
+    other = ReplayBuffer(20, TOKENS, room={"T": 17}, seed=0)
+    other.restore(tmp_path)
+    other.check()
+    rows = other.get_all_transitions()
+    assert (other.capacity, other.schema.rooms) == (20, {"T": 17})
+    assert rows["rew"].tolist() == [25, 26, 27, 28, 29]
+    assert (rows["tokens"] == rows["rew"][:, None]).all()
 
 
 def shares(*names: str) -> Mixture:

@@ -29,6 +29,8 @@ KINDS = (
     "prioritized+Nstep",
     "ranked+Nstep",
     "next_of+prioritized+n_envs",
+    "ragged",
+    "ragged+next_of+prioritized+n_envs",
 )
 by_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -64,6 +66,9 @@ def files_of(folder: Path) -> dict[str, list[str]]:
                 note("segment", part.file)
             for overflow in segment.overflow.values():
                 note("overflow", overflow.ids, overflow.values)
+            for items in segment.items:
+                note("counts", items.counts)
+                note("items", *items.values.values())
         for newest in ring.newest.values():
             note("newest", newest.values, newest.is_there)
     for array in state.arrays:
@@ -147,7 +152,7 @@ def test_one_damaged_file_costs_its_rows_and_no_others(kind: str, tmp_path: Path
 
 
 @pytest.mark.slow
-@by_kind
+@pytest.mark.parametrize("kind", [*KINDS, "narrow", "narrow+ranked+Nstep"])
 def test_several_damaged_files(kind: str, tmp_path: Path) -> None:
     """Also what one file alone would not cost; with another capacity, and fewer fields."""
     rb = saved(kind, tmp_path)
@@ -162,6 +167,8 @@ def test_several_damaged_files(kind: str, tmp_path: Path) -> None:
         options: dict[str, Any] = {}
         if rng.random() < 0.5:
             options["size"] = int(rng.choice([20, 100, 300]))
+        if "tokens" in rb.schema.names and rng.random() < 0.5:
+            options["room"] = {"E": int(rng.choice([20, 100, 900])), "text": 300}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             left = ReplayBuffer.load(tmp_path, salvage=True, **options)

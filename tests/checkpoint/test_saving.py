@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import copy
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import saved_cases
 from combinations import OPTIONS, SAMPLERS, Cell, build
 from hypothesis import HealthCheck, given, settings
 from saved_cases import small_segments
 from scale import LONG, repeats
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.checkpoint import _segments
+from cpprb_like.checkpoint import _segments, describe, verify
 
 KINDS = [
     Cell(sampler, "rows", option)
@@ -200,6 +202,112 @@ def test_a_subset_of_fields_and_a_file_map(tmp_path: Path) -> None:
     other = ReplayBuffer(50, fields | {"obs": {"shape": 5}})
     with pytest.raises(ValueError, match=r"'obs': float32 of shape \(5,\) here"):
         other.restore(tmp_path / "rb")
+
+
+@pytest.mark.parametrize("kind", ["ragged", "narrow", "narrow+next_of+prioritized+n_envs"])
+@pytest.mark.parametrize("seed", range(repeats(20, 3)))
+def test_values_of_any_length_go_on_as_the_original(kind: str, seed: int, tmp_path: Path) -> None:
+    """Rows that leave early and that are moved, over several saves; also with other rooms."""
+    rng = np.random.default_rng(seed)
+    rb = saved_cases.make(kind, 60, seed)
+    for _ in range(6):
+        for _ in range(rng.integers(4)):
+            saved_cases.add(rb, int(rng.integers(1, 30)))
+            saved_cases.update(rb, int(rng.integers(1, 9)))
+            if rng.random() < 0.2 and len(rb.episodes) > 2:
+                rb.on_episode_end()
+                rb.episodes.delete(int(rng.integers(2)))
+        if rng.random() < 0.5:
+            rb.save(tmp_path)
+        else:
+            rb.save_async(tmp_path).result()
+        loaded = ReplayBuffer.load(tmp_path)
+        assert [one.left for one in loaded.ring.items] == [one.left for one in rb.ring.items]
+        assert_same_ragged(loaded, copy.deepcopy(rb))
+        if rng.random() < 0.3:  # goes on from what was loaded, incrementally
+            rb = ReplayBuffer.load(tmp_path)
+    versions = saved_cases.versions_of(rb)
+    room, size = int(rng.integers(8, 200)), int(rng.integers(4, 50))
+    other = ReplayBuffer.load(tmp_path, size=size, room={"E": 900, "T": room})
+    other.check()
+    saved_cases.check_rows(other, versions)
+    newest = np.sort(rb.get_all_transitions()["id"])[::-1].tolist()[: len(other)]
+    assert np.sort(other.get_all_transitions()["id"])[::-1].tolist() == newest
+    saved_cases.add(other, 40)
+    other.check()
+    saved_cases.check_rows(other)
+
+
+def assert_same_ragged(one: ReplayBuffer, two: ReplayBuffer) -> None:
+    """Two buffers have the same rows, and draw the same ones from now on."""
+    saved_cases.check_rows(one, saved_cases.versions_of(two))
+    assert saved_cases.digest(one) == saved_cases.digest(two)
+
+
+TEXT_ROWS: dict[str, Any] = {
+    "tokens": {"shape": ("T",), "dtype": "i4"},
+    "pairs": {"shape": (2, "P"), "dtype": "i8", "counts": "T"},
+    "text": {"dtype": str},
+    "id": {"shape": (), "dtype": "i8"},
+}
+
+
+def text_rows() -> ReplayBuffer:
+    """Ten rows of 0 to 9 tokens."""
+    rb = ReplayBuffer(20, TEXT_ROWS, room={"T": 99, "P": 40, "text": 99})
+    for n in range(10):
+        rb.add(tokens=np.arange(n), pairs=np.full((2, min(n, 3)), n - 1), text="é" * n, id=n)
+    return rb
+
+
+def test_rooms_and_fields_of_loaded_rows(tmp_path: Path) -> None:
+    """Rows leave oldest first, and are counted; what cannot be is refused by name."""
+    rb = text_rows()
+    rb.save(tmp_path)
+    load = partial(ReplayBuffer.load, tmp_path)
+    small = load(room={"T": 29})
+    assert small.get_all_transitions()["id"].tolist() == [7, 8, 9]
+    assert [one.left for one in small.ring.items] == [7, 0, 0]
+    assert small.schema.rooms == {"T": 29, "P": 40, "text": 99}
+    small.check()
+    assert load(room={"P": 4, "T": 30}).get_all_transitions()["id"].tolist() == [9]
+    with pytest.raises(ValueError, match=r"room=\{'T': 8\}: a row has 9 items"):
+        load(room={"T": 8})
+    with pytest.raises(ValueError, match=r"room: no axis 'Q'"):
+        load(room={"Q": 8})
+    with pytest.raises(ValueError, match=r"fields: \['pairs'\] count items of an axis"):
+        load(fields=["pairs", "id"])
+    with pytest.raises(ValueError, match=r"room: no axis 'T'"):
+        load(fields="text", room={"T": 30})
+    texts = load(fields=["text", "id"], room={"text": 40}, mmap_prefix=tmp_path / "rows")
+    assert texts.get_all_transitions()["text"].tolist() == ["é" * n for n in (8, 9)]
+    with pytest.raises(ValueError, match=r"'tokens', 'pairs', 'text'\] have values of any length"):
+        rb.save_transitions(tmp_path / "file")
+    with pytest.raises(ValueError, match=r"have values of any length, which cpprb's files"):
+        rb.load_transitions(tmp_path / "file")
+
+
+def test_a_description_has_axes_and_their_items(tmp_path: Path) -> None:
+    """Shapes as declared, rooms, and how many items rows have and how many rows left."""
+    rb = text_rows()
+    rb.save(tmp_path)
+    (found,) = describe(tmp_path)["buffers"]
+    assert [one["shape"] for one in found["fields"]] == [["T"], [2, "P"], [], []]
+    assert [one["dtype"] for one in found["fields"]] == ["int32", "int64", "str", "int64"]
+    assert [one["nbytes"] for one in found["fields"]] == [396, 640, 99, 160]
+    assert found["axes"] == [
+        {"name": "T", "room": 99, "fields": ["tokens"], "items": 45, "left": 0},
+        {"name": "P", "room": 40, "fields": ["pairs"], "items": 24, "left": 0},
+        {"name": "text", "room": 99, "fields": ["text"], "items": 90, "left": 0},
+    ]
+    assert found["rows"] == 10
+    (verdict,) = verify(tmp_path)
+    assert verdict.is_in_order
+    path = max(tmp_path.glob("*.npy"), key=lambda path: b"<i4" in path.read_bytes()[:100])
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    (verdict,) = verify(tmp_path)
+    assert [one.content for one in verdict.damage] == ["field tokens of rows 0 to 9 of the buffer"]
+    assert verdict.lost == {0: (9, 10)}
 
 
 @pytest.mark.once

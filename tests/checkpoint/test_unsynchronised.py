@@ -99,6 +99,7 @@ THINGS: dict[str, Callable[[], Any]] = {
     "plain": lambda: make("plain"),
     "prioritized": lambda: make("prioritized", 60),
     "derived": lambda: make("next_of+stacks+n_envs", 40),
+    "ragged": lambda: make("ragged", 30),
     "two": mixture,
 }
 by_thing = pytest.mark.parametrize("thing", THINGS)

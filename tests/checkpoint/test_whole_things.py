@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import saved_cases
 from combinations import GOALS, N_STEP, STACKS, WITHIN, Cell, build
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer, ReplayMemory, checkpoint
@@ -20,6 +21,7 @@ from cpprb_like.compat import coax, cpprb, dqn, keras_gym
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
 from cpprb_like.samplers import Prioritized, Sampler
 from cpprb_like.schedules import Linear
+from cpprb_like.views import Layer, Packed, Padded
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": 2},
@@ -102,6 +104,33 @@ def test_one_buffer_in_two_views_stays_one(tmp_path: Path) -> None:
     one, two = found.sources["a"], found.sources["b"]
     assert one.buffer is two.buffer
     assert one.layers[0] is two.layers[0]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Packed(
+            positions="T",
+            multiple_of={"T": 4},
+            dtypes={"tokens": "i8", "edges": "i4"},
+            offsets="i8",
+        ),
+        Padded(side={"T": "left"}, value={"tokens": -1}, length={"T": 9}),
+    ],
+    ids=["packed", "padded"],
+)
+def test_views_of_values_of_any_length_go_on(layout: Layer, tmp_path: Path) -> None:
+    """Their options come back as they were; a restore compares them."""
+    rb = saved_cases.make("ragged", 30)
+    saved_cases.add(rb, 40)
+    view = rb.view(layout)
+    view.save(tmp_path)
+    found = load(tmp_path)
+    same(copy.deepcopy(view).sample(9), found.sample(9))
+    view.restore(tmp_path)
+    same(view.sample(9), load(tmp_path).sample(9))
+    with pytest.raises((TypeError, ValueError), match=r"layers"):
+        rb.view(Packed(dtypes={"edges": "i4"})).restore(tmp_path)
 
 
 def test_functions_are_handed_over_again(tmp_path: Path) -> None:

@@ -25,6 +25,13 @@ FIELDS: dict[str, Any] = {
     "image": {"shape": (70,), "dtype": "u2"},  # so large that it lies by itself
 }
 STACK = {"frames": {"shape": (3, 2), "dtype": "i4"}}
+RAGGED: dict[str, Any] = {
+    "tokens": {"shape": ("T",), "dtype": "i4"},
+    "edges": {"shape": (2, "E"), "dtype": "u1", "counts": "T"},
+    "features": {"shape": ("E", 3), "dtype": "f8"},
+    "text": {"dtype": str},
+}
+LONGEST = 8  # most items of a row
 KINDS = ("plain", "prioritized", "ranked", "next_of", "stacks", "n_envs", "Nstep")
 
 
@@ -50,6 +57,10 @@ def make(kind: str, capacity: int = 40, seed: int = 0) -> ReplayBuffer:
         elif word == "Nstep":
             options["Nstep"] = {"size": 3, "gamma": 0.5, "rew": "rew", "next": "next_obs"}
             fields["next_obs"] = FIELDS["obs"]
+        elif word in ("ragged", "narrow"):  # in narrow ones rows leave early
+            fields |= RAGGED
+            room = LONGEST * (capacity if word == "ragged" else 2 + capacity // 4)
+            options["room"] = dict.fromkeys(("T", "E", "text"), room)
     return cls(capacity, fields, **options)
 
 
@@ -82,6 +93,24 @@ def next_obs_of(ids: Array, k: int) -> Array:
     return found
 
 
+def lengths_of(number: int, version: int = 0) -> tuple[int, int]:
+    """Tokens and edges of a row: none, few or many."""
+    tokens = (number * 5 + version * 3) % LONGEST
+    return tokens, (number + version) % 5 if tokens else 0
+
+
+def ragged_of(number: int, version: int = 0) -> dict[str, Any]:
+    """The values of any length of a row."""
+    n, m = lengths_of(number, version)
+    first = number * 100 + version * 10
+    return {
+        "tokens": (first + np.arange(n)).astype(np.int32),
+        "edges": ((number + np.arange(2 * m)) % max(n, 1)).reshape(2, m).astype(np.uint8),
+        "features": (first + np.arange(3.0 * m)).reshape(m, 3),
+        "text": "é" * (number % 4) + str(version),
+    }
+
+
 def add(rb: ReplayBuffer, n: int) -> None:
     """Add ``n`` time steps; the ids go on."""
     k = rb.n_envs
@@ -93,6 +122,12 @@ def add(rb: ReplayBuffer, n: int) -> None:
         step["next_obs"] = next_obs_of(ids, k)
     if "frames" in rb.schema.names:
         step["frames"] = stacks_of(ids, k)
+    if "tokens" in rb.schema.names:
+        rows = [ragged_of(number) for number in ids.ravel().tolist()]
+        for name in RAGGED:
+            values = [row[name] for row in rows]
+            blocks = [values[at : at + k] for at in range(0, len(values), k)]
+            step[name] = blocks if k > 1 else values
     rb.add(**step)
 
 
@@ -115,7 +150,12 @@ def _edit(rb: ReplayBuffer, batch: dict[str, Array]) -> None:
     versions = batch["goal"][:, 1] + 1
     # Two values that lie apart in memory, and in files.
     image = image_of(ids) + versions[:, None].astype(np.uint16)
-    rb.update(batch["indexes"], goal=np.stack([ids, versions], -1), image=image)
+    new: dict[str, Any] = {"goal": np.stack([ids, versions], -1), "image": image}
+    if "tokens" in batch:
+        pairs = zip(ids.tolist(), versions.tolist(), strict=True)
+        rows = [ragged_of(number, version) for number, version in pairs]
+        new |= {name: [row[name] for row in rows] for name in RAGGED}
+    rb.update(batch["indexes"], **new)
     if rb.has_priorities:
         rb.update_priorities(batch["indexes"], ids % 17 / 4.0)
 
@@ -138,6 +178,8 @@ def check_rows(rb: ReplayBuffer, versions: dict[int, int] | None = None) -> None
         )
     if "frames" in rows:
         np.testing.assert_array_equal(rows["frames"], stacks_of(ids, k))
+    if "tokens" in rows:
+        check_ragged(rows)
     if rb.is_Nstep():
         there = set((rb.ring.written - 1 - np.arange(rb.ring.stored)).tolist())
         slots = np.flatnonzero(rb.ring.flags() & FLAG_ABSENT)
@@ -154,6 +196,18 @@ def check_rows(rb: ReplayBuffer, versions: dict[int, int] | None = None) -> None
         np.testing.assert_array_equal(rows["done"], ends(ids))
         if "next_obs" in rows:
             np.testing.assert_array_equal(rows["next_obs"], next_obs_of(ids, k))
+
+
+def check_ragged(rows: dict[str, Array]) -> None:
+    """The values of any length of rows, padded, are those of their ids and versions."""
+    edges = rows["edges"].swapaxes(1, 2)
+    for k, (number, version) in enumerate(rows["goal"].tolist()):
+        values = ragged_of(number, version)
+        n, m = rows["T_mask"][k], rows["E_mask"][k]
+        np.testing.assert_array_equal(rows["tokens"][k, n], values["tokens"], err_msg=str(number))
+        np.testing.assert_array_equal(edges[k, m].T, values["edges"], err_msg=str(number))
+        np.testing.assert_array_equal(rows["features"][k, m], values["features"])
+        assert rows["text"][k] == values["text"]
 
 
 def _last_row(row: int, there: set[int]) -> int:
@@ -186,12 +240,17 @@ def digest(thing: Any) -> str:
     for rb in parts(thing):
         rb.check()
         for name, column in rb.get_all_transitions().items():
-            hashed.update(name.encode() + column.tobytes())
+            hashed.update(name.encode() + bytes_of(column))
     for source in {id(source): source for source in (*parts(thing), thing)}.values():
         if all(len(rb) for rb in parts(source)):
             for name, column in source.sample(9).items():
-                hashed.update(name.encode() + column.tobytes())
+                hashed.update(name.encode() + bytes_of(column))
     return hashed.hexdigest()
+
+
+def bytes_of(column: Array) -> bytes:
+    """Bytes that tell apart what is in a column; an array of texts has only references."""
+    return repr(column.tolist()).encode() if column.dtype == object else column.tobytes()
 
 
 def digest_of_copy(thing: Any) -> str:
