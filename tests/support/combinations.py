@@ -24,7 +24,16 @@ from cpprb_like.samplers import (
     Sampler,
     Uniform,
 )
-from cpprb_like.views import Among, FrameStacks, Hindsight, Layer, NStep, Sequences
+from cpprb_like.views import (
+    Among,
+    FrameStacks,
+    Hindsight,
+    Layer,
+    NStep,
+    Packed,
+    Padded,
+    Sequences,
+)
 
 __all__ = [
     "CHOSEN",
@@ -53,6 +62,7 @@ FIELDS: dict[str, Any] = {
     "achieved": CELL,
     "goal": CELL,
 }
+TOKENS = {"tokens": {"shape": ("T",), "dtype": "i4"}}  # of views with a layout of items
 COMPRESSED = {"stacked": {"shape": (3, 2), "dtype": "f4"}}
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
@@ -99,6 +109,7 @@ def is_chosen(rows: Mapping[str, Array]) -> Array:
 
 
 CHOSEN = Among(is_chosen, "id")
+PADDED, PACKED = Padded(side="left", length=4), Packed(segments=True)
 RETURNS: Layer = ReturnsToGo(GAMMA, 4)  # a layer of the caller
 
 VIEWS: dict[str, tuple[Layer, ...]] = {
@@ -125,6 +136,12 @@ VIEWS: dict[str, tuple[Layer, ...]] = {
     "Among": (CHOSEN,),
     "Among + NStep": (CHOSEN, N_STEP),
     "Among + FrameStacks + Sequences": (STACKS, CHOSEN, WITHIN),
+    "Padded": (PADDED,),
+    "Padded + Hindsight + FrameStacks + Sequences": (PADDED, GOALS, STACKS, WITHIN),
+    "Packed": (PACKED,),
+    "Packed + NStep": (PACKED, N_STEP),
+    "Packed + Sequences": (WITHIN, PACKED),
+    "Packed + Among + Sequences, strided": (STRIDED, CHOSEN, PACKED),
     "all four": (GOALS, STACKS, RANDOM_STEPS, ACROSS),
     "a layer of your own": (RETURNS,),
     "a layer of your own + Sequences": (WITHIN, RETURNS),
@@ -197,10 +214,18 @@ def reason(cell: Cell) -> str | None:
     return None
 
 
+def has_items(cell: Cell) -> bool:
+    """Whether the view of the cell says how values of any length look."""
+    return any(layer.item_layout() is not None for layer in VIEWS[cell.view])
+
+
 def build(cell: Cell, seed: int = 0) -> ReplayBuffer:
     """An empty buffer for the cell."""
     options: dict[str, Any] = {"seed": seed, "sampler": SAMPLERS[cell.sampler]()}
     fields = dict(FIELDS)
+    if has_items(cell):
+        fields |= TOKENS
+        options["room"] = {"T": 4 * CAPACITY}
     if cell.option == "n_envs":
         options["n_envs"] = 2
     if cell.option == "next_of":
@@ -233,4 +258,5 @@ def step(number: int, end: str | None, first: bool, stack: Array) -> dict[str, A
         "next_achieved": float((number + 1) % 7),
         "goal": -1.0,
         "stacked": np.concatenate([stack[1:], obs[np.newaxis]]),
+        "tokens": np.arange(number + 1, number + 1 + number % 5 % 4, dtype=np.int32),
     }

@@ -54,7 +54,12 @@ class History:
             rows = [self.step(env, bool(there)) for env, there in enumerate(present)]
             if self.rb.n_envs > 1:
                 names = rows[0]
-                block = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in names}
+                block: Values = {
+                    name: [row[name] for row in rows]
+                    if name == "tokens"
+                    else np.stack([np.asarray(row[name]) for row in rows])
+                    for name in names
+                }
                 self.rb.add_where(present, **block)
             else:
                 self.rb.add(**rows[0])
@@ -243,6 +248,8 @@ class Reading:
             values["return_to_go"] = sum(
                 GAMMA**k * row.values["rew"] for k, row in enumerate(later)
             )
+        if "tokens" in values:
+            values["tokens"] = code(values["tokens"])
         values["obs"] = self.stacked(first, 0)
         values["next_obs"] = self.stacked(last, 1)
         if goal is not None:
@@ -267,7 +274,32 @@ class Reading:
         return np.stack(frames[-self.depth :], axis=-1)
 
 
+def code(tokens: Array) -> int:
+    """A number that says which values of any length a row has."""
+    assert tokens.tolist() == list(range(tokens[:1].sum(), tokens[:1].sum() + len(tokens)))
+    return int(tokens[0]) * 100 + len(tokens) if len(tokens) else 0
+
+
+def coded(batch: dict[str, Array]) -> dict[str, Array]:
+    """A batch with a number for the values of any length of each row."""
+    others = {name: values for name, values in batch.items() if name[:2] != "T_"}
+    tokens = others.pop("tokens", None)
+    if tokens is None:
+        return others
+    if "T_mask" in batch:
+        lead = tokens.shape[:-1]
+        mask = batch["T_mask"].reshape(-1, tokens.shape[-1])
+        rows = [row[here] for row, here in zip(tokens.reshape(mask.shape), mask, strict=True)]
+        assert not tokens[~batch["T_mask"]].any()
+    else:
+        lead, offsets = batch["id"].shape, batch["T_offsets"]
+        rows = np.split(tokens, offsets[1:-1]) if len(offsets) > 1 else []
+        assert batch["T_segments"].tolist() == [k for k, row in enumerate(rows) for _ in row]
+    return others | {"tokens": np.array([code(row) for row in rows], np.int64).reshape(lead)}
+
+
 def items(batch: dict[str, Array]) -> list[Values]:
     """The items of a batch."""
+    batch = coded(batch)
     n = len(next(iter(batch.values())))
     return [{name: values[k] for name, values in batch.items()} for k in range(n)]
