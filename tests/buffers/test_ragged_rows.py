@@ -1,0 +1,305 @@
+"""Rows of any length against their twin of Python lists, and beside threads that write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ragged_histories import ACTIONS, OFTEN, Action, play, random_case, random_history, used_of
+from scale import LONG, repeats
+from strategies import Array
+from threads import run_together
+
+from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like.samplers import Prioritized
+from cpprb_like.views import Packed, Sequences
+
+SEEDS = st.integers(0, 2**32 - 1)
+HISTORIES = st.lists(st.tuples(st.sampled_from([*ACTIONS, *OFTEN]), SEEDS), max_size=40)
+
+
+@given(seed=SEEDS, actions=HISTORIES)
+def test_any_history_agrees_with_the_twin(seed: int, actions: list[Action]) -> None:
+    """Rows, batches, counts and used memory are those of the twin after each action."""
+    play(random_case(np.random.default_rng(seed)), actions)
+
+
+@pytest.mark.slow
+def test_many_random_histories_agree_with_the_twin() -> None:
+    """As above; a hundred thousand histories before a release."""
+    for seed in range(100_000 if LONG else repeats(400, 60)):
+        with told(f"play(*random_history({seed}))"):
+            play(*random_history(seed))
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Say in what the block failed."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(what) from error
+
+
+# ---- which rows leave --------------------------------------------------------------------
+
+
+def tokens(capacity: int, room: int, **options: Any) -> ReplayBuffer:
+    """A buffer of rows that have a number and any number of tokens."""
+    fields: dict[str, Any] = {
+        "id": {"shape": (), "dtype": "i8"},
+        "t": {"shape": ("T",), "dtype": "i4"},
+    }
+    return ReplayBuffer(capacity, fields, room={"T": room}, seed=0, **options)
+
+
+def add(rb: ReplayBuffer, first: int, *lengths: int) -> None:
+    """Rows of these lengths, one by one, whose tokens are their numbers."""
+    for number, length in enumerate(lengths, first):
+        rb.add(id=number, t=np.full(length, number, "i4"))
+
+
+def ids(rb: ReplayBuffer) -> list[int]:
+    """The numbers of the rows, whose tokens are all right."""
+    batch = rb.get_all_transitions()
+    assert (batch["t"] == np.where(batch["T_mask"], batch["id"][:, None], 0)).all()
+    return sorted(batch["id"].tolist())
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 10, 100])
+def test_rows_of_the_extreme_lengths(room: int) -> None:
+    """Lengths 0, 1, room - 1 and room, each behind each other one."""
+    rb = tokens(5, room)
+    lengths: list[int] = []
+    for first in (0, 1, room - 1, room):
+        for second in (0, 1, room - 1, room):
+            for length in (first, second):
+                add(rb, len(lengths), length)
+                lengths.append(length)
+                kept = [k for k in range(len(lengths)) if sum(lengths[k:]) <= room]
+                assert ids(rb) == kept[-5:]
+                assert used_of(rb)["T"] == sum(lengths[k] for k in kept[-5:])
+
+
+def test_rows_wrap_before_their_items() -> None:
+    """With much room a row leaves when its slot gets a new one, and none has left for room."""
+    rb = tokens(4, 1000)
+    add(rb, 0, *[3] * 50)
+    assert ids(rb) == [46, 47, 48, 49]
+    assert [memory.left for memory in rb.ring.items] == [0]
+
+
+def test_items_wrap_before_rows() -> None:
+    """With little room the oldest rows leave early, and are counted."""
+    rb = tokens(100, 10)
+    add(rb, 0, *[3] * 50)
+    assert ids(rb) == [47, 48, 49]
+    assert [memory.left for memory in rb.ring.items] == [47]
+    assert len(rb) == rb.stats()["rows"] == 3
+
+
+def test_a_row_without_items_leaves_only_with_older_ones() -> None:
+    """The oldest rows leave until there is room, whatever each of them has."""
+    rb = tokens(10, 4)
+    add(rb, 0, 0, 2, 0, 2, 0)
+    assert ids(rb) == [0, 1, 2, 3, 4]
+    add(rb, 5, 1)
+    assert ids(rb) == [2, 3, 4, 5]
+
+
+def test_items_of_a_deleted_episode_are_free_when_older_ones_are() -> None:
+    """Deleted items in the middle of the memory are no room yet."""
+    rb = ReplayBuffer(
+        10,
+        {"id": {"shape": (), "dtype": "i8"}, "t": {"shape": ("T",)}, "done": {"shape": ()}},
+        room={"T": 6},
+    )
+    for number in range(3):
+        rb.add(id=number, t=np.zeros(2, "f4"), done=1)
+    rb.episodes.delete(1)
+    assert used_of(rb) == {"T": 6}
+    rb.add(id=3, t=np.zeros(1, "f4"), done=1)
+    assert sorted(rb.get_all_transitions()["id"].tolist()) == [2, 3]
+    assert used_of(rb) == {"T": 3}
+
+
+def test_an_update_with_more_items_may_cost_the_oldest_rows() -> None:
+    """The new items need room beside the old ones, which are free when older ones are."""
+    rb = tokens(10, 8)
+    add(rb, 0, 2, 2, 2)
+    indexes = rb.sample(30, indexes=True)
+    (of_newest,) = set(indexes["indexes"][indexes["id"] == 2].tolist())
+    rb.update([of_newest], t=[np.full(3, 2, "i4")])
+    assert ids(rb) == [1, 2]
+    assert used_of(rb) == {"T": 7}
+    add(rb, 3, 5)
+    assert ids(rb) == [2, 3]
+    assert used_of(rb) == {"T": 8}
+
+
+def test_an_update_may_find_its_own_row_gone() -> None:
+    """The row that would get the items is the oldest: it leaves, and is skipped."""
+    rb = tokens(10, 5)
+    add(rb, 0, 3)
+    rb.update([0], t=[np.zeros(4, "i4")])
+    assert len(rb) == 0
+    add(rb, 1, 5)
+    assert ids(rb) == [1]
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_a_step_with_more_items_than_room_changes_nothing(n_envs: int) -> None:
+    """Neither the rows nor the memory, also as the last step of a long call."""
+    rb = tokens(9, 6, n_envs=n_envs)
+    step: Any = np.ones(2, "i4") if n_envs == 1 else [np.ones(2, "i4")] * 3
+    rb.add(id=[0] * n_envs, t=[step] if n_envs == 1 else step)
+    before = ids_and_tokens(rb), used_of(rb), rb.stats()
+    wide = [np.zeros(k, "i4") for k in ([1, 7, 1] if n_envs == 1 else [1, 5, 1])]
+    with pytest.raises(ValueError, match=r"'t': expected at most room={'T': 6} .*got 7"):
+        rb.add(id=[0] * 3, t=wide)
+    assert (ids_and_tokens(rb), used_of(rb), rb.stats()) == before
+
+
+def ids_and_tokens(rb: ReplayBuffer) -> list[tuple[int, list[int]]]:
+    """All rows in the order of their slots."""
+    batch = rb.get_all_transitions()
+    tokens = [row[mask] for row, mask in zip(batch["t"], batch["T_mask"], strict=True)]
+    return list(zip(batch["id"].tolist(), [row.tolist() for row in tokens], strict=True))
+
+
+# ---- threads -----------------------------------------------------------------------------
+
+
+class Numbered:
+    """Rows whose items are all their number, on three axes; some have no items."""
+
+    def __init__(self, capacity: int, room: int, n_envs: int, **options: Any) -> None:
+        fields: dict[str, Any] = {
+            "id": {"shape": (), "dtype": "i8"},
+            "t": {"shape": ("T",), "dtype": "i4"},
+            "wide": {"shape": ("T", 500), "dtype": "i8"},
+            "n": {"shape": (2, "N"), "dtype": "f8"},
+            "say": {"dtype": str},
+            "done": {"shape": (), "dtype": "?"},
+        }
+        self.rb = ReplayBuffer(
+            capacity,
+            fields,
+            room={"T": room, "N": room, "say": 8 * room},
+            n_envs=n_envs,
+            seed=1,
+            **options,
+        )
+        self.n_envs, self.number = n_envs, 0
+        self.rng = np.random.default_rng(0)
+
+    def values(self, number: int) -> dict[str, Any]:
+        """The values of a row, of any lengths."""
+        n_tokens, n_nodes = self.rng.integers(0, 9, 2).tolist()
+        return {
+            "id": number,
+            "t": np.full(n_tokens, number, "i4"),
+            "wide": np.full((n_tokens, 500), number, "i8"),
+            "n": np.full((2, n_nodes), number, "f8"),
+            "say": f"{number} " * int(self.rng.integers(4)),
+            "done": number // self.n_envs % 7 == 6,
+        }
+
+    def add(self) -> None:
+        """A step of each environment."""
+        rows = [self.values(self.number + k) for k in range(self.n_envs)]
+        self.number += self.n_envs
+        self.rb.add(**{name: [row[name] for row in rows] for name in rows[0]})
+
+    def add_one(self) -> None:
+        """One row, by the short way; with one environment."""
+        self.rb.add(**self.values(self.number))
+        self.number += 1
+
+    def update(self) -> None:
+        """Other lengths for drawn rows, whose items are still their number."""
+        with suppress(NotEnoughDataError):
+            batch = self.rb.sample(3, indexes=True, fields="id")
+            rows = [self.values(number) for number in batch["id"].tolist()]
+            names = ["t", "wide"] if self.rng.random() < 0.5 else ["n", "say"]
+            self.rb.update(
+                batch["indexes"], **{name: [row[name] for row in rows] for name in names}
+            )
+
+    def delete(self) -> None:
+        """The oldest episode that has ended."""
+        with suppress(IndexError, ValueError):
+            self.rb.episodes.delete(0)
+
+    def padded(self, *layers: Any) -> Callable[[], None]:
+        """Draws padded batches."""
+
+        def draw() -> None:
+            with suppress(NotEnoughDataError):
+                batch = self.rb.view(*layers).sample(8) if layers else self.rb.sample(8)
+                self.check_padded(batch)
+
+        return draw
+
+    def check_padded(self, batch: dict[str, Array]) -> None:
+        """All items of each row are its number."""
+        numbers = batch["id"]
+        for name, mask in [("t", "T_mask"), ("wide", "T_mask"), ("n", "N_mask")]:
+            values = np.moveaxis(batch[name], -2, -1) if name == "wide" else batch[name]
+            extra = values.ndim - numbers.ndim - 1
+            own = numbers.reshape(*numbers.shape, *[1] * (extra + 1))
+            there = batch[mask].reshape(*numbers.shape, *[1] * extra, batch[mask].shape[-1])
+            assert (values == np.where(there, own, 0)).all(), f"{name}: items of another row"
+        texts = zip(batch["say"].ravel().tolist(), numbers.ravel().tolist(), strict=True)
+        for text, number in texts:
+            assert set(text.split()) <= {str(number)}, "a text of another row"
+
+    def packed(self) -> None:
+        """Draws packed batches."""
+        with suppress(NotEnoughDataError):
+            batch = self.rb.view(Packed(segments=True)).sample(8)
+            for name, axis in [("t", "T"), ("wide", "T"), ("n", "N")]:
+                own = batch["id"][batch[f"{axis}_segments"]]
+                assert (batch[name] == (own[:, None] if name == "wide" else own)).all(), name
+
+    def everything(self) -> None:
+        """Reads all rows."""
+        self.check_padded(self.rb.get_all_transitions())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("switch_often")
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize(("capacity", "room"), [(6, 500), (500, 60), (30, 100)])
+@pytest.mark.parametrize("changes", [False, True])
+def test_each_row_that_is_drawn_beside_a_writer_is_one_that_was_added(
+    capacity: int, room: int, n_envs: int, changes: bool
+) -> None:
+    """No batch has items of two rows, while rows leave, by capacity or for room."""
+    options = {"sampler": Prioritized(check_for_update=True)} if changes else {}
+    one = Numbered(capacity, room, n_envs, **options)
+    one.add()
+    write = one.add if n_envs > 1 else one.add_one
+
+    def write_and_change() -> None:
+        write()
+        if one.rng.random() < 0.3:
+            one.update()
+        if one.rng.random() < 0.05:
+            one.delete()
+
+    run_together(
+        write_and_change if changes else write,
+        one.padded(),
+        one.padded(Sequences(2)),
+        one.packed,
+        one.everything,
+        seconds=10.0 if LONG else 1.0,
+    )
+    one.rb.check()
+    assert one.number > len(one.rb)  # some have left
