@@ -38,6 +38,14 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # calls that wrote the files, 
     "chained": (70, CHAINED),
     "chained, several environments": (25, CHAINED | {"n_envs": 3}),
     "prioritized": (70, CHAINED | {"n_step": 3}),
+    "ragged": (70, {"room": {"T": 90, "E": 60, "say": 200}}),
+    "ragged, not full": (5, {"room": {"T": 90, "E": 60, "say": 200}}),
+    "ragged, several environments": (25, {"room": {"T": 900, "E": 60, "say": 200}, "n_envs": 3}),
+}
+RAGGED: dict[str, Any] = {
+    "token": {"shape": ("T",), "dtype": "i4"},
+    "edge": {"shape": (2, "E"), "dtype": "u2", "counts": "T"},
+    "say": {"dtype": str},
 }
 
 
@@ -47,7 +55,8 @@ def opened(kind: str, folder: Path, mode: Any) -> ReplayBuffer:
     make = PrioritizedReplayBuffer if kind == "prioritized" else ReplayBuffer
     if "n_step" in options:
         options["Nstep"] = {"size": options.pop("n_step"), "rew": [], "next": []}
-    return make(21, FIELDS, seed=0, mmap_prefix=folder / "a", mmap_mode=mode, **options)
+    fields = FIELDS | (RAGGED if "room" in options else {})
+    return make(21, fields, seed=0, mmap_prefix=folder / "a", mmap_mode=mode, **options)
 
 
 def add(rb: ReplayBuffer, calls: int, seed: int) -> None:
@@ -66,7 +75,18 @@ def add(rb: ReplayBuffer, calls: int, seed: int) -> None:
         }
         if "next_x" in rb.fields:
             step |= {"next_x": rng.integers(0, 9, (n, 50), np.uint8), "next_stack": next_stack}
+        if "token" in rb.fields:
+            lengths, edges = rng.integers(1, 12, n), rng.integers(0, 9, n)
+            ragged: dict[str, Any] = {
+                "token": [np.arange(k, dtype="i4") for k in lengths],
+                "edge": [rng.integers(0, k, (2, e)) for k, e in zip(lengths, edges, strict=True)],
+                "say": ["é" * k for k in lengths.tolist()],
+            }
+            step |= ragged
         rb.add(**(step if n > 1 else {name: value[0] for name, value in step.items()}))
+        if "token" in rb.fields and t % 5 == 4:
+            items = {"token": [np.arange(7)], "edge": [np.zeros((2, 8))], "say": ["éé"]}
+            rb.update(rb.sample(1, indexes=True)["indexes"], **items)
         stack = next_stack if rng.random() < 0.7 else rng.integers(0, 9, (n, 3, 40), np.uint8)
 
 

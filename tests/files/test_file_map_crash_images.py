@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 from crashing_folder import CrashingFolder
-from file_map_cases import Case, step, twin_rows
+from file_map_cases import Case, joined, step, twin_rows, updated
 from scale import LONG
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._fields.item_places import Laps, laps_of, living_rows, places_of
+from cpprb_like._fields.layout import Items, Layout
 from cpprb_like._files import dirty_chunks, file_maps
 from cpprb_like._rows.gather import take
 from cpprb_like._rows.row_handles import public_slots
@@ -57,6 +59,9 @@ CASES = [
     Case("chained-envs", chained=True, n_envs=2, capacity=24, deletes=True, wide=4),
     Case("prioritized", prioritized=True, capacity=24, updates=True, deletes=True, wide=200),
     Case("prioritized-steps", prioritized=True, chained=True, n_step=3, capacity=24, wide=4),
+    Case("ragged", room=150, capacity=24, updates=True, deletes=True, clears=True, wide=4),
+    Case("ragged-steps", room=200, capacity=24, n_envs=2, n_step=3, deletes=True, wide=4),
+    Case("ragged-rows-first", room=900, capacity=24, updates=True, prioritized=True, wide=4),
 ]
 
 
@@ -107,6 +112,11 @@ def named(rb: ReplayBuffer, slots: Any) -> list[tuple[int, int]]:
     return list(zip(t.tolist(), env.tolist(), strict=True))
 
 
+def tail(layout: Layout, arena: Any, items: Items, rows: Any, laps: Laps) -> int:
+    """Number of the oldest item of some rows."""
+    return places_of(layout, arena, items, rows, laps).first(laps.head)
+
+
 class Machine:
     """A machine on which a buffer is written to, and that crashes now and then."""
 
@@ -153,8 +163,8 @@ class Machine:
             what = chance.choice(WHAT)
             if what == "add":
                 for _ in range(chance.randint(1, 9)):
-                    self.about_to_add(rb)
-                    rb.add(**step(case, t))
+                    self.about_to_add(rb, t)
+                    rb.add(**joined([step(case, t)], case))
                     t += 1
                     if chance.random() < 0.2:
                         self.folder.note()
@@ -168,7 +178,12 @@ class Machine:
             elif what == "update" and case.updates and len(rb):
                 slots = np.array([int(chance.choice(rb.ring.present_slots().tolist()))])
                 self.spare(named(rb, slots))
-                rb.update(public_slots(rb.ring, slots), mark=-values(rb, "mark", slots))
+                new = {"mark": -values(rb, "mark", slots)}
+                if case.room:
+                    of_row = {name: values(rb, name, slots) for name in ("t", "env", "mark")}
+                    new = updated(of_row)
+                    self.spare_leaving(rb, new, 0)
+                rb.update(public_slots(rb.ring, slots), **new)
             elif what == "priorities" and case.prioritized and len(rb):
                 slots = rb.ring.present_slots()[:5]
                 for promise in self.promises:
@@ -207,9 +222,11 @@ class Machine:
         """Whether the oldest episode can be deleted."""
         return len(rb.episodes) > 0 and rb.episodes.list()[0].complete
 
-    def about_to_add(self, rb: ReplayBuffer) -> None:
-        """The oldest rows are about to be overwritten."""
+    def about_to_add(self, rb: ReplayBuffer, t: int) -> None:
+        """The oldest rows are about to be overwritten, or leave for the items of new ones."""
         ring, k = rb.ring, self.case.n_envs
+        if self.case.room:
+            self.spare_leaving(rb, step(self.case, t), k)
         slots = np.arange(ring.written, ring.written + k) % ring.capacity
         self.spare(named(rb, slots[slots < ring.stored]))
         if self.case.n_step > 1:  # the oldest rows are left out, and have no weight any more
@@ -217,6 +234,19 @@ class Machine:
             for promise in self.promises:
                 for name in named(rb, ids % ring.capacity):
                     promise.weights.pop(name, None)
+
+    def spare_leaving(self, rb: ReplayBuffer, new: dict[str, Any], n_rows: int) -> None:
+        """The rows that leave for the items of a call that adds so many rows."""
+        layout, arena = rb._layout, rb._arena
+        rows = living_rows(layout, arena)
+        rows, most = rows[rows >= rb.ring.written + n_rows - rb.ring.capacity], 0
+        for items in layout.item_rings:
+            given = new[{"T": "token", "E": "edge", "say": "say"}[items.axis]]
+            n = sum(len(one.encode()) if items.axis == "say" else one.shape[-1] for one in given)
+            laps = laps_of(layout.item_words(arena, items))
+            while laps.head - tail(layout, arena, items, rows[most:], laps) + n > items.room:
+                most += 1
+        self.spare(named(rb, rows[:most] % rb.ring.capacity))
 
     def spare(self, names: list[tuple[int, int]]) -> None:
         """Rows are about to change."""
@@ -247,7 +277,7 @@ class Machine:
             raise failures[-1]
         rb.on_episode_end()  # the environments begin anew
         for t in range(1000, 1005):
-            rb.add(**step(case, t))
+            rb.add(**joined([step(case, t)], case))
         rb.check()
         self.expect_no_gaps(rb)
         if case.prioritized:

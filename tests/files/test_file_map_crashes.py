@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from crashing_folder import CrashingFolder
-from file_map_cases import Case, step, twin_rows
+from file_map_cases import LONGEST, Case, step, twin_rows, updated
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like._files import dirty_chunks, file_maps
@@ -32,6 +32,8 @@ CASES = [
     Case("chained", chained=True, capacity=50),
     Case("chained-envs", chained=True, n_envs=3, capacity=60),
     Case("prioritized", prioritized=True, capacity=50),
+    Case("ragged", room=60 * LONGEST, capacity=50, updates=True, wide=40),
+    Case("ragged-envs", room=60 * LONGEST, n_envs=4, capacity=60, n_step=3, wide=40),
 ]
 
 
@@ -88,7 +90,7 @@ def test_what_was_flushed_is_there(
         add(rb, case, first, stop - first)
         if case.updates and first:
             rows = rb[np.arange(1)]
-            rb.update([0], mark=-rows["mark"])
+            rb.update([0], **(updated(rows) if case.room else {"mark": -rows["mark"]}))
         rb.on_episode_end()
         rb.flush()
     rows = rb.get_all_transitions()

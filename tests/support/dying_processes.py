@@ -38,13 +38,28 @@ FIELDS: dict[str, Any] = {
     "check": {"shape": (), "dtype": np.uint32},
 }
 PLAIN: dict[str, Any] = {"env_dict": FIELDS, "terminated": "done"}
+RAGGED: dict[str, Any] = FIELDS | {
+    "ids": {"shape": ("T",), "dtype": np.int32},
+    "pairs": {"shape": (2, "T"), "dtype": np.float32},
+    "say": {"dtype": str},
+}
+LONGEST = 22
 CASES: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
     "envs": PLAIN | {"n_envs": 2},
     "n-step": PLAIN | {"Nstep": {"size": 3, "gamma": 1.0, "rew": "rew"}},
     "chained": PLAIN
     | {"env_dict": FIELDS | {"next_obs": {"shape": 8, "dtype": np.int32}}, "next_of": "obs"},
+    # Room for all rows of all tests.
+    "ragged": PLAIN | {"env_dict": RAGGED, "room": {"T": 4000 * LONGEST, "say": 4000 * 20}},
 }
+# Rows leave early.
+FULL: dict[str, Any] = PLAIN | {"env_dict": RAGGED, "room": {"T": 700, "say": 1000}}
+
+
+def count(t: int, env: int) -> int:
+    """The number of items of a row."""
+    return (t * 13 + 5 * env) % (LONGEST + 1)
 
 
 def checksum(t: int, env: int, obs: np.ndarray[Any, Any], image: np.ndarray[Any, Any]) -> int:
@@ -72,6 +87,11 @@ def step(options: dict[str, Any], t: int) -> dict[str, Any]:
     }
     if "next_of" in options:
         values["next_obs"] = obs + 7
+    if "room" in options:
+        counts = [count(t, env) for env in range(n_envs)]
+        ids = [np.full(n, 10 * t + env, np.int32) for env, n in enumerate(counts)]
+        values |= {"ids": ids, "pairs": [np.stack([own, -own]) for own in ids]}
+        values["say"] = [f"{t} in {env}" for env in range(n_envs)]
     return values if n_envs > 1 else {name: value[0] for name, value in values.items()}
 
 
@@ -86,6 +106,16 @@ def torn(batch: dict[str, Any], options: dict[str, Any]) -> str | None:
             return f"an update of row {t} is torn"
         if "next_of" in options and (batch["next_obs"][row] != values[0] + 7).any():
             return f"the next values of row {t} are torn: {batch['next_obs'][row]}"
+        if "room" in options:
+            n, value = count(t, env), 10 * t + env
+            width = batch["T_mask"].shape[1]
+            ids = np.where(np.arange(width) < n, value, 0)
+            if (batch["ids"][row] != ids).any() or batch["T_mask"][row].sum() != n:
+                return f"the items of row {t} are torn: {batch['ids'][row]}, expected {n} {value}"
+            if (batch["pairs"][row] != np.stack([ids, -ids])).any():
+                return f"the pairs of row {t} are torn: {batch['pairs'][row]}"
+            if batch["say"][row] != f"{t} in {env}":
+                return f"the text of row {t} is torn: {batch['say'][row]!r}"
         steps = float(np.asarray(batch["rew"][row]))
         if steps not in ((1, 2, 3) if "Nstep" in options else (1,)):
             return f"the sum of row {t} is {steps}"
@@ -192,6 +222,11 @@ def act(
                 slots = actor.sample(4, indexes=True)["indexes"]
                 mark = np.full(len(slots), chance.randrange(1 << 30))
                 actor.update(slots, mark=mark, same=mark)
+            if "room" in options and chance.random() < 0.2 and len(actor):
+                batch = actor.sample(4, indexes=True, fields="t")
+                rows = [step(options, int(one)) for one in batch["t"]]
+                moved = {name: [row[name] for row in rows] for name in ("ids", "pairs", "say")}
+                actor.update(batch["indexes"], **moved)  # as before, in other places
             if clears and chance.random() < 0.02:
                 actor.clear()
             child.beat()

@@ -18,9 +18,27 @@ from numpy.typing import NDArray
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 
-__all__ = ["CASES", "Case", "room_for", "step", "twin_rows"]
+__all__ = [
+    "CASES",
+    "LONGEST",
+    "Case",
+    "items_of",
+    "joined",
+    "room_for",
+    "step",
+    "twin_rows",
+    "updated",
+]
 
 WIDE = 4000  # so that much of the time goes into writing rows
+RAGGED: dict[str, Any] = {
+    "token": {"shape": ("T",), "dtype": "i4"},
+    "value": {"shape": ("T", 2), "dtype": "f8"},
+    "edge": {"shape": (2, "E"), "dtype": "u2", "counts": "T"},
+    "say": {"dtype": str},
+}
+LONGEST = 40  # items of a row
+LONGER = 3  # further items after an update
 
 
 def room_for(calls: int) -> Callable[[int, int, int], None]:
@@ -55,6 +73,7 @@ class Case:
     clears: bool = False
     ids: dict[str, Any] = field(default_factory=dict)
     wide: int = WIDE
+    room: int = 0  # items of each named axis; 0: there are none
 
     @property
     def most_call(self) -> int:
@@ -70,7 +89,10 @@ class Case:
             "mark": {"shape": 3, "dtype": "i8"},
             "done": {"shape": (), "dtype": bool},
         }
-        given = dict(self.options) | options
+        given = {"mmap_prefix": folder / self.name} | self.options | options
+        if self.room:
+            fields |= RAGGED
+            given.setdefault("room", {"T": self.room, "E": self.room, "say": 2 * self.room})
         if self.chained:
             fields["stack"] = {"shape": (5, 3), "dtype": "i4"}
             given |= {"stack_compress": {"stack": 1}, "next_of": ["stack", "t"]}
@@ -80,8 +102,7 @@ class Case:
             PrioritizedReplayBuffer if self.prioritized else ReplayBuffer
         )
         return make(
-            self.capacity, fields, n_envs=self.n_envs, seed=0,
-            mmap_prefix=folder / self.name, **given,
+            self.capacity, fields, n_envs=self.n_envs, seed=0, **given,
             mmap_mode="a" if mode == "r+" else mode,  # the takes go on
         )  # fmt: skip
 
@@ -100,6 +121,13 @@ CASES = [
     Case("chained-one", chained=True, capacity=1),
     Case("chained-blocks", chained=True, block=30, n_envs=2, capacity=80),
     Case("chained-overfull", chained=True, block=90, capacity=50),
+    Case("ragged", room=300, wide=40, updates=True),
+    Case("ragged-deletes", room=200, wide=40, deletes=True, clears=True, updates=True),
+    Case("ragged-envs", room=400, n_envs=3, capacity=60, n_step=3, wide=40),
+    Case("ragged-blocks", room=250, block=19, capacity=50, wide=4),
+    Case("ragged-block-envs", room=250, block=7, n_envs=2, capacity=80, wide=4),
+    Case("ragged-rows-first", room=5000, capacity=30, wide=40, updates=True),
+    Case("ragged-chained", room=300, chained=True, prioritized=True, wide=40),
 ]
 
 
@@ -125,7 +153,33 @@ def after(t: int, env: int) -> NDArray[np.int32]:
     return np.concatenate([last[:, 1:], np.full((5, 1), -t - 1, np.int32)], axis=1)
 
 
-def step(case: Case, t: int) -> dict[str, NDArray[Any]]:
+def items_of(t: int, env: int, longer: int = 0) -> dict[str, Any]:
+    """The items of a row, whose numbers follow from it; an update makes the row ``longer``."""
+    seed = t * 10 + env
+    n = (0, 1, (t + env) % 7, t % 11, t * 13 % LONGEST)[(t * 7 + env * 3) % 5] + longer
+    n_edges = ((t * 5 + env) % 13 if n else 0) + longer
+    return {
+        "token": seed + np.arange(n, dtype=np.int32) + longer,
+        "value": np.full((n, 2), seed, np.float64) + np.arange(2 * n).reshape(n, 2) + longer,
+        "edge": (seed + np.arange(2 * n_edges).reshape(2, n_edges)).astype(np.uint16) % max(n, 1),
+        "say": f"{seed}é" * ((t + env) % 4 + longer),
+    }
+
+
+def updated(rows: dict[str, Any]) -> dict[str, Any]:
+    """What an update makes of rows: their mark is turned round, and their items with it."""
+    signs = np.where(rows["mark"][:, 0] > 0, LONGER, 0)
+    each = zip(rows["t"].tolist(), rows["env"].tolist(), signs.tolist(), strict=True)
+    items = [items_of(*one) for one in each]
+    return {"mark": -rows["mark"]} | {name: [one[name] for one in items] for name in RAGGED}
+
+
+def are_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two rows have the same items."""
+    return all(np.array_equal(one[name], other[name]) for name in RAGGED)
+
+
+def step(case: Case, t: int) -> dict[str, Any]:
     """Time step ``t`` of all environments, one row each."""
     envs = range(case.n_envs)
     values: dict[str, Any] = {
@@ -137,6 +191,9 @@ def step(case: Case, t: int) -> dict[str, NDArray[Any]]:
         "mark": np.repeat((t * 10 + np.arange(case.n_envs))[:, None], 3, axis=1),
         "done": np.array([is_done(t, env) for env in envs]),
     }
+    if case.room:
+        rows = [items_of(t, env) for env in envs]
+        values |= {name: [row[name] for row in rows] for name in RAGGED}
     if case.chained:
         values["stack"] = np.stack([frames(t, env) for env in envs])
         values["next_stack"] = np.stack([after(t, env) for env in envs])
@@ -148,12 +205,47 @@ def twin_rows(batch: dict[str, NDArray[Any]], case: Case, what: str) -> None:
     """Raise ``AssertionError`` unless each row is that of its step number, whole."""
     for k in range(len(batch["t"])):
         t, env = int(batch["t"][k]), int(batch["env"][k])
+        if case.room:
+            of_row = {name: cut(batch, name, k) for name in RAGGED}
+            mark = int(batch["mark"][k][0])  # an update turns it round, together with the items
+            allowed = [LONGER] * (mark <= 0) + [0] * (mark >= 0)
+            assert any(are_same(of_row, items_of(t, env, one)) for one in allowed), (
+                what, t, env, mark, of_row,
+            )  # fmt: skip
         for name, values in step(case, t).items():
+            if name in RAGGED:
+                continue
             value, found = values[env], batch[name][k]
             if name == "done" and case.n_step > 1:
                 continue
             allowed = [value, -value] if name == "mark" else [value]  # ``update`` turns it round
             assert any(np.array_equal(found, one) for one in allowed), (what, name, t, env, found)
+
+
+def cut(batch: dict[str, NDArray[Any]], name: str, k: int) -> Any:
+    """The items of a row of a padded batch."""
+    value = batch[name][k]
+    if name == "say":
+        return value
+    mask = batch["E_mask" if name == "edge" else "T_mask"][k]
+    return value[:, mask] if name == "edge" else value[mask]
+
+
+def joined(steps: list[dict[str, Any]], case: Case) -> dict[str, Any]:
+    """One call for some time steps."""
+    found: dict[str, Any] = {}
+    for name in steps[0]:
+        each = [one[name] for one in steps]
+        if name in RAGGED:
+            found[name] = each if case.n_envs > 1 else [value for one in each for value in one]
+        else:
+            found[name] = np.concatenate(each)
+            if case.n_envs > 1 and case.block > 1:
+                shape = case.block, case.n_envs, *found[name].shape[1:]
+                found[name] = found[name].reshape(shape)
+        if case.room and case.block == 1:  # one row by itself, or one of each environment
+            found[name] = each[0] if case.n_envs > 1 else each[0][0]
+    return found
 
 
 def write(case: Case, folder: Path, first: int) -> None:
@@ -163,13 +255,7 @@ def write(case: Case, folder: Path, first: int) -> None:
     t = first
     while True:
         steps = [step(case, t + k) for k in range(case.block)]
-        joined = {name: np.concatenate([one[name] for one in steps]) for name in steps[0]}
-        if case.n_envs > 1 and case.block > 1:
-            joined = {
-                name: values.reshape(case.block, case.n_envs, *values.shape[1:])
-                for name, values in joined.items()
-            }
-        rb.add(**joined)
+        rb.add(**joined(steps, case))
         t += case.block
         print(t, flush=True)
         if case.updates and t % 3 == 0:
@@ -177,7 +263,11 @@ def write(case: Case, folder: Path, first: int) -> None:
             slots = np.flatnonzero(~rb.ring.absent_at(np.arange(n)))
             if len(slots):
                 rows = rb[slots]
-                rb.update(slots, mark=-(rows["t"] * 10 + rows["env"])[:, None].repeat(3, axis=1))
+                if case.room:
+                    rb.update(slots, **updated(rows))
+                else:
+                    mark = -(rows["t"] * 10 + rows["env"])[:, None].repeat(3, axis=1)
+                    rb.update(slots, mark=mark)
         if case.prioritized and t % 2 == 0:
             batch = rb.sample(16)
             rb.update_priorities(batch["indexes"], batch["t"] % 97 + 1.0)

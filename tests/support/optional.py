@@ -56,9 +56,12 @@ PACKAGES = {
     "tianshou": "Tianshou",
     "tomllib": "tomllib, which is of Python 3.11",
     "torch": "PyTorch",
+    "torch_geometric": "PyG (torch_geometric)",
     "torchrl": "TorchRL",
     "torchvision": "torchvision",
     "tqdm": "tqdm",
+    "transformers": "transformers",
+    "trl": "TRL",
     "typing_extensions": "typing_extensions",
     "wandb": "Weights & Biases",
 }
