@@ -90,12 +90,14 @@ test-torch:
 	CPPRB_LIKE_REQUIRE=torch,tqdm $(TORCH_BIN)/pytest tests/integrations/test_torch_datasets.py tests/project/test_waiting.py $(ARGS)
 	CPPRB_LIKE_REQUIRE=torch,jax,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest -m packages tests/project/test_docs.py
 
-# Training libraries on the real thing, in the environment of test-torch, as PyTorch is large.
+# Training libraries on the real thing, in the environment of test-torch, as PyTorch is large; and libraries that take batches of
+# rows of any length, in a run of their own, as their imports take seconds and warn.
 test-integrations:
 	$(call libraries,libraries,$(TORCH_VENV))
 	CPPRB_LIKE_REQUIRE=torch,stable_baselines3,gymnasium,ale_py,cv2,torchrl,tensordict,tianshou,jax,cleanrl,h5py,matplotlib,tqdm $(TORCH_BIN)/pytest \
 		tests/libraries tests/integrations/test_libraries_missing.py \
 		tests/project/test_docs.py -k "libraries or stable-baselines3 or stable_baselines3 or torchrl or tianshou" $(ARGS)
+	CPPRB_LIKE_REQUIRE=torch,transformers,trl,torch_geometric,jax $(TORCH_BIN)/pytest tests/takers $(ARGS)
 	CPPRB_LIKE_REQUIRE=cpprb,envpool,highway_env,gymnasium $(TORCH_BIN)/pytest \
 		tests/integrations/test_cpprb_env_dict.py::test_same_as_cpprb tests/compat/test_training.py::test_the_loop_is_that_of_cpprb \
 		tests/checkpoint/test_cpprb_files.py::test_cpprb_reads_and_writes_the_same_files tests/integrations/test_gymnasium.py::test_envpool \
