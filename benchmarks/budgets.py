@@ -52,6 +52,21 @@ class AtMost(Budget):
 
 
 @dataclass(frozen=True)
+class Above(Budget):
+    """Ours takes no more than another and so many seconds."""
+
+    seconds: float
+    than: str = FLOOR
+
+    def bound(self, numbers: Numbers) -> float | None:
+        """The number of the other, and the seconds."""
+        return numbers[self.than] + self.seconds if self.than in numbers else None
+
+    def __str__(self) -> str:
+        return f"<= {self.than} + {1e6 * self.seconds:g} us"
+
+
+@dataclass(frozen=True)
 class Ahead(Budget):
     """Ours is so many times ahead of another, or of the best of all peers."""
 

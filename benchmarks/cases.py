@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from budgets import CALL, HAND, PLAIN, Ahead, AtMost, Budget, Limit
+from budgets import CALL, HAND, PLAIN, Above, Ahead, AtMost, Budget, Limit
 from data import KINDS
+from items import AGENTS, GRAPHS, REASONING
 
 STACKED_NBYTES = 7300  # that a step of a stacked pair may take; its frame takes 7056
 HUNDRED_MILLION = 100_000_000
+ANY_LENGTH = "Values of any length"  # a group, in which contenders are that are in no other
 LARGE = 5e8  # bytes, of which not all contenders' memory has room at once
 
 
@@ -26,6 +28,9 @@ class Effort:
     wide_rows: int = 100_000
     image_rows: int = 10_000
     leaves: int = 1 << 20  # of the trees of weights, and rows of the buffers that have one
+    graphs: int = 130_831  # of the buffers of graphs, as many as QM9 has: 200 MB
+    answers: int = 8_192  # of the buffers of reasoning: 1,024 prompts with 8 answers each, 150 MB
+    agents: int = 256  # of the buffers of tokens of agents: 120 MB
     saved_nbytes: int = 2_000_000_000  # of the buffers of images that are saved
     growth: tuple[int, ...] = (10_000, 100_000, 1_000_000, 10_000_000, HUNDRED_MILLION)
     batches: tuple[int, ...] = (32, 256, 1024, 16384)
@@ -56,6 +61,9 @@ EFFORTS = {
         wide_rows=1_000,
         image_rows=200,
         leaves=1 << 13,
+        graphs=1_000,
+        answers=100,
+        agents=10,
         saved_nbytes=5_000_000,
         growth=(10_000,),
         batches=(32, 256),
@@ -80,7 +88,8 @@ class Case:
 
 def cases(effort: Effort) -> Iterator[Case]:
     """All cases, those that share a buffer one behind the other."""
-    for group in (_small, _wide, _images, _growth, _prioritized, _trees, _readings, _rest, _memory):
+    steps = _small, _wide, _images, _growth, _prioritized, _trees, _readings
+    for group in (*steps, _items, _rest, _memory):
         yield from group(effort)
 
 
@@ -201,6 +210,28 @@ def _readings(effort: Effort) -> Iterator[Case]:
         yield stacked(f"{what}: memory of a step", "stacked_nbytes", limit, **stacks, unit="B")
     what, stacks["frames_first"] = "stacked pairs, frames last, C-contiguous: sample 32", False
     yield stacked(what, "stacked_sample_contiguous", Ahead(), **stacks, n=32)
+
+
+def _items(effort: Effort) -> Iterator[Case]:
+    case = partial(_case, ANY_LENGTH)
+    graphs: dict[str, Any] = {"kind": GRAPHS, "rows": effort.graphs}
+    answers: dict[str, Any] = {"kind": REASONING, "rows": effort.answers}
+    agents: dict[str, Any] = {"kind": AGENTS, "rows": effort.agents}
+    yield case("add 1 graph", "item_add_graph", Above(1e-6), Ahead(10), **graphs)
+    for of, n, what, *budgets in (
+        # The same work in C is 8 times ahead of Arrow's.
+        (graphs, 256, "graphs", Ahead(4), Ahead(10, "torchrl"), Ahead(10, "torch-geometric")),
+        (answers, 64, "answers of up to 8,192 tokens", Ahead()),
+        (agents, 8, "runs of agents, 57,000 tokens each", Ahead()),
+    ):
+        for layout in ("packed", "padded"):
+            name = f"sample {n} {what}, {layout}"
+            yield case(name, f"item_{layout}", AtMost(1.5), *budgets, **of, n=n)
+        if of is answers:
+            add = "add 1 answer of 4,096 tokens"
+            yield case(add, "item_add_answer", AtMost(1.2), Ahead(), **answers, length=4096)
+    what = "memory of a graph above its values"
+    yield case(what, "item_memory", Limit(24), **graphs, unit="B", alone=True)
 
 
 def _rest(effort: Effort) -> Iterator[Case]:

@@ -29,6 +29,9 @@ OF_MOST_PEERS = {
         "its files are measured with small steps; these are compared with copying a file"
     ),
     "record": "it does not remember the observation before a step; the caller passes it",
+    "item_add_graph item_add_answer item_packed item_padded item_memory": (
+        "it has no values of any length"
+    ),
 }
 
 Function = TypeVar("Function", bound=Callable[..., Any])

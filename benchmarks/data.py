@@ -5,6 +5,7 @@ NumPy alone is needed, so that every contender's environment can make them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -119,7 +120,7 @@ def game(rng: np.random.Generator, steps: int = GAME, *, frames_first: bool = Fa
     }
 
 
-def taking_turns(*inputs: Array) -> Any:
+def taking_turns(*inputs: Iterable[Any]) -> Any:
     """A function that returns the rows of an array, or of several in a tuple, one after another."""
     rows = list(inputs[0]) if len(inputs) == 1 else list(zip(*inputs, strict=True))
     return cycle(rows).__next__

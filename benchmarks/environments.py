@@ -21,6 +21,11 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent
 REQUIREMENTS = FOLDER / "requirements"
 PEERS = tuple(sorted(path.stem for path in REQUIREMENTS.glob("*.txt")))
+# Modules with the contenders of an environment, where that is not one module of its name.
+MODULES = {
+    "any_length": ("any_length_torch", "any_length_geometric", "any_length_arrow"),
+    "torchrl": ("torchrl", "any_length_torchrl"),
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,11 @@ class Environment:
     def python(self) -> Path:
         """Its interpreter."""
         return self.home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules with its contenders."""
+        return tuple(f"contenders.{name}" for name in MODULES.get(self.peer, (self.peer,)))
 
     def make(self) -> str | None:
         """Make it, unless it is there already; returns the reason where that is not possible."""

@@ -29,7 +29,8 @@ import cpprb_like
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 OURS = tuple(
-    f"contenders.{name}" for name in ("uniform", "files", "weighted", "readings", "recording")
+    f"contenders.{name}"
+    for name in ("uniform", "files", "weighted", "readings", "recording", "any_length")
 )
 WITH_TORCH = ("contenders.with_torch",)  # in the environment of a peer
 HAS_TORCH = "stable_baselines3"
@@ -101,7 +102,7 @@ def _environments(names: Iterable[str], folder: Path) -> tuple[dict[str, Party],
         environment = Environment(folder, name)
         reason = environment.make()
         if reason is None:
-            parties[name] = Party(environment.python, (f"contenders.{name}",))
+            parties[name] = Party(environment.python, environment.modules)
         else:
             absent[name] = reason
     return parties, absent

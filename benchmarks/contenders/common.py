@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from contender import Cannot, Contender
 from data import CycleInputs, TreeInputs, taking_turns
+from items import Rows, rows_of
 from measure import Work, compiled, statement
 
 STEPS = 100  # of an environment; all stay in the cache
@@ -140,6 +141,16 @@ def memory_cases(contender: Contender, **makes: Callable[[int, str], object]) ->
 
     for operation, make in makes.items():
         contender.does(operation)(partial(nbytes, make))
+
+
+def item_memory_case(contender: Contender, make: Callable[[Rows], object]) -> None:
+    """Memory in use for a row of what ``make`` returns, less the bytes of its values."""
+
+    @contender.does("item_memory")
+    def nbytes(kind: str, rows: int) -> float:
+        contender.shelf.clear()
+        values = rows_of(kind, rows)
+        return nbytes_of_row(lambda: make(values), rows) - values.nbytes / rows
 
 
 def after(preparing: Callable[[], object], doing: Callable[[], object]) -> Work:
