@@ -340,7 +340,7 @@ def test_the_table_of_fields_has_axes_and_rooms() -> None:
     assert ["nodes", "float32", "('N',", "11)", "44/item", "214.8", "KiB"] in lines
     assert ["edges", "int64", "(2,", "'E')", "16/item", "109.4", "KiB"] in lines
     assert ["title", "str", "()", "1/item", "1000", "B"] in lines
-    assert ["(room", "of", "N:", "5,000", "items)", "8", "800", "B"] in lines
+    assert ["(room", "of", "N:", "5,000", "items,", "0", "in", "use)", "8", "800", "B"] in lines
 
 
 def test_a_room_that_no_memory_holds() -> None:
