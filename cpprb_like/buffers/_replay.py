@@ -1301,7 +1301,8 @@ class ReplayBuffer(BufferBase, Source):
         Raises
         ------
         TypeError, ValueError
-            ``file`` is neither a path nor a file; or a field holds Python objects.
+            ``file`` is neither a path nor a file; or a field holds Python objects, or values of
+            any length.
         OSError
             The file cannot be written. An existing file is unchanged.
 
@@ -1340,6 +1341,7 @@ class ReplayBuffer(BufferBase, Source):
         TypeError, ValueError
             ``file`` is neither a path nor a file. The shape of a field differs, or the declared
             dtype cannot hold its values. ``Nstep`` differs, or has ``discount``, which no file has.
+            The buffer has fields with values of any length.
             Or the file is damaged, of an unknown version, or holds Python objects. The buffer is
             unchanged.
         OSError, MemoryError
