@@ -33,7 +33,7 @@ class FieldSpec(TypedDict, total=False):
 
     Parameters
     ----------
-    shape : int or iterable of int and str
+    shape : int or iterable of int, or tuple of int and str
         Shape of one step, by default ``(1,)``. One of its axes may be a name, as in ``("T",)`` or
         ``("N", 11)``: the length of this axis differs from row to row.
     dtype : dtype, optional
@@ -53,7 +53,7 @@ class FieldSpec(TypedDict, total=False):
     ('obs', 'rew')
     """
 
-    shape: SupportsIndex | Iterable[SupportsIndex | str]
+    shape: SupportsIndex | Iterable[SupportsIndex] | tuple[SupportsIndex | str, ...]
     dtype: DTypeLike | None
     counts: str | None
 
