@@ -82,8 +82,10 @@ cdef int c_hide(Ring ring, cnp.ndarray slots, Moment moment) except -1:
     return 1
 
 
-cdef bint c_make_room(Ring ring, NewItems given, intp_t rows) except -1:
+cdef bint c_make_room(Ring ring, NewItems given, intp_t rows, int64_t kept) except -1:
     """Have the oldest rows leave for the items of ``rows`` new rows, or of an update.
+
+    Raises ``ValueError``, and changes nothing, if row ``kept`` or a later one would have to leave.
 
     Returns whether Python code may have run. Then the caller reads the values of its rows anew, and
     asks once more.
@@ -109,6 +111,11 @@ cdef bint c_make_room(Ring ring, NewItems given, intp_t rows) except -1:
             return True
     if full is None:
         return False
+    if leaving > kept:
+        raise ValueError(
+            f"update: new items of axis {full.axis!r} have no place beside the old ones of these rows: "
+            f"expected at most room={full.room} together"
+        )
     ring.c_expect_absent()
     if ring.undo is not None and leaving > ring.undo.limit[0] - ring.capacity:
         # A flush may begin while Python code runs, and knows of no mark. So rows leave only where the
@@ -165,7 +172,7 @@ def items_in_use(Ring ring not None):
     cdef list found = []
     for items in ring.items:
         living = c_living(ring, items)
-        found.append(items.head - items.c_tail(&living, living.oldest))
+        found.append(items.head - items.c_tail(&living))
     return found
 
 

@@ -321,6 +321,15 @@ cdef ItemRing c_item_ring(Ring ring, Column ragged):
     raise KeyError(ragged.name)
 
 
+cdef intp_t c_number_of(ItemRing memory, Column ragged) noexcept:
+    """Number of a column of an axis."""
+    cdef intp_t number
+    for number in range(len(memory.columns)):
+        if memory.columns[number] is ragged:
+            return number
+    return -1
+
+
 cdef void c_write_items(
     Ring ring, ItemRing memory, intp_t number, const char* values, const intp_t* slots, intp_t n,
     const int64_t* counts,
@@ -348,7 +357,7 @@ cdef void c_write_columns(
     for ragged, values_of_items, counts in items:
         memory = c_item_ring(ring, <Column> ragged)
         c_write_items(
-            ring, memory, memory.names.index((<Column> ragged).name),
+            ring, memory, c_number_of(memory, <Column> ragged),
             <const char*> cnp.PyArray_DATA(<cnp.ndarray> values_of_items), slots, n,
             <const int64_t*> cnp.PyArray_DATA(<cnp.ndarray> counts),
         )

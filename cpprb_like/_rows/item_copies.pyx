@@ -74,7 +74,7 @@ def counts_of(ring not None, str axis not None, cnp.ndarray entries not None):
     cdef Entry entry
     for k in range(n):
         entry = c_unpack(at + k * nbytes, nbytes)
-        if entry.count > items.room or entry.place + entry.count > items.units:
+        if not (entry.count <= items.room and 0 <= entry.place <= items.units - entry.count):
             raise ValueError(f"axis {axis!r}: {entry.count} items at {entry.place} lie outside of the memory")
         values[k] = entry.count
     return counts
@@ -191,7 +191,7 @@ def take_items(
                 ]
             place = k * row_stride + <intp_t> first[k]
             if found.count and (
-                found.place + found.count > items.units or place < 0
+                not 0 <= found.place <= items.units - found.count or place < 0
                 or place + (outer - 1) * outer_stride + found.count > units
             ):
                 raise ValueError(
@@ -226,7 +226,9 @@ cdef bint c_copy_items(const Copy* copy) noexcept nogil:
     cdef const Part* part
     cdef int64_t count
     cdef bint fits = True
-    cdef bint are_pairs = copy.outer == 2 and copy.rest == 8 and copy.given == NO_NUMBER
+    cdef bint are_pairs = (
+        copy.outer == 2 and copy.rest == 8 and copy.numbers == 1 and copy.given == NO_NUMBER
+    )
     for k in range(copy.n):
         following = k + AHEAD
         if following < copy.n and copy.parts[following].count:

@@ -26,6 +26,11 @@ cdef struct Entry:
     bint is_moved
 
 
+cdef struct Moved:               # items of a row that ``update`` has placed anew
+    int64_t place                # number of the first one among all items ever placed
+    int64_t row
+
+
 cdef class ItemRing:
     cdef readonly str axis
     cdef readonly intp_t room        # most items
@@ -40,22 +45,28 @@ cdef class ItemRing:
     cdef int64_t base                # ``head`` when the present lap began
     cdef int64_t previous            # ``head`` when the lap before began
     cdef int64_t tail_row            # rows before this one have no items, or have moved ones
-    cdef list moved                  # heap of (place among all items ever placed, row) of moved entries
+    cdef Moved* moved                # heap of moved entries, the oldest items first
+    cdef intp_t n_moved
+    cdef intp_t most_moved           # entries for which the heap has memory
     cdef object use                  # makes units usable; None for memory that is only read
     cdef intp_t usable
 
     cdef Entry c_entry(self, const Living* rows, int64_t row) noexcept nogil
     cdef bint c_lives(self, const Living* rows, int64_t row) noexcept nogil
     cdef int64_t c_virtual(self, int64_t place) noexcept nogil
-    cdef int64_t c_tail(self, const Living* rows, int64_t first) except -1
-    cdef int64_t c_tail_of_moved(self, const Living* rows, int64_t first) except -1
-    cdef int64_t c_leaving(self, const Living* rows, int64_t first, intp_t n) except -1
+    cdef void c_pass_rows(self, const Living* rows) noexcept nogil
+    cdef int64_t c_tail(self, const Living* rows) noexcept nogil
+    cdef int64_t c_leaving(self, const Living* rows, int64_t first, int64_t n) noexcept nogil
+    cdef bint c_is_there(self, const Living* rows, const Moved* one) noexcept nogil
+    cdef int64_t c_last_moved(self, const Living* rows, intp_t k, int64_t limit) noexcept nogil
+    cdef int c_expect_moved(self, intp_t n) except -1
+    cdef void c_push_moved(self, int64_t place, int64_t row) noexcept nogil
+    cdef void c_pop_moved(self) noexcept nogil
     cdef intp_t c_extent(self, const int64_t* counts, intp_t n) noexcept nogil
     cdef int64_t c_place(self, int64_t count) noexcept nogil
     cdef void c_put_entry(self, char* to, int64_t place, int64_t count, bint is_moved) noexcept nogil
     cdef char* c_items(self, intp_t number, int64_t place) noexcept nogil
     cdef void c_note_words(self) noexcept nogil
-    cdef void c_note_moved(self, const Living* rows, int64_t row)
     cdef void c_clear(self) noexcept
 
 

@@ -14,14 +14,13 @@ values of a call (``new_items``), and reading (``item_copies``).
 
 cimport cython
 cimport numpy as cnp
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint32_t, uint64_t
 from cpprb_like._rows.column cimport Column
-
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -61,8 +60,10 @@ cdef class ItemRing:
         self.columns = tuple([by_name[name] for name in self.names])
         self.table = np.array([(place, nbytes) for _, nbytes, place in items.columns], np.intp).reshape(-1, 2)
         self.arena, self.words, self.use = arena, words, use
-        self.moved = []
         self.find_head()
+
+    def __dealloc__(self):
+        free(self.moved)
 
     def find_head(self):
         """Read the words anew. Raises ``ValueError`` if they were damaged."""
@@ -73,8 +74,7 @@ cdef class ItemRing:
             and self.head - self.base <= self.units and self.base - self.previous <= self.units
         ):
             raise ValueError(f"{DAMAGED}, got laps at {self.previous}, {self.base} and {self.head}")
-        self.tail_row = 0
-        self.moved = []
+        self.tail_row = self.n_moved = 0
 
     def find_moved(self, cnp.ndarray rows not None, cnp.ndarray entries not None):
         """Check the entries of the living rows, by their row ids, and note which were moved.
@@ -94,8 +94,9 @@ cdef class ItemRing:
         order = places.astype(np.int64)
         order += np.where(order < self.head - self.base, self.base, self.previous)
         chosen = np.flatnonzero(some & (is_moved > 0))
-        self.moved = list(zip(order[chosen].tolist(), rows[chosen].tolist()))
-        heapify(self.moved)
+        self.c_expect_moved(len(chosen))
+        for place, row in zip(order[chosen].tolist(), rows[chosen].tolist()):
+            self.c_push_moved(place, row)
         starts, ends = np.sort(order[some]), np.sort((order + counts.astype(np.int64))[some])
         if len(starts) and (
             (starts[1:] < ends[: len(ends) - 1]).any()
@@ -122,60 +123,111 @@ cdef class ItemRing:
         """Number of a place among all items ever placed."""
         return (self.base if place < self.head - self.base else self.previous) + place
 
-    cdef int64_t c_tail(self, const Living* rows, int64_t first) except -1:
-        """Number of the oldest item of the rows from ``first`` on; ``head`` if they have none.
+    cdef void c_pass_rows(self, const Living* rows) noexcept nogil:
+        """Have ``tail_row`` pass rows without items, and those whose items were moved.
 
-        Forgets what is known of rows that do not live. A row that has been moved is not moved back, so
-        ``tail_row`` only rises.
+        A row that has been moved is not moved back, so ``tail_row`` only rises.
         """
-        cdef int64_t row = max(self.tail_row, rows.oldest), tail = self.head
         cdef Entry entry
-        while row < rows.written:
-            if self.c_lives(rows, row):
-                entry = self.c_entry(rows, row)
+        self.tail_row = max(self.tail_row, rows.oldest)
+        while self.tail_row < rows.written:
+            if self.c_lives(rows, self.tail_row):
+                entry = self.c_entry(rows, self.tail_row)
                 if entry.count and not entry.is_moved:
                     break
-            row += 1
-        self.tail_row = row
-        row = max(row, first)
-        while row < rows.written:
-            if self.c_lives(rows, row):
-                entry = self.c_entry(rows, row)
-                if entry.count and not entry.is_moved:
-                    tail = self.c_virtual(entry.place)
-                    break
-            row += 1
-        return min(tail, self.c_tail_of_moved(rows, first)) if self.moved else tail
+            self.tail_row += 1
+        while self.n_moved and not self.c_is_there(rows, self.moved):
+            self.c_pop_moved()
 
-    cdef int64_t c_tail_of_moved(self, const Living* rows, int64_t first) except -1:
-        """As ``c_tail``, of the rows with moved entries."""
-        cdef int64_t tail = self.head, row, place
-        cdef Entry entry
-        cdef list later = []  # living rows before ``first``
-        while self.moved:
-            place, row = self.moved[0]
-            if self.c_lives(rows, row):
-                entry = self.c_entry(rows, row)
-                if entry.count and entry.is_moved and self.c_virtual(entry.place) == place:
-                    if row >= first:
-                        tail = place
-                        break
-                    later.append((place, row))
-            heappop(self.moved)
-        for known in later:
-            heappush(self.moved, known)
-        return tail
+    cdef int64_t c_tail(self, const Living* rows) noexcept nogil:
+        """Number of the oldest item that a row has; ``head`` if none has any."""
+        cdef int64_t tail = self.head
+        self.c_pass_rows(rows)
+        if self.tail_row < rows.written:
+            tail = self.c_virtual(self.c_entry(rows, self.tail_row).place)
+        return min(tail, self.moved[0].place) if self.n_moved else tail
 
-    cdef int64_t c_leaving(self, const Living* rows, int64_t first, intp_t n) except -1:
+    cdef int64_t c_leaving(self, const Living* rows, int64_t first, int64_t n) noexcept nogil:
         """The row before which all rows have to leave, so that there is room for n more items.
 
-        At least ``first``. The caller has checked that n is at most ``room``.
+        At least ``first``. The caller has checked that n is at most ``room``. All rows leave that have
+        an item with a number below a limit, and with them those before.
         """
-        while self.head - self.c_tail(rows, first) + n > self.room:
-            while not self.c_lives(rows, first):
-                first += 1
-            first += 1
-        return first
+        cdef int64_t limit = self.head + n - self.room, stop = first, row
+        cdef Entry entry
+        self.c_pass_rows(rows)
+        row = max(self.tail_row, first)
+        while row < rows.written:
+            if self.c_lives(rows, row):
+                entry = self.c_entry(rows, row)
+                if entry.count and not entry.is_moved:
+                    if self.c_virtual(entry.place) >= limit:
+                        break
+                    stop = row + 1
+            row += 1
+        return max(stop, self.c_last_moved(rows, 0, limit) + 1)
+
+    # ------------------------------------------------------------------ moved entries
+
+    cdef bint c_is_there(self, const Living* rows, const Moved* one) noexcept nogil:
+        """Whether a row still has the items that it was given."""
+        cdef Entry entry
+        if not self.c_lives(rows, one.row):
+            return False
+        entry = self.c_entry(rows, one.row)
+        return entry.count > 0 and entry.is_moved and self.c_virtual(entry.place) == one.place
+
+    cdef int64_t c_last_moved(self, const Living* rows, intp_t k, int64_t limit) noexcept nogil:
+        """The last row of a part of the heap whose items have a number below a limit; or -1."""
+        cdef int64_t last = -1
+        if k >= self.n_moved or self.moved[k].place >= limit:
+            return -1
+        if self.c_is_there(rows, &self.moved[k]):
+            last = self.moved[k].row
+        last = max(last, self.c_last_moved(rows, 2 * k + 1, limit))
+        return max(last, self.c_last_moved(rows, 2 * k + 2, limit))
+
+    cdef int c_expect_moved(self, intp_t n) except -1:
+        """Have memory for n more calls of ``c_push_moved``."""
+        cdef intp_t most = max(self.most_moved, 16)
+        while most < self.n_moved + n:
+            most *= 2
+        if most == self.most_moved:
+            return 0
+        cdef Moved* memory = <Moved*> realloc(self.moved, most * sizeof(Moved))
+        if memory == NULL:
+            raise MemoryError("no memory left to note moved items")
+        self.moved, self.most_moved = memory, most
+        return 0
+
+    cdef void c_push_moved(self, int64_t place, int64_t row) noexcept nogil:
+        """Note that the items of a row were placed anew; ``place`` is their number."""
+        cdef intp_t k = self.n_moved, above
+        self.n_moved += 1
+        while k:
+            above = (k - 1) // 2
+            if self.moved[above].place <= place:
+                break
+            self.moved[k] = self.moved[above]
+            k = above
+        self.moved[k] = Moved(place, row)
+
+    cdef void c_pop_moved(self) noexcept nogil:
+        """Forget the moved entry with the oldest items."""
+        cdef intp_t k = 0, below = 1
+        cdef Moved last
+        self.n_moved -= 1
+        last = self.moved[self.n_moved]
+        while below < self.n_moved:
+            if below + 1 < self.n_moved and self.moved[below + 1].place < self.moved[below].place:
+                below += 1
+            if last.place <= self.moved[below].place:
+                break
+            self.moved[k] = self.moved[below]
+            k, below = below, 2 * below + 1
+        self.moved[k] = last
+
+    # ------------------------------------------------------------------ places
 
     cdef intp_t c_extent(self, const int64_t* counts, intp_t n) noexcept nogil:
         """Units that are in use when n further rows with these counts have their items."""
@@ -219,10 +271,6 @@ cdef class ItemRing:
         self.words[VALID] = other
         c_fence()
 
-    cdef void c_note_moved(self, const Living* rows, int64_t row):
-        """Note that the items of a row were placed anew."""
-        heappush(self.moved, (self.c_virtual(self.c_entry(rows, row).place), row))
-
     def prepare(self, intp_t stop):
         """Make the units before ``stop`` usable; ``MemoryError`` without memory.
 
@@ -236,8 +284,9 @@ cdef class ItemRing:
             self.use(self.usable, min(self.units, stop + step))
             self.usable = max(self.usable, min(self.units, stop + step))
         except MemoryError:
-            self.use(self.usable, stop)
-            self.usable = max(self.usable, stop)
+            if stop > self.usable:  # another thread may have been here
+                self.use(self.usable, stop)
+                self.usable = max(self.usable, stop)
 
     def pack(
         self, intp_t number, cnp.ndarray places not None, cnp.ndarray counts not None,
@@ -277,8 +326,7 @@ cdef class ItemRing:
 
     cdef void c_clear(self) noexcept:
         """Forget all items."""
-        self.head = self.base = self.previous = self.tail_row = 0
-        self.moved.clear()
+        self.head = self.base = self.previous = self.tail_row = self.n_moved = 0
         self.words[LEFT] = 0
         self.c_note_words()
 

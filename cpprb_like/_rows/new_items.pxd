@@ -23,6 +23,7 @@ cdef class NewItems:
     cdef int64_t[:, ::1] counts      # by axis: items of each row of the call
     cdef uint8_t[:, ::1] entries     # by axis: entries of the rows of the call, as they are stored
     cdef intp_t n                    # rows of the call
+    cdef intp_t most                 # rows for which there is memory
 
     cdef bint c_is_ragged(self, intp_t number) noexcept nogil
     cdef bint c_take(self, intp_t number, PyObject* value) noexcept

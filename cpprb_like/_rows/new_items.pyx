@@ -138,10 +138,12 @@ cdef class NewItems:
 
     cdef int c_hold(self, intp_t n) except -1:
         """Have room for the counts and entries of n rows."""
+        cdef intp_t rows = max(n, 1)
+        if n > self.most or n < KEPT_ROWS < self.most:
+            self.counts = np.zeros((self.n_axes, rows), np.int64)
+            self.entries = np.zeros((self.n_axes, 16 * rows), np.uint8)
+            self.most = rows
         self.n = n
-        if self.counts is None or n > self.counts.shape[1] or n < KEPT_ROWS < self.counts.shape[1]:
-            self.counts = np.zeros((self.n_axes, n), np.int64)
-            self.entries = np.zeros((self.n_axes, 16 * n), np.uint8)
         return 0
 
     cdef char* c_entries(self, intp_t axis) noexcept:

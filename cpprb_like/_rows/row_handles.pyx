@@ -217,3 +217,23 @@ cdef intp_t c_find_indexes(
         places[count] = k
         count += 1
     return count
+
+
+def find_handles(Ring ring not None, const int64_t[::1] indexes):
+    """``find_rows``, with the handles of the rows of the same moment: slots, handles, positions."""
+    cdef intp_t n = indexes.shape[0], count, k
+    cdef cnp.ndarray slots = c_numbers(1, &n, cnp.NPY_INTP)
+    cdef cnp.ndarray places = c_numbers(1, &n, cnp.NPY_INTP)
+    cdef cnp.ndarray handles = c_numbers(1, &n, cnp.NPY_INT64)
+    cdef intp_t* found = <intp_t*> cnp.PyArray_DATA(slots)
+    # From here on no Python code runs until all are known.
+    count = c_find_indexes(
+        ring, &indexes[0] if n else NULL, n, True, 0, found, <intp_t*> cnp.PyArray_DATA(places)
+    )
+    for k in range(count):
+        (<int64_t*> cnp.PyArray_DATA(handles))[k] = (
+            ring.state[HANDLE_BASE] + ring.span + ring.c_row_at(found[k])
+        )
+    if count < 0:
+        c_refuse(ring, indexes[-1 - count], -1 - count)
+    return slots[:count], handles[:count], places[:count]

@@ -22,7 +22,7 @@ from cpprb_like._rows.column cimport Column
 from cpprb_like.buffers._draw_counts cimport DrawCounts
 from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring, c_living, c_sync_open, c_walk_of
 from cpprb_like._rows.changes cimport c_clear_rows, c_end_episode, c_make_room, c_mark_disk
-from cpprb_like._rows.item_ring cimport ItemRing, Living
+from cpprb_like._rows.item_ring cimport Entry, ItemRing, Living, c_unpack
 from cpprb_like._rows.new_items cimport NewItems
 from cpprb_like._rows.walk cimport Walk
 from cpprb_like._c.copying cimport CACHE_LINE
@@ -76,6 +76,7 @@ cdef enum:
     NEVER = -2                       # no call has so many fields
     WATCHED_VALUES = 1000            # values of a chained field that are counted before a warning
 
+cdef int64_t NO_LIMIT = 0x7FFFFFFFFFFFFFFF  # row ids are below it
 cdef str PRIORITIES = "priorities"   # keyword of ``add``
 cdef object MISSING = object()
 cdef object NOT_READY = object()
@@ -357,7 +358,7 @@ cdef class BufferBase:
                 self.sources[memory.entry.place] = <intp_t> self.new_items.c_entries(axis)
             if not self.c_is_ready(n):  # before rows leave, as this may fail
                 self._prepare_files()
-            elif not c_make_room(ring, self.new_items, n):
+            elif not c_make_room(ring, self.new_items, n, NO_LIMIT):
                 return self.c_publish_rows(
                     n, NULL if present is None else <const uint8_t*> cnp.PyArray_DATA(present), beside
                 )
@@ -365,45 +366,48 @@ cdef class BufferBase:
     def _move_items(
         self, Ring ring not None, const int64_t[::1] indexes, list columns not None,
         list arrays not None, list counts not None, dict items not None, list moved not None,
+        tuple kept not None, const uint8_t[::1] stays,
     ):
-        """Update rows by their handles: place items of the axes ``moved`` anew, and write all values.
+        """Update rows by their handles, and place items of the axes ``moved`` anew.
 
-        The arguments are those of ``gather.write`` and ``NewItems.load``; other axes have no items.
+        ``columns`` and ``arrays`` are those of ``gather.write``, and ``kept`` the items of the rows that
+        ``stays`` says keep their places. ``counts`` and ``items``, see ``NewItems.load``, are those of the
+        others. Raises ``ValueError`` if there is no place for them while all these rows are there.
         """
         cdef intp_t n = indexes.shape[0], axis, k
+        cdef int64_t first
         cdef ItemRing memory
+        cdef cnp.ndarray found
         cdef const intp_t* slots
         cdef Living living
+        cdef list entries = []
+        cdef char* entry
         ring.c_check_writable()
+        for axis in moved:
+            memory = <ItemRing> ring.items[axis]
+            memory.c_expect_moved(n)
+            entries.append(np.zeros((n, 2), memory.entry.dtype))
+        columns, arrays = [*columns, *[ring.items[axis].entry for axis in moved]], [*arrays, *entries]
+        c_mark_disk(ring, c_find_rows(ring, indexes))
         while True:
             self.c_check_ring(ring)
             self.new_items.load(n, counts, items)
-            if not c_make_room(ring, self.new_items, 0):
-                break
-        found = c_find_rows(ring, indexes)
-        if c_mark_disk(ring, found):
-            self.new_items.load(n, counts, items)
-            if c_make_room(ring, self.new_items, 0):
-                return self._move_items(ring, indexes, columns, arrays, counts, items, moved)
             found = c_find_rows(ring, indexes)
-        self.new_items.c_write(True)
-        slots = <const intp_t*> cnp.PyArray_DATA(<cnp.ndarray> found)
-        for axis in moved:
-            memory = <ItemRing> ring.items[axis]
-            entries = np.empty((n, 2), memory.entry.dtype)
-            memcpy(
-                cnp.PyArray_DATA(<cnp.ndarray> entries), self.new_items.c_entries(axis),
-                n * memory.entry.nbytes,
-            )
-            columns.append(memory.entry)
-            arrays.append(entries)
-        c_write_columns(ring, columns, arrays, (), slots, n)
-        for axis in moved:
-            memory = <ItemRing> ring.items[axis]
+            slots = <const intp_t*> cnp.PyArray_DATA(found)
+            first = NO_LIMIT
             for k in range(n):
                 if slots[k] >= 0:
-                    living = c_living(ring, memory)
-                    memory.c_note_moved(&living, ring.c_row_at(slots[k]))
+                    first = min(first, ring.c_row_at(slots[k]))
+            if not c_make_room(ring, self.new_items, 0, first):
+                break
+        # No Python code runs from here on, and no object is made: a finalizer might add rows.
+        self.new_items.c_write(True)
+        for k in range(len(moved)):
+            memory = <ItemRing> ring.items[<intp_t> moved[k]]
+            entry = <char*> cnp.PyArray_DATA(<cnp.ndarray> entries[k])
+            living = c_living(ring, memory)
+            c_fill_entries(memory, &living, self.new_items.c_entries(<intp_t> moved[k]), slots, n, stays, entry)
+        c_write_columns(ring, columns, arrays, kept, slots, n)
 
     cdef list c_convert_call(
         self, Ring ring, PyObject** values, PyObject* names, intp_t other
@@ -1007,9 +1011,11 @@ cdef object c_add_items(BufferBase buffer, PyObject** values, PyObject* names):
             buffer.c_wait_for_turn()
         if (beside is not None and beside.n != 1) or not buffer.c_resolve_items(values, names, place):
             break
+        if beside is not None and beside.ring is not None and beside.ring is not buffer.c_ring:
+            raise RuntimeError("the sampler keeps the priorities of another buffer")
         if not buffer.c_is_ready(1):  # before rows leave, as this may fail
             buffer._prepare_files()
-        elif not c_make_room(buffer.c_ring, buffer.new_items, 1):
+        elif not c_make_room(buffer.c_ring, buffer.new_items, 1, NO_LIMIT):
             return buffer.c_publish_rows(1, NULL, beside)
         # The values are read anew, as Python code may have run.
     given = {}
@@ -1117,6 +1123,28 @@ Examples
 """
 
 c_set_method(BufferBase, &ADD)
+
+
+cdef void c_fill_entries(
+    ItemRing memory, const Living* living, const char* fresh, const intp_t* slots, intp_t n,
+    const uint8_t[::1] stays, char* out,
+) noexcept:
+    """The entries of updated rows: those of before, or ``fresh`` ones, which are noted as moved."""
+    cdef intp_t k, nbytes = memory.entry.nbytes
+    cdef int64_t row
+    cdef Entry entry
+    for k in range(n):
+        if slots[k] < 0:
+            continue
+        if stays[k]:
+            memcpy(out + k * nbytes, living.entries + slots[k] * living.stride, nbytes)
+            continue
+        memcpy(out + k * nbytes, fresh + k * nbytes, nbytes)
+        entry = c_unpack(fresh + k * nbytes, nbytes)
+        row = living.written - 1
+        row -= (row - slots[k]) % living.capacity
+        if entry.count:
+            memory.c_push_moved(memory.c_virtual(entry.place), row)
 
 
 @cython.final

@@ -22,6 +22,7 @@ def field_table(
     """
     apart = {name: size for name, size in (overflow or {}).items() if size}
     schema = layout.schema
+    of_texts = {field.name for field in schema.declared if field.is_text}
     rows = [("field", "dtype", "shape", "bytes/step", "total")]
     for field in schema.declared:
         stored = str(schema.stored_nbytes(field))
@@ -31,7 +32,7 @@ def field_table(
         shape = str(field.declared_shape)
         rows.append((field.name, field.declared_dtype, shape, stored, total))
     for axis, entry in zip(schema.axes, schema.fields[len(schema.declared) :], strict=True):
-        items = "bytes" if axis.name in axis.fields else "items"  # of a text
+        items = "bytes" if axis.name in of_texts else "items"
         in_use = f", {used[axis.name]:,} in use" if used else ""
         what = f"(room of {axis.name}: {axis.room:,} {items}{in_use})"
         rows.append((what, "", "", str(entry.nbytes), format_nbytes(layout.nbytes_of(entry))))

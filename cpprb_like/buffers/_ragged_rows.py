@@ -22,7 +22,7 @@ from cpprb_like._fields.schema import Field, Schema
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import write
 from cpprb_like._rows.item_copies import counts_of, take_items
-from cpprb_like._rows.row_handles import find_rows, handles
+from cpprb_like._rows.row_handles import find_handles
 
 __all__ = ["add_items", "update_items"]
 
@@ -161,6 +161,8 @@ def update_items(
 ) -> None:
     """``update`` of fields of which ``given`` are ragged; ``fixed`` are those of fixed shape."""
     ring, schema, n = buffer.ring, buffer.schema, len(indexes)
+    if n == 0:
+        return
     fields = {field.name: field for field in schema.declared}
     entries = {name: read_entries(fields[name], value, 1) for name, value in given.items()}
     for name, found in entries.items():
@@ -190,42 +192,57 @@ def _update(
 ) -> None:
     if buffer.ring is not ring:
         raise RuntimeError("the buffer was initialised anew while a value was read")
-    slots, places = find_rows(ring, indexes)
-    rows = handles(ring, slots)  # slots mean the rows of now
+    while True:
+        moment = ring.now()
+        slots, rows, places = find_handles(ring, indexes)  # slots mean the rows of now
+        before = {
+            memory.axis: counts_of(ring, memory.axis, entries_of(ring, memory.entry)[slots])
+            for memory in ring.items
+        }
+        if ring.holds(moment, slots):
+            break
+    if len(rows) == 0:  # all are gone
+        return
     columns = [column for column in ring.columns if column.name in fixed]
     arrays = [np.ascontiguousarray(fixed[column.name][places]) for column in columns]
     chosen = {name: _of_rows(found, places) for name, found in entries.items()}
-    before = {
-        memory.axis: counts_of(ring, memory.axis, entries_of(ring, memory.entry)[slots])
-        for memory in ring.items
-    }
     after = before | {name: found[places] for name, found in counts.items()}
     _check_update(buffer.schema, chosen, fixed, places, changed, before, after)
-    same = all(np.array_equal(before[name], after[name]) for name in changed)
-    if same and buffer._files is None:
-        by_name = {column.name: column for column in ring.columns}
-        items = tuple((by_name[name], found.values, found.counts) for name, found in chosen.items())
-        write(ring, rows, columns, arrays, items)
+    stays = np.full(len(rows), buffer._files is None)  # a kill may leave half of what is in place
+    for name in changed:
+        stays &= before[name] == after[name]
+    by_name = {column.name: column for column in ring.columns}
+    kept = tuple((by_name[name], *_only(found, stays)) for name, found in chosen.items())
+    if stays.all() or not changed:
+        write(ring, rows, columns, arrays, kept)
         return
-    dense: dict[int, NDArray[Any]] = {}
-    for number, field in enumerate(buffer.schema.declared):
-        if field.is_ragged:
-            empty = np.empty((0, *field.item_shape), field.dtype)
-            dense[number] = empty
-            if field.axis in changed:
-                found = chosen.get(field.name)
-                column = ring.columns[number]
-                dense[number] = (
-                    _stored(ring, slots, column, before[field.axis], field)
-                    if found is None
-                    else found.values
-                )
     taken = [
-        after[axis.name] if axis.name in changed else np.zeros(len(slots), np.int64)
+        np.where(stays, 0, after[axis.name] if axis.name in changed else 0)
         for axis in buffer.schema.axes
     ]
+    dense: dict[int, NDArray[Any]] = {}
+    for number, field in enumerate(buffer.schema.declared):
+        if not field.is_ragged:
+            continue
+        found = Entries(np.empty((0, *field.item_shape), field.dtype), taken[0])
+        if field.name in chosen:
+            found = _only(chosen[field.name], ~stays)
+        elif field.axis in changed:
+            each = np.where(stays, 0, before[field.axis])
+            found = Entries(
+                _stored(ring, slots, by_name[field.name], before[field.axis], field), each
+            )
+            found = Entries(found.values[np.repeat(~stays, before[field.axis])], each)
+        dense[number] = found.values
     moved = [place for place, axis in enumerate(buffer.schema.axes) if axis.name in changed]
-    buffer._move_items(ring, rows, columns, arrays, taken, dense, moved)
+    stay = stays.view(np.uint8)
+    buffer._move_items(ring, rows, columns, arrays, taken, dense, moved, kept, stay)
+
+
+def _only(entries: Entries, some: NDArray[np.bool_]) -> Entries:
+    """The entries of some rows; the others have none."""
+    values = entries.values if some.all() else entries.values[np.repeat(some, entries.counts)]
+    return Entries(np.ascontiguousarray(values), np.where(some, entries.counts, 0))
 
 
 def _of_rows(entries: Entries, places: Slots) -> Entries:

@@ -558,7 +558,8 @@ class ReplayBuffer(BufferBase, Source):
         ValueError
             A value has the wrong shape, or the declared dtype cannot hold it. Or the field cannot
             be replaced: fields that end episodes, fields of ``next_of`` and ``stack_compress``, and
-            fields whose next value is a field of ``next_of``.
+            fields whose next value is a field of ``next_of``. Or a row gets another number of items
+            without all fields of their axis, or there is no place for them while these rows stay.
         IndexError
             An index is a slot without a step, or no row ever had it. After any error the buffer is
             unchanged.
@@ -568,7 +569,8 @@ class ReplayBuffer(BufferBase, Source):
         Notes
         -----
         Cost: proportional to n. The update is atomic for other threads: a batch that is read
-        meanwhile is read again. Priorities do not change.
+        meanwhile is read again. Priorities do not change. Values of another length need room beside
+        the old ones, so the oldest rows may leave.
 
         Examples
         --------

@@ -519,7 +519,7 @@ class ItemPlan:
     def check_moves(self, placed: Mapping[str, PlacedItems]) -> None:
         """Raise ``ValueError`` if a dtype has no number for items that a field counts."""
         for name, axis in self.laid.counted.items():
-            if name in self.order and placed[axis].used > self.laid.most[name]:
+            if name in self.order and axis in placed and placed[axis].used > self.laid.most[name]:
                 raise ValueError(
                     f"field {name!r}: {self.laid.dtypes[name]} has no number for "
                     f"{placed[axis].used} items of axis {axis!r} in a batch; draw fewer rows, or "

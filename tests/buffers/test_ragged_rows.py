@@ -142,14 +142,23 @@ def test_an_update_with_more_items_may_cost_the_oldest_rows() -> None:
     assert used_of(rb) == {"T": 8}
 
 
-def test_an_update_may_find_its_own_row_gone() -> None:
-    """The row that would get the items is the oldest: it leaves, and is skipped."""
+def test_an_update_for_which_its_own_row_would_leave_is_refused() -> None:
+    """There is room for the new items beside the old ones only without the row."""
     rb = tokens(10, 5)
     add(rb, 0, 3)
-    rb.update([0], t=[np.zeros(4, "i4")])
-    assert len(rb) == 0
-    add(rb, 1, 5)
-    assert ids(rb) == [1]
+    before = ids_and_tokens(rb), used_of(rb), rb.stats()
+    with pytest.raises(ValueError, match=r"axis 'T' .*no place beside the old ones.*room=5"):
+        rb.update([0], t=[np.zeros(4, "i4")])
+    assert (ids_and_tokens(rb), used_of(rb), rb.stats()) == before
+
+
+def test_rows_whose_length_stays_are_updated_in_place() -> None:
+    """Beside one row that gets another length, in a full room."""
+    rb = tokens(10, 10)
+    for k in range(3):
+        add(rb, k, 3)
+    rb.update([1, 2, 0], t=[np.ones(3, "i4"), np.zeros(1, "i4"), np.ones(3, "i4")])
+    assert [len(row) for _, row in ids_and_tokens(rb)] == [3, 3, 1]
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])

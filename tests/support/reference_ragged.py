@@ -268,10 +268,10 @@ class ReferenceRagged:
     ) -> None:
         """New values of rows, the last of duplicates; rows that are gone are skipped.
 
-        If no length changes, the items are replaced where they are; not in a file
-        (``in_place=False``), as a kill may leave half of them. Otherwise all these rows get new
-        places for their items on the axes of ``values``, and there are old items and new ones
-        until that is done. So the oldest rows may leave, even those that would get the values.
+        The items of a row whose lengths stay are replaced where they are; not in a file
+        (``in_place=False``), as a kill may leave half of them. Others get new places for their
+        items on the axes of ``values``, and there are old items and new ones until that is done. So
+        the oldest rows may leave. Raises ``ValueError`` if one of these rows would have to.
         """
         new = [
             {**row.values, **{name: given[k] for name, given in values.items()}}
@@ -282,19 +282,33 @@ class ReferenceRagged:
         if any(sum(of[axis] for of in lengths) > self.room[axis] for axis in axes):
             raise ValueError("the rows have more items than there is room")
         named = [k for k, row in enumerate(rows) if row.there and row.number >= self.oldest]
-        differ = any(
-            lengths[k][axis] != self.length(rows[k].values, axis) for k in named for axis in axes
-        )
-        moves = differ or bool(axes and not in_place)
-        if moves:
-            self._make_room({axis: sum(lengths[k][axis] for k in named) for axis in axes})
+        moved = [
+            k
+            for k in named
+            if any(lengths[k][axis] != self.length(rows[k].values, axis) for axis in axes)
+            or (axes and not in_place)
+        ]
+        if moved:
+            items = {axis: sum(lengths[k][axis] for k in moved) for axis in axes}
+            leaving = self.living()[: max(self._needed(axis, n) for axis, n in items.items())]
+            if leaving and leaving[-1].number >= min(rows[k].number for k in named):
+                raise ValueError("an updated row would have to leave")
+            self._make_room(items)
+        last = {rows[k].number: k for k in named}
+        for k in moved:
+            if last[rows[k].number] == k:
+                self._bury(rows[k], axes)
+                self._place(rows[k], new[k], axes)
+                continue
+            for axis in axes:
+                if lengths[k][axis]:
+                    self.memory[axis].append(Block(rows[k], lengths[k][axis], alive=False))
+        for axis in axes:
+            while self.memory[axis] and not self.memory[axis][0].alive:
+                self.memory[axis].popleft()
         for k in named:
             row = rows[k]
-            if moves:
-                self._bury(row, axes)
-                self._place(row, new[k], axes)
-            if row.there:
-                row.values = {**row.values, **{name: given[k] for name, given in values.items()}}
+            row.values = {**row.values, **{name: given[k] for name, given in values.items()}}
 
     def on_episode_end(self, env: int | None = None) -> None:
         """Cut the episodes that are open: of one environment, or of all."""
