@@ -27,6 +27,8 @@ from cpprb_like._fields.item_places import laps_of
 from cpprb_like._files import dirty_chunks, file_maps
 from cpprb_like._files.dirty_chunks import DirtyChunks
 
+pytestmark = pytest.mark.once
+
 CASE = Case("items", room=200, capacity=30, wide=4)
 ROWS_FIRST = Case("rows-first", room=2000, capacity=30, wide=4)
 ENVS = Case("envs", room=150, capacity=40, n_envs=3, n_step=3, wide=4)
@@ -55,8 +57,8 @@ def numbers(rb: ReplayBuffer, case: Case) -> list[int]:
 
 def change(rb: ReplayBuffer) -> None:
     """Give some rows more items, which places them anew."""
-    slots = rb.sample(3, indexes=True)["indexes"]
-    rb.update(slots, **updated(rb[slots % rb.capacity]))
+    slots = rb.ring.newest_slots(3)  # for older ones there may be no room
+    rb.update(slots, **updated(rb[slots]))
 
 
 # ---------------------------------------------------------------------- copies

@@ -25,7 +25,10 @@ from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.views import Layer, Packed, Sequences
 from cpprb_like.views._items_of_batch import ItemPlan
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(sys.platform == "win32", reason="there is no fork and no SIGKILL"),
+]
 
 CAPACITY = 60
 TOKENS: dict[str, Any] = {

@@ -226,7 +226,8 @@ def act(
                 batch = actor.sample(4, indexes=True, fields="t")
                 rows = [step(options, int(one)) for one in batch["t"]]
                 moved = {name: [row[name] for row in rows] for name in ("ids", "pairs", "say")}
-                actor.update(batch["indexes"], **moved)  # as before, in other places
+                with suppress(ValueError):  # there is no room while these rows stay
+                    actor.update(batch["indexes"], **moved)  # as before, in other places
             if clears and chance.random() < 0.02:
                 actor.clear()
             child.beat()

@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -264,7 +265,8 @@ def write(case: Case, folder: Path, first: int) -> None:
             if len(slots):
                 rows = rb[slots]
                 if case.room:
-                    rb.update(slots, **updated(rows))
+                    with suppress(ValueError):  # there is no room while these rows stay
+                        rb.update(slots, **updated(rows))
                 else:
                     mark = -(rows["t"] * 10 + rows["env"])[:, None].repeat(3, axis=1)
                     rb.update(slots, mark=mark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,8 @@ def _edit(rb: ReplayBuffer, batch: dict[str, Array]) -> None:
         pairs = zip(ids.tolist(), versions.tolist(), strict=True)
         rows = [ragged_of(number, version) for number, version in pairs]
         new |= {name: [row[name] for row in rows] for name in RAGGED}
-    rb.update(batch["indexes"], **new)
+    with suppress(ValueError):  # there is no room while these rows stay
+        rb.update(batch["indexes"], **new)
     if rb.has_priorities:
         rb.update_priorities(batch["indexes"], ids % 17 / 4.0)
 

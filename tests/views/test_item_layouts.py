@@ -163,6 +163,7 @@ def history() -> RaggedHistory:
     return history_of()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
