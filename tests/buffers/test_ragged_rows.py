@@ -236,9 +236,12 @@ class Numbered:
             batch = self.rb.sample(3, indexes=True, fields="id")
             rows = [self.values(number) for number in batch["id"].tolist()]
             names = ["t", "wide"] if self.rng.random() < 0.5 else ["n", "say"]
-            self.rb.update(
-                batch["indexes"], **{name: [row[name] for row in rows] for name in names}
-            )
+            given = {name: [row[name] for row in rows] for name in names}
+            try:
+                self.rb.update(batch["indexes"], **given)
+            except ValueError as error:
+                if "no place beside the old ones" not in str(error):
+                    raise
 
     def delete(self) -> None:
         """The oldest episode that has ended."""
