@@ -92,7 +92,7 @@ cdef class Ring:
     cdef uint8_t* c_flags(self, intp_t slot) noexcept nogil
     cdef intp_t c_drawable(self) noexcept nogil
     cdef int64_t c_first(self) noexcept nogil
-    cdef void c_pass_left(self, int64_t oldest) noexcept nogil
+    cdef int64_t c_first_left(self) noexcept nogil
     cdef int64_t c_stop(self) noexcept nogil
     cdef bint c_can_draw(self, intp_t slot) noexcept nogil
     cdef int64_t c_next(self, int64_t row, int64_t written) noexcept nogil

@@ -207,25 +207,28 @@ cdef class Ring:
         return self.incomplete.n_complete
 
     cdef int64_t c_first(self) noexcept nogil:
-        cdef int64_t first = self.state[WRITTEN] - c_stored(self)
         if self.left_before:
-            self.c_pass_left(first)
-            first = max(first, self.left_before)
+            return self.c_first_left()
         if self.lookahead == 0:
-            return first
+            return self.state[WRITTEN] - c_stored(self)
         c_sync_open(self)
-        return max(self.incomplete.kept_from, first)
+        return self.incomplete.kept_from
 
-    cdef void c_pass_left(self, int64_t oldest) noexcept nogil:
-        """Count absent rows behind those that left as left, whatever made them absent.
+    cdef int64_t c_first_left(self) noexcept nogil:
+        """``c_first`` where rows have left early.
 
-        So ``left_before`` follows from the rows, and a copy of the buffer draws the same.
+        Absent rows behind those count as left, whatever made them absent. So ``left_before`` follows
+        from the rows, and a copy of the buffer draws the same.
         """
-        self.left_before = max(oldest, self.left_before)
+        self.left_before = max(self.state[WRITTEN] - c_stored(self), self.left_before)
         while self.left_before < self.state[WRITTEN] and self.c_is_absent(
             <intp_t> (self.left_before % self.capacity)
         ):
             self.left_before += 1
+        if self.lookahead == 0:
+            return self.left_before
+        c_sync_open(self)
+        return max(self.incomplete.kept_from, self.left_before)
 
     cdef int64_t c_stop(self) noexcept nogil:
         if self.lookahead == 0 or self.n_envs > 1:
