@@ -55,7 +55,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 ATTRIBUTES = {
     *("absent", "capacity", "chains", "clears", "columns", "first", "handle_base"),
     *("n_envs", "row_nbytes", "size", "span", "stop", "stored", "stored_columns"),
-    *("index_nbytes", "lookahead", "written"),
+    *("index_nbytes", "items", "left_before", "lookahead", "written"),
 }
 
 
