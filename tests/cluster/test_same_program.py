@@ -35,7 +35,7 @@ PARAMETERS: dict[str, tuple[set[str], set[str]]] = {
     "learner": (set(), {"ahead", "batches", "nbytes", "timeout"}),
     "save": ({"keep", "codec", "level", "sync"}, {"timeout"}),
     "load": (
-        {"capacity", "writers", "state"},
+        {"capacity", "room", "state", "writers"},
         {"hosts", "checkpoints", "checkpoint_seconds", "resources"},
     ),
     "restore_learner": (
