@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from file_map_cases import unless_full
 from forked import start
 
 from cpprb_like.processes import Learner, SharedReplay
@@ -226,7 +227,7 @@ def act(
                 batch = actor.sample(4, indexes=True, fields="t")
                 rows = [step(options, int(one)) for one in batch["t"]]
                 moved = {name: [row[name] for row in rows] for name in ("ids", "pairs", "say")}
-                with suppress(ValueError):  # there is no room while these rows stay
+                with unless_full():
                     actor.update(batch["indexes"], **moved)  # as before, in other places
             if clears and chance.random() < 0.02:
                 actor.clear()

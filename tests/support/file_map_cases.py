@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ __all__ = [
     "room_for",
     "step",
     "twin_rows",
+    "unless_full",
     "updated",
 ]
 
@@ -167,6 +168,16 @@ def items_of(t: int, env: int, longer: int = 0) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def unless_full() -> Iterator[None]:
+    """An update for which there is no room while its rows stay is refused; all else is a fault."""
+    try:
+        yield
+    except ValueError as error:
+        if "no place beside the old ones" not in str(error):
+            raise
+
+
 def updated(rows: dict[str, Any]) -> dict[str, Any]:
     """What an update makes of rows: their mark is turned round, and their items with it."""
     signs = np.where(rows["mark"][:, 0] > 0, LONGER, 0)
@@ -265,7 +276,7 @@ def write(case: Case, folder: Path, first: int) -> None:
             if len(slots):
                 rows = rb[slots]
                 if case.room:
-                    with suppress(ValueError):  # there is no room while these rows stay
+                    with unless_full():
                         rb.update(slots, **updated(rows))
                 else:
                     mark = -(rows["t"] * 10 + rows["env"])[:, None].repeat(3, axis=1)

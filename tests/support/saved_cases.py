@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
+from file_map_cases import unless_full
 from strategies import Array
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer
@@ -156,7 +156,7 @@ def _edit(rb: ReplayBuffer, batch: dict[str, Array]) -> None:
         pairs = zip(ids.tolist(), versions.tolist(), strict=True)
         rows = [ragged_of(number, version) for number, version in pairs]
         new |= {name: [row[name] for row in rows] for name in RAGGED}
-    with suppress(ValueError):  # there is no room while these rows stay
+    with unless_full():
         rb.update(batch["indexes"], **new)
     if rb.has_priorities:
         rb.update_priorities(batch["indexes"], ids % 17 / 4.0)
