@@ -516,8 +516,10 @@ def _agree(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 def _value(column: NDArray[Any] | None) -> object:
     """A value to compare columns by, equal for two NaN of the same bits."""
-    if column is None or column.dtype.hasobject:
-        return None if column is None else column.tolist()
+    if column is None:
+        return None
+    if column.dtype.hasobject:  # objects, texts, or an array for each row
+        return [_value(one) if isinstance(one, np.ndarray) else one for one in column.tolist()]
     return column.dtype, column.shape, column.tobytes()
 
 
@@ -534,7 +536,7 @@ def _global_states() -> tuple[object, ...]:
 def _picture(rb: ReplayBuffer) -> tuple[object, ...]:
     """Values, flags and counts of the rows, which a sampler must not change."""
     ring = rb.ring
-    rows = [np.asarray(column).tobytes() for column in rb.get_all_transitions().values()]
+    rows = [_value(np.asarray(column)) for column in rb.get_all_transitions().values()]
     return ring.written, ring.clears, ring.absent, ring.flags().tobytes(), rows
 
 
