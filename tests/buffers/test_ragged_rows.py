@@ -32,7 +32,7 @@ def test_any_history_agrees_with_the_twin(seed: int, actions: list[Action]) -> N
 @pytest.mark.slow
 def test_many_random_histories_agree_with_the_twin() -> None:
     """As above; a hundred thousand histories before a release."""
-    for seed in range(100_000 if LONG else repeats(400, 60)):
+    for seed in range(100_000 if LONG else repeats(150, 60)):
         with told(f"play(*random_history({seed}))"):
             play(*random_history(seed))
 

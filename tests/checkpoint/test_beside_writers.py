@@ -96,13 +96,14 @@ def test_each_state_is_that_of_one_moment(
     """
     monkeypatch.setattr(_ring_writer, "COPIED_NBYTES", copied)
     monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 40_000)
+    saves = SAVES // 3 if kind in ("ragged", "narrow") else SAVES  # these cost five times as much
     rb = make(kind, 1200, seed=2)
     add(rb, 1200)
     rng = random.Random(1)
     disk.before = lambda *_: time.sleep(rng.random() * 0.0005)
     overwritten = 0
     with writer(rb, 3):
-        for number in range(SAVES):
+        for number in range(saves):
             least, first = versions_of(rb), rb.ring.written
             saving = rb.save_async("memory", keep=1 + number % 2)
             last, most = rb.ring.written, versions_of(rb) if copied else {}
@@ -123,7 +124,7 @@ def test_each_state_is_that_of_one_moment(
                 add(loaded, 1500)
                 loaded.check()
                 check_rows(loaded)
-    assert overwritten < SAVES // 2 if not copied else overwritten == 0
+    assert overwritten <= saves // 2 if not copied else overwritten == 0
     rb.save("memory")
     assert digest(ReplayBuffer.load("memory")) == digest_of_copy(rb)
     disk.before = lambda *_: None
