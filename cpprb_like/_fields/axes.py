@@ -9,7 +9,7 @@ memory of the items (``layout``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +63,14 @@ def check_axes(fields: Sequence[Field]) -> None:
 
     The fields come from ``env_dict``, or from a pickle or a file.
     """
+    names = {field.name for field in fields}
     for field in fields:
         if field.name.startswith(ENTRY):
             raise ValueError(f"field {field.name!r}: names that begin with {ENTRY!r} are taken")
         if field.is_entry:
             raise ValueError(f"field {field.name!r}: expected values of the user, got entries")
         if field.axis is not None or field.is_text:
-            _check_ragged(field)
+            _check_ragged(field, names)
     texts = {field.name for field in fields if field.is_text}
     for field in fields:
         if field.axis in texts and not field.is_text:
@@ -88,12 +89,13 @@ def check_axes(fields: Sequence[Field]) -> None:
         _check_counts(field, axes)
 
 
-def _check_ragged(field: Field) -> None:
-    """Raise ``ValueError`` unless a field may have its named axis."""
+def _check_ragged(field: Field, names: Collection[str]) -> None:
+    """Raise ``ValueError`` unless a field may have its named axis. ``names`` are the fields."""
     where = f"field {field.name!r}"
-    if not isinstance(field.axis, str) or not (field.is_text or field.axis.isidentifier()):
+    if not isinstance(field.axis, str) or not (field.axis in names or field.axis.isidentifier()):
         raise ValueError(
-            f"{where}: expected the name of an axis, an identifier such as 'T', got {field.axis!r}"
+            f"{where}: expected the name of an axis, an identifier such as 'T' or the name of a "
+            f"field, got {field.axis!r}"
         )
     if not 0 <= field.axis_at < len(field.shape) or field.shape[field.axis_at] != 0:
         raise ValueError(f"{where}: axis {field.axis!r} is not in shape {field.shape}")

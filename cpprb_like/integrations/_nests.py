@@ -14,6 +14,7 @@ import numpy as np
 
 from cpprb_like._arguments.arrays import Array, Flags
 from cpprb_like._fields.casting import as_array
+from cpprb_like.typing import FieldSpec
 
 Path: TypeAlias = tuple[Any, ...]
 
@@ -21,16 +22,46 @@ Path: TypeAlias = tuple[Any, ...]
 class Leaf:
     """Leaf of a nest: one field of this shape and dtype, at a path of keys.
 
-    ``space`` is the space of Gymnasium that the leaf was made of, if any.
+    Shape () and dtype ``str``, without a size, are a text of any length. ``space`` is the space of
+    Gymnasium that the leaf was made of, if any.
+
+    With ``axis`` a value has any number of items, of this shape each. The axis is named as the
+    field at the path ``axis``. With ``counts`` the values count items of the axis that is named as
+    the field at this path.
     """
 
     def __init__(
-        self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], space: Any = None
+        self,
+        path: Path,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        space: Any = None,
+        *,
+        axis: Path | None = None,
+        counts: Path | None = None,
     ) -> None:
         self.path = path
         self.shape = shape
         self.dtype = dtype
         self.space = space
+        self.axis = axis
+        self.counts = counts
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the field is a text of any length."""
+        return self.shape == () and self.dtype == np.dtype(str)
+
+    def declaration(self, named: Callable[[Path], str], dtype: np.dtype[Any]) -> FieldSpec:
+        """The field in ``env_dict``, with this dtype unless it is a text.
+
+        ``named`` returns the name of the field at a path.
+        """
+        axis = () if self.axis is None else (named(self.axis),)
+        spec: FieldSpec = {"shape": (*axis, *self.shape), "dtype": str if self.is_text else dtype}
+        if self.counts is not None:
+            spec["counts"] = named(self.counts)
+        return spec
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield every leaf of the nest, in its order."""
@@ -41,11 +72,15 @@ class Leaf:
     ) -> Iterator[Array]:
         """Yield copies of a value's parts as arrays, leaf by leaf.
 
-        ``n_rows`` is the length of the leading axis, None for a single value. Rows in the mask
-        ``unset`` become 0. Raises ``ValueError`` if the value does not fit the nest.
+        ``n_rows`` is the length of the leading axis, None for a single value. Rows with any number
+        of items are arrays in an array of objects. Rows in the mask ``unset`` become 0. Raises
+        ``ValueError`` if the value does not fit the nest.
         """
+        if self.axis is not None:
+            yield self._collect_items(value, field_name(root, self.path), n_rows)
+            return
         try:
-            if self.dtype.hasobject and not self.shape:
+            if (self.dtype.hasobject and not self.shape) or self.is_text:
                 is_many = n_rows is not None and isinstance(value, (list, tuple, np.ndarray))
                 items: Any = value if is_many else [value]
                 array = np.fromiter(items, object).reshape(() if n_rows is None else -1)
@@ -64,8 +99,33 @@ class Leaf:
             name = field_name(root, self.path)
             raise ValueError(f"field {name!r}: expected shape {shape}, got {array.shape}")
         if unset is not None:
-            array[unset] = 0
+            array[unset] = "" if self.is_text else 0
         yield array
+
+    def _collect_items(self, value: Any, name: str, n_rows: int | None) -> Array:
+        if n_rows is None:
+            return self._items(value, name)
+        if not isinstance(value, (list, tuple, np.ndarray)) or len(value) != n_rows:
+            raise ValueError(
+                f"field {name!r}: expected {n_rows} values, one for each environment, got "
+                f"{_outline(value)}"
+            )
+        return np.fromiter((self._items(one, name) for one in value), object, n_rows)
+
+    def _items(self, value: object, name: str) -> Array:
+        """A copy of the items of one row. Several may come as a list or tuple."""
+        try:
+            array = as_array(value, self.dtype, one_item=False)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise ValueError(f"field {name!r}: the value is no array: {error}") from error
+        if array.shape == (0,):  # NumPy cannot know the shape of items that are not there
+            return np.empty((0, *self.shape), self.dtype)
+        if not array.ndim or array.shape[1:] != self.shape:
+            length = ", ".join(["n", *map(str, self.shape)]) + ("" if self.shape else ",")
+            raise ValueError(f"field {name!r}: expected shape ({length}), got {array.shape}")
+        return array.copy()
 
     def restore(self, columns: Mapping[str, Array], root: str) -> Any:
         """Return columns, nested like the nest."""

@@ -7,12 +7,14 @@ ends, which each recorder reads for its environments.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cpprb_like._arguments.arrays import Array, Flags
+from cpprb_like._fields.entries import check_counts, check_ranges, read_entries
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.integrations._nests import Tree, field_name, names_of
 from cpprb_like.integrations._steps import SpaceParts, Steps
@@ -85,7 +87,8 @@ class Recorder:
                 dtype = leaf.dtype
                 if self._float_type is not None and dtype.kind == "f":
                     dtype = self._float_type
-                found[field_name(root, leaf.path)] = {"shape": leaf.shape, "dtype": dtype}
+                named = partial(field_name, root)
+                found[named(leaf.path)] = leaf.declaration(named, dtype)
         for name in ENDS:
             found[name] = {"shape": (), "dtype": np.dtype(np.bool_)}
         return found
@@ -97,20 +100,29 @@ class Recorder:
         ----------
         buffer : ReplayBuffer
             Buffer with the fields of ``env_dict``. The field ``discount`` is optional. The buffer
-            may have further fields, and other dtypes or shapes that suit the values. An empty
-            buffer that was made without ``n_envs`` takes ``n_envs`` of the recorder. A buffer with
-            rows in a file keeps its own ``n_envs``.
+            may have further fields, and other dtypes or shapes that suit the values. Values with
+            any number of items need a named axis. An empty buffer that was made without ``n_envs``
+            takes ``n_envs`` of the recorder. A buffer with rows in a file keeps its own ``n_envs``.
 
         Raises
         ------
         ValueError
-            A field is missing, or the number of environments differs.
+            A field is missing or lacks a named axis, or the number of environments differs.
         """
         lacking = [name for name in self._names if name not in buffer.schema.names]
         missing = [name for name in lacking if name not in self._optional]
         if missing:
             raise ValueError(f"the buffer lacks the fields {missing}")
-        buffer.schema.refuse_ragged("attach", self._names)
+        ragged = [field.name for field in buffer.schema.declared if field.is_ragged]
+        items = [
+            field_name(root, leaf.path)
+            for root, tree in self._trees.items()
+            for leaf in tree.leaves()
+            if leaf.axis is not None
+        ]
+        fixed = [name for name in items if name not in ragged]
+        if fixed:
+            raise ValueError(f"expected a named axis of the fields {fixed}, as in env_dict")
         if buffer.n_envs != self.n_envs and isinstance(buffer, ReplayBuffer):
             buffer._take_n_envs(self.n_envs)
         if buffer.n_envs != self.n_envs:
@@ -121,6 +133,8 @@ class Recorder:
 
     def restore(self, batch: Mapping[str, Array]) -> dict[str, Any]:
         """Return a batch with values nested like their spaces or specs.
+
+        Graphs are a ``GraphInstance`` of Gymnasium. Masks and offsets stay beside it.
 
         Parameters
         ----------
@@ -159,14 +173,26 @@ class Recorder:
     def _begin(self, arrived: list[Array], chosen: Flags) -> None:
         """Begin new episodes of the chosen environments with observations of all."""
         buffer, steps = self._attached(), self._steps
-        named = dict(zip(self._names, arrived, strict=False))  # observations come first
-        for field in buffer.schema.declared:  # refused now, and not by the next step
-            if field.name in named:
-                field.convert(named[field.name], self.n_envs)
+        self._check(dict(zip(self._names, arrived, strict=False)))  # observations come first
         for env in np.flatnonzero(chosen).tolist():
             buffer.on_episode_end(env)
         steps.obs = arrived
         steps.wait_for(steps.waiting & ~chosen)
+
+    def _check(self, values: Mapping[str, Array]) -> None:
+        """Raise ``ValueError`` for values of some fields that a step would refuse."""
+        schema = self._attached().schema
+        fields = [field for field in schema.declared if field.name in values]
+        entries = {}
+        for field in fields:
+            if field.is_ragged:
+                entries[field.name] = read_entries(field, values[field.name], self.n_envs)
+            else:
+                field.convert(values[field.name], self.n_envs)
+        counts = check_counts(entries, schema.axes)
+        for field in fields:
+            if field.name in entries and field.counts in counts:
+                check_ranges(field, entries[field.name], counts[field.counts])
 
     def _before_step(self, stuck: Flags) -> list[Array]:
         """The observations before a step; ``RuntimeError`` before a reset, or if any are ``stuck``.

@@ -8,6 +8,7 @@ are read: neither dm_env nor TF-Agents is imported. Not here: nests of values (`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,9 @@ class SpecNest:
     The name of a field is its path of keys, positions and names of tuple fields, such as
     ``obs.camera`` or ``obs.joints.0``. So names do not depend on the order of a dict.
 
+    A ``StringArray`` of shape () and type ``str`` is a text of any length. Its buffer needs
+    ``room``, in bytes of UTF-8.
+
     Examples
     --------
     >>> import numpy as np
@@ -76,7 +80,7 @@ class SpecNest:
     def env_dict(self) -> dict[str, FieldSpec]:
         """Fields for ``ReplayBuffer``, with the specs' shapes and dtypes, as a new dict."""
         return {
-            name: {"shape": leaf.shape, "dtype": leaf.dtype}
+            name: leaf.declaration(partial(field_name, self._root), leaf.dtype)
             for name, leaf in zip(self.names, self._tree.leaves(), strict=True)
         }
 
@@ -141,6 +145,8 @@ def _leaf_of(spec: Any, root: str, path: Path) -> Leaf:
         raise ValueError(
             f"spec of {name!r}: expected a fixed shape and a dtype of NumPy, got {spec!r}: {error}"
         ) from None
+    if shape == () and getattr(spec, "string_type", None) is str:  # StringArray: dtype is object
+        dtype = np.dtype(str)
     return Leaf(path, shape, dtype)
 
 

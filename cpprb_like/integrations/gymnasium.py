@@ -92,9 +92,8 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         Fields for ``ReplayBuffer``: ``obs``, ``act``, ``rew``, ``next_obs``, ``terminated`` and
         ``truncated`` (bool). Observations and actions have the shape and the dtype of their space.
         For floating-point spaces ``float_type`` gives the dtype. Each part of a Dict or Tuple space
-        is a separate field, such as ``obs.position`` or ``act.0``. Text is a string of fixed width.
-        Values of Graph, Sequence and OneOf spaces are Python objects. Each access returns a new
-        dict.
+        is a separate field, such as ``obs.position`` or ``act.0``. Values of Text, Sequence and
+        Graph spaces have any length: see Notes. Each access returns a new dict.
     n_envs : int
         Number of environments, 1 for a single environment. ``attach`` sets the number of an empty
         buffer that was made without ``n_envs``.
@@ -123,9 +122,21 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     in the same step, and ``metadata`` of the recorder says SAME_STEP. A subclass that is to be
     wrapped also derives from ``gymnasium.Wrapper`` or ``VectorWrapper``.
 
+    Values of any length need ``room`` of the buffer, in items of each field that names an axis:
+
+    - Text spaces: a field of dtype ``str``. Its room counts bytes of UTF-8.
+    - Sequence spaces, of Box, Discrete, MultiDiscrete or MultiBinary spaces: one field of shape
+      ``(name, ...)``, where the axis has the name of the field.
+    - Graph spaces of such spaces: ``obs.nodes`` with an axis of its own, ``obs.edges`` with another
+      one, and ``obs.edge_links`` of shape ``("obs.edges", 2)``, whose values count nodes. A space
+      without edges gives ``obs.nodes`` alone.
+
+    Next observations have axes of their own, such as ``next_obs.nodes``. Values of other Sequence
+    and Graph spaces, and of OneOf spaces, are Python objects.
+
     If observations and actions are arrays of numbers, or dicts and tuples of such arrays, a step
-    costs two or three times as much as ``add`` of the buffer. Text and Python objects are gathered
-    in Python, which takes about ten times as long.
+    costs two or three times as much as ``add`` of the buffer. Values of any length and Python
+    objects are gathered in Python, which takes about ten times as long.
 
     Examples
     --------
@@ -356,12 +367,10 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
             chosen = self._flags(mask, "mask")
             if steps.obs is None:
                 raise RuntimeError("the first reset is of all environments: reset(obs), no mask")
-            for number, one in enumerate(steps.obs):
-                before = np.asarray(one)  # ``one`` may be a number
-                # A column has the dtype of its values. The common dtype holds the old values too.
-                dtype = np.result_type(arrived[number], before)
-                arrived[number] = arrived[number].astype(dtype)
-                arrived[number][~chosen] = before[~chosen]
+            if self._n_rows is None:
+                arrived = arrived if chosen else steps.obs
+            else:
+                arrived = _with_old(arrived, steps.obs, ~chosen)
         self._begin(arrived, chosen)
 
     def add(
@@ -569,6 +578,18 @@ def _final_observations(
         for env, value in enumerate(values)
         if value is not None
     }
+
+
+def _with_old(columns: list[Array], old: list[Any], kept: Flags) -> list[Array]:
+    """Return batched observations, with the old ones of some environments."""
+    replaced = []
+    for column, one in zip(columns, old, strict=True):
+        before = np.asarray(one)  # ``one`` may be a number
+        # A column has the dtype of its values. The common dtype holds the old values too.
+        column = column.astype(np.result_type(column, before))
+        column[kept] = before[kept]
+        replaced.append(column)
+    return replaced
 
 
 def _with_final(columns: list[Array], final: dict[int, list[Array]]) -> list[Array]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import rooms
 from hypothesis import given
 from hypothesis import strategies as st
 from optional import need
@@ -168,7 +169,9 @@ def test_batched_environments_give_the_rows_of_plain_loops(n_envs: int, make: ty
     env = Stacked([make(seed) for seed in range(n_envs)])
     recorder = DmEnvRecorder(env)
     fields: dict[str, FieldSpec] = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
-    rb = recorder.attach(ReplayBuffer(1000, fields, n_envs=n_envs, next_of="obs.clock"))
+    rb = recorder.attach(
+        ReplayBuffer(1000, fields, n_envs=n_envs, next_of="obs.clock", room=rooms(fields))
+    )
     actions = [drawn_actions(60, seed) for seed in range(n_envs)]
     recorder.reset(env.reset())
     for each in zip(*actions, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import rooms
 from optional import need
 
 need("dm_env")
@@ -208,10 +210,14 @@ def test_objects_are_copied() -> None:
 
 
 def test_objects_of_several_environments() -> None:
-    """They come one for each environment, in a list, a tuple or an array."""
-    nest = SpecNest(specs.StringArray(()), "word")
-    for value in (["a", "bc"], ("a", "bc"), np.array(["a", "bc"]), np.array(["a", "bc"], object)):
-        rb = ReplayBuffer(10, nest.env_dict, n_envs=2)
+    """They come one for each environment, in a list, a tuple or an array. Texts do too."""
+    words = ["a", "bc"]
+    for spec, value in itertools.product(
+        (Spec((), object), specs.StringArray(())),
+        (words, tuple(words), np.array(words), np.array(words, object)),
+    ):
+        nest = SpecNest(spec, "word")
+        rb = ReplayBuffer(10, nest.env_dict, n_envs=2, room=rooms(nest.env_dict))
         rb.add(**nest.flatten(value, n_envs=2))
         assert rb.get_all_transitions()["word"].tolist() == ["a", "bc"]
     with pytest.raises(ValueError, match="expected shape"):
@@ -227,7 +233,8 @@ def test_recorder_is_pickled_with_its_nests() -> None:
     step = env.step(action)
     copied = pickle.loads(pickle.dumps(recorder))
     recorder.add(action, step)
-    assert copied.attach(ReplayBuffer(10, copied.env_dict)).capacity == 10
+    fields = copied.env_dict
+    assert copied.attach(ReplayBuffer(10, fields, room=rooms(fields))).capacity == 10
     copied.reset(env.reset())
     nested = copied.restore(rb.sample(3))
     assert outline(nested["obs"]) == outline(env.observation_spec())

@@ -28,7 +28,7 @@ from gymnasium_cases import (
     stored_rows,
     vector,
 )
-from helpers import needs_optimised_modules, refused
+from helpers import needs_optimised_modules, refused, rooms
 from pages import blocks
 from scale import repeats
 from timing import ratio
@@ -43,7 +43,8 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 def recording(env: Any, size: int = 1000, **options: Any) -> tuple[GymnasiumRecorder, ReplayBuffer]:
     """A recorder that keeps all floats as they are, and its buffer."""
     recorder = GymnasiumRecorder(env, float_type="space", **options)
-    rb = ReplayBuffer(size, recorder.env_dict, n_envs=recorder.n_envs)
+    fields = recorder.env_dict
+    rb = ReplayBuffer(size, fields, n_envs=recorder.n_envs, room=rooms(fields))
     return recorder, recorder.attach(rb)
 
 
@@ -127,13 +128,13 @@ def test_one_environment_steps_and_resets_as_a_plain_loop(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["trail", "cart pole"])
+@pytest.mark.parametrize("name", ["trail", "cart pole", "words"])
 def test_many_environments_step_and_reset_as_plain_loops(name: str, mode: AutoresetMode) -> None:
     """Rows are those of loops by hand, in each autoreset mode; no reset is made twice."""
     env = vector(name, mode)
     recorder = GymnasiumRecorder(env, float_type="space")
     fields: dict[str, FieldSpec] = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
-    rb = recorder.attach(ReplayBuffer(1000, fields, n_envs=3))
+    rb = recorder.attach(ReplayBuffer(1000, fields, n_envs=3, room=rooms(fields)))
     actions = drawn_actions(env, 60, 3, seed=1)
     recorder.reset(seed=7)
     n_ended = 0

@@ -32,11 +32,33 @@ from cpprb_like.typing import FieldSpec
 
 
 def test_a_buffer_for_values_of_any_length() -> None:
-    """Fields that the recorder writes have one shape; others may have any length."""
-    recorder = GymnasiumRecorder(cart_pole())
+    """Arrays of one shape go there too. Any number of items goes into no other field."""
+    env = cart_pole()
+    recorder = GymnasiumRecorder(env)
     fields: dict[str, Any] = recorder.env_dict | {"obs": {"shape": ("T",)}}
-    with pytest.raises(ValueError, match=r"attach: fields of any length \['obs'\]"):
-        recorder.attach(ReplayBuffer(9, fields, room={"T": 99}))
+    rb = recorder.attach(ReplayBuffer(9, fields, room={"T": 99}))
+    obs, _ = recorder.reset(seed=0)
+    recorder.step(0)
+    np.testing.assert_array_equal(rb[0]["obs"], obs)
+
+    recorder = GymnasiumRecorder(spaces_of(spaces.Sequence(spaces.Discrete(3))))
+    fields = recorder.env_dict
+    for fixed in (FieldSpec(shape=3), FieldSpec(shape=(), dtype=object)):
+        rb = ReplayBuffer(9, fields | {"obs": fixed}, room={"next_obs": 9})
+        with pytest.raises(ValueError, match=r"named axis of the fields \['obs'\], as in env_dict"):
+            recorder.attach(rb)
+
+
+def test_texts_of_one_size() -> None:
+    """A buffer may keep them in a fixed width, which refuses longer ones."""
+    recorder = GymnasiumRecorder(spaces_of(spaces.Text(9)))
+    fields = recorder.env_dict | {name: {"dtype": "U2"} for name in ("obs", "next_obs")}
+    rb = recorder.attach(ReplayBuffer(9, fields))
+    recorder.reset("ab")
+    recorder.add(0, "c", 0.0, False, False, {})
+    assert [rb[0][name].item() for name in ("obs", "next_obs")] == ["ab", "c"]
+    with refused(rb, ValueError, "'next_obs'", "<U2"):
+        recorder.add(0, "abc", 0.0, False, False, {})
 
 
 @pytest.mark.parametrize(
@@ -120,6 +142,28 @@ def test_final_observations_in_a_batch(mask: Array | None) -> None:
     assert batch["next_obs.b"].tolist() == [0, 1, 0, 0]
     assert batch["next_obs.a"].tolist() == [[0, 0], [1, 1], [0, 0], [0, 0]]
     assert batch["obs.b"].tolist() == [0, 0, 0, 0]
+
+
+def test_final_observations_of_any_length() -> None:
+    """They come one by one, or batched like observations, of one environment and of several."""
+    sequences = spaces.Sequence(spaces.Discrete(9))
+    for info in (
+        {"final_obs": np.array([None, (5, 6)], object)},
+        {"final_obs": ((), (5, 6)), "_final_obs": ENDED},
+        [{}, {"final_obs": (5, 6)}],
+    ):
+        recorder, rb = attached(spaces_of(sequences, num_envs=2), autoreset_mode="SAME_STEP")
+        recorder.reset(((), (1,)))
+        recorder.add([0, 0], ((2,), ()), [0, 0], ENDED, STILL, info)
+        recorder.add([0, 0], ((3,), (4,)), [0, 0], STILL, STILL, {})
+        assert [rb[slot]["obs"].tolist() for slot in range(4)] == [[], [1], [2], []]
+        assert [rb[slot]["next_obs"].tolist() for slot in range(4)] == [[2], [5, 6], [3], [4]]
+    recorder, rb = attached(spaces_of(sequences), autoreset_mode="SAME_STEP")
+    recorder.reset((1,))
+    recorder.add(0, (), 0.0, True, False, {"final_obs": (5, 6)})
+    recorder.add(0, (3,), 0.0, False, False, {})
+    assert [rb[slot]["obs"].tolist() for slot in range(2)] == [[1], []]
+    assert [rb[slot]["next_obs"].tolist() for slot in range(2)] == [[5, 6], [3]]
 
 
 def test_final_observation_of_a_wider_type() -> None:
@@ -225,6 +269,18 @@ def test_a_masked_reset_keeps_other_observations_whatever_its_dtype(
     assert rb.get_all_transitions()["obs"].tolist() == [first[0], later[1]]
 
 
+def test_a_reset_that_is_masked_out_changes_nothing() -> None:
+    """A single environment goes on, whatever the length of what came."""
+    recorder, rb = attached(spaces_of(spaces.Sequence(spaces.Discrete(9))))
+    recorder.reset((1, 2))
+    recorder.reset((3,), np.False_)
+    recorder.add(0, (), 0.0, False, False, {})
+    assert rb[0]["obs"].tolist() == [1, 2]
+    recorder.reset((4, 5, 6), np.True_)
+    recorder.add(0, (), 0.0, False, False, {})
+    assert rb[1]["obs"].tolist() == [4, 5, 6]
+
+
 def test_mask_before_the_first_reset() -> None:
     """There is no observation yet for the environments outside the mask."""
     recorder, rb = attached(vector_spaces("DISABLED"))
@@ -311,15 +367,36 @@ def test_copies_are_stored_and_inputs_stay() -> None:
 
 def test_objects_are_copied() -> None:
     """Python objects in a buffer do not change with those that were given."""
-    recorder, rb = attached(spaces_of(spaces.Sequence(spaces.Box(0, 9, (1,)))))
-    given = (np.zeros(1), np.zeros(1))
+    recorder, rb = attached(spaces_of(spaces.OneOf([spaces.Box(0, 9, (1,))])))
+    given = (0, np.zeros(1))
     recorder.reset(given)
     recorder.add(0, given, 0.0, False, False, {})
-    given[0][0] = 7
-    recorder.add(0, (), 0.0, False, False, {})
+    given[1][0] = 7
+    recorder.add(0, (0, np.ones(1)), 0.0, False, False, {})
     batch = rb.get_all_transitions()
-    assert [[part.tolist() for part in obs] for obs in batch["obs"]] == [[[0.0], [0.0]]] * 2
-    assert batch["next_obs"][1] == ()
+    assert [value.tolist() for _, value in batch["obs"]] == [[0.0], [0.0]]
+    assert [value.tolist() for _, value in batch["next_obs"]] == [[0.0], [1.0]]
+
+
+@pytest.mark.parametrize("stack", [False, True])
+@pytest.mark.parametrize("n_envs", [None, 1, 2])
+def test_items_are_copied(n_envs: int | None, stack: bool) -> None:
+    """Rows do not change with the items that were given, as a whole or in a tuple."""
+    axis = {} if n_envs is None else {"num_envs": n_envs}
+    space = spaces.Sequence(spaces.Box(0, 9, (1,)), stack=stack)
+    recorder, rb = attached(spaces_of(space, **axis), autoreset_mode="DISABLED")
+    item = np.zeros(1)
+    whole = item[None]
+    one = whole if stack else (item,)
+    given: Any = one if n_envs is None else (one,) * n_envs
+    zeros, flags = ((np.zeros(n_envs or ()).astype(kind)) for kind in (int, bool))
+    recorder.reset(given)
+    whole += 1
+    recorder.add(zeros, given, zeros, flags, flags, {})
+    whole += 1
+    recorder.add(zeros, given, zeros, flags, flags, {})
+    obs = rb.get_all_transitions()["obs"].ravel()
+    assert obs.tolist() == [0] * (n_envs or 1) + [1] * (n_envs or 1)
 
 
 def test_further_fields() -> None:
@@ -379,8 +456,8 @@ class Unreadable:
         ("obs", {"a": Unreadable(), "t": (0, "")}, ["'next_obs.a'", "unreadable"]),
         ("obs", {"a": np.zeros(2), "t": (0,)}, ["'next_obs.t'", "tuple of length 2"]),
         ("obs", {"a": np.zeros(2), "t": np.zeros(2)}, ["'next_obs.t'", "array"]),
-        ("obs", {"a": np.zeros(2), "t": (0, "abcd")}, ["'next_obs.t.1'", "<U3"]),
-        ("obs", {"a": np.zeros(2), "t": (0, 5)}, ["'next_obs.t.1'", "<U3"]),
+        ("obs", {"a": np.zeros(2), "t": (0, 5)}, ["'next_obs.t.1'", "a str", "int"]),
+        ("obs", {"a": np.zeros(2), "t": (0, b"ab")}, ["'next_obs.t.1'", "a str", "bytes"]),
         ("obs", {"a": np.zeros(2), "t": (0.5, "")}, ["'next_obs.t.0'"]),
         ("action", [1, 2], ["'act'", "()", "(2,)"]),
         ("action", "up", ["'act'", "int64"]),
@@ -451,7 +528,7 @@ def test_bad_step_of_a_vector(mode: AutoresetMode, part: str, value: Any, words:
     [
         (None, ["'obs'", "dict"]),
         ({"a": np.zeros(3), "t": (0, "")}, ["'obs.a'", "(2,)", "(3,)"]),
-        ({"a": np.zeros(2), "t": (0, "abcd")}, ["'obs.t.1'", "<U3"]),
+        ({"a": np.zeros(2), "t": (0, 5)}, ["'obs.t.1'", "a str", "int"]),
     ],
 )
 def test_bad_first_observation(obs: Any, words: list[str]) -> None:
@@ -476,16 +553,88 @@ def test_bad_mask(mask: Any) -> None:
 
 def test_objects_of_a_vector_have_its_length() -> None:
     """Values of spaces without a fixed size come one for each environment."""
-    env = spaces_of(
-        spaces.Sequence(spaces.Discrete(3)), num_envs=2, metadata={"autoreset_mode": "DISABLED"}
-    )
-    recorder, rb = attached(env)
-    for bad in ((), ((1,),), ((1,), (2,), ()), 3):
+    either = spaces.OneOf([spaces.Discrete(3)])
+    recorder, rb = attached(spaces_of(either, num_envs=2), autoreset_mode="DISABLED")
+    for bad in ((), ((0, 1),), ((0, 1), (0, 2), ()), 3):
         with refused(rb, ValueError, "'obs'", "expected shape (2,)"):
             recorder.reset(bad)
-    recorder.reset(((1,), ()))
-    recorder.add([0, 1], ((1, 2), (0,)), [0, 0], STILL, STILL, {})
-    assert rb.get_all_transitions()["next_obs"].tolist() == [(1, 2), (0,)]
+    recorder.reset(((0, 1), (0, 0)))
+    recorder.add([0, 1], ((0, 1), (0, 2)), [0, 0], STILL, STILL, {})
+    assert rb.get_all_transitions()["next_obs"].tolist() == [(0, 1), (0, 2)]
+
+
+GRAPH = spaces.Graph(spaces.Box(0, 1, (2,)), spaces.Discrete(3))
+NODES, LINKS = np.zeros((3, 2)), np.array([[0, 1]])
+PAIR: Any = spaces.GraphInstance(NODES, np.array([1]), LINKS)
+
+
+@pytest.mark.parametrize("n_envs", [None, 1, 2])
+@pytest.mark.parametrize(
+    ("space", "value", "words"),
+    [
+        (GRAPH, None, ["'obs'", "GraphInstance", "NoneType"]),
+        (GRAPH, tuple(PAIR), ["'obs'", "GraphInstance"]),
+        (GRAPH, PAIR._replace(nodes=None), ["'obs.nodes'", "(n, 2)", "()"]),
+        (GRAPH, PAIR._replace(nodes=np.zeros((3, 1))), ["'obs.nodes'", "(n, 2)", "(3, 1)"]),
+        (GRAPH, PAIR._replace(edges=np.full(1, 0.5)), ["'obs.edges'", "int64", "float"]),
+        (GRAPH, PAIR._replace(edges=None), ["'obs.edges'", "disagree", "0"]),
+        (GRAPH, PAIR._replace(edge_links=None), ["'obs.edges'", "disagree", "0"]),
+        (GRAPH, PAIR._replace(edge_links=LINKS.T), ["'obs.edge_links'", "(n, 2)", "(2, 1)"]),
+        (GRAPH, PAIR._replace(edge_links=LINKS + 2), ["'obs.edge_links'", "0 to 2", "got 3"]),
+        (GRAPH, PAIR._replace(edge_links=LINKS - 1), ["'obs.edge_links'", "0 to 2", "got -1"]),
+        (spaces.Graph(GRAPH.node_space, None), PAIR, ["'obs'", "no edges"]),
+        (spaces.Sequence(spaces.Discrete(3)), 3, ["'obs'"]),
+        (spaces.Sequence(spaces.Discrete(3)), None, ["'obs'"]),
+        (spaces.Sequence(spaces.Discrete(3)), ((1,), (1, 2)), ["'obs'"]),
+        (spaces.Sequence(spaces.Discrete(3)), (0.5,), ["'obs'", "int64"]),
+        (spaces.Sequence(spaces.Box(0, 1, (2,))), (1.0, 1.0), ["'obs'", "(n, 2)", "(2,)"]),
+        (spaces.Text(3), 3, ["'obs'", "a str", "int"]),
+    ],
+)
+def test_bad_values_of_any_length(
+    space: Any, value: Any, words: list[str], n_envs: int | None
+) -> None:
+    """They are refused with the name of the field at the reset, as by a step."""
+    axis = {} if n_envs is None else {"num_envs": n_envs}
+    recorder, rb = attached(spaces_of(space, **axis), autoreset_mode="DISABLED")
+    space.seed(0)
+    good = space.sample()
+    given: list[Any] = [good, value]
+    if n_envs is not None:
+        given = [(*[good] * (n_envs - 1), one) for one in given]
+    zeros, flags = ((np.zeros(n_envs or ()).astype(kind)) for kind in (int, bool))
+    with refused(rb, ValueError, *words):
+        recorder.reset(given[1])
+    recorder.reset(given[0])
+    with refused(rb, ValueError, *[word.replace("'obs", "'next_obs") for word in words]):
+        recorder.add(zeros, given[1], zeros, flags, flags, {})
+    recorder.add(zeros, given[0], zeros, flags, flags, {})
+    assert len(rb) == (n_envs or 1)
+
+
+def test_number_of_values_of_any_length() -> None:
+    """A vector environment has one for each environment."""
+    sequences = spaces.Sequence(spaces.Discrete(3))
+    for space, value in ((sequences, (1,)), (GRAPH, PAIR), (spaces.Text(9), "ab")):
+        recorder, rb = attached(spaces_of(space, num_envs=2), autoreset_mode="DISABLED")
+        for bad in ((), (value,), (value,) * 3, value):
+            with refused(rb, ValueError, "'obs", "expected"):
+                recorder.reset(bad)
+        recorder.reset((value,) * 2)
+
+
+def test_a_value_beyond_the_room() -> None:
+    """It is refused by the step, and the next one is recorded."""
+    recorder = GymnasiumRecorder(spaces_of(spaces.Sequence(spaces.Discrete(3))))
+    rb = ReplayBuffer(9, recorder.env_dict, room={"obs": 3, "next_obs": 3})
+    recorder.attach(rb)
+    recorder.reset(())
+    with refused(rb, ValueError, "'next_obs'", "room={'next_obs': 3}", "got 4"):
+        recorder.add(0, (1,) * 4, 0.0, False, False, {})
+    for n in (1, 1, 2):
+        recorder.add(0, (1,) * n, 0.0, False, False, {})
+    assert len(rb) == 2
+    assert rb.stats()["left_for_room"] == 1
 
 
 def test_steps_of_old_gym() -> None:

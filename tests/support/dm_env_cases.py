@@ -13,6 +13,7 @@ import dm_env
 import numpy as np
 import numpy.typing as npt
 from dm_env import specs
+from helpers import rooms
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.integrations.dm_env import DmEnvRecorder
@@ -241,7 +242,8 @@ def env_of(
 def attached(env: Any, size: int = 1000, **options: Any) -> tuple[DmEnvRecorder, ReplayBuffer]:
     """A recorder and its buffer."""
     recorder = DmEnvRecorder(env, **options)
-    rb = ReplayBuffer(size, recorder.env_dict, n_envs=recorder.n_envs)
+    fields = recorder.env_dict
+    rb = ReplayBuffer(size, fields, n_envs=recorder.n_envs, room=rooms(fields))
     return recorder, recorder.attach(rb)
 
 

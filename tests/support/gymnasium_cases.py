@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
+from helpers import rooms
 
 from cpprb_like import ReplayBuffer
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
@@ -86,32 +87,61 @@ def cart_pole() -> Any:
 
 
 class Words(gym.Env[Any, Any]):
-    """Observations without a fixed size."""
+    """Values of any length: an instruction, points that come and go, and graphs that grow."""
 
     observation_space = spaces.Dict(
         {
-            "word": spaces.Text(5, min_length=0),
+            "word": spaces.Text(5, min_length=0, charset="aé\0"),
             "points": spaces.Sequence(spaces.Box(0, 1, (2,))),
             "stack": spaces.Sequence(spaces.Box(0, 1, (2,)), stack=True),
             "either": spaces.OneOf([spaces.Discrete(3), spaces.Box(0, 1, (2,))]),
-            "graph": spaces.Graph(spaces.Box(0, 1, (2,)), None),
+            "trees": spaces.Sequence(spaces.Graph(spaces.Discrete(3), None)),
+            "graphs": spaces.Tuple(
+                [
+                    spaces.Graph(spaces.Box(0, 1, (2,)), None),
+                    spaces.Graph(spaces.Discrete(9), spaces.Box(0, 1, (3,), np.float64)),
+                ]
+            ),
+            "age": spaces.Discrete(9),
         }
     )
-    action_space = spaces.Text(3)
+    action_space = spaces.Dict(
+        {"say": spaces.Text(3), "press": spaces.Sequence(spaces.MultiBinary(2))}
+    )
+
+    def observe(self) -> dict[str, Any]:
+        rng = self.np_random
+        lengths = rng.integers(4, size=3)
+        tree = spaces.GraphInstance(rng.integers(3, size=2), None, None)
+        edges = links = None
+        if self.age:
+            edges = rng.random((self.age, 3))
+            links = np.stack([np.arange(self.age), np.arange(1, self.age + 1)], axis=1)
+        return {
+            "word": "".join(rng.choice(["a", "é", "\0"], lengths[0])),
+            "points": tuple(rng.random((lengths[1], 2), np.float32)),
+            "stack": rng.random((lengths[2], 2), np.float32),
+            "either": (0, int(rng.integers(3))),
+            "trees": (tree,) * (self.age % 2),
+            "graphs": (
+                spaces.GraphInstance(rng.random((3, 2), np.float32), None, None),
+                spaces.GraphInstance(rng.integers(9, size=self.age + 1), edges, links),
+            ),
+            "age": self.age,
+        }
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.age = 0
-        if seed is not None:
-            self.source = copy.deepcopy(self.observation_space)
-            self.source.seed(seed)
-        return self.source.sample(), {}
+        return self.observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.age += 1
-        return self.source.sample(), float(len(action)), self.age == 3, False, {}
+        reward = float(len(action["say"]) + len(action["press"]))
+        terminated, truncated = self.np_random.random() < 0.2, self.age == 5
+        return self.observe(), reward, bool(terminated), truncated, {}
 
 
 MAKERS: dict[str, Maker] = {
@@ -153,14 +183,40 @@ def take(nested: Any, row: int) -> Any:
     if isinstance(nested, dict):
         return {key: take(value, row) for key, value in nested.items()}
     if isinstance(nested, tuple):
-        return tuple(take(value, row) for value in nested)
-    return nested[row]
+        parts = [take(value, row) for value in nested]
+        return type(nested)(*parts) if hasattr(nested, "_fields") else tuple(parts)
+    return None if nested is None else nested[row]
+
+
+def as_given(space: Any, value: Any) -> Any:
+    """A stored value as a sample of its space."""
+    if isinstance(space, spaces.Dict):
+        return {key: as_given(part, value[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(as_given, space.spaces, value))
+    if isinstance(space, spaces.Sequence) and not space.stack:
+        return tuple(value)
+    if isinstance(space, spaces.Graph) and value.edges is not None and not len(value.edges):
+        return value._replace(edges=None, edge_links=None)
+    return value
 
 
 def stored_rows(recorder: GymnasiumRecorder, rb: ReplayBuffer) -> list[Row]:
-    """All rows of a buffer, nested."""
-    batch = recorder.restore(rb.get_all_transitions())
-    return [take(batch, row) for row in range(len(rb))]
+    """All rows of a buffer, nested, without padding."""
+    batch: dict[str, Any] = dict(rb.get_all_transitions())
+    for field in rb.schema.declared:
+        if field.is_ragged and not field.is_text:
+            masks = batch[f"{field.axis}_mask"]
+            batch[field.name] = [
+                row[mask] for row, mask in zip(batch[field.name], masks, strict=True)
+            ]
+    nested = recorder.restore(batch)
+    seen, acted = recorder.single_observation_space, recorder.single_action_space
+    kinds = {"obs": seen, "act": acted, "next_obs": seen}
+    rows = [take(nested, row) for row in range(len(rb))]
+    return [
+        row | {name: as_given(space, row[name]) for name, space in kinds.items()} for row in rows
+    ]
 
 
 def assert_same_rows(found: list[Row], expected: list[Row]) -> None:
@@ -188,7 +244,8 @@ def stacked(env: Any, actions: list[Any]) -> Any:
 def attached(env: Any, size: int = 1000, **options: Any) -> tuple[GymnasiumRecorder, ReplayBuffer]:
     """A recorder and its buffer."""
     recorder = GymnasiumRecorder(env, **{"float_type": "space", **options})
-    rb = ReplayBuffer(size, recorder.env_dict, n_envs=recorder.n_envs)
+    fields = recorder.env_dict
+    rb = ReplayBuffer(size, fields, n_envs=recorder.n_envs, room=rooms(fields))
     return recorder, recorder.attach(rb)
 
 
@@ -239,4 +296,5 @@ def with_env_number(env: Any, size: int = 1000) -> tuple[GymnasiumRecorder, Repl
     """Like ``attached``, with the number of the environment as a further field."""
     recorder = GymnasiumRecorder(env, float_type="space")
     fields: dict[str, FieldSpec] = {**recorder.env_dict, "env": {"shape": (), "dtype": int}}
-    return recorder, recorder.attach(ReplayBuffer(size, fields, n_envs=recorder.n_envs))
+    rb = ReplayBuffer(size, fields, n_envs=recorder.n_envs, room=rooms(fields))
+    return recorder, recorder.attach(rb)

@@ -39,6 +39,14 @@ def snapshot(rb: ReplayBuffer) -> dict[str, Any]:
     return full
 
 
+def rooms(env_dict: dict[str, Any], items: int = 10_000) -> dict[str, int]:
+    """A room of so many items for each axis and each text."""
+    texts = [name for name, field in env_dict.items() if field.get("dtype") is str]
+    shapes = [field["shape"] for field in env_dict.values() if isinstance(field["shape"], tuple)]
+    axes = [length for shape in shapes for length in shape if isinstance(length, str)]
+    return dict.fromkeys([*texts, *axes], items)
+
+
 @contextmanager
 def refused(
     rb: ReplayBuffer, error: type[BaseException] | tuple[type[BaseException], ...], *words: str
