@@ -224,6 +224,18 @@ def test_objects_of_several_environments() -> None:
         nest.flatten("ab", n_envs=2)
 
 
+def test_text_actions_beside_environments_that_reset() -> None:
+    """An environment that resets has no action, whatever was given for it."""
+    recorder, rb = attached(env_of(action=specs.StringArray(())), n_envs=2)
+    for types, action in (([0, 0], None), ([2, 1], ["left", "é"]), ([0, 1], [None, ""])):
+        step = dm_env.TimeStep(np.array(types), np.zeros(2), np.ones(2), np.zeros((2, 2)))
+        if action is None:
+            recorder.reset(step)
+        else:
+            recorder.add(action, step)
+    assert rb.get_all_transitions()["act"].tolist() == ["left", "é", ""]
+
+
 def test_recorder_is_pickled_with_its_nests() -> None:
     """A copy goes on where the recorder was, into a buffer of its own."""
     env = Trail()
