@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like._arguments.arrays import Array
+from cpprb_like._fields.entries import check_counts, check_ranges, read_entries
 from cpprb_like.buffers import ReplayBuffer
 
 
@@ -47,7 +48,18 @@ class Resets:
 
 
 def refuse_bad(buffer: ReplayBuffer, step: Mapping[str, Any]) -> None:
-    """Raise the error that ``add`` would raise for a step, before its reset ends an episode."""
-    for field in buffer.schema.fields:
-        if field.name in step:
+    """Raise the error that ``add`` would raise for a step, before its reset ends an episode.
+
+    The step may lack fields. That items have room is not checked.
+    """
+    fields = [field for field in buffer.schema.declared if field.name in step]
+    entries = {}
+    for field in fields:
+        if field.is_ragged:
+            entries[field.name] = read_entries(field, step[field.name], buffer.n_envs)
+        else:
             field.convert(step[field.name], buffer.n_envs)
+    counts = check_counts(entries, buffer.schema.axes)
+    for field in fields:
+        if field.name in entries and field.counts in counts:
+            check_ranges(field, entries[field.name], counts[field.counts])

@@ -125,6 +125,8 @@ class Leaf:
         if not array.ndim or array.shape[1:] != self.shape:
             length = ", ".join(["n", *map(str, self.shape)]) + ("" if self.shape else ",")
             raise ValueError(f"field {name!r}: expected shape ({length}), got {array.shape}")
+        if self.dtype.kind in "iu" and np.can_cast(array.dtype, self.dtype):
+            return array.astype(self.dtype)  # ``add`` takes this dtype in a tenth of the time
         return array.copy()
 
     def restore(self, columns: Mapping[str, Array], root: str) -> Any:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cpprb_like._arguments.arrays import Array, Flags
-from cpprb_like._fields.entries import check_counts, check_ranges, read_entries
 from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.integrations._libraries import refuse_bad
 from cpprb_like.integrations._nests import Tree, field_name, names_of
 from cpprb_like.integrations._steps import SpaceParts, Steps
 from cpprb_like.typing import FieldSpec
@@ -173,26 +173,11 @@ class Recorder:
     def _begin(self, arrived: list[Array], chosen: Flags) -> None:
         """Begin new episodes of the chosen environments with observations of all."""
         buffer, steps = self._attached(), self._steps
-        self._check(dict(zip(self._names, arrived, strict=False)))  # observations come first
+        refuse_bad(buffer, dict(zip(self._names, arrived, strict=False)))  # observations come first
         for env in np.flatnonzero(chosen).tolist():
             buffer.on_episode_end(env)
         steps.obs = arrived
         steps.wait_for(steps.waiting & ~chosen)
-
-    def _check(self, values: Mapping[str, Array]) -> None:
-        """Raise ``ValueError`` for values of some fields that a step would refuse."""
-        schema = self._attached().schema
-        fields = [field for field in schema.declared if field.name in values]
-        entries = {}
-        for field in fields:
-            if field.is_ragged:
-                entries[field.name] = read_entries(field, values[field.name], self.n_envs)
-            else:
-                field.convert(values[field.name], self.n_envs)
-        counts = check_counts(entries, schema.axes)
-        for field in fields:
-            if field.name in entries and field.counts in counts:
-                check_ranges(field, entries[field.name], counts[field.counts])
 
     def _before_step(self, stuck: Flags) -> list[Array]:
         """The observations before a step; ``RuntimeError`` before a reset, or if any are ``stuck``.

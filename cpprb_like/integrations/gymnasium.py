@@ -136,7 +136,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
 
     If observations and actions are arrays of numbers, or dicts and tuples of such arrays, a step
     costs two or three times as much as ``add`` of the buffer. Values of any length and Python
-    objects are gathered in Python, which takes about ten times as long.
+    objects are gathered in Python, which takes ten times as long or more.
 
     Examples
     --------

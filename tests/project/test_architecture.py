@@ -28,6 +28,7 @@ FOR_ALL = (
     "cpprb_like._machine.machine_memory.",
     "cpprb_like._machine.opening.",
     "cpprb_like._fields.casting.as_array",
+    "cpprb_like._fields.entries.",
     "cpprb_like.buffers._rows_to_report.RowsToReport",
     "cpprb_like._files.peek.",
     "cpprb_like.checkpoint._disk.Disk",
