@@ -568,6 +568,7 @@ NODES, LINKS = np.zeros((3, 2)), np.array([[0, 1]])
 PAIR: Any = spaces.GraphInstance(NODES, np.array([1]), LINKS)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("n_envs", [None, 1, 2])
 @pytest.mark.parametrize(
     ("space", "value", "words"),
