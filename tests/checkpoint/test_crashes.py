@@ -19,7 +19,7 @@ from crashing_disk import Folder, MemoryDisk, crashes
 from forged_folders import files_in
 from interruptions import Cut, cut_at, first_and_last
 from saved_cases import add, digest, digest_of_copy, make, mixture, parts, small_segments, update
-from scale import LONG, repeats
+from scale import LONG
 
 import cpprb_like
 from cpprb_like import ReplayBuffer
@@ -34,7 +34,7 @@ from cpprb_like.checkpoint import (
 
 pytestmark = pytest.mark.once
 
-MOST = repeats(300, 100)  # folders for each prefix of the operations
+MOST = 300 if LONG else 100  # folders for each prefix of the operations
 PACKAGE = Path(cpprb_like.__file__).parent
 PURE = ("json_codec.py", "narrow_dtypes.py", "_state.py")
 NONE = "no checkpoint"
