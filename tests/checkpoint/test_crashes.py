@@ -386,7 +386,7 @@ def test_an_error_leaves_the_old_state_or_the_new(
     disk = MemoryDisk(case.files)
     use(disk)
     verdicts = Verdicts(use)
-    first, step = (0, 1) if LONG else ([*ERRORS].index(what), 4)
+    first, step = (0, 1) if LONG else (2 * [*ERRORS].index(what), 8)
     for at in range(first, n_operations, step):
         disk.log.clear()
         disk.before = lambda number, _, at=at: what if number == at else None  # type: ignore[misc]

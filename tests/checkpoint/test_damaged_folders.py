@@ -20,7 +20,7 @@ from crashing_disk import Folder, MemoryDisk
 from forged_folders import damaged, forged, sealed
 from forked import run_in_child
 from saved_cases import add, digest, make, mixture, parts, small_segments, update
-from scale import LONG, repeats
+from scale import LONG
 
 from cpprb_like import NotEnoughDataError
 from cpprb_like.checkpoint import _saved, load
@@ -29,7 +29,7 @@ from cpprb_like.views import FrameStacks, NStep, Packed, Sequences
 needs_linux = pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="asks the system for its memory"
 )
-CASES = 10_000 if LONG else repeats(400, 150)  # of each kind of folder, damaged and forged
+CASES = 10_000 if LONG else 150  # of each kind of folder, damaged and forged
 REFUSALS = (ValueError, TypeError, OSError, MemoryError)
 
 
