@@ -272,10 +272,17 @@ def _check_axes_of_last_step(schema: Schema, last_step_fields: Collection[str]) 
             other = next((n for n in axis.fields if (n in last_step_fields) != is_last), None)
             if other is not None:
                 one, two = (field.name, other) if is_last else (other, field.name)
+                (last,) = [each for each in schema.declared if each.name == one]
+                own, remedies = f"next_{axis.name}", []
+                if last.axis == axis.name:
+                    shape = tuple(own if n == axis.name else n for n in last.declared_shape)
+                    remedies.append(f"shape {shape} and room for {own!r}")
+                if last.counts == axis.name:
+                    remedies.append(f"counts={own!r}")
                 raise ValueError(
                     f"Nstep: {one!r} comes from the last of the steps and {two!r} from the first, "
-                    f"so their lengths of axis {axis.name!r} differ; expected an axis of its own "
-                    f"for {one!r}, such as 'next_{axis.name}'"
+                    f"so their lengths of axis {axis.name!r} differ; declare {one!r} with "
+                    f"{' and '.join(remedies)}"
                 )
 
 

@@ -150,10 +150,6 @@ cdef class BufferBase:
         """``add`` of ragged rows whose values need Python, or ``add_where`` with the ``mask``."""
         raise NotImplementedError
 
-    def _sample_items(self, batch_size, options):
-        """``_sample`` of a buffer with ragged fields."""
-        raise NotImplementedError
-
     def _prepare_files(self):
         """Prepare the files for the rows of the ``add`` that found them not ready."""
         raise NotImplementedError
@@ -680,11 +676,11 @@ cdef class BufferBase:
 
     def _sample(self, batch_size, SampleOptions options not None):
         """See ``Source._sample``."""
-        if self.new_items is not None:
-            return self._sample_items(batch_size, options)
         cdef bint replace = options.replace
         cdef tuple columns = None
         out = options.out
+        if out is not None and self.new_items is not None:
+            return self._sample_into(batch_size, options)
         if options.c_is_plain():
             draw, take = self.sampler.draw, self._take
         else:
@@ -1096,7 +1092,9 @@ ValueError
     or the priorities are no such numbers, or not one for each step.
 MemoryError
     The disk of ``mmap_prefix`` has no room for what fields of ``next_of`` and ``stack_compress`` keep
-    aside. Whatever is raised, the buffer is unchanged.
+    aside. Whatever is raised, the buffer is unchanged, with one exception: a call with more rows or
+    items than the buffer has room for, of which some are of any length, is written in parts. Values
+    are checked before the first part; if memory or the disk fail later, earlier parts stay.
 OSError
     The disk of ``mmap_prefix`` failed or is full. ``add`` marks there, once a 256th of the buffer, rows
     of the last ``flush`` that it is about to overwrite.

@@ -111,7 +111,7 @@ class LoggedDraws(SourceAround):
         if not (options.indexes or self.has_priorities):
             del batch["indexes"]
             batch.pop("row_indexes", None)  # of sequences
-        if out is None:
+        if out is None or batch is not keywords["out"]:  # packed rows, in parts of the arrays
             return batch
         out.update(batch)
         return out

@@ -150,14 +150,15 @@ class Mixture(Source):
     # ------------------------------------------------------------------ sampling
 
     def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
+        if options.out is not None and self._is_ragged:
+            return self._sample_into(batch_size, options)
         n, names = self._read_batch_size(batch_size, options.fields)
         out, options = options.out, options.but(fields=names, out=None)
         wanted = self._field_specs(names)
         items = self._item_plan(names) if self._is_ragged else None
         to = None
         if out is not None:
-            check = check_out if items is None else items.laid.check_out
-            to = dict(zip(wanted, check(out, n, wanted), strict=True))
+            to = dict(zip(wanted, check_out(out, n, wanted), strict=True))
         ends = self._ends_of_shares()
         number = self._next_number()
         try:
@@ -171,7 +172,7 @@ class Mixture(Source):
             self._numbers.append(number)
             raise
         self.draws += 1
-        if out is None or (items is not None and items.laid.is_packed):
+        if out is None:
             return batch
         out.update(batch)
         return out
@@ -263,7 +264,7 @@ class Mixture(Source):
                 own = part.get("indexes", np.zeros(stop - start, np.int64))
                 own = np.ascontiguousarray(own, np.int64)  # of a user's sampler
                 extra["indexes"][start:stop] = self._names.name(number, own)
-            known = {*OWN_NAMES, *wanted, *(() if items is None else items.laid.marks)}
+            known = {*OWN_NAMES, *wanted, *(() if items is None else items.marks)}
             others[name] = {column: part[column] for column in part if column not in known}
         further = _join(others)
         whole = batch if to is None else {name: to[name] for name in fixed}
@@ -272,7 +273,7 @@ class Mixture(Source):
                 for start, stop, part in parts:
                     values[start:stop] = part[name]
         if items is not None:
-            batch = items.join([part for _, _, part in parts], whole, to or {})
+            batch = items.join([part for _, _, part in parts], whole)
         return batch | extra | further
 
     def _part(self, name: str, n: int, options: SampleOptions) -> Batch:

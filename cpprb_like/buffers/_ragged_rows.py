@@ -145,14 +145,13 @@ def add_items(buffer: Any, given: dict[str, Any], mask: NDArray[np.bool_] | None
     parts = list(rows.parts(n_envs, ring.capacity))
     if len(parts) > 1 and priorities is not None:
         priorities = np.asarray(priorities, np.float64).reshape(rows.n)
-    slots = []
+    calls = []  # made before the first one writes rows, as this may fail
     for start, stop in parts:
         if len(parts) > 1 and priorities is not None:
             beside = buffer._read_priorities(priorities[start:stop])
         some = None if present is None else np.ascontiguousarray(present[start:stop])
-        slots.append(
-            buffer._publish_items(ring, stop - start, *rows.arguments(start, stop), some, beside)
-        )
+        calls.append((ring, stop - start, *rows.arguments(start, stop), some, beside))
+    slots = [buffer._publish_items(*call) for call in calls]
     return next((slot for slot in slots if slot is not None), None)
 
 

@@ -21,8 +21,8 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields import casting
 from cpprb_like._fields.checked_options import warn_of_short_windows
 from cpprb_like._fields.derived import NStepReturns
-from cpprb_like._fields.schema import check_out, read_names
-from cpprb_like._machine.aligned import aligned, empty
+from cpprb_like._fields.schema import read_names
+from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
@@ -221,7 +221,6 @@ class Opened:
         self.kind_of_plan: type[ReadPlan] = ReadPlan
         self.windows: Callable[..., Windows] = Windows
         self.stored: Callable[..., Batch] = partial(read_fields, self.ring)
-        self.check_out: Callable[..., list[Array]] = check_out
         if ragged is None:
             if said:
                 raise ValueError(
@@ -234,7 +233,6 @@ class Opened:
         self.windows = partial(fixed_windows, ragged.hidden)
         self.stored_fields = StoredFields(ragged)
         self.stored = self.stored_fields.read
-        self.check_out = laid.check_out
         if laid.is_packed:
             self.packed = frozenset(ragged.fields) - ragged.texts | frozenset(laid.marks)
         fields.update(laid.specs)
@@ -339,9 +337,9 @@ class Opened:
         marks: dict[str, ColumnSpec] = {}
         if items is not None:
             marks[items.mark] = ColumnSpec(np.dtype(np.bool_), ())
-        if laid is not None:
-            marks |= laid.marks
-        taken = {*made, *marks, "indexes", ROW_INDEXES, *self.sampler.columns} - set(fields)
+        own = {*marks, "indexes", ROW_INDEXES, *self.sampler.columns}
+        own |= set() if laid is None else set(laid.marks)
+        taken = {*made, *own} - set(fields)
         # Layers that make columns of the rows, then layers that change columns of others.
         self.makers = [part for part in self.parts if not part.changes]
         self.changers = [part for part in self.parts if part.changes]
@@ -349,6 +347,7 @@ class Opened:
             part.read_columns(fields, fields)
         self.makers = [part for part in self.makers if part.columns]
         self.replaced_by = {name: part for part in self.makers for name in part.replaced}
+        self.packed -= frozenset(self.replaced_by)
         for part in self.makers:
             self._refuse_taken(part, taken)
             made |= part.columns
@@ -371,6 +370,8 @@ class Opened:
             self._check_items(laid)
         self.specs = {name: self._item_spec(name, final[name]) for name in fields}
         further = {name: final[name] for name in made if name not in fields}
+        if laid is not None:
+            marks |= laid.plan(fields, self.replaced_by).marks
         further |= marks | {name: final[name] for name in final if name not in made}
         self.further = {name: self._item_spec(name, spec) for name, spec in further.items()}
         twice = sorted(set(fields) & set(self.further))
@@ -891,35 +892,11 @@ class ItemReadPlan(ReadPlan):
         if self.take is not None:
             self.take = TakeItems(self.items, self.take)
 
-    def entry_arrays(self, n: int) -> Batch:
-        """Arrays for the entries of n items, beside those of the caller."""
-        now, found = self.now, {}
-        items = now.items
-        for column in self.items.entries.values():
-            shape: tuple[int, ...] = n, 2
-            if items is not None and column.name not in now.single:
-                shape = n, items.rows, 2
-            found[column.name] = empty(shape, column.dtype)
-        return found
-
 
 class ItemReading(Reading):
     """Reading of a batch with values of any length: entries first, then their items."""
 
     plan: ItemReadPlan
-
-    def __init__(
-        self,
-        plan: ItemReadPlan,
-        choose: Choose,
-        n: int | None,
-        arrays: Batch | None,
-        *others: Any,
-        **options: Any,
-    ) -> None:
-        super().__init__(plan, choose, n, arrays, *others, **options)
-        if self.direct is not None and n is not None:
-            self.direct = self.direct | plan.entry_arrays(n)
 
     def stored(self, slots: Slots, names: frozenset[str]) -> Batch:
         return self.plan.now.stored(slots, names)
@@ -946,7 +923,7 @@ class ItemReading(Reading):
         if found is None or not self.ring.holds(self.moment, found[0]):
             return None
         slots, batch = found
-        return slots, self.plan.items.put(batch, slots, self.arrays)
+        return slots, self.plan.items.put(batch, slots)
 
 
 ItemReadPlan.reading = ItemReading

@@ -646,7 +646,7 @@ class ReplayBuffer(BufferBase, Source):
             if not self.has_priorities:
                 draw = self._draw_named
         columns = None if options.fields is None else self._columns(options.fields)
-        return draw, self._take, columns
+        return draw, self._take if self._laid is None else self._reading(columns), columns
 
     def _stats(self) -> dict[str, float]:
         """``Source.stats`` of the rows and of the draws from them."""
@@ -656,15 +656,6 @@ class ReplayBuffer(BufferBase, Source):
             for items, used in zip(self.ring.items, items_in_use(self.ring), strict=True):
                 found |= {f"items of {items.axis}": used, f"room of {items.axis}": items.room}
         return found
-
-    def _sample_items(self, batch_size: int, options: SampleOptions) -> Batch:
-        """``_sample`` of a buffer with values of any length."""
-        if options.out is not None or options.indexes:
-            return self.view()._sample(batch_size, options)
-        columns = self._columns(options.fields)
-        n = self._check_batch_size(batch_size, columns)
-        take, further = self._reading(columns), _further(self._nstep, self._laid)
-        return self._draw_rows(n, options, None, take, columns, further)
 
     def view(self, *layers: Layer) -> View:
         """This buffer, read in another way: n-step returns, sequences, frame stacks, new goals.

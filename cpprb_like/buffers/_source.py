@@ -200,6 +200,19 @@ class Source(Checkpointed):
         """A batch as ``sample`` returns it; ``options.beta`` was checked."""
         raise NotImplementedError
 
+    def _sample_into(self, batch_size: int, options: SampleOptions) -> Batch:
+        """``_sample`` with ``out``, of rows with values of any length.
+
+        The lengths of a batch are known when it is drawn, so it is copied then.
+        """
+        n, names = self._read_batch_size(batch_size, options.fields)
+        plan, wanted, out = self._item_plan(names), self._field_specs(names), options.out
+        assert plan is not None
+        assert out is not None
+        arrays = plan.laid.check_out(out, n, wanted)
+        batch = self._sample(n, options.but(fields=names, out=None))
+        return plan.laid.put_out(batch, out, arrays, wanted)
+
     @overload
     def batches(
         self, batch_size: int, *, to: None = None, **options: Unpack[BatchesOptions]

@@ -279,7 +279,7 @@ class OnCuda(Conversion):
             block = pinned.pinned.to(self._device, non_blocking=True)
             arrived = self._torch.cuda.Event()
             arrived.record(self._stream)
-        columns: dict[str, Any] = pinned.arrays
+        columns: dict[str, Any] = dict(batch)
         for name, column in pinned.places.items():
             if column.place is not None:
                 columns[name] = block[column.place].view(column.torch_dtype).view(column.shape)

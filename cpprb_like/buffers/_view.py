@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields.schema import read_columns
+from cpprb_like._fields.schema import check_out, read_columns
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
@@ -114,6 +114,8 @@ class View(Source):
             plan = self._all
         now = plan.now
         fields, out = options.fields, options.out
+        if out is not None and now.laid is not None:
+            return self._sample_into(batch_size, options)
         columns = None if fields is None else read_columns(fields, now.columns)
         n = buffer._check_batch_size(batch_size, columns)
         if n * now.item_nbytes >= CHECKED_NBYTES:
@@ -122,7 +124,7 @@ class View(Source):
         if out is not None:
             chosen = now.columns if columns is None else columns
             wanted = {column.name: now.specs[column.name] for column in chosen}
-            arrays = dict(zip(wanted, now.check_out(out, n, wanted), strict=True))
+            arrays = dict(zip(wanted, check_out(out, n, wanted), strict=True))
         if columns is not None:
             plan = now.plan(columns)
         if plan.take is not None and out is None and not options.indexes:
@@ -134,7 +136,7 @@ class View(Source):
             now.check_indexes()
         draw = partial(now.draw, n, options)
         batch = self._draw(plan, draw, n, arrays, options.indexes)
-        if out is None or arrays is None or now.packed:
+        if out is None or arrays is None:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})
         return out

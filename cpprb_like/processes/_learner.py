@@ -160,8 +160,8 @@ class Learner(Closing, ModelledSource):
 
     def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
         columns, out = self._columns, options.out
-        if self._laid is not None:
-            return self._sample_items(batch_size, options, self._laid)
+        if out is not None and self._laid is not None:
+            return self._sample_into(batch_size, options)
         if options.fields is None:
             n = self._check_batch_size(batch_size)
         else:
@@ -173,23 +173,14 @@ class Learner(Closing, ModelledSource):
         if out is not None:
             specs = {one.name: ColumnSpec(one.dtype, one.shape) for one in columns}
             arrays = check_out(out, n, specs)
-        wanted = n, options, columns, arrays, self._take, None
+        take = self._take if self._laid is None else self._taker(self._laid, columns)
+        wanted = n, options, columns, arrays, take, None
         batch = self._draw_wanted(wanted)
         if out is None or arrays is None:
             return batch
         given = {column.name for column in columns}
         out.update({name: values for name, values in batch.items() if name not in given})
         return out
-
-    def _sample_items(self, batch_size: int, options: SampleOptions, laid: LaidItems) -> Batch:
-        """``_sample`` of rows with values of any length."""
-        if options.out is not None:
-            return self.view()._sample(batch_size, options)
-        columns = read_columns(options.fields, self._columns)
-        n = self._check_batch_size(batch_size, columns)
-        if options.indexes:
-            self._check_indexes()
-        return self._draw_wanted((n, options, columns, None, self._taker(laid, columns), None))
 
     def _taker(self, laid: LaidItems, columns: tuple[Column, ...] | None) -> TakeItems:
         """The function that reads these columns, or all, of rows with values of any length."""

@@ -146,7 +146,8 @@ class Padded(ItemLayout):
     With ``Sequences`` the shape is ``(batch_size, T, L)``; rows of padding have no items. With
     ``NStep`` items are those of the first row, or of the last one for ``next_...`` fields. Values
     of fields with ``counts`` are as they were added. With ``out`` each array has the shape of the
-    batch, which the length of its longest row decides.
+    batch, which the length of its longest row decides. The batch is copied into the arrays when it
+    is drawn; a call that raises leaves them as they were.
 
     Examples
     --------
@@ -244,8 +245,9 @@ class Packed(ItemLayout):
     ------
     TypeError, ValueError
         A parameter is of a wrong type or value. By ``view``: there is no such field or axis, or no
-        field has an axis. Or a field with ``counts`` is not int32 or int64 in a batch. By
-        ``sample``: offsets of int32 for too many items; expected int64.
+        field has an axis. Or a field with ``counts`` is not int32 or int64 in a batch: give
+        ``dtypes`` for one of any length, and declare one of fixed shape so. By ``sample``: offsets
+        of int32 for too many items; expected int64.
 
     Notes
     -----
@@ -259,7 +261,8 @@ class Packed(ItemLayout):
     the first row, or of the last one for ``next_...`` fields.
 
     With ``out`` an array may be longer than the batch along the axis. ``sample`` then returns a new
-    dict with views of the first parts of such arrays, and ``out`` stays as it is.
+    dict with views of the first parts of such arrays, and ``out`` stays as it is. The batch is
+    copied into the arrays when it is drawn; a call that raises leaves them as they were.
 
     Examples
     --------
@@ -316,10 +319,11 @@ class Packed(ItemLayout):
         for field in ragged.declared:
             dtype = dtypes.get(field.name, field.dtype)
             if field.counts is not None and dtype not in (np.int32, np.int64):
+                can_be_cast = field.is_ragged and np.can_cast(field.dtype, np.int64)
+                cast = f"give Packed(dtypes={{{field.name!r}: 'i8'}})"
                 raise ValueError(
                     f"Packed: field {field.name!r}: expected int32 or int64 for numbers of items "
-                    f"of a whole batch, got {dtype}"
-                    + (f"; give dtypes={{{field.name!r}: np.int64}}" if field.is_ragged else "")
+                    f"of a whole batch, got {dtype}; {cast if can_be_cast else 'declare it so'}"
                 )
         totals = self._by_axis("total", self.total, ragged)
         multiples = self._by_axis("multiple_of", self.multiple_of, ragged)

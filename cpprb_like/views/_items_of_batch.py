@@ -52,6 +52,7 @@ TEXT: np.dtype[Any] = getattr(np.dtypes, "StringDType", lambda: np.dtype(object)
 CAST = {np.dtype(code) for code in "?bhilqBHILQfd"}
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 PLANS = 8  # sets of fields whose plans are kept
+TEXT_NBYTES = 4  # memory for a byte of a text: read, joined, as a string, and in an array
 LARGE_NBYTES = 2**16  # least array that uses memory of the ring's pool
 BYTE = Column("bytes", np.dtype(np.uint8), (), 0, 0, 1)
 
@@ -133,12 +134,12 @@ class LaidItems:
         # Dtypes and shapes of ragged fields, with the names of axes, and of further columns.
         self.specs = {name: self._spec_of(field) for name, field in ragged.fields.items()}
         self.marks: dict[str, ColumnSpec] = {}
+        self.names_of_marks: dict[str, list[str]] = {}  # by axis
         for axis in ragged.entries:
-            if axis not in ragged.texts:
-                self.marks |= self.marks_of(axis)
-        for name, dtype in dtypes.items():
-            if name in self.marks:
-                self.marks[name] = ColumnSpec(dtype, self.marks[name].shape)
+            marks = {} if axis in ragged.texts else self.marks_of(axis)
+            self.names_of_marks[axis] = [*marks]
+            for name, spec in marks.items():
+                self.marks[name] = ColumnSpec(dtypes.get(name, spec.dtype), spec.shape)
 
     def _spec_of(self, field: Field) -> ColumnSpec:
         dtype = TEXT if field.is_text else self.dtypes[field.name]
@@ -171,7 +172,7 @@ class LaidItems:
         """The value of the places without items of each row; None without such places."""
         return None
 
-    def join(self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch, out: Batch) -> Batch:
+    def join(self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch) -> Batch:
         """Items and further columns of a batch of several parts: see ``ItemPlan.join``."""
         raise NotImplementedError
 
@@ -180,36 +181,50 @@ class LaidItems:
         """Values that are the same in layouts that give the same batches."""
         raise NotImplementedError
 
-    def array(self, name: str, shape: tuple[int, ...], at: int, out: Batch) -> Array:
-        """The array of a field: a new one, or the caller's, which may be longer if rows are packed.
-
-        ``at`` is the place of the named axis in the shape.
-        """
-        array = out.get(name)
-        if array is None:
-            return new_items(self.ragged.ring, shape, self.dtypes[name])
-        length = max(shape[at], array.shape[at]) if self.is_packed else shape[at]
-        if array.shape != (*shape[:at], length, *shape[at + 1 :]):
-            least = " or more along the axis" if self.is_packed else ""
-            raise ValueError(
-                f"out[{name!r}]: expected shape {shape}{least} for the items of this batch, "
-                f"got {array.shape}"
-            )
-        return array
-
     def check_out(
         self, out: object, n: int, wanted: Mapping[str, tuple[np.dtype[Any], tuple[Any, ...]]]
     ) -> list[Array]:
         """The checked arrays of ``out``; lengths of named axes are checked with the items."""
         shapes = {}
         for name, (dtype, item) in wanted.items():
-            shape = item if self.is_packed and str in map(type, item) else (n, *item)
+            shape = (n, *item) if named_axis(item) is None or not self.is_packed else item
             given = getattr(out.get(name), "shape", ()) if isinstance(out, dict) else ()
             if len(given) == len(shape):
                 pairs = zip(shape, given, strict=True)
                 shape = tuple(own if isinstance(one, str) else one for one, own in pairs)
             shapes[name] = dtype, shape
         return check_out(out, None, shapes)
+
+    def put_out(
+        self,
+        batch: Batch,
+        out: Batch,
+        arrays: Sequence[Array],
+        wanted: Mapping[str, tuple[np.dtype[Any], tuple[Any, ...]]],
+    ) -> Batch:
+        """The batch in the arrays that ``check_out`` returned.
+
+        Raises ``ValueError`` if one has another length than the batch, and writes nothing then.
+        Arrays may be longer if rows are packed; then ``out`` keeps them as they are.
+        """
+        parts = {}
+        for (name, (_, item)), array in zip(wanted.items(), arrays, strict=True):
+            values, part, at = batch[name], array, named_axis(item)
+            if self.is_packed and at is not None:
+                part = within(array, at, 0, values.shape[at])
+            if part.shape != values.shape:
+                least = "" if part is array else " or more along the axis"
+                raise ValueError(
+                    f"out[{name!r}]: expected shape {values.shape}{least} for the items of this "
+                    f"batch, got {array.shape}"
+                )
+            parts[name] = part
+        for name, part in parts.items():
+            part[...] = batch[name]
+        if self.is_packed:
+            return batch | parts
+        out.update({name: values for name, values in batch.items() if name not in parts})
+        return out
 
 
 class PaddedItems(LaidItems):
@@ -274,31 +289,23 @@ class PaddedItems(LaidItems):
         plan: ItemPlan,
         parts: Sequence[Batch],
         batch: Batch,  # noqa: ARG002 (of packed rows)
-        out: Batch,
     ) -> Batch:
         found: Batch = {}
         for field in plan.items:
-            name, is_left = field.name, field.axis in self.left
-            at, value = field.axis_at - len(field.shape), self.values[name]
-            found[name] = self._join(name, parts, at, value, out, is_left=is_left)
-        for name in self.marks:
-            if name in parts[0]:
-                is_left = name.removesuffix("_mask") in self.left
-                found[name] = self._join(name, parts, -1, False, {}, is_left=is_left)
+            at, is_left = field.axis_at - len(field.shape), field.axis in self.left
+            arrays = [part[field.name] for part in parts]
+            found[field.name] = self._join(arrays, at, self.values[field.name], is_left=is_left)
+        for name, spec in plan.marks.items():
+            is_left = spec.shape[0] in self.left
+            found[name] = self._join([part[name] for part in parts], -1, False, is_left=is_left)
         return found
 
-    def _join(
-        self, name: str, parts: Sequence[Batch], at: int, blank: Any, out: Batch, *, is_left: bool
-    ) -> Array:
+    def _join(self, arrays: Sequence[Array], at: int, blank: Any, *, is_left: bool) -> Array:
         """A column of several parts, padded to the longest; the axis counts from the end."""
-        arrays = [part[name] for part in parts]
         at += arrays[0].ndim
         length = max(array.shape[at] for array in arrays)
         shape = (sum(map(len, arrays)), *arrays[0].shape[1:at], length, *arrays[0].shape[at + 1 :])
-        if name in self.marks:
-            joined = empty(shape, arrays[0].dtype)
-        else:
-            joined = self.array(name, shape, at, out)
+        joined = new_items(self.ragged.ring, shape, arrays[0].dtype)
         joined[...] = blank
         stop = 0
         for array in arrays:
@@ -406,7 +413,7 @@ class PackedItems(LaidItems):
             value[...] = others.used if others.used < others.length else 0
         within(array, field.axis_at, items.used, items.length)[...] = value
 
-    def join(self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch, out: Batch) -> Batch:
+    def join(self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch) -> Batch:
         found: Batch = {}
         placed: dict[str, PlacedItems] = {}
         ends: dict[str, list[int]] = {}  # by axis: ends of the parts, from 0 on
@@ -420,7 +427,7 @@ class PackedItems(LaidItems):
         for field in plan.items:
             items, at = placed[str(field.axis)], field.axis_at
             shape = *field.shape[:at], items.length, *field.shape[at + 1 :]
-            array = within(self.array(field.name, shape, at, out), at, 0, items.length)
+            array = new_items(self.ragged.ring, shape, self.dtypes[field.name])
             self.clear(field, placed, array)
             for k, (start, stop) in enumerate(pairwise(ends[str(field.axis)])):
                 rows = within(array, at, start, stop)
@@ -464,13 +471,23 @@ class ItemPlan:
             *(column for name, column in ragged.columns.items() if name in fixed),
             *self.entries.values(),
         )
-        # By axis: bytes of an item of all fields.
+        # Dtypes and shapes of the further columns of these axes.
+        self.marks = {
+            name: laid.marks[name] for axis in self.entries for name in laid.names_of_marks[axis]
+        }
+        # By axis: bytes of a place in all arrays, those of casts included.
         self.item_nbytes = dict.fromkeys(self.entries, 0)
         for field in self.items:
-            nbytes = math.prod(field.item_shape) * laid.dtypes[field.name].itemsize
-            self.item_nbytes[str(field.axis)] += nbytes
+            nbytes = laid.dtypes[field.name].itemsize
+            nbytes += field.dtype.itemsize if field.name in laid.cast_later else 0
+            self.item_nbytes[str(field.axis)] += math.prod(field.item_shape) * nbytes
+        for field in self.texts:
+            self.item_nbytes[field.name] = TEXT_NBYTES
+        for spec in self.marks.values():
+            for axis in spec.shape:  # none of offsets
+                self.item_nbytes[axis] += spec.dtype.itemsize
 
-    def put(self, batch: Batch, slots: Slots, out: Batch = NOTHING) -> Batch:  # type: ignore[assignment]
+    def put(self, batch: Batch, slots: Slots) -> Batch:
         """The batch with items in place of entries. ``slots`` are the rows that were drawn.
 
         The caller has checked that the rows still hold, as the counts of entries size arrays.
@@ -489,10 +506,10 @@ class ItemPlan:
         self.check_moves(placed)
         for field in self.items:
             entry = entries[str(field.axis)]
-            found[field.name] = self._read_items(field, slots, entry, placed, out)
+            found[field.name] = self._read_items(field, slots, entry, placed)
         for field in self.texts:
-            texts = self._read_texts(field, slots, entries[field.name], placed[field.name])
-            found[field.name] = put_texts(field.name, texts, out)
+            entry = entries[field.name]
+            found[field.name] = self._read_texts(field, slots, entry, placed[field.name])
         for field in self.moved:
             items = placed[laid.counted[field.name]]
             move(batch[field.name], field, items.counts, items.starts)
@@ -503,15 +520,11 @@ class ItemPlan:
         found |= batch
         return found
 
-    def join(self, parts: Sequence[Batch], batch: Batch, out: Batch) -> Batch:
-        """The whole batch of some parts. ``batch`` has its fixed fields, whose values may move.
-
-        ``out`` are the caller's arrays.
-        """
-        found = self.laid.join(self, parts, batch, out)
+    def join(self, parts: Sequence[Batch], batch: Batch) -> Batch:
+        """The whole batch of some parts. ``batch`` has its fixed fields, whose values may move."""
+        found = self.laid.join(self, parts, batch)
         for field in self.texts:
-            texts = np.concatenate([part[field.name] for part in parts])
-            found[field.name] = put_texts(field.name, texts, out)
+            found[field.name] = np.concatenate([part[field.name] for part in parts])
         names = [name for name in self.order if name in batch or name in found]
         ordered = {name: found.pop(name) if name in found else batch[name] for name in names}
         return ordered | found
@@ -532,19 +545,14 @@ class ItemPlan:
         slots: Slots,
         entries: Array,
         placed: Mapping[str, PlacedItems],
-        out: Batch,
     ) -> Array:
         """The array of a field with the items of the rows."""
         laid, items, at = self.laid, placed[str(field.axis)], field.axis_at
         shape = (*items.lead, *field.shape[:at], items.length, *field.shape[at + 1 :])
-        at += len(items.lead)
-        array = laid.array(field.name, shape, at, out)
-        part = array if array.shape == shape else within(array, at, 0, items.length)
-        to = array
-        if field.name in laid.cast_later:
-            to = np.empty(array.shape, field.dtype)
-        laid.clear(field, placed, part if to is array else to)
-        width, shifts, blank = array.shape[at], None, laid.blank(field, placed)
+        is_cast = field.name in laid.cast_later
+        to = new_items(laid.ragged.ring, shape, field.dtype if is_cast else laid.dtypes[field.name])
+        laid.clear(field, placed, to)
+        shifts, blank = None, laid.blank(field, placed)
         if field.name in laid.counted:
             shifts = placed[laid.counted[field.name]].starts
         take_items(
@@ -554,14 +562,16 @@ class ItemPlan:
             laid.ragged.columns[field.name],
             to,
             items.starts,
-            math.prod(field.shape[: field.axis_at]) * width if items.lead else 0,
-            width,
+            math.prod(field.shape[:at]) * items.length if items.lead else 0,
+            items.length,
             shifts,
             None if blank is None else blank.astype(to.dtype),
         )
-        if to is not array:
-            part[...] = within(to, at, 0, items.length)
-        return part
+        if not is_cast:
+            return to
+        array = new_items(laid.ragged.ring, shape, laid.dtypes[field.name])
+        array[...] = to
+        return array
 
     def _read_texts(self, field: Field, slots: Slots, entries: Array, items: PlacedItems) -> Array:
         """The texts of the rows."""
@@ -640,6 +650,11 @@ def new_items(ring: Ring | Rings, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     return np.ndarray(shape, dtype, new_array(ring, BYTE, 1 << (nbytes - 1).bit_length()))
 
 
+def named_axis(shape: tuple[Any, ...]) -> int | None:
+    """The place of the named axis in the shape of a column; None without one."""
+    return next((place for place, length in enumerate(shape) if type(length) is str), None)
+
+
 def within(array: Array, at: int, start: int, stop: int) -> Array:
     """A view of places along an axis."""
     part: Array = array[(slice(None),) * at + (slice(start, stop),)]
@@ -659,14 +674,6 @@ def move(values: Array, field: Field, counts: Counts, shifts: Counts) -> None:
     lead = values.shape[: values.ndim - len(field.shape)]
     shifts = np.where(counts > 0, shifts, 0).reshape(*lead, *(1,) * len(field.shape))
     np.add(values, shifts, out=values, casting="unsafe")
-
-
-def put_texts(name: str, texts: Array, out: Batch) -> Array:
-    """Texts in the caller's array, or these themselves."""
-    if name not in out:
-        return texts
-    out[name][...] = texts
-    return out[name]
 
 
 def round_up(count: int, multiple: int) -> int:

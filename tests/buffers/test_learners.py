@@ -23,7 +23,7 @@ from cpprb_like.buffers import TensorBatch
 from cpprb_like.buffers import _tensors as tensors
 from cpprb_like.buffers._tensors import OnCuda
 from cpprb_like.samplers import Uniform
-from cpprb_like.views import Hindsight
+from cpprb_like.views import Hindsight, Packed
 
 NUMBERS = ["f2", "f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "?", "c8", "c16"]
 NUMBERS += [">i2", ">f4"]
@@ -467,7 +467,7 @@ class FakeCuda:
         return FakeTensor(self.log, np.zeros(nbytes, dtype), "pinned")
 
     def from_numpy(self, array: Any) -> FakeTensor:
-        if array.dtype.hasobject:
+        if not isinstance(array, np.ndarray) or array.dtype.kind in "OT":
             raise TypeError("can't convert")
         return FakeTensor(self.log, array)
 
@@ -527,6 +527,22 @@ def test_the_stream_of_the_learner_waits_for_copies(fake: FakeCuda, prefetch: in
     assert {entry[1] for entry in events(fake, "record")} == {SideStream("cuda:0")}
     assert [entry[1] for entry in events(fake, "learner waits for")] == list(range(9))
     assert len(events(fake, "keep for")) == 9
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_values_of_any_length_on_cuda(fake: FakeCuda, prefetch: int) -> None:
+    """Texts and the greatest length stay on the CPU as they were: a number is no array."""
+    fields: Any = {"ids": {"shape": ("T",), "dtype": "i4"}, "text": {"dtype": str}}
+    rb = ReplayBuffer(8, fields, room={"T": 99, "text": 99}, seed=0)
+    for n in range(8):
+        rb.add(ids=np.arange(n), text="a" * n)
+    with rb.view(Packed()).batches(3, to="torch", device="cuda", prefetch=prefetch) as batches:
+        for batch in islice(batches, 5):
+            assert batch.ids.place == batch.T_offsets.place == "cuda:0"
+            lengths = [len(text) for text in batch.text.tolist()]
+            assert np.diff(batch.T_offsets.array).tolist() == lengths
+            assert type(batch.T_longest) is np.int64
+            assert batch.T_longest == max(lengths)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

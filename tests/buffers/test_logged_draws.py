@@ -16,7 +16,7 @@ from cpprb_like import DrawLog, LoggedDraws, Mixture, ReplayBuffer
 from cpprb_like.limiters import MinSize, RateLimited
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, Recency
-from cpprb_like.views import FrameStacks, Hindsight, NStep, Sequences
+from cpprb_like.views import FrameStacks, Hindsight, NStep, Packed, Sequences
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": 2},
@@ -124,6 +124,20 @@ def test_batches_are_those_of_the_source(kind: str, sampler: str, tmp_path: Path
         assert (len(logged), logged.fields) == (len(twin), twin.fields)
         assert logged.stats().keys() == twin.stats().keys()
     assert len(DrawLog(tmp_path / "log")) == len(options) + 2
+
+
+def test_packed_rows_go_into_parts_of_arrays(tmp_path: Path) -> None:
+    """The arrays of the caller stay as long as they are, for the next draw."""
+    rb = ReplayBuffer(8, {"x": {"shape": ("T",), "dtype": "i4"}}, room={"T": 99}, seed=0)
+    rb.add(x=[np.arange(n) for n in range(8)])
+    out = {"x": np.zeros(99, "i4")}
+    given = out["x"]
+    with LoggedDraws(rb.view(Packed()), tmp_path / "log") as logged:
+        for _ in range(3):
+            batch = logged.sample(4, out=out)
+            assert out["x"] is given
+            assert np.shares_memory(batch["x"], given)
+            assert len(batch["x"]) == batch["T_offsets"][-1]
 
 
 def test_what_a_log_says(tmp_path: Path) -> None:

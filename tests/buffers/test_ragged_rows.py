@@ -138,7 +138,7 @@ def test_an_update_with_more_items_may_cost_the_oldest_rows() -> None:
     assert ids(rb) == [1, 2]
     assert used_of(rb) == {"T": 7}
     add(rb, 3, 5)
-    assert ids(rb) == [2, 3]
+    assert sorted(ids_and_tokens(rb)) == [(2, [1, 1]), (3, [1, 1])]
     assert used_of(rb) == {"T": 8}
 
 
@@ -172,6 +172,29 @@ def test_a_step_with_more_items_than_room_changes_nothing(n_envs: int) -> None:
     with pytest.raises(ValueError, match=r"'t': expected at most room={'T': 6} .*got 7"):
         rb.add(id=[0] * 3, t=wide)
     assert (ids_and_tokens(rb), used_of(rb), rb.stats()) == before
+
+
+class Picky(Prioritized):
+    """A sampler that refuses priorities of 3 rows, as no part of a call may fail behind another."""
+
+    def prepare(self, priorities: Any) -> Any:
+        if np.size(priorities) == 3:
+            raise MemoryError("no memory for three")
+        return super().prepare(priorities)
+
+
+def test_a_call_in_parts_is_checked_before_the_first_part() -> None:
+    """What a later part needs is made before rows of the first one are written."""
+    rb = tokens(9, 6, sampler=Picky())
+    add(rb, 0, 2, 2)
+    before = ids_and_tokens(rb), used_of(rb), rb.stats()
+    rows = [np.ones(k, "i4") for k in (3, 3, 2, 2, 2)]
+    with pytest.raises(MemoryError, match="three"):
+        rb.add(id=range(5), t=rows, priorities=[1.0] * 5)
+    assert (ids_and_tokens(rb), used_of(rb), rb.stats()) == before
+    rb.add(id=range(4), t=rows[:4], priorities=[1.0, 2.0, 3.0, 4.0])
+    assert sorted(ids_and_tokens(rb)) == [(2, [1, 1]), (3, [1, 1])]
+    assert rb.get_max_priority() == 4.0
 
 
 def ids_and_tokens(rb: ReplayBuffer) -> list[tuple[int, list[int]]]:

@@ -19,6 +19,7 @@ from cpprb_like._files import arenas
 from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._machine import machine_memory
 from cpprb_like.typing import FieldSpec
+from cpprb_like.views import NStep
 
 TOKENS: dict[str, FieldSpec] = {
     "ids": {"shape": ("T",), "dtype": "i4"},
@@ -214,6 +215,29 @@ def test_n_step_rows_have_next_fields_on_an_axis_of_their_own() -> None:
     assert nstep.last_step_fields == ("next_x",)
     with pytest.raises(ValueError, match=r"Nstep\['rew'\]: field 'rewards' is of shape"):
         read({"x": {}, "rewards": T}, room={"T": 5}, Nstep={"size": 2})
+
+
+@pytest.mark.parametrize(
+    ("field", "remedy"),
+    [
+        ({"shape": ("T",)}, r"shape \('next_T',\) and room for 'next_T'$"),
+        ({"shape": (2, "T")}, r"shape \(2, 'next_T'\) and room for 'next_T'$"),
+        ({"shape": ("E",), "dtype": "i8", "counts": "T"}, "counts='next_T'$"),
+        ({"dtype": "i8", "counts": "T"}, "counts='next_T'$"),
+        (
+            {"shape": ("T",), "dtype": "i8", "counts": "T"},
+            r"shape \('next_T',\) and room for 'next_T' and counts='next_T'$",
+        ),
+    ],
+)
+def test_the_remedy_for_a_next_field_on_the_axis_of_others(field: Any, remedy: str) -> None:
+    """The words say what to declare, and are those of views too."""
+    env_dict: dict[str, FieldSpec] = {"x": T, "next_x": field, "rew": {}}
+    room = {"T": 5, "E": 5} if "E" in field.get("shape", ()) else {"T": 5}
+    with pytest.raises(ValueError, match=rf"declare 'next_x' with {remedy}"):
+        ReplayBuffer(10, env_dict, room=room, Nstep={"size": 2})
+    with pytest.raises(ValueError, match=rf"declare 'next_x' with {remedy}"):
+        ReplayBuffer(10, env_dict, room=room).view(NStep(2))
 
 
 @pytest.mark.parametrize(
