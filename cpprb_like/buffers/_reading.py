@@ -385,9 +385,7 @@ class Opened:
         """Raise ``ValueError`` if fields of an axis are read of different rows, or changed."""
         ragged = laid.ragged
         for axis in ragged.axes_among("first_only", self.single, laid.counted):
-            self.single |= {ragged.entries[axis].name, *laid.marks_of(axis)}
-        if self.nstep is not None:
-            ragged.axes_among("next", self.nstep.last_step_fields, laid.counted)
+            self.single |= {ragged.entries[axis].name, *laid.names_of_marks[axis]}
         for part in self.changers:
             wrong = sorted((part.changes | part.replaced) & set(ragged.fields))
             if wrong:
@@ -910,13 +908,9 @@ class ItemReading(Reading):
         return spread(values, there, np.flatnonzero(there), None)
 
     def lengths(self, axis: str, slots: Slots) -> NDArray[np.int64]:
-        there = slots >= 0
-        return spread(
-            self.plan.now.stored_fields.counts(slots[there], axis),
-            there,
-            np.flatnonzero(there),
-            None,
-        )
+        there, found = slots >= 0, np.zeros(slots.shape, np.int64)
+        found[there] = self.plan.now.stored_fields.counts(slots[there], axis)
+        return found
 
     def attempt(self) -> tuple[Slots, Batch] | None:
         found = super().attempt()

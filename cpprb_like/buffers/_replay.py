@@ -414,8 +414,6 @@ class ReplayBuffer(BufferBase, Source):
         if layout.schema.axes:
             ragged = RaggedFields(ring, layout.schema)
             stored, laid = StoredFields(ragged).read, PaddedItems(ragged)
-            if nstep is not None:
-                ragged.axes_among("Nstep: next", nstep.last_step_fields, laid.counted)
             reading = TakeItems(laid.plan(layout.schema.names), rows.take_of_rows())
         index = EpisodeIndex(ring)
         attributes = {

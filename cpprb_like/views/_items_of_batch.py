@@ -135,11 +135,22 @@ class LaidItems:
         self.specs = {name: self._spec_of(field) for name, field in ragged.fields.items()}
         self.marks: dict[str, ColumnSpec] = {}
         self.names_of_marks: dict[str, list[str]] = {}  # by axis
+        # Bytes of a place of each field, its cast included, and of the further columns of an axis.
+        self.nbytes = {name: self._nbytes_of(field) for name, field in ragged.fields.items()}
+        self.mark_nbytes = dict.fromkeys(ragged.entries, 0)
         for axis in ragged.entries:
             marks = {} if axis in ragged.texts else self.marks_of(axis)
             self.names_of_marks[axis] = [*marks]
             for name, spec in marks.items():
-                self.marks[name] = ColumnSpec(dtypes.get(name, spec.dtype), spec.shape)
+                self.marks[name] = spec = ColumnSpec(dtypes.get(name, spec.dtype), spec.shape)
+                self.mark_nbytes[axis] += spec.dtype.itemsize * len(spec.shape)  # none of offsets
+
+    def _nbytes_of(self, field: Field) -> int:
+        if field.is_text:
+            return TEXT_NBYTES
+        nbytes = self.dtypes[field.name].itemsize
+        nbytes += field.dtype.itemsize if field.name in self.cast_later else 0
+        return nbytes * math.prod(field.item_shape)
 
     def _spec_of(self, field: Field) -> ColumnSpec:
         dtype = TEXT if field.is_text else self.dtypes[field.name]
@@ -475,17 +486,10 @@ class ItemPlan:
         self.marks = {
             name: laid.marks[name] for axis in self.entries for name in laid.names_of_marks[axis]
         }
-        # By axis: bytes of a place in all arrays, those of casts included.
-        self.item_nbytes = dict.fromkeys(self.entries, 0)
-        for field in self.items:
-            nbytes = laid.dtypes[field.name].itemsize
-            nbytes += field.dtype.itemsize if field.name in laid.cast_later else 0
-            self.item_nbytes[str(field.axis)] += math.prod(field.item_shape) * nbytes
-        for field in self.texts:
-            self.item_nbytes[field.name] = TEXT_NBYTES
-        for spec in self.marks.values():
-            for axis in spec.shape:  # none of offsets
-                self.item_nbytes[axis] += spec.dtype.itemsize
+        # By axis: bytes of a place in all arrays.
+        self.item_nbytes = {axis: laid.mark_nbytes[axis] for axis in self.entries}
+        for name, field in self.fields.items():
+            self.item_nbytes[str(field.axis)] += laid.nbytes[name]
 
     def put(self, batch: Batch, slots: Slots) -> Batch:
         """The batch with items in place of entries. ``slots`` are the rows that were drawn.

@@ -107,6 +107,21 @@ def test_rows_leave_early() -> None:
         assert replay.stats()["left_for_room"] == 0
 
 
+def test_arrays_of_the_caller() -> None:
+    """A learner and its views copy a batch that fits, and leave arrays that are too short."""
+    with tokens(room=90) as replay, replay.actor() as actor:
+        add(actor, 1, 10)
+        learner = replay.learner(seed=0)
+        out = {"id": np.zeros(8, "i8"), "ids": np.zeros((8, 3), "i4")}
+        assert learner.sample(8, out=out, indexes=True) is out
+        assert {"T_mask", "indexes"} < set(out)
+        assert (out["ids"] == out["id"][:, None]).all()
+        out = {"id": np.zeros(8, "i8"), "ids": np.zeros(23, "i4")}
+        with pytest.raises(ValueError, match=r"out\['ids'\]: expected shape \(24,\) or more"):
+            learner.view(Packed()).sample(8, out=out)
+        assert not any(values.any() for values in out.values())
+
+
 def test_priorities_of_rows_that_left() -> None:
     """They are late, and change nothing."""
     with tokens(room=30) as replay, replay.actor() as actor:
