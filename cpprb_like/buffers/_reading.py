@@ -384,7 +384,7 @@ class Opened:
     def _check_items(self, laid: LaidItems) -> None:
         """Raise ``ValueError`` if fields of an axis are read of different rows, or changed."""
         ragged = laid.ragged
-        for axis in ragged.axes_among("first_only", self.single, laid.counted):
+        for axis in ragged.axes_of_first_only(self.single, laid.counted):
             self.single |= {ragged.entries[axis].name, *laid.names_of_marks[axis]}
         for part in self.changers:
             wrong = sorted((part.changes | part.replaced) & set(ragged.fields))

@@ -75,10 +75,8 @@ class RaggedFields:
         """The ragged fields of a ring; None if it has none."""
         return cls(ring, schema) if schema.axes else None
 
-    def axes_among(
-        self, option: str, names: Collection[str], counted: Collection[str]
-    ) -> list[str]:
-        """The axes whose fields are all among ``names``, and read of other rows than the rest.
+    def axes_of_first_only(self, names: Collection[str], counted: Collection[str]) -> list[str]:
+        """The axes whose fields are all among ``names``, and read of the first row of an item.
 
         ``counted`` are fields that move with the items that they count. Raises ``ValueError`` if
         only some fields of an axis are among ``names``, as the entry is that of one row.
@@ -93,8 +91,8 @@ class RaggedFields:
             others = [name for name in own if name not in names]
             if others and len(others) < len(own):
                 raise ValueError(
-                    f"{option}: expected all fields of axis {axis!r} or none, as their lengths are "
-                    f"those of one row; {others} are missing"
+                    f"first_only: expected all fields of axis {axis!r} or none, as their lengths "
+                    f"are those of one row; {others} are missing"
                 )
             found += [] if others else [axis]
         return found
