@@ -40,6 +40,16 @@ class Entries(NamedTuple):
     values: Array  # (total, *item_shape), C-contiguous; may share memory with the given value
     counts: NDArray[np.int64]  # (rows,)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both arrays."""
+        return self.values.nbytes + self.counts.nbytes
+
+    def rows(self, start: int, stop: int) -> Entries:
+        """The entries of some rows, without a copy of the values."""
+        first, counts = int(self.counts[:start].sum()), self.counts[start:stop]
+        return Entries(self.values[first : first + int(counts.sum())], counts)
+
 
 def read_entries(field: Field, value: object, n_envs: int) -> Entries:
     """Read the value of a ragged field, of declared shape such as ``("N", 11)``.
@@ -65,6 +75,8 @@ def read_entries(field: Field, value: object, n_envs: int) -> Entries:
         follows from the numbers of axes, never from values.
 
         A text is a str. Several are a list or an array, and a block is a list of those.
+
+        ``Entries`` were read before, in another process, and stay as they are.
     n_envs
         Number of environments.
 
@@ -78,6 +90,8 @@ def read_entries(field: Field, value: object, n_envs: int) -> Entries:
     ValueError
         The value has no such form, or the dtype cannot represent it. The message names the field.
     """
+    if isinstance(value, Entries):
+        return value
     try:
         return _read_texts(value, n_envs) if field.is_text else _read(field, value, n_envs)
     except MemoryError:

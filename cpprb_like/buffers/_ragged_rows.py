@@ -114,10 +114,8 @@ class RaggedRows:
             if not field.is_ragged:
                 fixed.append(self.fixed[field.name][some])
                 continue
-            values, counts = self.entries[field.name]
-            first = int(counts[:start].sum())
             fixed.append(None)
-            items[number] = values[first : first + int(counts[some].sum())]
+            items[number] = self.entries[field.name].rows(start, stop).values
         counted = [self.counts[axis.name][some].copy() for axis in self.schema.axes]
         return fixed, counted, items
 

@@ -186,7 +186,7 @@ class SharedReplay(Closing):
         whole = CheckedOptions.read(
             capacity, env_dict, default_dtype=default_dtype, n_envs=n_envs, **options
         )
-        rows = _options_of_each(whole, self.writers)
+        rows = options_of_each(whole, self.writers)
         names = [field.name for field in rows.schema.fields if field.dtype.hasobject]
         if names:
             raise ValueError(
@@ -753,7 +753,7 @@ class SharedReplay(Closing):
         return f"SharedReplay(capacity={self.capacity}, writers={self.writers}, name={self.name!r})"
 
 
-def _options_of_each(options: CheckedOptions, writers: int) -> CheckedOptions:
+def options_of_each(options: CheckedOptions, writers: int) -> CheckedOptions:
     """The options of a shard, from those of a replay: equal parts of the rows and of each room."""
     rooms = {name: -(-room // writers) for name, room in options.schema.rooms.items()}
     return options.resized(_rows_of_each(options.size, writers), rooms or None)

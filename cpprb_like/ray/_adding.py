@@ -19,15 +19,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from ray.exceptions import GetTimeoutError
 
-from cpprb_like._arguments.arrays import Array, Batch
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._fields.checked_options import CheckedOptions
+from cpprb_like._fields.entries import Entries
 from cpprb_like._machine.waiting import PAUSE, every, wait_until
 from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.buffers._ragged_rows import RaggedRows
 from cpprb_like.errors import RateLimitTimeoutError
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.limiters._formulas import check_add
 from cpprb_like.processes._folder import Closing
-from cpprb_like.ray._blocks import Block, pack
+from cpprb_like.ray._blocks import Block, Steps, join_steps, pack, rows_of
 from cpprb_like.ray._calls import GONE, Host, Unknown, answer_of
 from cpprb_like.ray._credit import CREDIT_LEASE
 from cpprb_like.samplers._prioritized import read_priorities
@@ -36,6 +38,27 @@ from cpprb_like.typing import FieldSpec
 STEPS = 64  # of a block
 NBYTES = 8 << 20  # of a block, at most
 AHEAD = 2  # blocks without an answer
+
+
+def read_steps(options: CheckedOptions, given: dict[str, Any], present: Array | None) -> Steps:
+    """The values of each field, as copies: the environment may write to its arrays."""
+    schema, n_envs = options.schema, options.n_envs
+    if not schema.axes:
+        return {
+            field.name: np.array(field.convert(given[field.name], n_envs).reshape(-1, *field.shape))
+            for field in schema.declared
+        }
+    rows = RaggedRows(schema, given, n_envs)
+    if present is not None and len(present) == rows.n:
+        rows.leave_out(present)
+    rows.check()
+    list(rows.parts(n_envs, options.capacity))  # raises for a step beyond a room
+    columns: Steps = {name: np.array(values) for name, values in rows.fixed.items()}
+    for axis in schema.axes:
+        for name in axis.fields:
+            values = rows.entries[name].values
+            columns[name] = Entries(np.array(values), rows.counts[axis.name])
+    return columns
 
 
 class ClusterActor(Closing):
@@ -65,7 +88,8 @@ class ClusterActor(Closing):
     Each step is added once, however often its host dies. When a host dies, open episodes of its
     shards are ended as truncated.
 
-    Cost of a step: some microseconds for each field. A block is one call of Ray. Frames shared by
+    Cost of a step: some microseconds for each field, ten with values of any length. A block is one
+    call of Ray. Frames shared by
     stacks are sent once. A next value that equals the value of the next step is also sent once.
     """
 
@@ -74,16 +98,16 @@ class ClusterActor(Closing):
     ) -> None:
         self._host, self._timeout = host, timeout
         self._options, self.n_envs = options, options.n_envs
-        self._fields = {field.name: field for field in options.schema.fields}
+        self._fields = {field.name: field for field in options.schema.declared}
         self._writer = uuid.uuid4().hex
         self._lock = threading.RLock()
-        fields = self._options.schema.fields
+        fields = self._fields.values()
         first = max(fields, key=lambda field: len(field.shape))
         lead = (self.n_envs,) if self.n_envs > 1 else ()
         self._first = first.name, (*lead, *first.shape)  # one step of this field
         self._nbytes_of_step = self.n_envs * sum(field.nbytes for field in fields)
         self._stage = self._make_stage()
-        self._steps: list[Batch] = []
+        self._steps: list[Steps] = []
         self._ends: list[tuple[int, int | None]] = []
         self._count = self._nbytes = 0
         self._sent: deque[tuple[Block, Any]] = deque()
@@ -105,7 +129,10 @@ class ClusterActor(Closing):
         self._identity = given.identity  # of the memory of the host
 
     def _make_stage(self) -> ReplayBuffer:
-        """A buffer of plain fields, whose compiled ``add`` checks and copies single steps."""
+        """A buffer of plain fields, whose compiled ``add`` checks and copies single steps.
+
+        Steps with values of any length do not come through it.
+        """
         fields: dict[str, FieldSpec] = {
             name: {"shape": field.shape, "dtype": field.dtype}
             for name, field in self._fields.items()
@@ -123,7 +150,7 @@ class ClusterActor(Closing):
         ``RateLimitTimeoutError`` if the limiter does not allow the steps in time. After any error
         nothing of the call was added.
         """
-        if priorities is not None or not self._is_step(fields):
+        if priorities is not None or self._options.schema.axes or not self._is_step(fields):
             self._add(fields, priorities, None)
             return
         with self._lock:
@@ -152,7 +179,7 @@ class ClusterActor(Closing):
         """Move the staged steps behind the other unsent steps."""
         stage = self._stage
         if len(stage):
-            self._steps.append(stage.get_all_transitions())
+            self._steps.append({**stage.get_all_transitions()})
             stage.clear()
 
     def add_where(
@@ -168,15 +195,12 @@ class ClusterActor(Closing):
             missing = [name for name in self._fields if name not in given]
             unknown = [name for name in given if name not in self._fields]
             raise TypeError(f"add: fields {missing} are missing, and {unknown} are none")
-        columns: Batch = {}
-        for name, field in self._fields.items():
-            values = field.convert(given[name], self.n_envs).reshape(-1, *field.shape)
-            columns[name] = np.array(values)  # the environment may write to its array
+        columns = read_steps(self._options, given, present)
         if priorities is not None:
             columns["priorities"] = read_priorities(np.asarray(priorities).reshape(-1))
         if present is not None:
             columns["present"] = present
-        counts = {name: len(values) for name, values in columns.items()}
+        counts = {name: rows_of(values) for name, values in columns.items()}
         rows = next(iter(counts.values()))
         if len(set(counts.values())) > 1 or rows % self.n_envs:
             raise ValueError(f"add: expected as many values of each field, got {counts}")
@@ -219,7 +243,7 @@ class ClusterActor(Closing):
         """Send all steps and ends of episodes as a block, without a wait."""
         self._unstage()
         steps = self._steps or [self._no_rows()]
-        columns = {name: np.concatenate([one[name] for one in steps]) for name in steps[0]}
+        columns = join_steps(steps, self._options.schema)
         block = pack(self._next, self.n_envs, columns, tuple(self._ends), self._options.schema)
         self._steps, self._ends, self._count, self._nbytes = [], [], 0, 0
         self._sent.append((block, self._host.begin("add", self._writer, self._place, block)))
@@ -267,8 +291,13 @@ class ClusterActor(Closing):
             return False
         return bool(answer)
 
-    def _no_rows(self) -> Batch:
-        return {name: np.empty((0, *one.shape), one.dtype) for name, one in self._fields.items()}
+    def _no_rows(self) -> Steps:
+        return {
+            name: Entries(np.empty((0, *one.item_shape), one.dtype), np.empty(0, np.int64))
+            if one.is_ragged
+            else np.empty((0, *one.shape), one.dtype)
+            for name, one in self._fields.items()
+        }
 
     def _confirm(self) -> None:
         """Wait for the answer to the oldest block; send missing blocks again."""

@@ -18,6 +18,7 @@ import ray
 from numpy.typing import NDArray
 from ray._private.state import available_resources_per_node
 
+from cpprb_like._core import Ring
 from cpprb_like._fields.schema import ColumnSpec
 from cpprb_like._machine.aligned import empty
 from cpprb_like._rows.rings import Parts
@@ -26,9 +27,11 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes import Mass
 from cpprb_like.ray._blocks import Pair, join
 from cpprb_like.ray._directory import MOST_PARTS, Directory
+from cpprb_like.ray._items import ItemsOfAnswers
 from cpprb_like.ray._messages import Reply
 from cpprb_like.ray._parts import Part, PartDownError
 from cpprb_like.ray._updates import Updates
+from cpprb_like.views._items_of_batch import ItemPlan
 
 STORE = 0.5  # seconds between two looks at what the object stores have left
 INLINE = 100e3  # bytes of an answer that Ray carries without its object store
@@ -43,11 +46,22 @@ class BatchKind:
     options: Mapping[str, Any]  # further arguments of ``sample`` at a host
     specs: Mapping[str, ColumnSpec]  # fields of a batch
     pairs: list[Pair]  # fields that are stacks and next stacks of the same frames
+    plan: ItemPlan | None = None  # layout of values of any length; None without such fields
 
     @property
     def key(self) -> tuple[Any, ...]:
         """The same for two calls of ``sample`` that want the same kind of batches."""
         return self.view, self.n, self.options.get("fields"), self.options["indexes"]
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of an item of a batch, without values of any length."""
+        ragged = {} if self.plan is None else self.plan.fields
+        return sum(
+            spec.dtype.itemsize * math.prod(spec.shape)
+            for name, spec in self.specs.items()
+            if name not in ragged
+        )
 
 
 @dataclass(eq=False)
@@ -64,14 +78,16 @@ class Group:
     # The ``Reply`` of each part, or the reference of the call; None without a request.
     answers: list[Any] = field(init=False)
     taken: NDArray[np.intp] = field(init=False)  # items of each part that were given so far
+    ring: Ring | None = field(init=False)  # values of any length of all answers
     next: int = 0  # the batch that is given next
 
 
 class Ahead:
     """The batches that one learner has asked hosts for. Each caller holds the learner's lock.
 
-    If ``is_weighted``, items have masses, which batches have as probabilities. ``rng`` draws the
-    host of each item. ``ahead``, ``batches`` and ``nbytes`` are as for ``ClusterReplay.learner``.
+    If ``is_weighted``, items have masses, which batches have as probabilities. ``items`` takes the
+    values of any length, if there are some. ``rng`` draws the host of each item. ``ahead``,
+    ``batches`` and ``nbytes`` are as for ``ClusterReplay.learner``.
     """
 
     def __init__(
@@ -82,6 +98,7 @@ class Ahead:
         rng: np.random.Generator,
         *,
         is_weighted: bool,
+        items: ItemsOfAnswers | None,
         ahead: int,
         batches: int,
         nbytes: float,
@@ -89,6 +106,9 @@ class Ahead:
         self._directory, self._updates = directory, updates
         self._learner, self._rng, self._is_weighted = learner, rng, is_weighted
         self._ahead, self._batches, self._nbytes = ahead, batches, nbytes
+        self._items = items
+        # Mean bytes of the values of any length of an item, by the kind of the last batches.
+        self._items_nbytes: dict[tuple[Any, ...], float] = {}
         self._connection = directory.connection
         self.names = Parts(MOST_PARTS)  # handles of batches: part, and handle at the host
         self.groups: dict[tuple[Any, ...], deque[Group]] = {}
@@ -118,9 +138,13 @@ class Ahead:
                 asked = [one for one in groups[1].answers if isinstance(one, ray.ObjectRef)]
                 if asked:  # ready answers come to this node now, and not when they are read
                     ray.wait(asked, num_returns=len(asked), timeout=0)
+            slots = group.owners[group.next]
             batch = self._batch(group, kind, arrays)
             if group.next == len(group.owners):
                 groups.popleft()
+            if kind.plan is not None and group.ring is not None:
+                kind.plan.laid.ragged.ring = group.ring
+                return kind.plan.put(batch, slots, arrays or {})
             return batch
 
     def forget_all(self) -> None:
@@ -140,8 +164,10 @@ class Ahead:
         n = kind.n
         most, self._ahead_now = 1, self._ahead
         if self._ahead and any(part.drawer is None for part in self._directory.parts.values()):
-            row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in kind.specs.values())
-            room = self._room() / max(n * row, 1)  # batches on their way
+            room: float = self._ahead + 1  # batches on their way
+            items_nbytes = 0.0 if kind.plan is None else self._items_nbytes.get(kind.key)
+            if items_nbytes is not None:
+                room = self._room() / max(n * (kind.row_nbytes + items_nbytes), 1)
             most = max(1, min(self._batches, int(room / (self._ahead + 1))))
             self._ahead_now = max(0, min(self._ahead, int(room / most) - 1))
         count = self._take(n, most, until)
@@ -204,7 +230,7 @@ class Ahead:
             targets = self._rng.random(shape) * bounds[-1]
             group.owners = bounds[:-1].searchsorted(targets, side="right")
         counts = np.bincount(group.owners.ravel(), minlength=len(masses)).tolist()
-        group.next, group.taken = 0, np.zeros(len(masses), np.intp)
+        group.next, group.taken, group.ring = 0, np.zeros(len(masses), np.intp), None
         group.answers = [None] * len(masses)
         for place, (part, items) in enumerate(zip(group.parts, counts, strict=True)):
             draw = kind.view, items, kind.options, self._directory.largest
@@ -238,6 +264,11 @@ class Ahead:
         ]
         if missing:
             self._replace(group, kind, missing, until)
+        elif kind.plan is not None and self._items is not None and group.ring is None:
+            columns: Any = [answer.columns for answer in group.answers if answer is not None]
+            nbytes = sum(one[name].nbytes for one in columns for name in kind.plan.fields)
+            group.ring = self._items.ring_of(kind.plan, columns)
+            self._items_nbytes = {kind.key: nbytes / max(1, group.owners[group.next :].size)}
 
     def _replace(self, group: Group, kind: BatchKind, missing: list[int], until: float) -> None:
         """Draw all batches that were not returned yet again, from the hosts that answer."""
@@ -263,6 +294,8 @@ class Ahead:
                 start = int(group.taken[place])
                 taken.append((place, answer, places, slice(start, start + count), count))
         batch: Batch = {} if arrays is None else dict(arrays)
+        for name in () if kind.plan is None else kind.plan.fields:
+            batch.pop(name, None)  # they follow when the entries are there
         first: Mapping[str, Any] = taken[0][1].columns if taken else {}
         is_own = len(taken) == 1 and group.parts[taken[0][0]].drawer is not None
         if is_own and not batch and len(group.owners) == 1:

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Array, Batch
+from cpprb_like._fields.entries import Entries
 from cpprb_like._fields.schema import Schema, Stack
+
+Steps = dict[str, Array | Entries]  # values of time steps by field
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,9 @@ class Block:
     first: int  # number of the block: how many rows were ever written to the shard before it
     steps: int  # number of time steps
     n_envs: int
-    # Values of each field, shape ``(steps * n_envs, *shape)``, or ``Chained``. Further columns are
-    # ``priorities`` of ``add`` and ``present`` of ``add_where``.
-    columns: Mapping[str, Array | Chained]
+    # Values of each field, shape ``(steps * n_envs, *shape)``, or ``Chained``, or of any length.
+    # Further columns are ``priorities`` of ``add`` and ``present`` of ``add_where``.
+    columns: Mapping[str, Array | Chained | Entries]
     # Calls of ``on_episode_end``: the number of steps before the call, and the environment.
     ends: tuple[tuple[int, int | None], ...]
     stacks: tuple[Stack, ...]  # fields that are stacks
@@ -72,24 +76,45 @@ def _equal(some: Array, others: Array) -> NDArray[np.bool_]:
     return found
 
 
+def rows_of(values: Array | Entries) -> int:
+    """Number of rows of the values of steps."""
+    return len(values.counts if isinstance(values, Entries) else values)
+
+
+def join_steps(parts: list[Steps], schema: Schema) -> Steps:
+    """The values of several calls of ``add``; fields of one axis share the numbers of items."""
+    ragged = {name: axis.fields[0] for axis in schema.axes for name in axis.fields}
+    found: dict[str, Any] = {}
+    for name in parts[0]:
+        values: list[Any] = [part[name] for part in parts]
+        if name not in ragged:
+            found[name] = np.concatenate(values)
+            continue
+        first = found.get(ragged[name])
+        counts = np.concatenate([one.counts for one in values]) if first is None else first.counts
+        found[name] = Entries(np.concatenate([one.values for one in values]), counts)
+    return found
+
+
 def pack(
     first: int,
     n_envs: int,
-    columns: Batch,
+    columns: Steps,
     ends: tuple[tuple[int, int | None], ...],
     schema: Schema,
 ) -> Block:
-    """A block of whole columns, each of shape ``(steps * n_envs, *shape)``."""
-    rows = len(next(iter(columns.values())))
-    packed: dict[str, Array | Chained] = dict(columns)
+    """A block of whole columns, each of shape ``(steps * n_envs, *shape)`` or of any length."""
+    rows = rows_of(next(iter(columns.values())))
+    packed: dict[str, Array | Chained | Entries] = dict(columns)
+    fixed = {name: one for name, one in columns.items() if not isinstance(one, Entries)}
     later = np.arange(n_envs, rows)  # the same environments, one step later
     for name, source in schema.next_of:
-        values, following = columns[name], np.zeros(rows, np.bool_)
-        following[: rows - n_envs] = _equal(values[: rows - n_envs], columns[source][later])
+        values, following = fixed[name], np.zeros(rows, np.bool_)
+        following[: rows - n_envs] = _equal(values[: rows - n_envs], fixed[source][later])
         whole = np.flatnonzero(~following)
         packed[name] = Chained(whole, values[whole], source=source)
     for stack in schema.stacks:
-        frames = _frames(columns[stack.name], stack)
+        frames = _frames(fixed[stack.name], stack)
         shifted = np.zeros(rows, np.bool_)
         shifted[n_envs:] = _equal(frames[later, :-1], frames[: rows - n_envs, 1:])
         whole = np.flatnonzero(~shifted)
@@ -101,15 +126,16 @@ def pack(
     return Block(first, rows // n_envs, n_envs, packed, ends, schema.stacks)
 
 
-def unpack(block: Block) -> Batch:
+def unpack(block: Block) -> Steps:
     """The columns of a block as ``add`` takes them, the axis of environments second."""
     found: Batch = {}
+    entries = {name: one for name, one in block.columns.items() if isinstance(one, Entries)}
     stacks = {stack.name: stack for stack in block.stacks}
     chained = {name: one for name, one in block.columns.items() if isinstance(one, Chained)}
     for name, one in chained.items():
         if one.newest is not None:
             found[name] = _unstacked(one, stacks[name], block)
-    found.update({name: one for name, one in block.columns.items() if not isinstance(one, Chained)})
+    found.update({name: one for name, one in block.columns.items() if isinstance(one, np.ndarray)})
     for name, one in chained.items():
         if one.source:
             source = found[one.source]
@@ -120,7 +146,7 @@ def unpack(block: Block) -> Batch:
     if block.n_envs > 1:
         lead = block.steps, block.n_envs
         found = {name: values.reshape(*lead, *values.shape[1:]) for name, values in found.items()}
-    return found
+    return {**found, **entries}
 
 
 def _unstacked(one: Chained, stack: Stack, block: Block) -> Array:

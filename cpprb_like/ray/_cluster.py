@@ -25,7 +25,6 @@ from ray.util.scheduling_strategies import (
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.checked_options import CheckedOptions
-from cpprb_like._fields.schema import read_size
 from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, every, wait_until
@@ -35,6 +34,7 @@ from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Learner, Member
 from cpprb_like.processes._folder import Closing, check_name, memory_path, remove_left
 from cpprb_like.processes._limits import limiter_from_json, limiter_to_json
+from cpprb_like.processes._replay import options_of_each
 from cpprb_like.ray._adding import ClusterActor
 from cpprb_like.ray._calls import GONE, Host, call
 from cpprb_like.ray._connection import Connection
@@ -72,7 +72,7 @@ class ClusterReplay(Closing):
     Parameters
     ----------
     capacity : int
-        Steps stored in all. Each writer of each host has an equal part, rounded up.
+        Steps stored in all. Each writer of each host has an equal part, rounded up, as of ``room``.
     env_dict, default_dtype, n_envs, **options
         As for ``SharedReplay``.
     writers : int
@@ -146,10 +146,11 @@ class ClusterReplay(Closing):
     ) -> None:
         nodes = _nodes(hosts)
         shards = as_int("writers", writers, 1) * len(nodes)
-        size = -(-read_size(capacity) // shards)  # of a shard
         keywords: dict[str, Any] = {"default_dtype": default_dtype, "n_envs": n_envs, **options}
-        rows = CheckedOptions.read(size, env_dict, **keywords)
-        rows.schema.refuse_ragged("ClusterReplay")
+        rows = options_of_each(CheckedOptions.read(capacity, env_dict, **keywords), shards)
+        size, rooms = rows.size, rows.schema.rooms  # of a shard
+        if rooms:
+            keywords["room"] = {axis: writers * room for axis, room in rooms.items()}
         if limiter is not None:
             limiter._check_capacity(size * shards)
         plan = HostPlan(
@@ -352,6 +353,8 @@ class ClusterReplay(Closing):
               ``seconds_waiting_for_inserts``: total time of these waits.
             - ``waits_for_samples`` and ``seconds_waiting_for_samples``: the same for ``add``. All
               four include only completed waits.
+            - ``left_for_room``: with values of any length, rows that left early as a room was full.
+              ``left_for_room_of_host_0`` and so on: the same for each host.
         """
         self._connection.check_open()
         found: dict[str, float] = call(self._connection.ledger, "stats", timeout=HOST_PATIENCE)

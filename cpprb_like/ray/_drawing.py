@@ -22,6 +22,7 @@ from cpprb_like.buffers._source import Source
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes import Learner, Mass, SharedReplay
 from cpprb_like.ray._blocks import Pair, pairs_of, part
+from cpprb_like.ray._items import for_the_way
 from cpprb_like.ray._messages import Reply
 from cpprb_like.samplers import Sampler
 from cpprb_like.samplers._prioritized import ByPriority
@@ -74,6 +75,10 @@ class Drawer:
         self.learner = learner
         self.identity = identity_of(replay)
         self._sources: dict[str, Any] = {"": learner}  # the learner and its views
+        # The same sources, of values of any length as they travel; empty without such values.
+        self._packing: dict[str, Any] = {}
+        if learner.schema.axes:
+            self._packing[""] = learner.view(*for_the_way(()))
         self._pairs = {"": stacked_pairs(learner, learner.schema, ())}
         self.updates = 0  # the number of the last call of ``update``
         self._late: dict[int, int] = {}  # the answers to the last calls
@@ -84,6 +89,8 @@ class Drawer:
         if view not in self._sources:
             source = self.learner.view(*copy.deepcopy(layers))
             self._pairs[view] = stacked_pairs(source, self.learner.schema, layers)
+            if self._packing:
+                self._packing[view] = self.learner.view(*for_the_way(copy.deepcopy(layers)))
             self._sources[view] = source
 
     def mass(self, view: str = "", largest: float = 1.0) -> Mass:
@@ -102,12 +109,13 @@ class Drawer:
     ) -> Reply:
         """Draw n items; new rows get the priority ``largest`` if it is the greatest one.
 
+        Values of any length are as ``ItemsOfAnswers`` takes them.
         ``mass`` is the mass of the host, if the caller has just requested it.
         """
         self._raise_largest(largest)
         mass = self.mass(view) if mass is None else mass
         try:
-            columns = self._sources[view].sample(n, **options)
+            columns = self._packing.get(view, self._sources[view]).sample(n, **options)
         except NotEnoughDataError:
             columns = {}
             mass = replace(mass, total=0.0, least=math.inf)

@@ -22,7 +22,7 @@ import ray
 from numpy.typing import NDArray
 from ray.exceptions import RayError
 
-from cpprb_like._arguments.arrays import Batch
+from cpprb_like._fields.entries import Entries
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import every, wait_until
 from cpprb_like.checkpoint import states
@@ -30,7 +30,7 @@ from cpprb_like.checkpoint._manifest import name_of
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes import Actor, Mass, Member, SharedReplay
 from cpprb_like.processes._folder import is_any_awaited, memory_path
-from cpprb_like.ray._blocks import Block, unpack
+from cpprb_like.ray._blocks import Block, Steps, unpack
 from cpprb_like.ray._calls import Unknown, answers, call
 from cpprb_like.ray._credit import (
     CREDIT_LEASE,
@@ -71,14 +71,19 @@ class HostedWriter:
     waits_since: float | None = None  # time at which the writer began to ask for credit
 
 
-def _add_steps(actor: Actor, steps: Batch, begin: int, stop: int) -> None:
-    """Add some steps of a block; ``add_where`` takes its steps one by one."""
-    if "present" not in steps:
-        actor.add(**{name: values[begin:stop] for name, values in steps.items()})
-        return
-    for step in range(begin, stop):
-        one = {name: values[step] for name, values in steps.items()}
-        actor.add_where(np.reshape(one.pop("present"), -1), **one)
+def _add_steps(actor: Actor, steps: Steps, begin: int, stop: int) -> None:
+    """Add some steps of a block."""
+    n_envs = actor.n_envs
+    some: dict[str, Any] = {
+        name: values.rows(begin * n_envs, stop * n_envs)
+        if isinstance(values, Entries)
+        else values[begin:stop]
+        for name, values in steps.items()
+    }
+    if "present" in some:
+        actor.add_where(some.pop("present").reshape(-1, n_envs), **some)
+    else:
+        actor.add(**some)
 
 
 class ShardHost:
@@ -246,8 +251,9 @@ class ShardHost:
                     wanted = self._wanted(self._credit)
                     calls, nanoseconds = self._credit.sum(axis=0)[[WAITS, NANOSECONDS]].tolist()
                     waits = calls, nanoseconds / 1e9
-                rows = sum(min(n, self._replay._options.size) for n in about.written)
-                given = about, rows, wanted, waits, copy
+                stats = self._replay.stats()
+                rows, left = int(stats["rows"]), stats.get("left_for_room")
+                given = about, rows, left, wanted, waits, copy
                 credit, copy = ray.get(self._ledger.report.remote(*given), timeout=10.0)
                 if self._wrote:
                     wrote = list(self._wrote)

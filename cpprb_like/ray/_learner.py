@@ -25,10 +25,12 @@ from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._source import Batch, ModelledSource, Source, if_prioritized
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._folder import Closing
+from cpprb_like.processes._rowless import Rowless
 from cpprb_like.ray._ahead import Ahead, BatchKind
 from cpprb_like.ray._connection import Connection
 from cpprb_like.ray._directory import Directory
 from cpprb_like.ray._drawing import stacked_pairs
+from cpprb_like.ray._items import ItemsOfAnswers
 from cpprb_like.ray._saving import SavedLearner
 from cpprb_like.ray._updates import Updates
 from cpprb_like.samplers import Sampler, Uniform
@@ -109,7 +111,7 @@ class ClusterLearner(Closing, ModelledSource):
         self.draws = 0 if saved is None else saved.draws
         options = connection.options
         few = options.resized(min(options.size, MODEL_ROWS))
-        self._model = model = ReplayBuffer._of(few, Uniform(), np.random.default_rng(0))
+        self._model = model = Rowless._of(few, Uniform(), np.random.default_rng(0))
         self.schema = model.schema
         self._lock = threading.RLock()
         self._pairs = {"": stacked_pairs(self._model, self._model.schema, ())}
@@ -126,6 +128,7 @@ class ClusterLearner(Closing, ModelledSource):
             self.name,
             self.rng,
             is_weighted=isinstance(self.sampler, ByPriority),
+            items=ItemsOfAnswers(options) if self.schema.axes else None,
             ahead=ahead,
             batches=batches,
             nbytes=float(nbytes),
@@ -139,6 +142,7 @@ class ClusterLearner(Closing, ModelledSource):
     def _draw(self, view: str, model: Source, batch_size: int, options: SampleOptions) -> Batch:
         """A batch of a view; ``model`` has its columns, and no rows."""
         n, names = model._read_batch_size(batch_size, options.fields)
+        plan = model._item_plan(names)
         if not options.replace:
             raise TypeError("replace: a cluster draws with replacement")
         asked = {"indexes": options.indexes} | ({} if names is None else {"fields": names})
@@ -148,15 +152,16 @@ class ClusterLearner(Closing, ModelledSource):
             if batch is None:
                 specs, arrays = model._field_specs(names), None
                 if options.out is not None:
-                    arrays = dict(zip(specs, check_out(options.out, n, specs), strict=True))
-                kind = BatchKind(view, n, asked, specs, self._pairs[view])
+                    check = check_out if plan is None else plan.laid.check_out
+                    arrays = dict(zip(specs, check(options.out, n, specs), strict=True))
+                kind = BatchKind(view, n, asked, specs, self._pairs[view], plan)
                 batch = self._batches.next(kind, arrays)
                 self._weigh(view, batch, beta)
             self.draws += 1
             self._drawn += n
             if time.monotonic() > self._told_at + TELL:
                 self._tell_drawn()
-        if options.out is None or batch is options.out:
+        if options.out is None or batch is options.out or (plan and plan.laid.is_packed):
             return batch
         options.out.update(batch)
         return options.out

@@ -33,6 +33,7 @@ class Shards:
     about: About  # last report of the host
     since: float  # time of the first report
     rows: int = 0  # number of rows that the host holds
+    left: float | None = None  # rows that left as a room was full; None without rooms
     # Number and total seconds of calls of ``add`` to its memory that waited.
     waits: tuple[int, float] = (0, 0.0)
     # Rows that may be written to each shard in all.
@@ -209,12 +210,14 @@ class Ledger:
         self,
         about: About,
         rows: int,
+        left: float | None,
         wanted: list[int],
         waits: tuple[int, float],
         copy: Copy | None,
     ) -> tuple[list[int], Copy]:
         """Take the report of a host; returns the credit of its shards, and a copy to keep.
 
+        ``rows`` are held, and ``left`` left early as a room was full; None without rooms.
         ``wanted`` has for each shard the number of rows of a waiting call, or ``NOBODY``, or
         ``SILENT_WRITER``: the credit of these is taken back.
         ``waits`` are the number of completed waits and their seconds. ``copy`` is the copy that the
@@ -227,7 +230,7 @@ class Ledger:
             self.started(about)
             known = self._hosts[about.number]
         if known.about.identity == about.identity:
-            known.about, known.rows, known.waits = about, rows, waits
+            known.about, known.rows, known.left, known.waits = about, rows, left, waits
             known.heard = time.monotonic()
         if self._limiter is not None:
             self._grant(known, wanted)
@@ -351,6 +354,10 @@ class Ledger:
         counts, now = self._counts, time.time()
         waits = [one.waits for one in self._hosts.values()]
         waits += [one.waits for one in counts.lost.values()]
+        left = {k: one.left for k, one in sorted(self._hosts.items()) if one.left is not None}
+        of_rooms = {f"left_for_room_of_host_{number}": rows for number, rows in left.items()}
+        if left:
+            of_rooms["left_for_room"] = sum(left.values())
         return {
             "inserts": self.inserts,
             "samples": counts.samples,
@@ -362,6 +369,7 @@ class Ledger:
             "waits_for_samples": sum(calls for calls, _ in waits),
             "seconds_waiting_for_inserts": counts.seconds,
             "seconds_waiting_for_samples": sum(seconds for _, seconds in waits),
+            **of_rooms,
         }
 
     def why(self) -> str:

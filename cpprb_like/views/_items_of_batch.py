@@ -114,6 +114,7 @@ class LaidItems:
     """A layout over the ragged fields of a ring: base class of padded and of packed items."""
 
     is_packed = False
+    kind_of_plan: type[ItemPlan]
 
     def __init__(
         self, ragged: RaggedFields, dtypes: Mapping[str, np.dtype[Any]], counted: Mapping[str, str]
@@ -156,7 +157,7 @@ class LaidItems:
 
     def plan(self, names: Collection[str], replaced: Collection[str] = ()) -> ItemPlan:
         """The plan that reads some fields, of which layers replace some."""
-        return ItemPlan(self, names, replaced)
+        return self.kind_of_plan(self, names, replaced)
 
     def marks_of(self, axis: str) -> dict[str, ColumnSpec]:
         """Dtypes and shapes of the further columns of an axis."""
@@ -585,6 +586,9 @@ class ItemPlan:
         found = np.empty(len(texts), TEXT)
         found[...] = texts
         return found.reshape(entries.shape[:-1])
+
+
+LaidItems.kind_of_plan = ItemPlan
 
 
 class TakeItems:

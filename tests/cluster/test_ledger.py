@@ -22,7 +22,7 @@ def about(number: int, written: int, moment: float, *memories: Incarnation) -> A
 
 def report(ledger: Ledger, found: About, copy: Copy | None = None) -> Copy:
     """The copy that a host gets: another object, as it went through Ray."""
-    given: Any = found, sum(found.written), [], (0, 0.0), copy
+    given: Any = found, sum(found.written), None, [], (0, 0.0), copy
     answer: Copy = pickle.loads(pickle.dumps(ledger.report(*given)[1]))
     return answer
 

@@ -16,10 +16,18 @@ from cpprb_like.processes import Actor, Learner, Parameters, SharedReplay
 from cpprb_like.ray import ClusterActor, ClusterLearner, ClusterReplay
 from cpprb_like.ray._parameters import ClusterParameters
 from cpprb_like.samplers import Prioritized
-from cpprb_like.views import NStep
+from cpprb_like.views import NStep, Packed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
-COUNTS = ("inserts", "rows")
+COUNTS = ("inserts", "rows", "left_for_room")
+RAGGED: dict[str, Any] = {
+    **FIELDS,
+    "ids": {"shape": ("T",), "dtype": np.int32},
+    "logp": {"shape": ("T",)},
+    "text": {"dtype": str},
+}
+# Of the rows 0 to 24 of a writer the first five leave, as all have 50 items.
+ROOM = {"T": 2 * 40, "text": 1000}
 # Public names of one side that the other lacks, and parameters of methods that differ. The page
 # names all of them, but for the methods of a buffer that ``ClusterActor`` lacks.
 ONLY: dict[type, tuple[set[str], set[str]]] = {
@@ -52,12 +60,28 @@ PAIRS: list[tuple[type, type]] = [
 
 def shared(**options: Any) -> SharedReplay:
     """A replay of this machine."""
-    return SharedReplay(1000, FIELDS, writers=2, **options)
+    return SharedReplay(1000, RAGGED, room=ROOM, writers=2, **options)
 
 
 def of_cluster(**options: Any) -> ClusterReplay:
     """A replay of a cluster with one host."""
-    return ClusterReplay(1000, FIELDS, writers=2, hosts=1, **options)
+    return ClusterReplay(1000, RAGGED, room=ROOM, writers=2, hosts=1, **options)
+
+
+def rollouts(first: int, n: int) -> dict[str, Any]:
+    """Steps with tokens, whose number and values follow from the number of the step."""
+    ids = [np.full(k % 5, k, np.int32) for k in range(first, first + n)]
+    texts = ["é" * (k % 3) for k in range(first, first + n)]
+    return steps(first, n) | {"ids": ids, "logp": [-0.5 * one for one in ids], "text": texts}
+
+
+def check_tokens(batch: Any) -> None:
+    """Each row of a packed batch has its tokens."""
+    offsets, ids = batch["T_offsets"], batch["id"]
+    np.testing.assert_array_equal(np.diff(offsets), ids % 5)
+    np.testing.assert_array_equal(batch["ids"], np.repeat(ids, ids % 5))
+    np.testing.assert_array_equal(batch["logp"], -0.5 * batch["ids"])
+    assert batch["text"].tolist() == ["é" * (k % 3) for k in ids.tolist()]
 
 
 def publish(parameters: Any) -> list[Any]:
@@ -81,14 +105,19 @@ def draw(learner: Any) -> list[Any]:
     batch = learner.sample(400, beta=0.5)
     found: list[Any] = [len(learner), sorted(batch), sorted(set(batch["id"].tolist()))]
     found += [{name: (one.dtype, one.shape) for name, one in batch.items()}]
-    learner.update_priorities(batch["indexes"], np.where(batch["id"] < 5, 2.0, 0.0))
-    out = {"id": np.empty(400, np.int64)}
+    learner.update_priorities(batch["indexes"], np.where(batch["id"] < 12, 2.0, 0.0))
+    out, ids = {"id": np.empty(400, np.int64)}, np.empty(400, np.int32)
     again = learner.sample(400, fields=("id",), out=out)
     found += [again is out, sorted(set(out["id"].tolist())), sorted(again)]
     found += [learner.has_priorities, learner.get_max_priority()]
     view = learner.view(NStep(3, gamma=1.0, rew="rew"))
     some = view.sample(50)
     found += [sorted(some), bool((some["rew"] >= some["id"] % 7).all())]
+    packed = learner.view(Packed(segments=True))
+    check_tokens(packed.sample(50))
+    found += [sorted(packed.sample(4)), sorted(packed.sample(4, fields=("logp",)))]
+    arrays = packed.sample(4, fields=("id", "ids"), out={"id": out["id"][:4], "ids": ids})
+    found += [np.shares_memory(arrays["ids"], ids), arrays["T_segments"].dtype]
     with pytest.raises(ValueError, match="none"):
         learner.sample(2, fields=("none",))
     return found
@@ -98,10 +127,10 @@ def program(replay: Any, folder: Path, load: Callable[..., Any]) -> dict[str, An
     """What a program sees of a replay, but for random numbers."""
     found: dict[str, Any] = {"capacity": replay.capacity, "parameters": publish(replay.parameters)}
     with replay.actor() as one, replay.actor() as other:
-        one.add(**steps(0, 20))
-        one.add(**steps(20, 5), priorities=np.ones(5))
+        one.add(**rollouts(0, 20))
+        one.add(**rollouts(20, 5), priorities=np.ones(5))
         for row in range(30, 34):
-            other.add(**{name: values[0] for name, values in steps(row, 1).items()})
+            other.add(**{name: values[0] for name, values in rollouts(row, 1).items()})
         other.on_episode_end()
         one.flush()
         other.flush()
@@ -109,6 +138,10 @@ def program(replay: Any, folder: Path, load: Callable[..., Any]) -> dict[str, An
             replay.actor()
         with pytest.raises(TypeError):
             one.add(id=1)
+        for name, wrong in ("ids", np.zeros(41, np.int32)), ("logp", np.zeros(7)), ("text", b"a"):
+            last = {field: values[0] for field, values in rollouts(34, 1).items()}
+            with pytest.raises(ValueError, match=name):
+                one.add(**last | {name: wrong})
     learner = replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0)
     found["draws"] = draw(learner)
     until(lambda: replay.stats()["inserts"] == 29)
@@ -120,6 +153,7 @@ def program(replay: Any, folder: Path, load: Callable[..., Any]) -> dict[str, An
     with load(folder) as again:
         restored = again.restore_learner(folder, "main")
         found["restored"] = sorted(set(restored.sample(400)["id"].tolist())), len(restored)
+        check_tokens(restored.view(Packed()).sample(50))
         with pytest.raises(ValueError, match="other"):
             again.restore_learner(folder, "other")
         found["parameters again"] = again.parameters.latest() is not None
