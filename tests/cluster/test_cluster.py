@@ -36,23 +36,25 @@ from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.views import FrameStacks, NStep, Sequences
 
 
-def test_an_actor_adds_and_a_learner_draws(where: str) -> None:
+def test_an_actor_adds_and_a_learner_draws() -> None:
     """The words are those of a shared replay."""
     with cluster() as replay:
-        with replay.actor() as actor:
-            assert isinstance(actor, ClusterActor if where == ELSEWHERE else Actor)
-            for k in range(100):
-                actor.add(**{name: values[0] for name, values in steps(k, 1).items()})
-        with replay.learner(seed=0) as learner:
-            assert len(learner) == 100
-            for _ in range(20):
-                batch = learner.sample(32)
-                expected = steps(0, 100)
-                for name, values in batch.items():
-                    np.testing.assert_array_equal(values, expected[name][batch["id"]])
-                    assert values.flags.writeable
-                    assert values.ctypes.data % 64 == 0
-        until(lambda: replay.stats()["inserts"] == 100)
+        for number, where in enumerate(each_place()):
+            with replay.actor() as actor:
+                assert isinstance(actor, ClusterActor if where == ELSEWHERE else Actor)
+                for k in range(100 * number, 100 * number + 100):
+                    actor.add(**{name: values[0] for name, values in steps(k, 1).items()})
+            count = 100 * number + 100
+            with replay.learner(seed=0) as learner:
+                assert len(learner) == count
+                for _ in range(20):
+                    batch = learner.sample(32)
+                    expected = steps(0, count)
+                    for name, values in batch.items():
+                        np.testing.assert_array_equal(values, expected[name][batch["id"]])
+                        assert values.flags.writeable
+                        assert values.ctypes.data % 64 == 0
+            until(lambda count=count: replay.stats()["inserts"] == count)
 
 
 @pytest.mark.parametrize("hosts", UNEVEN)
@@ -147,14 +149,15 @@ def compare_views(learner: Any) -> None:
                     np.testing.assert_array_equal(values[row], known[key][name])
 
 
-def test_no_row_is_no_endless_wait(where: str) -> None:
+def test_no_row_is_no_endless_wait() -> None:
     """An empty cluster says so."""
-    with (
-        cluster(2) as replay,
-        replay.learner(timeout=5.0) as learner,
-        pytest.raises(NotEnoughDataError, match="no host has a row"),
-    ):
-        learner.sample(4)
+    with cluster(2) as replay:
+        for _ in each_place():
+            with (
+                replay.learner(timeout=5.0) as learner,
+                pytest.raises(NotEnoughDataError, match="no host has a row"),
+            ):
+                learner.sample(4)
 
 
 def test_updates_reach_their_rows_once_and_late_ones_are_counted(where: str) -> None:
@@ -178,23 +181,23 @@ def test_updates_reach_their_rows_once_and_late_ones_are_counted(where: str) -> 
                 learner.update_priorities([5000], [1.0])
 
 
-def test_an_update_of_no_row_is_an_error_once_and_later_ones_take_effect(where: str) -> None:
+def test_an_update_of_no_row_is_an_error_once_and_later_ones_take_effect() -> None:
     """A host on another node raised it again for each later call, and took no further update."""
+
+    def update(learner: Any, handles: Any, priorities: Any) -> None:
+        learner.update_priorities(handles, priorities)
+        learner.flush()
+
     with cluster() as replay:
         fill(replay, 0, steps(0, 2))
-        with replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0, ahead=0) as learner:
-            no_row = learner._batches.names.name(0, np.array([2**40]))
-
-            def update() -> None:
-                learner.update_priorities(no_row, [2.0])
-                learner.flush()
-
-            with pytest.raises(IndexError, match="expected that of a row"):
-                update()
-            batch = learner.sample(32)
-            learner.update_priorities(batch["indexes"], np.where(batch["id"] == 1, 7.0, 0.0))
-            learner.flush()
-            assert set(learner.sample(32)["id"].tolist()) == {1}
+        for _ in each_place():
+            with replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0, ahead=0) as learner:
+                no_row = learner._batches.names.name(0, np.array([2**40]))
+                with pytest.raises(IndexError, match="expected that of a row"):
+                    update(learner, no_row, [2.0])
+                batch = learner.sample(32)
+                update(learner, batch["indexes"], np.where(batch["id"] == 1, 7.0, 0.0))
+                assert set(learner.sample(32)["id"].tolist()) == {1}
 
 
 def test_a_host_makes_adds_in_one_thread_and_draws_in_another() -> None:
@@ -236,24 +239,20 @@ def add_each(actor: Any, n: int) -> None:
         actor.add(**{name: values[0] for name, values in steps(k, 1).items()})
 
 
-def test_first_priorities_come_with_their_rows(where: str) -> None:
-    """As those that actors of Ape-X compute."""
+def test_bad_steps_are_refused_and_first_priorities_come_with_their_rows() -> None:
+    """Nothing is added of the former; the latter are as those that actors of Ape-X compute."""
     with cluster() as replay:
-        with replay.actor() as actor:
-            actor.add(**steps(0, 3), priorities=[0.0, 4.0, 0.0])
-        learner = replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0)
-        assert set(learner.sample(40)["id"].tolist()) == {1}
-
-
-def test_bad_steps_are_refused_and_nothing_is_added(where: str) -> None:
-    """With the name of the field."""
-    with cluster() as replay, replay.actor() as actor:
-        with pytest.raises(TypeError, match="obs"):
-            actor.add(id=1, rew=0.0, done=False)
-        with pytest.raises(ValueError, match="obs"):
-            actor.add(**{**steps(0, 1), "obs": [1.0, 2.0]})
-        flush(actor)
-        assert len(replay.learner()) == 0
+        for number, _ in enumerate(each_place()):
+            with replay.actor() as actor, replay.learner() as learner:
+                with pytest.raises(TypeError, match="obs"):
+                    actor.add(id=1, rew=0.0, done=False)
+                with pytest.raises(ValueError, match="obs"):
+                    actor.add(**{**steps(0, 1), "obs": [1.0, 2.0]})
+                flush(actor)
+                assert len(learner) == 3 * number
+                actor.add(**steps(0, 3), priorities=[0.0, 4.0, 0.0])
+            with replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0) as ranked:
+                assert set(ranked.sample(40)["id"].tolist()) == {1}
 
 
 def test_a_host_that_is_killed_comes_back_with_its_rows(where: str) -> None:
@@ -390,7 +389,7 @@ def test_tasks_take_the_cluster_with_them() -> None:
         assert [number for number, _ in replay.members()] == [0] * len(replay.members())
 
 
-def test_images_travel_as_they_are_stored(where: str) -> None:
+def test_images_travel_as_they_are_stored() -> None:
     """Frames that stacks share travel once, and come out byte for byte."""
     fields: dict[str, Any] = {
         "id": {"shape": (), "dtype": np.int64},
@@ -401,26 +400,26 @@ def test_images_travel_as_they_are_stored(where: str) -> None:
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 255, (400, 6, 5), dtype=np.uint8)
     options: dict[str, Any] = {"env_dict": fields, "next_of": "obs", "stack_compress": {"obs": -1}}
-    known = {}
+    known, start = [], 0
+    for k in range(300):
+        stack = [frames[max(start, k - 3 + j)] for j in range(4)]
+        following = [*stack[1:], frames[k + 1]]
+        step: dict[str, Any] = {
+            "id": k,
+            "obs": np.stack(stack, -1),
+            "next_obs": np.stack(following, -1),
+            "done": k % 37 == 36,
+        }
+        known.append(step)
+        if step["done"]:
+            start = k + 1
     with cluster(**options) as replay:
-        with replay.actor() as actor:
-            start = 0
-            for k in range(300):
-                stack = [frames[max(start, k - 3 + j)] for j in range(4)]
-                following = [*stack[1:], frames[k + 1]]
-                step: dict[str, Any] = {
-                    "id": k,
-                    "obs": np.stack(stack, -1),
-                    "next_obs": np.stack(following, -1),
-                    "done": k % 37 == 36,
-                }
-                known[k] = {name: np.array(value) for name, value in step.items()}
-                actor.add(**step)
-                if step["done"]:
-                    start = k + 1
-        learner = replay.learner(seed=0)
-        for _ in range(20):
-            batch = learner.sample(64)
-            for row, number in enumerate(batch["id"].tolist()):
-                for name in fields:
-                    np.testing.assert_array_equal(batch[name][row], known[number][name])
+        for _ in each_place():
+            with replay.actor() as actor:
+                for step in known:
+                    actor.add(**step)
+            with replay.learner(seed=0) as learner:
+                for batch in [learner.sample(64) for _ in range(20)]:
+                    for row, number in enumerate(batch["id"].tolist()):
+                        for name in fields:
+                            np.testing.assert_array_equal(batch[name][row], known[number][name])

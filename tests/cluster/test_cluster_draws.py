@@ -235,18 +235,18 @@ def test_a_layer_of_the_users_own_reads_what_one_buffer_reads() -> None:
                 assert ((drawn - wanted) ** 2 / wanted).sum() < n + 6 * np.sqrt(2 * n)
 
 
-def test_a_view_that_is_refused_is_not_opened_at_hosts_that_come_later(where: str) -> None:
+def test_a_view_that_is_refused_is_not_opened_at_hosts_that_come_later() -> None:
     """It is forgotten, as nobody has it."""
-    del where
     with cluster(1) as replay:
         fill(replay, 0, steps(0, 30))
-        with replay.learner(Uniform(), seed=0) as learner:
-            learner.sample(1)
-            before = {*learner._directory.views}
-            with pytest.raises(ValueError, match="Among"):
-                learner.view(Among("done"))
-            assert {*learner._directory.views} == before
-            assert len(learner.sample(5)["id"]) == 5
+        for _ in each_place():
+            with replay.learner(Uniform(), seed=0) as learner:
+                learner.sample(1)
+                before = {*learner._directory.views}
+                with pytest.raises(ValueError, match="Among"):
+                    learner.view(Among("done"))
+                assert {*learner._directory.views} == before
+                assert len(learner.sample(5)["id"]) == 5
 
 
 class Means(Layer):
@@ -314,23 +314,29 @@ def test_new_rows_get_the_greatest_priority_of_any_host(where: str) -> None:
             assert learner.stats()["updates"] == 1
 
 
-def test_hosts_of_a_view_are_drawn_by_priorities_of_now(where: str) -> None:
+def test_hosts_of_a_view_are_drawn_by_priorities_of_now() -> None:
     """The mass of a view was used for twenty times as long as its count took."""
     n = 20_000
     with cluster(2, 4 * n) as replay:
         for number in range(2):
             fill(replay, number, steps(number * n, n))
         sampler = Prioritized(alpha=1.0, eps=0.0, probabilities=True)
-        with replay.learner(sampler, seed=0, ahead=0) as learner:
-            view = learner.view(NStep(3, gamma=0.5, rew="rew"))
-            batches = [view.sample(4096) for _ in range(10)]
-            handles = np.unique(np.concatenate([one["indexes"][one["id"] >= n] for one in batches]))
-            for priority in 20.0, 1.0:
-                learner.update_priorities(handles, np.full(len(handles), priority))
-                learner.flush()
-                view.sample(64)  # its answers bring the masses of now
-                batch = view.sample(4096)
-                total = 2 * n + (priority - 1.0) * len(handles)
-                expected = np.where(np.isin(batch["indexes"], handles), priority, 1.0) / total
-                np.testing.assert_allclose(batch["probabilities"], expected, rtol=1e-6)
-                assert abs((batch["id"] >= n).mean() - (1.0 - n / total)) < 0.05
+        for _ in each_place():
+            with replay.learner(sampler, seed=0, ahead=0) as learner:
+                compare_masses(learner, n)
+
+
+def compare_masses(learner: Any, n: int) -> None:
+    """Compare the probabilities of rows of a view, of which those from n on get priorities."""
+    view = learner.view(NStep(3, gamma=0.5, rew="rew"))
+    batches = [view.sample(4096) for _ in range(10)]
+    handles = np.unique(np.concatenate([one["indexes"][one["id"] >= n] for one in batches]))
+    for priority in 20.0, 1.0:
+        learner.update_priorities(handles, np.full(len(handles), priority))
+        learner.flush()
+        view.sample(64)  # its answers bring the masses of now
+        batch = view.sample(4096)
+        total = 2 * n + (priority - 1.0) * len(handles)
+        expected = np.where(np.isin(batch["indexes"], handles), priority, 1.0) / total
+        np.testing.assert_allclose(batch["probabilities"], expected, rtol=1e-6)
+        assert abs((batch["id"] >= n).mean() - (1.0 - n / total)) < 0.05

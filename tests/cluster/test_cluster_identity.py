@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -25,10 +26,10 @@ def ids_of(replay: ClusterReplay) -> set[int]:
         return set(learner.sample(n, replace=False)["id"].tolist()) if n else set()
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """The checkpoints of a cluster that has ended: rows 0 to 99."""
-    folder = tmp_path / "old"
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints of a cluster that has ended, for all tests: a cluster takes seconds."""
+    folder = tmp_path_factory.mktemp("ended") / "old"
     with cluster(checkpoints=folder, checkpoint_seconds=0.2) as replay:
         fill(replay, 0, steps(0, 100))
         until(lambda: bool(list(folder.glob("host-0/*"))))
@@ -39,12 +40,19 @@ def old(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    """A saved cluster with rows 5000 to 5049."""
+def old(ended: Path, tmp_path: Path) -> Path:
+    """The checkpoints of a cluster that has ended: rows 0 to 99."""
+    return Path(shutil.copytree(ended, tmp_path / "old"))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved cluster with rows 5000 to 5049, which is only read."""
+    folder = tmp_path_factory.mktemp("saved")
     with cluster() as replay:
         fill(replay, 0, steps(5000, 50))
-        replay.save(tmp_path / "saved")
-    return tmp_path / "saved"
+        replay.save(folder)
+    return folder
 
 
 def test_rows_of_a_killed_host_outlive_the_last_process_of_its_node() -> None:
