@@ -144,7 +144,7 @@ class Ahead:
                 groups.popleft()
             if kind.plan is not None and group.ring is not None:
                 kind.plan.laid.ragged.ring = group.ring
-                return kind.plan.put(batch, slots, arrays or {})
+                return kind.plan.put(batch, slots)
             return batch
 
     def forget_all(self) -> None:

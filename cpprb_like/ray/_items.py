@@ -24,7 +24,6 @@ from cpprb_like._rows.item_ring import ItemRing
 from cpprb_like.views import Layer, Padded
 from cpprb_like.views._item_layouts import ItemLayout
 from cpprb_like.views._items_of_batch import (
-    NOTHING,
     ItemPlan,
     LaidItems,
     RaggedFields,
@@ -63,7 +62,7 @@ class PlanForTheWay(ItemPlan):
     entry of each row it has their number of items.
     """
 
-    def put(self, batch: Batch, slots: Slots, out: Batch = NOTHING) -> Batch:  # type: ignore[assignment]  # noqa: ARG002
+    def put(self, batch: Batch, slots: Slots) -> Batch:
         ragged = self.laid.ragged
         entries = {axis: batch[column.name] for axis, column in self.entries.items()}
         placed = {axis: pack(counts_of(ragged.ring, axis, one)) for axis, one in entries.items()}

@@ -145,6 +145,11 @@ class ClusterLearner(Closing, ModelledSource):
         plan = model._item_plan(names)
         if not options.replace:
             raise TypeError("replace: a cluster draws with replacement")
+        if options.out is not None and plan is not None:
+            wanted = model._field_specs(names)
+            to = plan.laid.check_out(options.out, n, wanted)
+            drawn = self._draw(view, model, n, options.but(out=None))
+            return plan.laid.put_out(drawn, options.out, to, wanted)
         asked = {"indexes": options.indexes} | ({} if names is None else {"fields": names})
         with self._lock:
             beta = self._beta(options)
@@ -152,8 +157,7 @@ class ClusterLearner(Closing, ModelledSource):
             if batch is None:
                 specs, arrays = model._field_specs(names), None
                 if options.out is not None:
-                    check = check_out if plan is None else plan.laid.check_out
-                    arrays = dict(zip(specs, check(options.out, n, specs), strict=True))
+                    arrays = dict(zip(specs, check_out(options.out, n, specs), strict=True))
                 kind = BatchKind(view, n, asked, specs, self._pairs[view], plan)
                 batch = self._batches.next(kind, arrays)
                 self._weigh(view, batch, beta)
@@ -161,7 +165,7 @@ class ClusterLearner(Closing, ModelledSource):
             self._drawn += n
             if time.monotonic() > self._told_at + TELL:
                 self._tell_drawn()
-        if options.out is None or batch is options.out or (plan and plan.laid.is_packed):
+        if options.out is None or batch is options.out:
             return batch
         options.out.update(batch)
         return options.out
