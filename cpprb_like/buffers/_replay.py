@@ -1096,8 +1096,9 @@ class ReplayBuffer(BufferBase, Source):
         Warns
         -----
         DataLossWarning
-            The format cannot hold values, such as a field of Python objects. They are left out, and
-            the message says how much. ``describe(path).lacks`` lists what a format cannot hold.
+            The format cannot hold values, such as a field of Python objects, or in most formats
+            values of any length. They are left out, and the message says how much.
+            ``describe(path).lacks`` lists what a format cannot hold.
         UserWarning
             A data set of Minari is written without the spaces of its environment.
 
@@ -1182,8 +1183,8 @@ class ReplayBuffer(BufferBase, Source):
             The fields to read, with ``shape`` and ``dtype`` where these differ from the data set.
             By default all. Numbers are converted, or refused, as by ``add``.
         strict : bool
-            Raise an error, not a warning, for values that a buffer cannot hold, such as text of any
-            length, and for steps that would be left out.
+            Raise an error, not a warning, for values that a buffer cannot hold, such as Python
+            objects, and for steps that would be left out.
         resume : bool
             Leave the newest episode open if it is open in the files, so the first ``add`` goes on
             with it. By default it is truncated, as its environment is gone.
@@ -1191,6 +1192,8 @@ class ReplayBuffer(BufferBase, Source):
             ``progress(done, total)`` is called with numbers of bytes.
         **options
             Options of the constructor except ``n_envs``, such as ``next_of``, ``Nstep``, ``seed``.
+            By default ``room`` has as many items of each named axis as all rows have. They are
+            counted in a pass over the fields of any length.
 
         Returns
         -------

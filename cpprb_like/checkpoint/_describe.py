@@ -165,6 +165,7 @@ def _ragged(layout: Layout, field: Field) -> dict[str, Any]:
         "shape": list(field.declared_shape),
         "nbytes_per_step": 0,
         "nbytes": layout.nbytes_of(field),
+        "nbytes_per_item": field.item_nbytes,
     }
 
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cpprb_like import ReplayBuffer, checkpoint
 from cpprb_like._machine.opening import open_regular
 from cpprb_like.checkpoint import describe_field, describe_transitions, reward_of, spread
@@ -87,7 +85,8 @@ def _dataset(path: Path, kind: str, reward: str | None) -> dict[str, Any]:
     found = describe_dataset(path, format=kind)
     statistics: dict[str, Any] = {}
     if reward is not None:
-        reward_of(found.fields, reward)
+        numbers: Any = {name: one for name, one in found.fields.items() if one[0] is not str}
+        reward_of(numbers, reward)
         ends = [name for name in ("done", "terminated", "truncated") if name in found.fields]
         fields: dict[str, Any] = {name: {} for name in dict.fromkeys([reward, *ends])}
         with warnings.catch_warnings():
@@ -137,12 +136,14 @@ def _transitions(file: Path, reward: str | None) -> dict[str, Any]:
     }
 
 
-def _fields(
-    fields: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], rows: int
-) -> dict[str, Any]:
-    """The descriptions of fields, and the bytes of a row in all fields."""
-    found = [
-        describe_field(name, dtype, shape, math.prod(shape) * dtype.itemsize, rows)
-        for name, (dtype, shape) in fields.items()
-    ]
+def _fields(fields: Mapping[str, tuple[Any, tuple[Any, ...]]], rows: int) -> dict[str, Any]:
+    """The descriptions of fields, and the bytes of a row in all fields but those of any length."""
+    found = []
+    for name, (dtype, shape) in fields.items():
+        if dtype is str or any(isinstance(length, str) for length in shape):
+            kind: Any = "str" if dtype is str else dtype
+            found.append(describe_field(name, kind, shape, 0, rows) | {"nbytes": None})
+        else:
+            nbytes = math.prod(shape) * dtype.itemsize
+            found.append(describe_field(name, dtype, shape, nbytes, rows))
     return {"nbytes_per_step": sum(one["nbytes_per_step"] for one in found), "fields": found}

@@ -1,11 +1,13 @@
 """Arrow and Parquet: conversion of fields to columns and back, writer and reader of Parquet files.
 
-A value of shape ``(2, 3)`` is a fixed-size list of fixed-size lists.
+A value of shape ``(2, 3)`` is a fixed-size list of fixed-size lists. An axis of any length is a
+list, and a text is a string.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +18,18 @@ import numpy as np
 
 from cpprb_like._machine.opening import open_regular
 from cpprb_like.datasets._files import is_native, need, reading
-from cpprb_like.datasets._from_buffer import rows_in_chunk
-from cpprb_like.datasets._model import Array, Field, Header, Place, Rows
+from cpprb_like.datasets._from_buffer import CHUNK_NBYTES, rows_in_chunk
+from cpprb_like.datasets._model import (
+    Array,
+    Field,
+    Header,
+    Place,
+    Rows,
+    ragged_field,
+    text_field,
+)
+from cpprb_like.datasets._ragged import flat as flat_numbers
+from cpprb_like.datasets._ragged import split
 
 MOST_AXES = 32
 EXTENSION = b"ARROW:extension:name"  # metadata key of columns whose type is not registered
@@ -38,6 +50,12 @@ def column(values: Array, *, is_flat: bool = False) -> Any:
     if len(made) != n:
         raise ValueError(f"expected {n} values, got {len(made)}")
     return made
+
+
+def is_number(kind: Any) -> bool:
+    """Whether a type of Arrow is that of numbers or bools."""
+    types = need("pyarrow", "arrow").types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def flat(found: Any, name: str) -> tuple[Array, tuple[int, ...]]:
@@ -61,7 +79,7 @@ def flat(found: Any, name: str) -> tuple[Array, tuple[int, ...]]:
         if len(shape) > MOST_AXES:
             raise ValueError(f"{name}: expected at most {MOST_AXES} axes")
         found = found.flatten()
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+    if not is_number(kind):
         raise ValueError(f"{name}: expected numbers, got {kind}")
     values: Array = found.to_numpy(zero_copy_only=False)
     if len(values) != n * int(np.prod(shape, dtype=np.int64)):
@@ -69,8 +87,106 @@ def flat(found: Any, name: str) -> tuple[Array, tuple[int, ...]]:
     return values, tuple(shape)
 
 
+def is_text(found: Any) -> bool:
+    """Whether an array of Arrow has strings."""
+    types = need("pyarrow", "arrow").types
+    kind = found.type.value_type if types.is_dictionary(found.type) else found.type
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def ragged_column(values: Array, field: Field) -> Any:
+    """Values of any length as an array of Arrow. Numbers are copied once, into one piece."""
+    pa = need("pyarrow", "arrow")
+    if field.is_text:
+        return pa.array(values.tolist(), pa.string())
+    numbers, counts = flat_numbers(values, field)
+    lists = math.prod(field.shape[: field.axis_at])  # of a row, at the level of the axis
+    offsets = np.append(0, np.repeat(counts, lists).cumsum())
+    made = pa.array(numbers)
+    for axis in reversed(range(len(field.shape))):
+        if axis != field.axis_at:
+            made = pa.FixedSizeListArray.from_arrays(made, field.shape[axis])
+        elif offsets[-1] < 1 << 31:
+            made = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), made)
+        else:
+            made = pa.LargeListArray.from_arrays(pa.array(offsets), made)
+    return made
+
+
+def list_lengths(found: Any, name: str) -> tuple[Any, list[Array]]:
+    """The flat values of lists of Arrow, and the lengths of the lists of each level."""
+    types, lengths = need("pyarrow", "arrow").types, []
+    while True:
+        if found.null_count:
+            raise ValueError(f"{name}: expected values only, got {found.null_count} nulls")
+        kind = found.type
+        if types.is_fixed_size_list(kind):
+            lengths.append(np.full(len(found), kind.list_size, np.int64))
+        elif types.is_list(kind) or types.is_large_list(kind):
+            lengths.append(found.value_lengths().to_numpy().astype(np.int64))
+        else:
+            return found, lengths
+        if len(lengths) > MOST_AXES:
+            raise ValueError(f"{name}: expected at most {MOST_AXES} axes")
+        found = found.flatten()
+
+
+def ragged_values(found: Any, name: str, field: Field) -> Array:
+    """The values of a ragged field; ``ValueError`` if dtype or shape differ."""
+    if field.is_text:
+        if not is_text(found) or found.null_count:
+            raise ValueError(
+                f"{name}: expected texts, got {found.type} with {found.null_count} nulls"
+            )
+        return np.array(found.to_pylist(), object)
+    numbers, lengths = list_lengths(found, name)
+    at, values = field.axis_at, numbers.to_numpy(zero_copy_only=False)
+    lists = math.prod(field.shape[:at])
+    fits = len(lengths) == len(field.shape) and values.dtype == field.dtype
+    counts = lengths[at][::lists] if fits else np.zeros(0, np.int64)
+    for axis, of_level in enumerate(lengths if fits else ()):
+        expected: Any = np.repeat(counts, lists) if axis == at else field.shape[axis]
+        fits = fits and len(counts) == len(found) and bool(np.all(of_level == expected))
+    if not fits:
+        raise ValueError(
+            f"{name}: expected {field.dtype} of shape {field.declared_shape}, got {found.type}"
+            f"{' with lists of other lengths' if len(lengths) == len(field.shape) else ''}"
+        )
+    return split(values, counts, field)
+
+
+class ListLengths:
+    """The least and the greatest length of lists, by level, in the pieces of a column."""
+
+    def __init__(self) -> None:
+        self._dtype: Any = None
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, found: Any, name: str) -> None:
+        """Note the lists of a piece."""
+        numbers, lengths = list_lengths(found, name)
+        self._dtype = numbers.type
+        self._ranges = self._ranges or [(1 << 62, -1)] * len(lengths)
+        self._ranges = [
+            (int(of_level.min(initial=least)), int(of_level.max(initial=most)))
+            for (least, most), of_level in zip(self._ranges, lengths, strict=True)
+        ]
+
+    def field(self, name: str) -> Field | str | None:
+        """The field, or the reason why there is none; None if all lists have the same lengths."""
+        axes = [at for at, (least, most) in enumerate(self._ranges) if least < most]
+        if not axes:
+            return None
+        if len(axes) > 1 or not is_number(self._dtype):
+            return f"{self._dtype} in lists that differ in length at {len(axes)} levels"
+        shape = tuple(max(0, most) for _, most in self._ranges)
+        return ragged_field(name, np.dtype(self._dtype.to_pandas_dtype()), shape, axes[0])
+
+
 def values_of(found: Any, name: str, field: Field, *, is_flat: bool = False) -> Array:
     """The values of a field, written by ``column``; ``ValueError`` if dtype or shape differ."""
+    if field.is_ragged:
+        return ragged_values(found, name, field)
     values, shape = flat(found, name)
     dtype, expected = field.dtype, field.shape
     size = int(np.prod(expected, dtype=np.int64))
@@ -82,7 +198,9 @@ def values_of(found: Any, name: str, field: Field, *, is_flat: bool = False) -> 
 
 
 def field_of(found: Any, name: str) -> Field | None:
-    """The field of values; None if they are no plain numbers."""
+    """The field of values; None if they are neither plain numbers nor texts."""
+    if is_text(found) and not found.null_count:
+        return text_field(name)
     try:
         values, shape = flat(found, name)
     except ValueError:
@@ -107,20 +225,20 @@ class ParquetWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._most, self._metadata, self._options = path, most, metadata, options
         self._waiting: list[Any] = []
-        self._n = 0
+        self._n = self._nbytes = 0
         self._writer: Any = None
 
     def add(self, columns: Mapping[str, Any]) -> None:
         """Append rows: an array of Arrow for each column."""
         table = need("pyarrow", "arrow").table(dict(columns))
         self._waiting.append(table.replace_schema_metadata(self._metadata))
-        self._n += len(table)
-        if self._n >= self._most:
+        self._n, self._nbytes = self._n + len(table), self._nbytes + table.nbytes
+        if self._n >= self._most or self._nbytes >= CHUNK_NBYTES:
             self._write()
 
     def _write(self) -> None:
         table = need("pyarrow", "arrow").concat_tables(self._waiting)
-        self._waiting, self._n = [], 0
+        self._waiting, self._n, self._nbytes = [], 0, 0
         if self._writer is None:
             writer = need("pyarrow.parquet", "arrow").ParquetWriter
             self._writer = writer(self._path, table.schema, **self._options)

@@ -9,7 +9,7 @@ lacks ``timeouts``, ``next_observations`` tell where a time limit ended an episo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from cpprb_like._arguments.checks import warn
 from cpprb_like.datasets import _hdf5
-from cpprb_like.datasets._format import CUT, OPEN, Format, Reader, Steps, Writer
+from cpprb_like.datasets._format import CUT, LISTS, OPEN, TEXTS, Format, Reader, Steps, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._model import (
     Array,
@@ -168,7 +168,7 @@ class D4rlReader(Reader):
             )
         return cut
 
-    def read(self, number: int, most: int) -> Iterator[Rows]:
+    def read(self, number: int, most: int, names: Collection[str]) -> Iterator[Rows]:
         first = self.spans[number]
         last = first + self.header.episodes[number].length
         for start in range(first, last, most):
@@ -176,6 +176,7 @@ class D4rlReader(Reader):
             yield {
                 name: _hdf5.read(data, start, stop, self.header[name])
                 for name, data in self._data.items()
+                if name in names
             }
 
     def close(self) -> None:
@@ -189,7 +190,7 @@ class D4rl(Format):
     reader, writer = D4rlReader, D4rlWriter
     is_file, magic = True, b"\x89HDF\r\n\x1a\n"
     suffixes = (".hdf5", ".h5")
-    lacks = (CUT, OPEN)
+    lacks = (CUT, OPEN, TEXTS, LISTS)
 
 
 FORMAT = D4rl()

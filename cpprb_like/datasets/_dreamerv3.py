@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ from cpprb_like._machine.byte_order import native
 from cpprb_like._machine.opening import open_regular
 from cpprb_like.checkpoint._npz import Archive
 from cpprb_like.datasets._files import reading
-from cpprb_like.datasets._format import BOTH, Format, Reader, Steps, Writer
+from cpprb_like.datasets._format import BOTH, LISTS, TEXTS, Format, Reader, Steps, Writer
 from cpprb_like.datasets._from_buffer import rows_in_chunk
 from cpprb_like.datasets._model import (
     ENDS,
@@ -283,7 +283,7 @@ class DreamerReader(Reader):
             start, k = end, k + 1
         return {key: np.concatenate(found) for key, found in pieces.items()}
 
-    def read(self, number: int, most: int) -> Iterator[Rows]:
+    def read(self, number: int, most: int, names: Collection[str]) -> Iterator[Rows]:
         header, span, length = self.header, self.spans[number], self.header.episodes[number].length
         for start in range(0, length, most):
             n = min(most, length - start)
@@ -340,7 +340,7 @@ class DreamerV3(Format):
     name = NAME
     reader, writer = DreamerReader, DreamerWriter
     keys = ()
-    lacks = (BOTH,)
+    lacks = (BOTH, TEXTS, LISTS)
 
     def matches(self, path: Path) -> bool:
         return path.is_dir() and any(FILE.fullmatch(name) for name in os.listdir(path))  # noqa: PTH208

@@ -15,7 +15,7 @@ import numpy as np
 from cpprb_like._arguments.checks import as_path
 from cpprb_like._machine.file_systems import InRoom
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.datasets._model import Array, Field
+from cpprb_like.datasets._model import Array
 
 # Errors of h5py, pyarrow and the parsers here for damaged files, in addition to ValueError.
 DAMAGES = ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError
@@ -98,11 +98,6 @@ def _sync(path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- dtypes
-
-
-def is_plain(field: Field) -> bool:
-    """Whether values are numbers that every format has, with at least one number in a row."""
-    return is_native(field.dtype) and field.nbytes > 0
 
 
 def is_native(dtype: np.dtype[Any]) -> bool:

@@ -7,7 +7,7 @@ handle flags of ends, final observations and the list of episodes. Not here: the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cpprb_like._machine.opening import open_regular
-from cpprb_like.datasets._files import is_plain
+from cpprb_like.datasets._files import is_native
 from cpprb_like.datasets._model import (
     FLAG,
     Array,
@@ -29,13 +29,16 @@ from cpprb_like.datasets._model import (
     as_one_stream,
     with_next,
 )
+from cpprb_like.datasets._ragged import blank
 
 CUT = "that the first steps of an episode are missing"
 FINAL = "the next observation of the last step of an episode"
 BOTH = "that a step is truncated as well as terminated"
 OPEN = "that an episode before the last one is still open: it counts as truncated"
+TEXTS = "texts of any length"
+LISTS = "numbers of any length, such as tokens and graphs"
 LACKS = (
-    "fields of text, times, complex numbers and Python objects",
+    "fields of texts of fixed size, times, complex numbers and Python objects",
     "the environment of each episode",
     "options of the buffer, such as next_of",
 )
@@ -69,12 +72,18 @@ class Writer:
         final: Steps = {}
         for name, path in self.places.items():
             following = header.chained.get(name)
-            values = np.zeros_like(last[name]) if following is None else last[following]
+            values = self._nothing(path) if following is None else last[following]
             final[path] = self._column(values, path)
         self.end(final)
 
     def _column(self, values: Array, path: Place) -> Array:
-        return values.reshape(len(values), *self.columns[path].shape)
+        field = self.columns[path]
+        return values if field.is_ragged else values.reshape(len(values), *field.shape)
+
+    def _nothing(self, path: Place) -> Array:
+        """One value of a column: zeros, or no items."""
+        field = self.columns[path]
+        return blank(field, 1) if field.is_ragged else np.zeros((1, *field.shape), field.dtype)
 
     def begin(self) -> None:
         """Begin the episode. By default there is nothing to do."""
@@ -138,12 +147,13 @@ class Reader:
         """
         return () if self.has_final else tuple(self.header.chained.values())
 
-    def rows(self, number: int, most: int) -> Iterator[Rows]:
-        """The rows of an episode, at most ``most`` at a time, with all fields."""
-        pieces = self.read(number, most)
-        return pieces if self.has_final else with_next(pieces, self.header.chained)
+    def rows(self, number: int, most: int, names: Sequence[str]) -> Iterator[Rows]:
+        """Some fields of an episode, at most ``most`` rows at a time; others may come too."""
+        chained = {name: after for name, after in self.header.chained.items() if after in names}
+        pieces = self.read(number, most, {*names, *chained})
+        return pieces if self.has_final else with_next(pieces, chained)
 
-    def read(self, number: int, most: int) -> Iterator[Rows]:
+    def read(self, number: int, most: int, names: Collection[str]) -> Iterator[Rows]:
         """Pieces of ``rows``; without derived next observations if ``has_final`` is false."""
         raise NotImplementedError
 
@@ -170,7 +180,9 @@ class Format:
 
     def holds(self, field: Field) -> bool:
         """Whether the values of a field can be written."""
-        return is_plain(field)
+        if field.is_ragged and (TEXTS if field.is_text else LISTS) in self.lacks:
+            return False
+        return is_native(field.dtype) and (field.is_ragged or field.nbytes > 0)
 
     def matches(self, path: Path) -> bool:
         """Whether the files at a path are of this format: by default a file, by ``magic``."""

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from cpprb_like._fields.schema import Field
+from cpprb_like.buffers._rows_to_report import RowsToReport
 from cpprb_like.datasets._model import Ends, EpisodeRecord, Header, Place, Rows
+from cpprb_like.datasets._ragged import bytes_of_rows, of_batch
 
 OBSERVATIONS = ("obs", "observation", "observations", "state")
 ACTIONS = ("act", "action", "actions")
@@ -49,13 +51,17 @@ class Source:
     ) -> None:
         self._buffer = buffer
         schema = buffer.schema
-        schema.refuse_ragged("export")
-        fields = tuple(field for field in schema.fields if holds(field))
+        fields = tuple(field for field in schema.declared if holds(field))
         names = [field.name for field in fields]
         self.has_both = False  # whether ``look`` found a step both terminated and truncated
-        self.left_out = [field for field in schema.fields if not holds(field)]
+        self.left_out = [field for field in schema.declared if not holds(field)]
         if not fields:
             raise ValueError(f"expected fields of numbers, got {list(schema.names)}")
+        rows = RowsToReport(buffer)
+        self._longest = {  # greatest number of items of a row, by axis
+            axis.name: int(rows.lengths(slice(None), axis.name).max(initial=0))
+            for axis in schema.axes
+        }
         ends = ends_of(schema, names)
         observations = _chosen("observation", observation, names) or _by_name(names, OBSERVATIONS)
         observations = observations or {
@@ -77,12 +83,23 @@ class Source:
         )
 
     def chunks(self, number: int, fields: Iterable[str] | None = None) -> Iterator[Rows]:
-        names = list(self.header.names if fields is None else fields)
+        chosen = [self.header[name] for name in (self.header.names if fields is None else fields)]
         length = self.header.episodes[number].length
-        step = rows_in_chunk(sum(self.header[name].nbytes for name in names))
+        step = rows_in_chunk(sum(map(self._most_nbytes, chosen)))
+        names = [field.name for field in chosen]
         for start in range(0, length, step):
             stop = min(start + step, length)
-            yield self._buffer.episodes.read(number, fields=names, start=start, stop=stop)
+            batch = self._buffer.episodes.read(number, fields=names, start=start, stop=stop)
+            yield {
+                field.name: of_batch(batch, field) if field.is_ragged else batch[field.name]
+                for field in chosen
+            }
+
+    def _most_nbytes(self, field: Field) -> int:
+        """Bytes of a row in a batch, which is padded to the longest row."""
+        if not field.is_ragged:
+            return field.nbytes
+        return field.item_nbytes * self._longest[str(field.axis)]
 
     def look(self, on_read: Callable[[int], None]) -> Header:
         """The header, with ``chained``: whether next values are the values of the row after.
@@ -115,18 +132,24 @@ def _follows(values: Any, following: Any, promised: Any) -> bool:
 
     ``promised`` is the next value of the row before these rows, if there is such a row.
     """
-    if promised is not None and promised.tobytes() != values[:1].tobytes():
+    if promised is not None and not _are_same(promised, values[:1]):
         return False
-    return bool(np.array_equal(_bytes_of(following[:-1]), _bytes_of(values[1:])))
+    return _are_same(following[:-1], values[1:])
 
 
-def _bytes_of(values: Any) -> Any:
-    return np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+def _are_same(one: Any, other: Any) -> bool:
+    """Whether two columns have the same bytes in each row."""
+    if one.dtype == object:
+        return bytes_of_rows(one) == bytes_of_rows(other)
+    one, other = (
+        np.ascontiguousarray(values).reshape(-1).view(np.uint8) for values in (one, other)
+    )
+    return bool(np.array_equal(one, other))
 
 
 def ends_of(schema: Any, names: list[str]) -> Ends:
     """The fields of a buffer that end episodes, of the fields ``names``."""
-    known = {field.name for field in schema.fields if field.can_end} & set(names)
+    known = {field.name for field in schema.declared if field.can_end} & set(names)
     terminated, truncated = schema.terminated, schema.truncated
     if terminated is None:
         terminated = next((name for name in ("terminated", "done") if name in known), None)

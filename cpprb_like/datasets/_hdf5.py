@@ -1,7 +1,7 @@
 """Checked reading of HDF5 files, and new files, for the formats that use them.
 
 A file is not trusted. Links to other files, data stored in other files, and sizes that the file has
-no bytes for are refused before data is read. Only numbers are read.
+no bytes for are refused before data is read. Only numbers and texts are read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cpprb_like._machine.byte_order import native
 from cpprb_like._machine.opening import expect_regular
@@ -172,3 +174,28 @@ def read(dataset: Any, start: int, stop: int, field: Field) -> Array:
     """The values of some rows; ``check`` has been called."""
     values: Array = dataset[start:stop]
     return values.astype(field.dtype, copy=False)
+
+
+# ---------------------------------------------------------------------- texts of any length
+
+
+def text_dtype() -> Any:
+    """The dtype of texts in a new data set."""
+    return need("h5py", HDF5).string_dtype()
+
+
+def has_texts(found: Any) -> bool:
+    """Whether a data set has a text of any length in each row."""
+    kind = need("h5py", HDF5).check_string_dtype(found.dtype)
+    return kind is not None and kind.length is None and found.ndim == 1
+
+
+def texts(dataset: Any, start: int, stop: int) -> Array:
+    """The texts of some rows; ``ValueError`` unless all rows are there, and in UTF-8."""
+    check_dataset(dataset, dataset.name)
+    if not has_texts(dataset) or len(dataset) < stop:
+        raise ValueError(f"{dataset.name}: expected {stop} texts, got shape {dataset.shape}")
+    try:
+        return np.array([str(text, "utf-8") for text in dataset[start:stop]], object)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{dataset.name}: expected texts: {error}") from None

@@ -2,8 +2,9 @@
 
 The features are ``observation.*``, ``action``, ``next.reward``, ``next.done``, ``next.terminated``
 and ``next.truncated``. Any other field is a feature of its name: numbers in lists, or images as
-PNG. Videos are read, and not written. LeRobot does not store the observation after the last step of
-an episode. Not here: PNG (``_images``).
+PNG. A field of text is the task of each frame, and read as ``task``. Videos are read, and not
+written. LeRobot does not store the observation after the last step of an episode. Not here: PNG
+(``_images``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import islice
@@ -23,7 +24,7 @@ import numpy as np
 from cpprb_like._machine.opening import open_regular, read_bytes
 from cpprb_like.datasets import _arrow
 from cpprb_like.datasets._files import converted, is_native, need, reading
-from cpprb_like.datasets._format import CUT, FINAL, Format, Reader, Steps, Writer
+from cpprb_like.datasets._format import CUT, FINAL, LISTS, Format, Reader, Steps, Writer
 from cpprb_like.datasets._images import COLORS, decoded, encoded
 from cpprb_like.datasets._model import (
     FLAG,
@@ -35,6 +36,7 @@ from cpprb_like.datasets._model import (
     Place,
     Rows,
     load_json,
+    text_field,
 )
 
 NAME = "lerobot"
@@ -56,7 +58,8 @@ ROLES = {
     TERMINATED: "terminated",
     TRUNCATED: "truncated",
 }
-TAKEN = {*DEFAULTS, "task"}
+INDEX, TASK = "task_index", "task"
+TAKEN = {*DEFAULTS, TASK}
 MOST_AXES = 5  # limit of LeRobot's arrays
 AT_ONCE = 1 << 18  # numbers converted to float64 at a time
 VERSION = "v3.0"
@@ -68,7 +71,7 @@ VIDEO_PATH = f"videos/{{column}}/{PIECE}.mp4"
 MOST_DELAYED = 16  # frames that may be decoded before a frame with an earlier time
 NO_VIDEO = "video, for which three channels and av are needed: pip install 'cpprb_like[video]'"
 FILES_IN_CHUNK, DATA_FILE_MB, VIDEO_FILE_MB = 1000, 100, 200  # LeRobot's defaults
-TASK = "from_replay_buffer"  # the task of LeRobot's own replay buffer
+NO_TASK = "from_replay_buffer"  # the task of LeRobot's own replay buffer
 FPS = 1
 MOST_EPISODES = 256  # episodes whose metadata are written together
 ALONE = ("observation", "observation.state", "observation.image")
@@ -160,10 +163,12 @@ def _is_image(field: Field) -> bool:
 
 
 def features_of(header: Header) -> dict[str, Feature]:
-    """The feature of each field, without derived next observations and flags of ends."""
+    """The feature of each field, without derived next observations, flags of ends and the task."""
     made: dict[str, Feature] = {}
     taken: set[str] = set()
     for name, path in header.places(ROLES, TAKEN).items():
+        if header[name].is_text:
+            continue
         column = ".".join(path)
         if name in header.observations:
             is_image = _is_image(header[name])
@@ -174,6 +179,17 @@ def features_of(header: Header) -> dict[str, Feature]:
         field = header.stored(name)
         made[name] = Feature(column, field, name not in header.actions and _is_image(field))
     return made
+
+
+def text_of(header: Header) -> str | None:
+    """The field of the task of each row; ``ValueError`` if there are several texts."""
+    texts = [name for name in header.places(ROLES, TAKEN) if header[name].is_text]
+    if len(texts) > 1:
+        raise ValueError(
+            f"{NAME}: expected one field of text, the task of each frame, got {texts}; formats "
+            "'rllib', 'rlds' and 'minari' hold several"
+        )
+    return texts[0] if texts else None
 
 
 def _observation(path: Place, *, is_image: bool) -> Place:
@@ -277,13 +293,18 @@ class LerobotWriter(Writer):
     def __init__(self, path: Path, header: Header, about: Mapping[str, Any]) -> None:
         need("pyarrow.parquet", NAME)
         found = features_of(header)
-        super().__init__(header, {name: (feature.column,) for name, feature in found.items()})
+        text = text_of(header)
+        places = {name: (feature.column,) for name, feature in found.items()}
+        super().__init__(header, places | ({} if text is None else {text: (TASK,)}))
         self._folder, self._about = path, {"robot_type": None, **about}
-        self._fps, self._task = self._about.pop("fps", FPS), self._about.pop("task", TASK)
+        self._fps, self._task = self._about.pop("fps", FPS), self._about.pop("task", NO_TASK)
         if not isinstance(self._fps, int) or isinstance(self._fps, bool) or self._fps < 1:
             raise ValueError(f"about: fps: expected an integer of at least 1, got {self._fps!r}")
         if not isinstance(self._task, str) or not self._task:
             raise ValueError(f"about: task: expected text, got {self._task!r}")
+        if text is not None and TASK in about:
+            raise ValueError(f"about: task: expected none, as {text!r} is the task of each frame")
+        self._tasks: dict[str, int] = {} if text is not None else {self._task: 0}
         if any(feature.is_image for feature in found.values()):
             need("PIL.Image", NAME)
         made = {column: np.dtype(dtype) for column, dtype in DEFAULTS.items()}
@@ -303,10 +324,16 @@ class LerobotWriter(Writer):
         known = ["episode_index"]
         return _arrow.ParquetWriter(path, most, use_dictionary=False, write_statistics=known)
 
+    def begin(self) -> None:
+        self._of_episode: dict[str, None] = {}  # its tasks
+
     def steps(self, at: int, steps: Steps) -> None:
         terminated, truncated = (steps[path] for path in self.flags)
         n = len(terminated)
         frames = np.arange(at, at + n, dtype=np.int64)
+        texts = steps.pop((TASK,), [self._task] * n)
+        tasks = [self._tasks.setdefault(text, len(self._tasks)) for text in texts]
+        self._of_episode |= dict.fromkeys(texts)
         found: Rows = {column: values for (column,), values in steps.items()}
         found |= {
             DONE: terminated | truncated,
@@ -314,7 +341,7 @@ class LerobotWriter(Writer):
             "frame_index": frames,
             "episode_index": np.full(n, self.number, np.int64),
             "index": self._row + frames,
-            "task_index": np.zeros(n, np.int64),
+            INDEX: np.array(tasks, np.int64),
         }
         columns = {}
         for column, feature in self._features.items():
@@ -327,7 +354,7 @@ class LerobotWriter(Writer):
         stop = self._row + self.record.length
         row: dict[str, Any] = {
             "episode_index": self.number,
-            "tasks": [self._task],
+            "tasks": list(self._of_episode),
             "length": self.record.length,
             "data/chunk_index": 0,
             "data/file_index": 0,
@@ -347,7 +374,7 @@ class LerobotWriter(Writer):
             "codebase_version": VERSION,
             "total_episodes": len(self.header.episodes),
             "total_frames": self._row,
-            "total_tasks": 1,
+            "total_tasks": len(self._tasks),
             "chunks_size": FILES_IN_CHUNK,
             "data_files_size_in_mb": DATA_FILE_MB,
             "video_files_size_in_mb": VIDEO_FILE_MB,
@@ -369,7 +396,8 @@ class LerobotWriter(Writer):
         """Write the table of tasks, whose texts are the index of a pandas DataFrame."""
         pa, parquet = need("pyarrow", NAME), need("pyarrow.parquet", NAME)
         index = "__index_level_0__"
-        table = pa.table({"task_index": pa.array([0], pa.int64()), index: pa.array([self._task])})
+        numbers = pa.array(range(len(self._tasks)), pa.int64())
+        table = pa.table({INDEX: numbers, index: pa.array([*self._tasks], pa.string())})
         kinds = ("task_index", "task_index", "int64", "int64"), (None, index, "unicode", "object")
         keys = "name", "field_name", "pandas_type", "numpy_type"
         columns = [{**dict(zip(keys, kind, strict=True)), "metadata": None} for kind in kinds]
@@ -393,6 +421,7 @@ class LerobotReader(Reader):
         super().__init__(path, split)
         need("pyarrow.parquet", NAME)
         self._files = _arrow.ParquetFiles(sorted((path / "data").glob("*/*.parquet")))
+        self._tasks: dict[int, str] = {}  # texts by ``task_index``; none if they are no field
 
     def load(self) -> None:
         """Read everything but the rows; and the first row, as sizes in the files may be wrong.
@@ -401,12 +430,12 @@ class LerobotReader(Reader):
         its last row has none.
         """
         super().load()
-        for _ in self.rows(0, 1):
+        for _ in self.rows(0, 1, self.header.names):
             break
         header = self.header
         if DONE in self._info["features"]:
             last = header.episodes[-1]
-            (rows,) = self.read(len(self.spans) - 1, 1, last.length - 1)
+            (rows,) = self.read(len(self.spans) - 1, 1, header.ends.names, last.length - 1)
             if not np.any(header.ends.flags(rows, 1)):
                 episodes = (*header.episodes[:-1], replace(last, is_open=True))
                 self.header = replace(header, episodes=episodes)
@@ -437,11 +466,18 @@ class LerobotReader(Reader):
         is_alone = len(parts) == 1 and parts[0] in ALONE
         columns = {_path_of(column, is_alone=is_alone): column for column in found}
         columns = {path: column for path, column in columns.items() if column not in passed}
+        tasks = _read_tasks(self.path / TASKS) if INDEX in found else {}
+        if INDEX in passed and set(tasks.values()) == {NO_TASK}:
+            tasks = {}
+        if tasks:
+            columns[TASK,], self._tasks = TASK, tasks
         self._features: dict[str, Feature] = {}
         self._videos: dict[str, Feature] = {}
 
         def field_of(path: Place, name: str) -> Field | str:
             column = columns[path]
+            if path == (TASK,) and tasks:
+                return text_field(name)
             feature = feature_of(column, name, found[column])
             if feature is None:
                 return str(found[column]["dtype"])
@@ -511,19 +547,25 @@ class LerobotReader(Reader):
         ]
         return np.concatenate([np.zeros(0, np.bool_), *found])
 
-    def read(self, number: int, most: int, skip: int = 0) -> Iterator[Rows]:
+    def read(self, number: int, most: int, names: Collection[str], skip: int = 0) -> Iterator[Rows]:
         """The rows of an episode, without the first ``skip`` rows and derived fields."""
         (index, start, places), length = self.spans[number], self.header.episodes[number].length
-        columns = ["episode_index", *(one.column for one in self._features.values())]
-        columns += ["timestamp"] if self._videos else []
+        features = {name: one for name, one in self._features.items() if name in names}
+        wanted = [name for name in self._videos if name in names]
+        columns = ["episode_index", *(one.column for one in features.values())]
+        columns += ["timestamp"] if wanted else []
+        has_task = bool(self._tasks) and TASK in names
+        columns += [INDEX] if has_task else []
         times: list[list[float]] = [[] for _ in self._videos]  # times of frames, by video
         with contextlib.ExitStack() as stack:
-            videos = []
-            for k, one in enumerate(self._videos.values()):
+            videos: dict[str, Generator[Array, None, None]] = {}
+            for k, (name, one) in enumerate(self._videos.items()):
+                if name not in wanted:
+                    continue
                 chunk, file = places[3 * k : 3 * k + 2]
                 path = VIDEO_PATH.format(column=one.column, chunk_index=chunk, file_index=file)
                 found = _frames(self.path / path, one.field.shape, times[k], self._info["fps"])
-                videos.append(stack.enter_context(contextlib.closing(found)))
+                videos[name] = stack.enter_context(contextlib.closing(found))
 
             def values_of(batch: Any) -> Rows:
                 found = _arrow.flat(batch.column("episode_index"), "episode_index")[0]
@@ -531,19 +573,42 @@ class LerobotReader(Reader):
                     raise ValueError(f"episode_index: expected {index}, got {found[:5].tolist()}")
                 rows = {
                     name: feature.from_arrow(batch.column(feature.column))
-                    for name, feature in self._features.items()
+                    for name, feature in features.items()
                 }
+                if has_task:
+                    rows[TASK] = self._tasks_of(batch.column(INDEX))
                 for k, name in enumerate(self._videos):
+                    if name not in videos:
+                        continue
                     seconds = _arrow.flat(batch.column("timestamp"), "timestamp")[0]
                     times[k] += (places[3 * k + 2] + seconds.astype(np.float64)).tolist()
-                    rows[name] = np.stack(list(islice(videos[k], len(batch))))
+                    rows[name] = np.stack(list(islice(videos[name], len(batch))))
                 return rows
 
             columns = list(dict.fromkeys(columns))
             yield from self._files.read(start + skip, start + length, columns, most, values_of)
 
+    def _tasks_of(self, found: Any) -> Array:
+        """The texts of the tasks with some numbers."""
+        numbers = _arrow.flat(found, INDEX)[0].tolist()
+        if others := set(numbers) - self._tasks.keys():
+            raise ValueError(f"{INDEX}: expected a task of {TASKS}, got {min(others)}")
+        return np.array([self._tasks[number] for number in numbers], object)
+
     def close(self) -> None:
         self._files.close()
+
+
+def _read_tasks(path: Path) -> dict[int, str]:
+    """The texts of the table of tasks, by number; none without the file."""
+    if not path.is_file():
+        return {}
+    with contextlib.closing(_arrow.ParquetFiles([path])) as files, reading(path):
+        table = files.open(0).read()
+        (name,) = (name for name in table.column_names if name != INDEX)
+        return dict(
+            zip(table.column(INDEX).to_pylist(), table.column(name).to_pylist(), strict=True)
+        )
 
 
 def _frames(
@@ -592,11 +657,15 @@ class LeRobot(Format):
 
     name = NAME
     reader, writer = LerobotReader, LerobotWriter
-    lacks = (CUT, FINAL)
+    lacks = (CUT, FINAL, LISTS)
 
     def holds(self, field: Field) -> bool:
         """Whether LeRobot has such values: neither uint64 nor more than five axes."""
         return super().holds(field) and field.dtype != np.uint64 and len(field.shape) <= MOST_AXES
+
+    def check_rows(self, header: Header) -> None:
+        super().check_rows(header)
+        text_of(header)
 
     def matches(self, path: Path) -> bool:
         return path.is_dir() and (path / INFO).is_file()

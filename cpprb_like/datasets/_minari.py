@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from cpprb_like.datasets import _minari_metadata
 from cpprb_like.datasets._files import reading
-from cpprb_like.datasets._format import CUT, Format, Reader, Steps, Writer
+from cpprb_like.datasets._format import CUT, LISTS, Format, Reader, Steps, Writer
 from cpprb_like.datasets._minari_arrow import ArrowOutput, ArrowStorage
 from cpprb_like.datasets._minari_hdf5 import Hdf5Output, Hdf5Storage
 from cpprb_like.datasets._minari_metadata import ENDS, INFOS, StoredEpisode
@@ -31,8 +31,10 @@ from cpprb_like.datasets._model import (
     key_of,
     nest,
 )
+from cpprb_like.datasets._ragged import blank
 
 INFO = "info."
+MOST_TEXTS = 1024  # rows read at a time; many texts of a damaged file may be the same bytes of it
 ROLES = {
     "observations": "obs",
     "actions": "act",
@@ -79,9 +81,10 @@ class MinariWriter(Writer):
     def begin(self) -> None:
         self._files.begin(self.number, self.record.length)
         for place, field in self.columns.items():
-            if place[0] == INFOS:  # the info of the reset, which no buffer has, is NaN or 0
+            if place[0] == INFOS:  # the info of the reset, which no buffer has: NaN, 0 or no text
                 value = math.nan if field.dtype.kind == "f" else 0
-                self._files.put(place, 0, np.full((1, *field.shape), value, field.dtype))
+                numbers = np.full((1, *field.shape), value, field.dtype)
+                self._files.put(place, 0, blank(field, 1) if field.is_text else numbers)
 
     def steps(self, at: int, steps: Steps) -> None:
         """Write rows. Infos are one row later, after the info of the reset."""
@@ -181,15 +184,18 @@ class MinariReader(Reader):
 
         builder.add(first.columns, field_of)
 
-    def read(self, number: int, most: int) -> Iterator[Rows]:
+    def read(self, number: int, most: int, names: Collection[str]) -> Iterator[Rows]:
         header, record = self.header, self.header.episodes[number]
+        places = {name: path for name, path in self.places.items() if name in names}
+        if any(header[name].is_text for name in places):
+            most = min(most, MOST_TEXTS)
         one = self._storage.episode(self.spans[number])
         if one.length != record.length:
             raise ValueError(f"{self._storage.place}: episode {number}: {one.length} rows")
         for start in range(0, record.length, most):
             stop = min(start + most, record.length)
             rows: Rows = {}
-            for name, path in self.places.items():
+            for name, path in places.items():
                 values = self._values(one, header[name], path, start, stop)
                 rows[name] = values[: stop - start]
                 if name in header.chained:
@@ -229,12 +235,14 @@ def _check_end(one: StoredEpisode, number: int, path: Place) -> bool:
 
 
 def _are_set(one: StoredEpisode, path: Place, start: int, stop: int) -> Array:
-    """Whether each row has a number other than 0 and NaN; false if there is no such column."""
+    """Whether each row has a text, or a number other than 0 and NaN; false without the column."""
     column = one.columns.get(path)
     field = None if column is None else column.field("", None)
     if column is None or not isinstance(field, Field):
         return np.zeros(stop - start, np.bool_)
     values = column.read(start, stop, field).reshape(stop - start, -1)
+    if field.is_text:
+        values = values != ""
     found: Array = ((values != 0) & (values == values)).any(axis=1)
     return found
 
@@ -245,7 +253,7 @@ class Minari(Format):
     name = "minari"
     reader = MinariReader
     writer: ClassVar[type[MinariWriter]] = MinariWriter
-    lacks = (CUT,)
+    lacks = (CUT, LISTS)
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)
 
     def matches(self, path: Path) -> bool:

@@ -23,6 +23,7 @@ from cpprb_like.datasets._files import need, reading
 from cpprb_like.datasets._images import decoded
 from cpprb_like.datasets._minari_metadata import INFOS, METADATA, OF_RESET, Leaf, StoredEpisode
 from cpprb_like.datasets._model import Array, Field, Place, load_json
+from cpprb_like.datasets._ragged import blank
 
 NAME = "minari-arrow"
 FILE = "part-0.arrow"
@@ -43,7 +44,9 @@ class ArrowOutput:
     def begin(self, number: int, n: int) -> None:
         self._number, self._n = number, n
         self._whole = {
-            path: np.zeros((n + 1, *field.shape), field.dtype)
+            path: blank(field, n + 1)
+            if field.is_text
+            else np.zeros((n + 1, *field.shape), field.dtype)
             for path, field in self._columns.items()
         }
 
@@ -58,8 +61,11 @@ class ArrowOutput:
             column, *rest = path
             if column == INFOS:
                 shapes[tuple(rest)] = whole.shape[1:]
-            is_list = column in LISTS or (column == INFOS and whole.ndim > 1)
-            made = _arrow.column(whole, is_flat=is_list and path not in self._numbers)
+            if self._columns[path].is_text:
+                made = _arrow.ragged_column(whole, self._columns[path])
+            else:
+                is_list = column in LISTS or (column == INFOS and whole.ndim > 1)
+                made = _arrow.column(whole, is_flat=is_list and path not in self._numbers)
             parts.setdefault(column, {})[tuple(rest)] = made
         batch = pa.RecordBatch.from_pydict(
             {
@@ -149,6 +155,8 @@ class ArrowColumn:
         field = _arrow.field_of(found, name)
         if field is None:
             return str(found.type)
+        if field.is_text:
+            return field
         shape = _shape(self._table.schema.field(self._path[0]), self._path)
         if leaf is not None and leaf.kind != "Discrete":
             shape = leaf.shape

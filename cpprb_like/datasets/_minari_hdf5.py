@@ -16,7 +16,7 @@ import numpy as np
 from cpprb_like.datasets import _hdf5
 from cpprb_like.datasets._images import decoded
 from cpprb_like.datasets._minari_metadata import INFOS, OF_RESET, Leaf, StoredEpisode, is_tuple
-from cpprb_like.datasets._model import Array, Field, Place, nest
+from cpprb_like.datasets._model import Array, Field, Place, nest, text_field
 
 NAME = "minari"
 FILE = "main_data.hdf5"
@@ -50,12 +50,19 @@ class Hdf5Output:
         group.create_group(INFOS)
         self._data = {
             path: group.create_dataset(
-                self._names[path], (n + (path[0] in EXTRA), *field.shape), field.dtype
+                self._names[path],
+                (n + (path[0] in EXTRA), *field.declared_shape),
+                _hdf5.text_dtype() if field.is_text else field.dtype,
             )
             for path, field in self._columns.items()
         }
 
     def put(self, path: Place, at: int, values: Array) -> None:
+        if self._columns[path].is_text and any("\0" in text for text in values):
+            raise ValueError(
+                f"{self._names[path]}: expected texts without zero bytes, where HDF5 ends a text; "
+                "format 'minari-arrow' holds them"
+            )
         self._data[path][at : at + len(values)] = values
 
     def end(self) -> None:
@@ -112,6 +119,8 @@ class Hdf5Column:
         data = self._data
         if not self._fits:
             return f"{data.dtype} of shape {data.shape}"
+        if _hdf5.has_texts(data):
+            return text_field(name)
         is_flat = self._has_jpeg and data.ndim in (1, 2)
         if leaf is not None and leaf.is_image and is_flat and len(leaf.shape) + 1 != data.ndim:
             return Field(name, np.dtype(np.uint8), leaf.shape)
@@ -120,6 +129,8 @@ class Hdf5Column:
     def read(self, start: int, stop: int, field: Field) -> Array:
         """Rows of the data set. Images stored as JPEG have fewer axes in the file."""
         data = self._data
+        if field.is_text:
+            return _hdf5.texts(data, start, stop)
         if self._has_jpeg and data.ndim in (1, 2) and len(field.shape) + 1 > data.ndim:
             if len(data) != self._rows:
                 raise ValueError(f"{data.name}: expected {self._rows} images, got {len(data)}")

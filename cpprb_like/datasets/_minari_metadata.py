@@ -169,15 +169,22 @@ def write(
 def _space(header: Header, parts: Mapping[str, Place], given: Any, key: str) -> dict[str, Any]:
     """The JSON of the space of some fields: parts of the given space, or Boxes without one."""
     if given is None:
+        if texts := [name for name in parts if header[name].is_text]:
+            raise ValueError(
+                f"about: {key}: expected the space, as the characters of the text {texts[0]!r} are "
+                "not known: give a Text space"
+            )
         return _nested(nest((path, _leaf(header[name])) for name, path in parts.items()))
     text = given if isinstance(given, str) else json.dumps(_node(given, key))
     known = leaves(text, f"about: {key}")
     for name, path in parts.items():
         field, leaf = header[name], known.get(path)
         got = None if leaf is None else (leaf.kind, leaf.shape)
-        if leaf is None or leaf.shape != field.shape:
+        fits = leaf is not None and (leaf.kind == "Text") == field.is_text
+        if leaf is None or not fits or leaf.shape != field.declared_shape:
+            kind = "Text space" if field.is_text else f"space of shape {field.shape}"
             raise ValueError(
-                f"about: {key}: expected a space of shape {field.shape} for the field {name!r}"
+                f"about: {key}: expected a {kind} for the field {name!r}"
                 f"{' at ' + '.'.join(path) if path else ''}, got {got or 'none'}"
             )
     return _nested(nest((path, known[path].node) for path in parts.values()))
@@ -203,7 +210,13 @@ def _node(space: Any, key: str) -> dict[str, Any]:
     if isinstance(space, spaces.MultiBinary):
         n = list(space.n) if isinstance(space.n, (tuple, list, np.ndarray)) else int(space.n)
         return {"type": "MultiBinary", "n": n}
-    raise TypeError(f"about: {key}: expected a space of numbers or its JSON, got {space!r}")
+    if isinstance(space, spaces.Text):
+        lengths = {"max_length": space.max_length, "min_length": space.min_length}
+        return {"type": "Text", **lengths, "charset": space.characters}
+    raise TypeError(
+        f"about: {key}: expected a space of numbers or texts, as Minari has no others, or its "
+        f"JSON; got {space!r}"
+    )
 
 
 def _nested(node: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from cpprb_like._arguments.arrays import Array as Array  # noqa: PLC0414 (exported)
 from cpprb_like._fields.schema import Field as Field  # noqa: PLC0414 (exported)
+from cpprb_like.datasets._ragged import axis_of, nbytes_of
 
 Rows = dict[str, Array]
 Place = tuple[str, ...]  # path of a value in a nest: () for all of it
@@ -102,8 +103,8 @@ class Header:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of a row in memory."""
-        return sum(field.nbytes for field in self.fields)
+        """Bytes of a row in memory, without values of any length."""
+        return sum(map(nbytes_of, self.fields))
 
     @property
     def nexts(self) -> dict[str, str]:
@@ -145,8 +146,11 @@ class Header:
         following = self.chained.get(name, f"next_{name}")
         if following not in self.names:
             return None
-        one, other = self[name], self[following]
-        return following if (one.dtype, one.shape) == (other.dtype, other.shape) else None
+        one, other = (
+            (field.dtype, field.shape, field.is_ragged, field.axis_at, field.is_text)
+            for field in (self[name], self[following])
+        )
+        return following if one == other else None
 
     def stored(self, name: str) -> Field:
         """A field as formats store it: rewards are single numbers, of shape ()."""
@@ -159,6 +163,16 @@ class Header:
             if found.name == name:
                 return found
         raise KeyError(name)
+
+
+def text_field(name: str) -> Field:
+    """The field of texts of any length."""
+    return Field(name, np.dtype(np.uint8), (0,), name, is_text=True)
+
+
+def ragged_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> Field:
+    """The field of values whose axis ``at`` has any length. ``HeaderBuilder`` names the axis."""
+    return Field(name, dtype, (*shape[:at], 0, *shape[at + 1 :]), name, at)
 
 
 class HeaderBuilder:
@@ -225,6 +239,7 @@ class HeaderBuilder:
             fields[following] = replace(fields[name], name=following)
         for name in self._made:
             fields[name] = Field(name, FLAG, ())
+        fields = _with_axes(fields)
         first = [*observations, *actions, REW, *chained.values(), *ENDS]
         names = dict.fromkeys([name for name in first if name in fields] + list(fields))
         can_end = [name for name in ("terminated", "done", "truncated") if name in fields]
@@ -239,6 +254,17 @@ class HeaderBuilder:
             chained=chained,
             ends=Ends(terminated, "truncated" if "truncated" in can_end else None),
         )
+
+
+def _with_axes(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """The fields, each ragged one with an axis of its own, as no file says which share one."""
+    taken, made = {name for name, one in fields.items() if one.is_text}, dict(fields)
+    for name, one in fields.items():
+        if one.is_ragged:
+            axis = name if one.is_text else axis_of(name, taken)
+            made[name] = replace(one, axis=axis)
+            taken.add(axis)
+    return made
 
 
 def load_json(data: bytes | str, name: str) -> Any:

@@ -17,7 +17,8 @@ from cpprb_like.checkpoint._progress import Progress
 from cpprb_like.datasets._files import new_place, reading
 from cpprb_like.datasets._format import BOTH, CUT, FINAL, LACKS, OPEN, Format, Reader, Writer
 from cpprb_like.datasets._from_buffer import Names, Source, ends_of, rows_in_chunk
-from cpprb_like.datasets._model import EpisodeRecord, Header, Rows
+from cpprb_like.datasets._model import EpisodeRecord, Field, Header, Rows
+from cpprb_like.datasets._ragged import blank, items_of
 from cpprb_like.errors import DataLossWarning
 
 # Module and object of each format, in the order in which formats are tried for a path.
@@ -43,7 +44,8 @@ class DatasetInfo(NamedTuple):
     rows : int
         Steps of all episodes.
     fields : dict of str to (dtype, shape)
-        Those that a buffer of it has; the shape is that of a row.
+        Those that a buffer of it has; the shape is that of a row. Values of any length have a named
+        axis, such as ``("ids",)``, and texts the dtype ``str``, as in ``env_dict``.
     episodes : tuple of EpisodeRecord
         ``length``, ``is_cut`` and ``is_open`` of each.
     left_out : list of str
@@ -59,7 +61,7 @@ class DatasetInfo(NamedTuple):
 
     format: str
     rows: int
-    fields: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    fields: dict[str, tuple[np.dtype[Any] | type[str], tuple[int | str, ...]]]
     episodes: tuple[EpisodeRecord, ...]
     left_out: list[str]
     lacks: tuple[str, ...]
@@ -189,7 +191,7 @@ def describe(
     """
     with _reading(path, format, split) as (name, place, reader):
         header = reader.header
-        fields = {field.name: (field.dtype, field.shape) for field in header.fields}
+        fields = {field.name: (_dtype(field), field.declared_shape) for field in header.fields}
         left_out = list(reader.left_out)
         if reader.unknown:
             left_out.append(
@@ -257,11 +259,16 @@ def _refuse(name: str, lost: Sequence[str], *, strict: bool) -> None:
 def _losses(format: Format, source: Source, header: Header | None = None) -> list[str]:  # noqa: A002
     """Messages of what an export loses. Some losses are known after ``look``, from ``header``."""
     lost = []
-    fields = ", ".join(f"{field.name!r} ({field.dtype})" for field in source.left_out)
+    fields = ", ".join(
+        f"{field.name!r} ({field.declared_dtype}{' of any length' if field.is_ragged else ''})"
+        for field in source.left_out
+    )
     if fields:
+        ragged = any(field.is_ragged for field in source.left_out)
+        how = "; formats 'rllib' and 'rlds' hold values of any length" if ragged else ""
         lost.append(
             f"{len(source.left_out)} fields cannot be held and are left out, of "
-            f"{source.header.rows} rows each: {fields}"
+            f"{source.header.rows} rows each: {fields}{how}"
         )
     episodes = source.header.episodes
     for what, n in (
@@ -332,7 +339,8 @@ def from_dataset(
                 raise ValueError(f"{path}: {lost[0]}")
         fields = _fields(header, env_dict, str(path))
         size = max(1, header.rows) if capacity is None else capacity
-        buffer = make(size, fields, **options)
+        room = _room(reader, fields, options.get("room"))
+        buffer = make(size, fields, **{**options, "room": room})
         count = Progress(progress)
         count.total = header.rows * header.row_nbytes
         steps = _fill(buffer, reader, count, resume)
@@ -354,7 +362,10 @@ def _fields(
     header: Header, env_dict: Mapping[str, Any] | None, path: str
 ) -> dict[str, dict[str, Any]]:
     """The fields of the buffer: those of the data set, chosen and changed by ``env_dict``."""
-    found = {field.name: {"shape": field.shape, "dtype": field.dtype} for field in header.fields}
+    found = {
+        field.name: {"shape": field.declared_shape, "dtype": _dtype(field)}
+        for field in header.fields
+    }
     if env_dict is None:
         return found
     unknown = [name for name in env_dict if name not in found]
@@ -370,15 +381,15 @@ def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None], resume: b
     the bytes of the rows. Returns the number of steps left out: the buffer has fields for their
     next values, and the files do not have these values.
     """
-    header, names = reader.header, buffer.schema.names
+    header, names = reader.header, list(buffer.schema.names)
     is_lacking = any(name in names for name in reader.unknown)
-    ends = ends_of(buffer.schema, list(names))
+    ends = ends_of(buffer.schema, names)
     last, left_out = len(header.episodes) - 1, 0
     if header.episodes and header.episodes[0].is_cut:
         _add_absent(buffer, buffer.ring.capacity + 1 - header.rows)
     for number, episode in enumerate(header.episodes):
         n_read = 0
-        for rows in _checked_rows(reader, number):
+        for rows in _checked_rows(reader, number, names):
             on_read(sum(values.nbytes for values in rows.values()))
             n = len(rows[names[0]])
             n_read += n
@@ -387,18 +398,48 @@ def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None], resume: b
                 left_out += 1
                 n -= 1
             if n:
-                buffer.add(**{name: rows[name][:n] for name in names})
+                buffer.add(**{name: _given(rows[name][:n]) for name in names})
         if not (resume and episode.is_open and number == last):
             buffer.on_episode_end()
     return left_out
 
 
-def _checked_rows(reader: Reader, number: int) -> Iterator[Rows]:
-    """The rows of an episode; ``ValueError`` unless their number is that of the header."""
+def _room(reader: Reader, fields: Mapping[str, Mapping[str, Any]], room: Any) -> Any:
+    """The option ``room``: by default as many items as all rows have. Then they are read."""
+    axes: dict[str, tuple[str, int]] = {}  # a field of each axis, and the place in its shape
+    for name, spec in fields.items():
+        shape = (name,) if spec["dtype"] is str else spec["shape"]
+        for at, axis in enumerate(shape if isinstance(shape, (list, tuple)) else ()):
+            if isinstance(axis, str):
+                axes.setdefault(axis, (name, at))
+    if not axes or not isinstance(room, Mapping | None):
+        return room
+    found = {axis: 0 for axis in axes if axis not in (room or {})}
+    names = [axes[axis][0] for axis in found]
+    for number in range(len(reader.header.episodes) if found else 0):
+        for rows in _checked_rows(reader, number, names):
+            for axis in found:
+                name, at = axes[axis]
+                found[axis] += items_of(rows[name], at)
+    return {axis: max(1, n) for axis, n in found.items()} | dict(room or {})
+
+
+def _dtype(field: Field) -> np.dtype[Any] | type[str]:
+    """The dtype as ``env_dict`` takes it."""
+    return str if field.is_text else field.dtype
+
+
+def _given(values: Any) -> Any:
+    """The values of rows as ``add`` takes them."""
+    return values.tolist() if values.dtype == object else values
+
+
+def _checked_rows(reader: Reader, number: int, names: Sequence[str]) -> Iterator[Rows]:
+    """Some fields of an episode; ``ValueError`` unless it has as many rows as the header says."""
     header, n_read = reader.header, 0
     expected = header.episodes[number].length
     with reading(reader.path):
-        for rows in reader.rows(number, rows_in_chunk(header.row_nbytes)):
+        for rows in reader.rows(number, rows_in_chunk(header.row_nbytes), names):
             n = {len(values) for values in rows.values()}
             if len(n) != 1:
                 raise ValueError(f"episode {number}: expected as many rows of each field, got {n}")
@@ -415,6 +456,11 @@ def _add_absent(buffer: Any, n_steps: int) -> None:
     fields: Any = buffer.schema.declared
     step = rows_in_chunk(sum(field.nbytes for field in fields))
     for start in range(0, n_steps, step):
-        shape = (min(step, n_steps - start), 1)
-        rows = {field.name: np.zeros((*shape, *field.shape), field.dtype) for field in fields}
-        buffer.add_where(np.zeros(shape, np.bool_), **rows)
+        n = min(step, n_steps - start)
+        rows = {
+            field.name: blank(field, n).tolist()
+            if field.is_ragged
+            else np.zeros((n, 1, *field.shape), field.dtype)
+            for field in fields
+        }
+        buffer.add_where(np.zeros((n, 1), np.bool_), **rows)

@@ -2,16 +2,17 @@
 
 ``steps`` has ``observation``, ``action``, ``reward``, ``is_first``, ``is_last``, ``is_terminal``
 and ``discount``. The last step of an episode has the final observation, and zeros in other columns.
-Values are written as bytes (``encoding: bytes``), which changes no value. An extra field is a
-feature of its name. A whole episode is in memory when it is written or read. Images as PNG or JPEG
-are read, and not written. Not here: records and messages (``_tfrecord``), and images (``_images``).
+Values are written as bytes (``encoding: bytes``), which changes no value. Values of any length have
+an unknown dimension. An extra field is a feature of its name. A whole episode is in memory when it
+is written or read. Sequences, and images as PNG or JPEG, are read, and not written. Not here:
+records and messages (``_tfrecord``), and images (``_images``).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +38,10 @@ from cpprb_like.datasets._model import (
     episodes_of,
     load_json,
     nest,
+    ragged_field,
+    text_field,
 )
+from cpprb_like.datasets._ragged import column, split
 
 NAME = "rlds"
 FEATURES, INFO = "features.json", "dataset_info.json"
@@ -48,6 +52,7 @@ SHARD = re.compile(r"(?:.*-)?(\w+)\.tfrecord-[0-9]+(?:-of-[0-9]+)?")
 ROLES = {"observation": "obs", "action": "act", "reward": "rew"}
 DISCOUNT = "discount"
 IMAGE = "image"  # encoding of features that Pillow decodes
+TEXT, SEQUENCE = "text", "sequence"
 FLOAT = np.dtype(np.float32)
 
 
@@ -61,7 +66,10 @@ def _places(header: Header) -> dict[str, Place]:
 
 
 def _tensor(field: Field) -> dict[str, Any]:
-    dimensions = {"dimensions": [str(length) for length in field.shape]} if field.shape else {}
+    if field.is_text:
+        return {"pythonClassName": CORE + "text_feature.Text", "text": {}}
+    lengths = [-1 if length == field.axis else length for length in field.declared_shape]
+    dimensions = {"dimensions": [str(length) for length in lengths]} if lengths else {}
     return {
         "pythonClassName": CORE + "tensor_feature.Tensor",
         "tensor": {"dtype": str(field.dtype), "encoding": "bytes", "shape": dimensions},
@@ -221,9 +229,14 @@ class RldsReader(Reader):
 
     def _values(self, example: Mapping[str, Any], place: Place) -> Array:
         name = "/".join(("steps", *place))
-        if name not in example or place not in self._leaves:
+        leaf = self._leaves.get(place)
+        if leaf is not None and leaf.encoding == SEQUENCE:
+            return _sequences(example, name, leaf.field)
+        if name not in example or leaf is None:
             raise ValueError(f"{name}: expected a feature of this name, got none")
-        (kind, values), (field, encoding) = example[name], self._leaves[place]
+        (kind, values), (field, encoding) = example[name], leaf
+        if field.is_ragged:
+            return _ragged(kind, values, name, field)
         if encoding == "bytes":
             size = field.nbytes
             if kind != _tfrecord.BYTES or any(len(value) != size for value in values):
@@ -241,21 +254,52 @@ class RldsReader(Reader):
             raise ValueError(f"{name}: expected {size} numbers for each step, got {len(values)}")
         return converted(values, field.dtype, name).reshape(-1, *field.shape)
 
-    def read(self, number: int, most: int) -> Iterator[Rows]:
-        header, n = self.header, self.header.episodes[number].length
+    def read(self, number: int, most: int, names: Collection[str]) -> Iterator[Rows]:
+        n = self.header.episodes[number].length
+        chained = {name: after for name, after in self.header.chained.items() if name in names}
         span = self.spans[number]
         flags: list[Place] = [("is_last",), ("is_terminal",)]
-        found = self._steps(span.record, [*self.places.values(), *flags])
+        places = {name: place for name, place in self.places.items() if name in names}
+        found = self._steps(span.record, [*places.values(), *flags])
         if {len(values) for values in found.values()} != {span.steps}:
             raise ValueError(f"{self.path}: episode {number}: expected {span.steps} steps")
         steps_of_span = slice(span.start, span.start + n + 1)
         found = {place: values[steps_of_span] for place, values in found.items()}
         is_last, is_terminal = (found[place].reshape(n + 1) != 0 for place in flags)
-        steps = {name: found[place] for name, place in self.places.items()}
+        steps = {name: found[place] for name, place in places.items()}
         steps |= {"terminated": is_terminal, "truncated": is_last & ~is_terminal}
         for start in range(0, n, most):
             part = {name: values[start : start + most + 1] for name, values in steps.items()}
-            yield between_steps(part, header.chained, late=ENDS)
+            yield between_steps(part, chained, late=ENDS)
+
+
+def _ragged(kind: int, values: Any, name: str, field: Field) -> Array:
+    """Texts, or values of which one dimension is unknown, each from its bytes."""
+    size = field.item_nbytes
+    if kind != _tfrecord.BYTES or any(len(value) % size for value in values):
+        raise ValueError(f"{name}: expected a multiple of {size} bytes for each step")
+    if field.is_text:
+        try:
+            return column((str(value, "utf-8") for value in values), len(values))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}: expected texts: {error}") from None
+    shape = (*field.shape[: field.axis_at], -1, *field.shape[field.axis_at + 1 :])
+    rows = (np.frombuffer(value, field.dtype).reshape(shape) for value in values)
+    return column(rows, len(values))
+
+
+def _sequences(example: Mapping[str, Any], name: str, field: Field) -> Array:
+    """The values of a ``Sequence``: all of its numbers, and how many items each step has."""
+    empty = _tfrecord.BYTES, ()
+    parts = [example.get(f"{name}/ragged_{key}", empty) for key in ("flat_values", "row_lengths_0")]
+    values, counts = parts[0][1], parts[1][1]
+    size = int(np.prod(field.item_shape, dtype=np.int64))
+    if any(kind == _tfrecord.BYTES and len(values) for kind, values in parts):
+        raise ValueError(f"{name}: expected numbers, got bytes")
+    counts = np.asarray(counts, np.int64)
+    if np.any(counts < 0) or np.any(counts > len(values)) or counts.sum() * size != len(values):
+        raise ValueError(f"{name}: expected {counts.sum()} items of {size} numbers in all steps")
+    return split(converted(np.asarray(values), field.dtype, name), counts, field)
 
 
 def _walk(node: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
@@ -267,7 +311,14 @@ def _walk(node: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
 
 
 def _leaf(node: Any) -> _Leaf | None:
-    """The feature of a node of ``features.json``; None unless it has images or numbers."""
+    """The feature of a node of ``features.json``; None unless it has images, numbers or texts."""
+    if node.get("text") == {}:
+        return _Leaf(text_field(""), TEXT)
+    if "sequence" in node and str(node["sequence"].get("length")) == "-1":
+        inner = _leaf(node["sequence"]["feature"])
+        if inner is None or inner.encoding != "none" or inner.field.is_ragged:
+            return None
+        return _Leaf(ragged_field("", inner.field.dtype, (0, *inner.field.shape), 0), SEQUENCE)
     found = node.get("tensor", node.get("image"))
     if found is None:
         return None
@@ -276,12 +327,16 @@ def _leaf(node: Any) -> _Leaf | None:
         dtype = np.dtype(str(found["dtype"]))
     except TypeError:
         return None
-    if len(lengths) > 32 or not all(text.isdigit() and len(text) < 10 for text in lengths):
+    encoding = str(found.get("encoding", "none")).lower()
+    at = lengths.index("-1") if "tensor" in node and encoding == "bytes" and "-1" in lengths else -1
+    shape = [text if k != at else "0" for k, text in enumerate(lengths)]
+    if len(shape) > 32 or not all(text.isdigit() and len(text) < 10 for text in shape):
         return None
-    field = Field("", dtype, tuple(int(text) for text in lengths))
+    field = Field("", dtype, tuple(int(text) for text in shape))
+    if at >= 0:
+        field = ragged_field("", dtype, field.shape, at)
     if "tensor" not in node:
         return _Leaf(field, IMAGE) if _is_image(field) else None
-    encoding = str(found.get("encoding", "none")).lower()
     return _Leaf(field, encoding) if encoding in ("none", "bytes") and is_native(dtype) else None
 
 

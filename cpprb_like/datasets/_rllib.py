@@ -16,7 +16,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from cpprb_like.datasets._model import (
     Rows,
     load_json,
 )
+from cpprb_like.datasets._ragged import bytes_of_rows
 
 NAME = "rllib"
 EPISODE, TIME, AGENT = "eps_id", "t", "agent_id"
@@ -56,6 +57,7 @@ GROUPS = ("obs", "actions", "new_obs")  # columns that may have parts
 RESERVED = (EPISODE, TIME, AGENT, "module_id", "infos", "dones", "unroll_id")
 OF_RAY = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 METADATA = b"ARROW:extension:metadata"
+NO_TEXTS = {(name,) for name in (*GROUPS, *RESERVED)}  # names and pickles
 
 
 class RllibWriter(Writer):
@@ -81,7 +83,10 @@ class RllibWriter(Writer):
             TIME: {(): pa.array(np.arange(at, at + n))},
         }
         for (column, *path), values in steps.items():
-            parts.setdefault(column, {})[tuple(path)] = _tensor_column(values)
+            field = self.columns[(column, *path)]
+            parts.setdefault(column, {})[tuple(path)] = (
+                _arrow.ragged_column(values, field) if field.is_ragged else _tensor_column(values)
+            )
         self._file.add({column: _arrow.struct(found) for column, found in parts.items()})
 
     def close(self) -> None:
@@ -120,13 +125,17 @@ class RllibReader(Reader):
             and str(first.schema.field(column).type) != "null"
         ]
 
+        lists = self._list_lengths(first, paths)
+
         def field_of(place: Place, name: str) -> Field | str:
             column, *path = place
             whole = first.column(column)
             found = _tensor_part(first.schema.field(column), whole, tuple(path))
-            field = None if isinstance(found, str) else _arrow.field_of(found, name)
-            kind = found if isinstance(found, str) else str(whole.type)
-            if field is not None:
+            field = lists[place].field(name) if place in lists else None
+            kind = next((text for text in (found, field) if isinstance(text, str)), str(whole.type))
+            if field is None and not isinstance(found, str):
+                field = _arrow.field_of(found, name)
+            if isinstance(field, Field) and not (field.is_text and place in NO_TEXTS):
                 return field
             if column in GROUPS and not path:
                 raise ValueError(
@@ -139,6 +148,28 @@ class RllibReader(Reader):
         builder = HeaderBuilder(COLUMNS, self.left_out, derives_next=not has_next)
         builder.add(paths, field_of)
         return builder
+
+    def _list_lengths(self, first: Any, paths: list[Place]) -> dict[Place, _arrow.ListLengths]:
+        """The lengths of lists in all rows of the columns that have lists of any length."""
+        types = need("pyarrow", NAME).types
+        parts = {
+            (column, *path): _tensor_part(first.schema.field(column), first.column(column), path)
+            for column, *rest in paths
+            for path in [tuple(rest)]
+        }
+        found = {
+            place: _arrow.ListLengths()
+            for place, part in parts.items()
+            if not isinstance(part, str) and _has_lists(part.type, types)
+        }
+        columns = list(dict.fromkeys(place[0] for place in found))
+        for number, path in enumerate(self._files.paths if found else ()):
+            with reading(path):
+                for batch in self._files.open(number).iter_batches(1 << 16, columns=columns):
+                    for place, lengths in found.items():
+                        column, name = batch.column(place[0]), ".".join(place)
+                        lengths.add(_arrow.part(column, place[1:], name), name)
+        return found
 
     def read_episodes(self) -> Iterator[tuple[EpisodeRecord, Array]]:
         """Episodes, each with the numbers of its rows."""
@@ -249,14 +280,14 @@ class RllibReader(Reader):
         """A digest of some fields of each row."""
         order, made = np.sort(rows), list[bytes]()
         for found in self._read_rows(order, names, rows_in_chunk(self.header.row_nbytes)):
-            parts = [values.reshape(len(values), -1).view(np.uint8) for values in found.values()]
-            data = np.concatenate(parts, axis=1)
-            made += [hashlib.blake2b(row, digest_size=16).digest() for row in data]
+            parts = zip(*map(bytes_of_rows, found.values()), strict=True)
+            made += [hashlib.blake2b(b"".join(row), digest_size=16).digest() for row in parts]
         by_row = dict(zip(order.tolist(), made, strict=True))
         return [by_row[row] for row in rows.tolist()]
 
-    def read(self, number: int, most: int) -> Iterator[Rows]:
-        return self._read_rows(self.spans[number], list(self.places), most)
+    def read(self, number: int, most: int, names: Collection[str]) -> Iterator[Rows]:
+        there = [name for name in self.places if name in names]
+        return self._read_rows(self.spans[number], there, most)
 
     def _read_rows(self, rows: Array, names: list[str], most: int) -> Iterator[Rows]:
         """Some fields of rows. The numbers of the rows are ascending."""
@@ -289,6 +320,13 @@ class RllibReader(Reader):
 
     def close(self) -> None:
         self._files.close()
+
+
+def _has_lists(kind: Any, types: Any) -> bool:
+    """Whether a type of Arrow is a list of any length, or has one inside."""
+    while types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return bool(types.is_list(kind) or types.is_large_list(kind))
 
 
 def _files_of(path: Path) -> Iterator[Path]:
@@ -402,6 +440,15 @@ class Rllib(Format):
     is_file, magic = True, b"PAR1"
     suffixes = (".parquet",)
     lacks = (CUT,)
+
+    def check_fields(self, header: Header) -> None:
+        super().check_fields(header)
+        for name, path in {**header.observations, **header.actions}.items():
+            if header[name].is_text and not path:
+                raise ValueError(
+                    f"{self.name}: expected numbers, or several parts, got the text {name!r}: "
+                    f"RLlib takes it for a pickle; a part such as '{name}.text' is read as text"
+                )
 
     def matches(self, path: Path) -> bool:
         return any(_files_of(path)) if path.is_dir() else super().matches(path)

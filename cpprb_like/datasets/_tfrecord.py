@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from cpprb_like._machine.crc32 import crc32c
 from cpprb_like._machine.opening import open_regular
 from cpprb_like.datasets._model import Array
+from cpprb_like.datasets._ragged import bytes_of_rows
 
 MASK = 0xA282EAD8
 LENGTH = struct.Struct("<QI")
@@ -102,13 +103,17 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def dump_example(features: Mapping[str, Array]) -> bytes:
-    """An ``Example`` with the bytes of each value of some arrays."""
+    """An ``Example`` with the bytes of each value of some columns."""
     entries = []
     for name, values in features.items():
-        flat = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
-        head = np.frombuffer(_varint(1 << 3 | 2) + _varint(flat.shape[1]), np.uint8)
-        heads = np.broadcast_to(head, (len(flat), len(head)))
-        data = _field(BYTES, np.concatenate([heads, flat], axis=1).tobytes())
+        if values.dtype == object:
+            listed = b"".join(_field(1, data) for data in bytes_of_rows(values))
+        else:
+            flat = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
+            head = np.frombuffer(_varint(1 << 3 | 2) + _varint(flat.shape[1]), np.uint8)
+            heads = np.broadcast_to(head, (len(flat), len(head)))
+            listed = np.concatenate([heads, flat], axis=1).tobytes()
+        data = _field(BYTES, listed)
         entries.append(_field(1, _field(1, name.encode()) + _field(2, data)))
     return _field(1, b"".join(entries))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["amount", "clean", "plural", "report", "table"]
 
-APART = ("fields", "buffers", "findings", "series")  # not in the table of values
+APART = ("axes", "fields", "buffers", "findings", "series")  # not in the table of values
 
 
 def amount(nbytes: int) -> str:
@@ -46,11 +46,19 @@ def _section(document: dict[str, Any]) -> Iterator[str]:
     yield from table(
         [pair for name in document if name not in APART for pair in _pairs(name, document[name])]
     )
-    if fields := document.get("fields"):
-        names = max((list(one) for one in fields), key=len)
-        rows = [[_text(name, one[name]) if name in one else "" for name in names] for one in fields]
+    for entries in filter(None, (document.get("fields"), document.get("axes"))):
+        longest = sorted(entries, key=len, reverse=True)
+        names = list(dict.fromkeys(name for one in longest for name in one))
         yield ""
-        yield from table([names, *rows])
+        yield from table(
+            [
+                names,
+                *(
+                    [_text(name, one[name]) if name in one else "" for name in names]
+                    for one in entries
+                ),
+            ]
+        )
     if "findings" in document:
         yield ""
         yield "findings: " + ("" if document["findings"] else "none of the known faults")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dataset_cases import assert_carried
+from dataset_cases import assert_carried, of_any_length
 from optional import need
 
 from cpprb_like import ReplayBuffer
@@ -128,6 +128,21 @@ def test_lerobot_reads_ours(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_lerobot_reads_a_text_as_the_task(tmp_path: Path) -> None:
+    """Each frame has the text of its row, and each episode those of its rows."""
+    dataset_class = lerobot()
+    rb = of_any_length(["put the 🙂 on 漢字", "a\0b", "stop"])
+    rb.export(tmp_path / "ours", "lerobot")
+
+    found = dataset_class("some/name", root=tmp_path / "ours")
+
+    says = list(rb.get_all_transitions()["say"])
+    assert [found[k]["task"] for k in range(20)] == says
+    assert found.meta.total_tasks == 3
+    assert list(found.meta.episodes[2]["tasks"]) == says[16:19]
+
+
 FEATURES: dict[str, Any] = {
     "observation.state": {"dtype": "float32", "shape": (3,), "names": ["x", "y", "z"]},
     "observation.matrix": {"dtype": "float64", "shape": (2, 3), "names": None},
@@ -198,9 +213,35 @@ def test_ours_reads_what_lerobot_wrote(kind: str, tmp_path: Path, *, is_first: b
         assert rows["rew"].tolist() == [t / 2 for t in range(n)]
         assert rows["done"].tolist() == [False] * (n - 1) + [True]
         assert len(set(rows["task_index"].tolist())) == 2
+        assert list(rows["task"]) == [frame["task"] for frame in frames]
 
 
 # ---------------------------------------------------------------------- with pyarrow alone
+
+
+def test_one_text_is_the_task(tmp_path: Path) -> None:
+    """A task that says something is read; of several texts none could be meant."""
+    rb = ReplayBuffer(
+        4, {"obs": {}, "say": {"dtype": str}, "note": {"dtype": str}}, room={"say": 9, "note": 9}
+    )
+    rb.add(obs=1, say="go", note="x")
+    with pytest.raises(ValueError, match=r"one field of text.*got \['say', 'note'\]; formats 'rll"):
+        rb.export(tmp_path / "x", "lerobot")
+    assert not list(tmp_path.iterdir())
+    one = ReplayBuffer(4, {"obs": {}, "say": {"dtype": str}}, room={"say": 9})
+    one.add(obs=1, say="go")
+    with pytest.raises(ValueError, match="about: task: expected none, as 'say' is the task"):
+        one.export(tmp_path / "x", "lerobot", about={"task": "stop"})
+    one.export(tmp_path / "x", "lerobot")
+    rows = ReplayBuffer.from_dataset(tmp_path / "x", env_dict={"task": {}}).get_all_transitions()
+    assert list(rows["task"]) == ["go"]
+    table = parquet.read_table(tmp_path / "x/meta/tasks.parquet")
+    column = table.schema.get_field_index("task_index")
+    parquet.write_table(
+        table.set_column(column, "task_index", [[7]]), tmp_path / "x/meta/tasks.parquet"
+    )
+    with pytest.raises(ValueError, match=r"task_index: expected a task of meta/tasks.*, got 0"):
+        ReplayBuffer.from_dataset(tmp_path / "x")
 
 
 def test_ours_has_the_columns_that_its_info_says(tmp_path: Path) -> None:

@@ -181,6 +181,98 @@ def test_ours_reads_minaris(
             np.testing.assert_array_equal(rows[part], values)
 
 
+class Talk(gymnasium.Env):  # type: ignore[misc,name-defined]  # it is optional
+    """Texts in observations, actions and infos."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "heard": gymnasium.spaces.Text(9, min_length=0, charset="aé漢🙂 "),
+            "x": gymnasium.spaces.Box(-9, 9, (2,), np.float32),
+        }
+    )
+    action_space = gymnasium.spaces.Text(9, min_length=0, charset="aé漢🙂 ")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin."""
+        super().reset(seed=seed)
+        self._n = 0
+        return {"heard": "", "x": np.zeros(2, np.float32)}, {"note": "begin"}
+
+    def step(self, action: Any) -> Any:
+        """Go on."""
+        self._n += 1
+        seen = {"heard": action, "x": np.full(2, self._n, np.float32)}
+        return seen, 1.0, self._n == 4, False, {"note": "é" * self._n}
+
+
+SAID = ["", "a", "é漢", "🙂 a"]
+
+
+@storages
+def test_minari_reads_our_texts(storage: str, tmp_path: Path) -> None:
+    """Those of observations, actions and infos; numbers of any length are no space of Minari's."""
+    env, text = Talk(), {"dtype": str}
+    fields: Any = {
+        "obs.heard": text,
+        "obs.x": {"shape": 2},
+        "act": text,
+        "rew": {},
+        "next_obs.heard": text,
+        "next_obs.x": {"shape": 2},
+        "info.note": text,
+        "terminated": {"dtype": bool},
+    }
+    texts = ["obs.heard", "act", "next_obs.heard", "info.note"]
+    rb = ReplayBuffer(9, fields, room=dict.fromkeys(texts, 99))
+    seen, _ = env.reset()
+    for action in SAID:
+        following, reward, terminated, _, info = env.step(action)
+        step = {f"obs.{name}": value for name, value in seen.items()}
+        step |= {f"next_obs.{name}": value for name, value in following.items()}
+        rb.add(**step, act=action, rew=reward, terminated=terminated, **{"info.note": info["note"]})
+        seen = following
+    with pytest.raises(ValueError, match=r"observation_space: .* characters of the text 'obs\.h"):
+        rb.export(tmp_path / "ours", FORMAT[storage])
+    about = spaces_of(env) | {"action_space": gymnasium.spaces.Discrete(3)}
+    with pytest.raises(ValueError, match="expected a Text space for the field 'act'"):
+        rb.export(tmp_path / "ours", FORMAT[storage], about=about)
+    rb.export(tmp_path / "ours", FORMAT[storage], about=spaces_of(env))
+
+    found = minari.MinariDataset(tmp_path / "ours" / "data")
+
+    assert (found.observation_space, found.action_space) == tuple(spaces_of(env).values())
+    (episode,) = found.iterate_episodes()
+    assert list(episode.observations["heard"]) == ["", *SAID]
+    assert list(episode.actions) == SAID
+    notes = [note.decode() if isinstance(note, bytes) else note for note in episode.infos["note"]]
+    assert notes == ["", "é", "éé", "ééé", "éééé"]
+
+
+@storages
+def test_ours_reads_texts_of_minari(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its collector recorded has the same texts in a buffer."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    env = minari.DataCollector(Talk(), record_infos=True, data_format=storage)
+    for seed in range(2):
+        env.reset(seed=seed)
+        for action in SAID:
+            env.step(action)
+    env.create_dataset("theirs/talk-v0", algorithm_name="random")
+    env.close()
+
+    with pytest.warns(DataLossWarning, match="infos/note of resets, seed"):
+        rb = ReplayBuffer.from_dataset("theirs/talk-v0", format="minari")
+
+    assert len(rb.episodes) == 2
+    for rows in rb.episodes:
+        assert list(rows["obs.heard"]) == ["", *SAID[:-1]]
+        assert list(rows["next_obs.heard"]) == list(rows["act"]) == SAID
+        assert list(rows["info.note"]) == ["é", "éé", "ééé", "éééé"]
+        assert rows["obs.x"][:, 0].tolist() == [0, 1, 2, 3]
+
+
 @storages
 def test_images_that_minari_wrote_as_jpeg_are_read(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

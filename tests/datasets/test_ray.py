@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dataset_cases import LISTS, of_any_length, rows_of
 from local_ray import local_ray, ray
 from optional import need
 from strategies import Array, assert_same
@@ -194,6 +195,30 @@ def test_a_batch_for_a_learner_of_rllib_has_our_rows(tmp_path: Path) -> None:
     for column, name in names.items():
         expected = np.concatenate([rows[name] for rows in read])
         assert_same(expected, np.asarray(batch[f"default_policy/{column}"]), name)
+
+
+def test_ray_and_rllib_read_values_of_any_length(tmp_path: Path) -> None:
+    """Ray's data sets have the lists and texts of each row, RLlib's episodes the texts and tokens."""
+    rb = of_any_length()
+    rb.export(tmp_path / "x.parquet", "rllib")
+    found = ray.data.read_parquet(str(tmp_path / "x.parquet")).take_all()
+    found.sort(key=lambda row: (row["eps_id"], row["t"]))
+    assert len(found) == 20
+    for name in (*LISTS, "say"):
+        expected = [row for rows in rb.episodes for row in rows_of(rb, rows, name)]
+        for one, other in zip(found, expected, strict=True):
+            value = one[name]
+            if name in ("nodes", "edges"):
+                value = np.array([*value]).reshape(other.shape)
+            np.testing.assert_array_equal(value, other)
+    config = config_of(tmp_path / "x.parquet")
+    prepared = prelearner(config)._map_to_episodes(read_by_ray(config))["episodes"]
+    assert len(prepared) == 20
+    for episode, says, ids in zip(
+        prepared, [row["say"] for row in found], [row["ids"] for row in found], strict=True
+    ):
+        assert episode.get_extra_model_outputs("say")[0] == says
+        np.testing.assert_array_equal(episode.get_extra_model_outputs("ids")[0], ids)
 
 
 # ---------------------------------------------------------------------- ours reads RLlib's

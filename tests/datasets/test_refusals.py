@@ -51,18 +51,6 @@ def filled(rows: int = 20, **extra: Any) -> ReplayBuffer:
 
 
 @every_format
-def test_values_of_any_length(format: str, tmp_path: Path) -> None:  # noqa: A002
-    """No format has them yet: the error names the fields, and no file is left."""
-    rb = ReplayBuffer(
-        9, FIELDS | {"ids": {"shape": ("T",)}, "say": {"dtype": str}}, room={"T": 9, "say": 9}
-    )
-    rb.add(obs=np.zeros(3), act=0, rew=0, done=False, ids=np.zeros(2), say="a")
-    with pytest.raises(ValueError, match=r"export: fields of any length \['ids', 'say'\]"):
-        rb.export(place(tmp_path, format), format)
-    assert names(tmp_path) == []
-
-
-@every_format
 def test_what_cannot_be_held_is_said_once(format: str, tmp_path: Path) -> None:  # noqa: A002
     """Fields of Python objects are left out, with their number; or refused."""
     rb = filled(thing={"shape": (), "dtype": object})

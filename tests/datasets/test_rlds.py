@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dataset_cases import dump_lists
+from dataset_cases import ANY_LENGTH, LISTS, dump_lists, of_any_length, rows_of, same_rows
 from optional import need
 
 from cpprb_like import ReplayBuffer
@@ -194,8 +194,7 @@ def test_ours_reads_what_tensorflow_datasets_wrote(tmp_path: Path) -> None:
             file.write(serializer.serialize_example(features.encode_example({"steps": made})))
     features.save_config(str(tmp_path))
 
-    with pytest.warns(UserWarning, match="language"):
-        rb = ReplayBuffer.from_dataset(tmp_path)
+    rb = ReplayBuffer.from_dataset(tmp_path)
 
     assert describe(tmp_path).format == "rlds"
     assert [one.terminated for one in rb.episodes.list()] == [False, True, False]
@@ -205,8 +204,71 @@ def test_ours_reads_what_tensorflow_datasets_wrote(tmp_path: Path) -> None:
             values = np.stack([step["observation"][name] for step in made])
             np.testing.assert_array_equal(rows[f"obs.{name}"], values[:-1])
             np.testing.assert_array_equal(rows[f"next_obs.{name}"], values[1:])
+        assert list(rows["language"]) == ["go"] * 5
         assert rows["act"].tolist() == [step["action"] for step in made[:-1]]
         assert rows["rew"].tolist() == [step["reward"] for step in made[:-1]]
+
+
+def test_tensorflow_datasets_reads_values_of_any_length(tmp_path: Path) -> None:
+    """Tensors with an unknown dimension, of the dtypes of the buffer, and texts as bytes."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    tfds = need("tensorflow_datasets", "make test-datasets")
+    rb = of_any_length()
+    rb.export(tmp_path / "ours", "rlds")
+
+    data = tfds.builder_from_directory(tmp_path / "ours").as_dataset(split="train")
+
+    for number, episode in enumerate(data):
+        rows, steps = rb.episodes.read(number), list(tfds.as_numpy(episode["steps"]))
+        for name in LISTS:
+            found = [step[name] for step in steps]
+            assert same_rows(found[:-1], rows_of(rb, rows, name))
+            assert found[-1].size == 0
+        assert [step["say"].decode() for step in steps] == [*rows["say"], ""]
+    assert number == 2
+
+
+def test_ours_reads_sequences_and_texts_of_tensorflow_datasets(tmp_path: Path) -> None:
+    """Ragged tensors of numbers and of vectors, and tensors with an unknown dimension."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    tfds = need("tensorflow_datasets", "make test-datasets")
+    tf = need("tensorflow", "make test-datasets")
+    serializer_of = need("tensorflow_datasets.core.example_serializer").ExampleSerializer
+    own = tfds.features
+    steps: dict[str, Any] = {
+        "ids": own.Sequence(np.int32),
+        "chosen": own.Sequence(np.bool_),
+        "nodes": own.Sequence(own.Tensor(shape=(11,), dtype=np.float32)),
+        "edges": own.Tensor(shape=(2, None), dtype=np.int64, encoding="bytes"),
+        "say": own.Text(),
+        "words": own.Sequence(own.Text()),
+        "action": own.Scalar(np.int64),
+        "observation": own.Tensor(shape=(3,), dtype=np.float32),
+        **{name: own.Scalar(np.bool_) for name in ("is_first", "is_last", "is_terminal")},
+    }
+    features = own.FeaturesDict({"steps": own.Dataset(steps)})
+    rb = of_any_length()
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs-train.tfrecord-00000-of-00001")) as file:
+        for rows in rb.episodes:
+            names = [name for name in steps if name in ANY_LENGTH]
+            columns = {name: [*rows_of(rb, rows, name)] for name in names}
+            made = [{name: columns[name][k] for name in names} for k in range(len(rows["rew"]))]
+            made.append(made[-1])
+            for k, step in enumerate(made):
+                marks = {"is_first": k == 0, "is_last": k == len(made) - 1, "is_terminal": False}
+                vector = np.full(3, k, np.float32)
+                made[k] = {**step, **marks, "action": k, "observation": vector, "words": ["x"] * k}
+            serializer = serializer_of(features.get_serialized_info())
+            file.write(serializer.serialize_example(features.encode_example({"steps": made})))
+    features.save_config(str(tmp_path))
+
+    with pytest.warns(DataLossWarning, match="1 data sets .* words"):
+        read = ReplayBuffer.from_dataset(tmp_path)
+
+    assert len(read.episodes) == 3
+    for expected, rows in zip(rb.episodes, read.episodes, strict=True):
+        for name in ("ids", "chosen", "nodes", "edges", "say"):
+            assert same_rows(rows_of(read, rows, name), rows_of(rb, expected, name)), name
 
 
 CORE = "tensorflow_datasets.core.features."

@@ -52,8 +52,8 @@ def test_next_observations_are_taken_within_an_episode(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_files_is_read(tmp_path: Path) -> None:
-    """Without ``t`` an episode ends where its file does; a column of text has no place."""
-    table = {**theirs(), "new_obs": theirs()["obs"], "note": ["x"] * 5}
+    """Without ``t`` an episode ends where its file does; a column of bytes has no place."""
+    table = {**theirs(), "new_obs": theirs()["obs"], "note": [b"x"] * 5}
     for k in range(2):
         parquet.write_table(pa.table(table), tmp_path / f"{k}.parquet")
 
@@ -81,13 +81,14 @@ def test_names_of_episodes_and_agents_are_stored_or_reported(column: str, tmp_pa
         ReplayBuffer.from_dataset(tmp_path / "y.parquet", strict=True)
 
 
-def test_values_of_several_lengths_are_refused(tmp_path: Path) -> None:
-    """The message names the file and the column."""
-    table = theirs()
-    table["obs"][3] = [1.0]
-    parquet.write_table(pa.table(table), tmp_path / "x.parquet")
-    with pytest.raises(ValueError, match=r"x\.parquet: obs: expected values of one length"):
+def test_lists_of_several_lengths_at_two_levels_are_refused(tmp_path: Path) -> None:
+    """The message names the file and the column; others of them are left out."""
+    lists = [[[1.0], []], [[2.0]], [], [[3.0, 4.0]], []]
+    parquet.write_table(pa.table({**theirs(), "obs": lists}), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"obs: expected numbers, got double in lists .*2 levels"):
         ReplayBuffer.from_dataset(tmp_path / "x.parquet")
+    parquet.write_table(pa.table({**theirs(), "more": lists}), tmp_path / "y.parquet")
+    assert "more (double in lists" in describe(tmp_path / "y.parquet").left_out[-1]
 
 
 def test_ours_has_the_columns_of_rllib(tmp_path: Path) -> None:

@@ -62,7 +62,11 @@ EXTRAS: list[Fields] = [
     {"be": {"shape": 2, "dtype": ">f4"}, "half": {"shape": 1, "dtype": "f2"}},
     {"count": {"shape": 2, "dtype": "u4"}},
     {"nothing": {"shape": 0, "dtype": "f4"}, "..": {"shape": (), "dtype": "u2"}},
+    {"ids": {"shape": ("T",), "dtype": "i2"}, "log.p": {"shape": ("T",)}, "say": {"dtype": str}},
+    {"nodes": {"shape": ("N", 3), "dtype": "f8"}, "edges": {"shape": (2, "E"), "dtype": "i8"}},
 ]
+ROOMS = {"say": {"T": 500, "say": 500}, "nodes": {"N": 500, "E": 500}}  # of buffers with a field
+TEXTS = ["", "a", "é漢", "🙂 b"]
 
 
 @st.composite
@@ -77,6 +81,7 @@ def cases(draw: st.DrawFn) -> Case:
         **draw(st.sampled_from(EXTRAS)),
     }
     options: dict[str, Any] = {"n_envs": draw(st.sampled_from([1, 1, 2, 3]))}
+    options["room"] = next((room for name, room in ROOMS.items() if name in fields), None)
     if draw(st.booleans()):
         options["next_of"] = list(observations)
     else:
@@ -106,15 +111,43 @@ def values_of(field: Any, shape: tuple[int, ...], rng: np.random.Generator) -> A
     return rng.integers(info.min, info.max, whole, endpoint=True).astype(field.dtype)
 
 
+def ragged_values(field: Any, counts: list[int], rng: np.random.Generator) -> list[Any]:
+    """Random values of a field of any length: a text, or an array with so many items, each."""
+    if field.is_text:
+        return [str(rng.choice(TEXTS)) for _ in counts]
+    shapes = [
+        [n if length == field.axis else length for length in field.declared_shape] for n in counts
+    ]
+    return [rng.normal(size=shape, scale=99).astype(field.dtype) for shape in shapes]
+
+
+def rows_of(rb: ReplayBuffer, batch: dict[str, Any], name: str) -> list[Any]:
+    """The rows of a field in a padded batch, without padding."""
+    field = rb.schema.fields[rb.schema.names.index(name)]
+    if field.is_text or not field.is_ragged:
+        return list(batch[name])
+    counts = batch[f"{field.axis}_mask"].sum(axis=1).tolist()
+    rows = zip(batch[name], counts, strict=True)
+    return [
+        np.moveaxis(np.moveaxis(row, field.axis_at, 0)[:n], 0, field.axis_at) for row, n in rows
+    ]
+
+
 def made(case: Case) -> ReplayBuffer:
     """The buffer of a case, with its rows."""
     rng = np.random.default_rng(case.seed)
     rb = ReplayBuffer(max(case.size, case.options["n_envs"]), case.fields, **case.options)
-    fields = rb.schema.fields
+    fields = rb.schema.declared
     nexts = [field for field in fields if field.name.startswith("next_")]
     before: dict[str, Any] = {}
     for _ in range(case.steps):
-        rows = {field.name: values_of(field, (rb.n_envs,), rng) for field in fields}
+        counts = {axis.name: rng.integers(0, 4, rb.n_envs).tolist() for axis in rb.schema.axes}
+        rows = {
+            field.name: ragged_values(field, counts[str(field.axis)], rng)
+            if field.is_ragged
+            else values_of(field, (rb.n_envs,), rng)
+            for field in fields
+        }
         for field in nexts:
             source = field.name.removeprefix("next_")
             if field.name in before and not case.breaks:
@@ -139,6 +172,8 @@ def made(case: Case) -> ReplayBuffer:
 
 
 CHAINED = ("minari", "minari-arrow", "rlds", "dreamerv3")  # one observation more than steps
+HAS_LISTS = ("rllib", "rlds")  # values of any length
+HAS_TEXTS = (*HAS_LISTS, "minari", "minari-arrow", "lerobot")
 SAYS_CUT = ("rlds", "dreamerv3")
 
 
@@ -146,6 +181,8 @@ def name_in(format: str, name: str) -> str:  # noqa: A002 (as the option is call
     """The name that an extra field has when it is read."""
     if format.startswith("minari"):
         return f"info.{name.removeprefix('info.')}"
+    if format == "lerobot" and name == "say":
+        return "task"
     if format == "dreamerv3":
         return f"log_{name.removeprefix('log_')}"
     return name
@@ -202,11 +239,17 @@ def assert_carried(expected: ReplayBuffer, got: ReplayBuffer, format: str) -> No
     for number, (what, rows) in enumerate(streams):
         found = got.episodes.read(number)
         for name, values in rows.items():
-            if name in ends:
+            if name in ends or name.endswith("_mask"):
                 continue
             is_extra = not name.startswith(("obs", "next_obs", "act", "rew"))
             other = name_in(format, name) if is_extra else name
             dtype = values.dtype
+            if expected.schema.fields[expected.schema.names.index(name)].is_ragged:
+                if format not in (HAS_TEXTS if name == "say" else HAS_LISTS):
+                    assert other not in found
+                    continue
+                assert same_rows(rows_of(expected, rows, name), rows_of(got, found, other)), name
+                continue
             is_held = format != "rlds" or dtype != np.uint32  # which TensorFlow does not decode
             if dtype.kind not in "biuf" or not values[:1].size or not is_held:
                 assert other not in found
@@ -219,6 +262,57 @@ def assert_carried(expected: ReplayBuffer, got: ReplayBuffer, format: str) -> No
         is_last = np.arange(what[0]) == what[0] - 1
         np.testing.assert_array_equal(found["terminated"].ravel(), is_last & what[1])
         assert (found["truncated"].ravel() <= (is_last & what[2])).all()
+
+
+ANY_LENGTH: dict[str, Any] = {
+    "obs": {"shape": 3},
+    "act": {"shape": (), "dtype": "i8"},
+    "rew": {"shape": ()},
+    "ids": {"shape": ("T",), "dtype": "i4"},
+    "logp": {"shape": ("T",), "dtype": "f8"},
+    "chosen": {"shape": ("T",), "dtype": bool},
+    "nodes": {"shape": ("N", 11)},
+    "edges": {"shape": (2, "E"), "dtype": "i8", "counts": "N"},
+    "say": {"dtype": str},
+    "terminated": {"shape": (), "dtype": bool},
+}
+ROOM = {"T": 1000, "N": 1000, "E": 1000, "say": 1000}
+LISTS = ["ids", "logp", "chosen", "nodes", "edges"]
+STRINGS = ["", "a", "\0", "a\0b\0", "put the 🙂 on 漢字", "é" * 40]
+
+
+def of_any_length(texts: list[str] | None = None, steps: int = 20) -> ReplayBuffer:
+    """Two episodes and an open one, with rows without items, of one and of many, and NaN."""
+    rb, rng = ReplayBuffer(50, ANY_LENGTH, next_of="obs", room=ROOM), np.random.default_rng(0)
+    texts = texts or STRINGS
+    for t in range(steps):
+        n, nodes, edges = (0, 1, 7, 30)[t % 4], 1 + t % 3, (0, 1, 5)[t % 3]
+        logp = rng.normal(size=n)
+        logp[:1] = np.nan
+        rb.add(
+            obs=np.full(3, t),
+            next_obs=np.full(3, t + 1),
+            act=t,
+            rew=t,
+            ids=rng.integers(-9, 9, n),
+            logp=logp,
+            chosen=np.arange(n) % 2 == 0,
+            nodes=rng.normal(size=(nodes, 11)),
+            edges=rng.integers(0, nodes, (2, edges)),
+            say=texts[t % len(texts)],
+            terminated=t % 8 == 7,
+        )
+    return rb
+
+
+def same_rows(one: list[Any], other: list[Any]) -> bool:
+    """Whether texts, or arrays of one dtype, are the same, byte for byte."""
+    return len(one) == len(other) and all(
+        a == b
+        if isinstance(a, str)
+        else (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def place(folder: Path, format: str) -> Path:  # noqa: A002 (as the option is called)

@@ -37,6 +37,7 @@ PACKAGES = {
     "matplotlib": "matplotlib",
     "minari": "Minari",
     "ml_dtypes": "ml_dtypes",
+    "datasets": "Hugging Face's datasets",
     "mlflow": "mlflow-skinny",
     "mypy": "mypy",
     "pandas": "pandas",
