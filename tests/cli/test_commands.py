@@ -720,6 +720,61 @@ def test_a_copy_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "c").glob("*.*"))
 
 
+# ---------------------------------------------------------------------- values of any length
+
+
+def test_each_command_reads_values_of_any_length(tmp_path: Path) -> None:
+    """Of a checkpoint and of a data set; axes are a table with their room and items in use."""
+    pa = need("pyarrow.parquet")
+    fields: Any = {
+        "ids": {"shape": ("T",), "dtype": "i4"},
+        "logp": {"shape": ("T",)},
+        "nodes": {"shape": ("N", 2)},
+        "say": {"dtype": str},
+        "rew": {"shape": ()},
+    }
+    saved, rows = tmp_path / "saved", tmp_path / "rows.parquet"
+    rb = ReplayBuffer(9, fields, room={"T": 7, "N": 40, "say": 99})
+    for n in range(4):
+        items: Any = {"ids": np.arange(n), "logp": np.zeros(n), "nodes": np.zeros((n, 2))}
+        rb.add(**items, say="é" * n, rew=n)
+    rb.save(saved)
+
+    text = run("inspect", saved).stdout.splitlines()
+    assert text[-11:] == [
+        "name   dtype    shape     nbytes_per_step  nbytes  nbytes_per_item",
+        "ids    int32    ('T',)    0 B              28 B    4 B",
+        "logp   float32  ('T',)    0 B              28 B    4 B",
+        "nodes  float32  ('N', 2)  0 B              320 B   8 B",
+        "say    str      ()        0 B              99 B    1 B",
+        "rew    float32  ()        4 B              36 B",
+        "",
+        "name  room  fields     items  left",
+        "T     7     ids; logp  6      0",
+        "N     40    nodes      6      0",
+        "say   99    say        12     0",
+    ]
+    assert "('T',)" in run("report", saved, "--text").stdout
+    assert run("verify", saved).stdout.startswith("state 1: OK")
+    run("copy", saved, tmp_path / "few", "--size", 2, "--fields", "ids,logp,say")
+    assert described(tmp_path / "few")["buffers"][0]["axes"][0]["items"] == 5
+    run("convert", saved, rows)
+    assert pa.read_table(rows).column("say").to_pylist() == ["", "é", "éé", "ééé"]
+    text = run("inspect", rows, "--reward", "rew").stdout.splitlines()
+    assert [line.split() for line in text if line.startswith(("nodes", "say"))] == [
+        ["nodes", "float32", "('nodes',", "2)", "0", "B", "unknown"],
+        ["say", "str", "()", "0", "B", "unknown"],
+    ]
+    run("convert", rows, tmp_path / "again")
+    again = ReplayBuffer.load(tmp_path / "again")
+    assert list(again.episodes[0]["say"]) == ["", "é", "éé", "ééé"]
+    npz = refused("convert", saved, tmp_path / "rows.npz")
+    assert "fields ['ids', 'logp', 'nodes', 'say'] have values of any length" in npz
+    done = run("convert", saved, tmp_path / "rows.hdf5")
+    assert "'say' (str of any length); formats 'rllib' and 'rlds' hold values of any" in done.stderr
+    assert "expected one of ['rew', " in refused("inspect", rows, "--reward", "say")
+
+
 # ---------------------------------------------------------------------- data sets
 
 
