@@ -156,15 +156,23 @@ def ragged_values(found: Any, name: str, field: Field) -> Array:
 
 
 class ListLengths:
-    """The least and the greatest length of lists, by level, in the pieces of a column."""
+    """The least and the greatest length of lists, by level, in the pieces of a column.
+
+    Texts have no levels.
+    """
 
     def __init__(self) -> None:
         self._dtype: Any = None
+        self._reason: str | None = None  # why the column makes no field
         self._ranges: list[tuple[int, int]] = []
 
     def add(self, found: Any, name: str) -> None:
         """Note the lists of a piece."""
-        numbers, lengths = list_lengths(found, name)
+        try:
+            numbers, lengths = list_lengths(found, name)
+        except ValueError as error:
+            self._reason = str(error)
+            return
         self._dtype = numbers.type
         self._ranges = self._ranges or [(1 << 62, -1)] * len(lengths)
         self._ranges = [
@@ -175,8 +183,8 @@ class ListLengths:
     def field(self, name: str) -> Field | str | None:
         """The field, or the reason why there is none; None if all lists have the same lengths."""
         axes = [at for at, (least, most) in enumerate(self._ranges) if least < most]
-        if not axes:
-            return None
+        if self._reason or not axes:
+            return self._reason
         if len(axes) > 1 or not is_number(self._dtype):
             return f"{self._dtype} in lists that differ in length at {len(axes)} levels"
         shape = tuple(max(0, most) for _, most in self._ranges)

@@ -340,7 +340,8 @@ def from_dataset(
         fields = _fields(header, env_dict, str(path))
         size = max(1, header.rows) if capacity is None else capacity
         room = _room(reader, fields, options.get("room"))
-        buffer = make(size, fields, **{**options, "room": room})
+        chosen = dict(options) if room is None else {**options, "room": room}
+        buffer = make(size, fields, **chosen)
         count = Progress(progress)
         count.total = header.rows * header.row_nbytes
         steps = _fill(buffer, reader, count, resume)

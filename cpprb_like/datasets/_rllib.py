@@ -150,7 +150,7 @@ class RllibReader(Reader):
         return builder
 
     def _list_lengths(self, first: Any, paths: list[Place]) -> dict[Place, _arrow.ListLengths]:
-        """The lengths of lists in all rows of the columns that have lists of any length."""
+        """What all rows of the columns have that may be lists of any length, or texts."""
         types = need("pyarrow", NAME).types
         parts = {
             (column, *path): _tensor_part(first.schema.field(column), first.column(column), path)
@@ -160,7 +160,8 @@ class RllibReader(Reader):
         found = {
             place: _arrow.ListLengths()
             for place, part in parts.items()
-            if not isinstance(part, str) and _has_lists(part.type, types)
+            if not isinstance(part, str)
+            and (_has_lists(part.type, types) or (_arrow.is_text(part) and place not in NO_TEXTS))
         }
         columns = list(dict.fromkeys(place[0] for place in found))
         for number, path in enumerate(self._files.paths if found else ()):

@@ -184,7 +184,7 @@ def test_libraries_of_arrow_read_ours(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_hugging_face_reads_ours(tmp_path: Path) -> None:
     """Its data sets have lists of the dtypes of the buffer."""
-    kind = need("datasets", "make test-datasets").Dataset
+    kind = need("datasets.arrow_dataset", "make test-datasets").Dataset
     rb, path = of_any_length(), tmp_path / "rows.parquet"
     fields = ["rew", *LISTS, "say"]
     few = ReplayBuffer(50, {name: ANY_LENGTH[name] for name in fields}, room=ROOM)
@@ -214,9 +214,11 @@ def test_lists_that_others_wrote_are_read(tmp_path: Path) -> None:
         "large": pa.array([[1], [], [2, 3]], pa.large_list(pa.int16())),
         "same": pa.array([[1, 2], [3, 4], [5, 6]]),
         "note": pa.array(["x", "", "y"]).dictionary_encode(),
+        "holes": pa.array([[1], None, [2, 3]]),
+        "blanks": pa.array(["x", None, "y"]),
     }
     parquet.write_table(pa.table(columns), tmp_path / "x.parquet")
-    with pytest.warns(DataLossWarning, match="eps_id"):
+    with pytest.warns(DataLossWarning, match=r"eps_id .* holes \(.*1 nulls.* blanks \(.*1 nulls"):
         rb = ReplayBuffer.from_dataset(tmp_path / "x.parquet", resume=True)
     shapes = {name: field.shape for name, field in rb.columns.items()}
     assert shapes["nested"] == ("nested", 2)

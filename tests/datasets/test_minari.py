@@ -464,7 +464,12 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             r"expected a space of shape \(2,\) for the field 'act', got \('Discrete', \(\)\)",
         ),
         ({"observation_space": gymnasium.spaces.Dict({"a": box})}, ValueError, "got none"),
-        ({"action_space": gymnasium.spaces.Text(3)}, TypeError, "expected a space of numbers"),
+        ({"action_space": gymnasium.spaces.Text(3)}, ValueError, r"got \('Text', \(\)\)"),
+        (
+            {"action_space": gymnasium.spaces.Sequence(box)},
+            TypeError,
+            "expected a space of numbers or texts, as Minari has no others",
+        ),
         ({"action_space": "{"}, ValueError, "about: action_space: expected JSON"),
         ({"env_spec": 3}, TypeError, "env_spec: expected an EnvSpec or its JSON, got 3"),
         ({"total_steps": 3}, ValueError, r"expected none of \['total_steps'\]"),

@@ -198,7 +198,7 @@ def test_a_batch_for_a_learner_of_rllib_has_our_rows(tmp_path: Path) -> None:
 
 
 def test_ray_and_rllib_read_values_of_any_length(tmp_path: Path) -> None:
-    """Ray's data sets have the lists and texts of each row, RLlib's episodes the texts and tokens."""
+    """Ray's data sets have the lists and texts of each row, RLlib's episodes texts and tokens."""
     rb = of_any_length()
     rb.export(tmp_path / "x.parquet", "rllib")
     found = ray.data.read_parquet(str(tmp_path / "x.parquet")).take_all()
