@@ -79,6 +79,20 @@ def test_what_a_format_holds_is_read_and_the_rest_is_named(format: str, tmp_path
     assert [len(rows["rew"]) for rows in read.episodes] == [8, 8, 4 - (format == "lerobot")]
 
 
+def test_texts_that_hdf5_would_cut_are_refused(tmp_path: Path) -> None:
+    """It ends a text at a zero byte; the error names the column and the format that holds it."""
+    need("h5py")
+    rb = ReplayBuffer(
+        9, {"obs": {}, "act": {}, "rew": {}, "say": {"dtype": str}}, room={"say": 9}, next_of="obs"
+    )
+    rb.add(obs=0, next_obs=1, act=0, rew=0, say="a\0b")
+    with pytest.raises(
+        ValueError, match=r"infos/say: expected texts without zero .* 'minari-arrow'"
+    ):
+        rb.export(tmp_path / "x", "minari")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("format", HAS_LISTS)
 def test_the_room_is_that_of_the_rows(format: str, tmp_path: Path) -> None:  # noqa: A002
     """By default each axis holds all items; ``env_dict`` joins axes, and ``room`` is an option."""
