@@ -23,6 +23,7 @@ EXAMPLES = [
     "action_chunks.py",
     "cartpole_actors.py",
     "cartpole_dqn.py",
+    "graph_dqn.py",
     "her_bits.py",
     "jax_dqn.py",
     "offline_minari.py",
@@ -31,6 +32,7 @@ EXAMPLES = [
     "rlpd.py",
     "sac_pendulum.py",
     "sb3_per.py",
+    "token_policy.py",
     "world_model.py",
 ]
 
