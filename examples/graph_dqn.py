@@ -114,7 +114,7 @@ def train(seed: int, steps: int) -> tuple[Network, list[tuple[int, float]]]:
     slow = copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE, fused=True)
     policy = partial(choose, network)
-    curve, every = [(0, evaluate(policy, 100))], min(500, steps // 2)
+    curve, every = [(0, evaluate(policy, 50))], min(500, steps // 2)
     world = Map(rng)
     for step in (bar := trange(1, steps + 1, unit="step", mininterval=0.5)):
         explores = rng.random() < max(0.1, 1 - 4 * step / steps)
@@ -145,7 +145,7 @@ def train(seed: int, steps: int) -> tuple[Network, list[tuple[int, float]]]:
             for one, other in zip(slow.parameters(), network.parameters(), strict=True):
                 one.lerp_(other, TAU)
         if step % every == 0:
-            curve.append((step, evaluate(policy, 100)))
+            curve.append((step, evaluate(policy, 50)))
             bar.set_postfix_str(f"goals {curve[-1][1]:.2f}")
     return network, curve
 
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="too few steps to learn")
     parser.add_argument("--picture", type=Path, default=Path("graph_dqn.png"))
     options = parser.parse_args()
-    steps, maps = (600, 20) if options.quick else (options.steps, 500)
+    steps, maps = (540, 20) if options.quick else (options.steps, 500)
     torch.set_num_threads(1)
 
     network, curve = train(options.seed, steps)
