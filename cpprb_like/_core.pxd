@@ -25,11 +25,6 @@ cdef enum:  # words of the header
     EPISODE_LENS = 7  # one word for each stream
 
 
-cdef enum:  # words of ``Ring.gone``
-    LEFT_BEFORE = 0  # rows before this one left early, as a room was full
-    LEAVES = 1       # edits that only had rows leave early
-
-
 cdef enum:  # columns of Ring.table
     OFFSET = 0
     STRIDE = 1
@@ -69,9 +64,8 @@ cdef class Ring:
     cdef const volatile int64_t* live  # header of the process that writes the rows, or NULL
     cdef ndarray live_state          # owner of the memory of ``live``
     cdef int64_t live_edits          # EDITS of ``live`` when this ring was last followed
-    cdef volatile int64_t* gone      # LEFT_BEFORE and LEAVES of a shard: see ``tell_followers``; or NULL
+    cdef volatile int64_t* gone      # ``left_before`` of the writer: see ``tell_followers``; or NULL
     cdef ndarray gone_memory         # owner of the memory of ``gone``
-    cdef int64_t live_leaves         # LEAVES when this ring was last followed
     cdef readonly int64_t left_before  # rows before this one left early; of a follower those it has followed
     cdef const volatile int64_t* changes  # change counter: see ``tell_followers``
     cdef int64_t seen                # value of ``changes`` when this ring was last followed
@@ -130,7 +124,9 @@ cdef class Ring:
         self, char** rows, intp_t start, intp_t n, const uint8_t* present, uint8_t* flags
     ) noexcept nogil
     cdef bint c_overwritten(self, ndarray slots, int64_t written) noexcept
+    cdef bint c_any_left(self, ndarray slots) noexcept
     cdef Column c_column(self, str name)
+    cdef ItemRing c_axis(self, str name)
     cdef int c_check_slots(self, slots) except -1
 
 
@@ -193,7 +189,6 @@ cdef void c_begin_edit(Ring ring) noexcept nogil
 cdef void c_end_edit(Ring ring) noexcept nogil
 cdef int64_t c_bound(Ring ring) noexcept nogil
 cdef int64_t c_reserved(Ring ring) noexcept nogil
-cdef int64_t c_lasting_edits(Ring ring) noexcept nogil
 
 
 cdef inline Living c_living(Ring ring, ItemRing items) noexcept nogil:

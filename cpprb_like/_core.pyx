@@ -460,8 +460,8 @@ cdef class Ring:
         rows = rows[self.all_flags[rows % self.capacity] & ABSENT == 0]
         self.left_before = 0
         for items in self.items:
-            items.find_head()
-            items.find_moved(rows, entries_of(self, items.entry)[rows % self.capacity])
+            items.c_find_head()
+            items.c_find_moved(rows, entries_of(self, items.entry)[rows % self.capacity])
             if items.left:  # rows of an episode that left are as overwritten ones
                 self.left_before = rows[0] if len(rows) else self.state[WRITTEN]
         return 0
@@ -633,9 +633,9 @@ cdef class Ring:
     def holds(self, Moment moment not None, cnp.ndarray slots not None):
         """Whether everything read of these slots since a moment is valid for that moment.
 
-        True if no slot has a new row, the ring was not cleared, and no row was edited: values
-        replaced, row hidden, episode ended. Rows that follow those in the slots are younger, so they
-        need no check.
+        True if no slot has a new row, none of the rows left early, the ring was not cleared, and no row
+        was edited: values replaced, row hidden, episode ended. Rows that follow those in the slots are
+        younger, so they need no check.
         """
         c_check_array(slots, "slots", cnp.NPY_INTP, -1)
         return self.c_holds(moment, slots)
@@ -645,6 +645,7 @@ cdef class Ring:
             self.state[CLEARS] == moment.clears
             and self.state[EDITS] == moment.edits
             and not self.c_overwritten(slots, moment.written)
+            and not (self.left_before and self.c_any_left(slots))
             and (self.live == NULL or c_still_lives(self, slots))
         )
 
@@ -660,6 +661,15 @@ cdef class Ring:
         for k in range(cnp.PyArray_DIM(slots, 0)):
             age = values[k] - head
             if (age if age >= 0 else age + self.capacity) < since:
+                return True
+        return False
+
+    cdef bint c_any_left(self, cnp.ndarray slots) noexcept:
+        """Whether the row in one of the slots left early."""
+        cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
+        cdef intp_t k
+        for k in range(cnp.PyArray_DIM(slots, 0)):
+            if self.c_row_at(values[k]) < self.left_before:
                 return True
         return False
 
@@ -795,6 +805,14 @@ cdef class Ring:
                 return column
         raise KeyError(name)
 
+    cdef ItemRing c_axis(self, str name):
+        """The memory of the axis of this name, which must exist."""
+        cdef ItemRing items
+        for items in self.items:
+            if items.axis == name:
+                return items
+        raise KeyError(name)
+
     def _start_column(self, str name):
         """The column of a field that begins episodes."""
         for column in self.stored_columns:
@@ -874,11 +892,11 @@ def tell_followers(Ring ring not None, cnp.ndarray changes not None, cnp.ndarray
     """Register the words of a ring for its followers; see ``processes._followers``.
 
     ``changes`` is +2 when rows are hidden. The word lies in the memory of the rows, which the ring keeps
-    alive. ``gone`` has LEFT_BEFORE and LEAVES. Rows that leave early change only these words, so reads of
-    younger rows stay valid, and followers need not read all flags again.
+    alive. ``gone`` has the row before which all left early. Rows that leave change only this word, so
+    reads of younger rows stay valid, and followers need not read all flags again.
     """
     c_check_array(changes, "changes", cnp.NPY_INT64, 1)
-    c_check_array(gone, "gone", cnp.NPY_INT64, 2)
+    c_check_array(gone, "gone", cnp.NPY_INT64, 1)
     ring.changes = <const volatile int64_t*> cnp.PyArray_DATA(changes)
     if ring.items:
         ring.gone_memory, ring.gone = gone, <volatile int64_t*> cnp.PyArray_DATA(gone)
@@ -898,7 +916,6 @@ def keep_to_header(Ring ring not None, cnp.ndarray header not None):
     ring.live = <const volatile int64_t*> cnp.PyArray_DATA(ring.live_state)
     ring.state = header
     ring.live_edits = ring.state[EDITS]
-    ring.live_leaves = 0 if ring.gone == NULL else ring.gone[<int> LEAVES]
     ring.changes, ring.seen = ring.live + <int> RESERVED, ring.state[RESERVED]
     for chain in ring.chains:
         chain.c_find_promises(ring.state[HANDLE_BASE] + ring.state[WRITTEN])
@@ -948,7 +965,7 @@ cdef int64_t c_bound(Ring ring) noexcept nogil:
     """The oldest row whose bytes and items the writing process has not begun to overwrite."""
     cdef int64_t bound = c_reserved(ring) - ring.capacity
     if ring.gone != NULL:
-        bound = max(bound, ring.gone[<int> LEFT_BEFORE])
+        bound = max(bound, ring.gone[0])
         c_read_fence()  # a clear changes CLEARS before it sets this word back
     return bound
 
@@ -960,23 +977,10 @@ cdef int64_t c_reserved(Ring ring) noexcept nogil:
     return max(reserved, written)
 
 
-cdef int64_t c_lasting_edits(Ring ring) noexcept nogil:
-    """EDITS of the writing process, without those by which rows left early.
-
-    LEAVES rises within such an edit and is read first, so the difference is too great if one is amid.
-    """
-    cdef int64_t leaves
-    if ring.gone == NULL:
-        return ring.live[EDITS]
-    leaves = ring.gone[<int> LEAVES]
-    c_read_fence()
-    return ring.live[EDITS] - 2 * leaves
-
-
 cdef bint c_is_followed(Ring ring) noexcept:
     """Whether the writing process has edited, hidden or removed no row since the last update."""
     return (
-        c_lasting_edits(ring) == ring.live_edits - 2 * ring.live_leaves
+        ring.live[EDITS] == ring.live_edits
         and ring.live[CLEARS] == ring.state[CLEARS]
         and ring.changes[0] == ring.seen
     )

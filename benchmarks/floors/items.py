@@ -16,6 +16,7 @@ from data import Array
 from items import FIELDS
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._rows.item_ring import memory_of
 
 from .steps import Floor, Repeat, repeat
 
@@ -221,7 +222,7 @@ class ItemFloor(Floor):
     def __init__(self, rb: ReplayBuffer) -> None:
         super().__init__(rb, SOURCE)
         self.items = {
-            name: (ring.items(number), axis)
+            name: (memory_of(ring, number), axis)
             for axis, ring in enumerate(rb.ring.items)
             for number, name in enumerate(ring.names)
         }

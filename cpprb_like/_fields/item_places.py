@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from cpprb_like._core import FLAG_ABSENT, WORD_WRITTEN
 from cpprb_like._fields.layout import Items, Layout
+from cpprb_like._rows.item_ring import unpacked
 
-__all__ = ["LEFT", "Laps", "Places", "laps_of", "living_rows", "places_of"]
+__all__ = ["LEFT", "Laps", "Places", "items_in_use", "laps_of", "living_rows", "places_of"]
 
+SOME = 64  # rows whose entries are read at a time
 LEFT = 7  # word with the number of rows that left because the room was full
 MOST = 1 << 62  # greatest number of items that were ever placed
 
@@ -91,12 +93,24 @@ def places_of(
     ]
     stored = layout.rows(arena, number)[rows % layout.capacity]
     entries = np.ascontiguousarray(stored).view(field.dtype).reshape(len(rows), 2)
-    top = np.uint64(8 * field.dtype.itemsize - 1)
-    counts = entries[:, 1].astype(np.uint64)
-    is_moved = counts >> top > 0
-    counts &= (np.uint64(1) << top) - np.uint64(1)
-    most = np.uint64(MOST)
-    places = np.minimum(entries[:, 0].astype(np.uint64), most).astype(np.int64)
-    lengths = np.minimum(counts, most).astype(np.int64)
+    places, counts, is_moved = unpacked(entries)
     numbers = places + np.where(places < laps.head - laps.base, laps.base, laps.previous)
-    return Places(numbers, places, lengths, is_moved)
+    return Places(numbers, places, counts, is_moved)
+
+
+def items_in_use(layout: Layout, arena: NDArray[np.uint8], items: Items, first: int) -> int:
+    """Items from the oldest one that a row has to the newest, in memory that others may write.
+
+    Rows before ``first`` hold no step. Cost: that of the rows up to the first one with items in the
+    place that ``add`` gave them, as all later rows have younger items.
+    """
+    laps, written = laps_of(layout.item_words(arena, items)), int(layout.state(arena)[WORD_WRITTEN])
+    row, tail, is_found = max(first, written - layout.capacity), laps.head, False
+    while row < written and not is_found:
+        rows = np.arange(row, min(row + SOME, written))
+        rows = rows[layout.flags(arena)[rows % layout.capacity] & FLAG_ABSENT == 0]
+        found = places_of(layout, arena, items, rows, laps)
+        tail = min(tail, found.first(laps.head))
+        is_found = bool(((found.counts > 0) & ~found.is_moved).any())
+        row += SOME
+    return min(max(laps.head - tail, 0), items.room)

@@ -19,6 +19,7 @@ from cpprb_like._fields.item_places import LEFT, Laps, laps_of, living_rows, pla
 from cpprb_like._fields.layout import Layout
 from cpprb_like._rows.chained import load as load_chain
 from cpprb_like._rows.column import load_objects
+from cpprb_like._rows.item_ring import make_usable, memory_of
 
 __all__ = ["check_layout", "load", "save"]
 
@@ -101,7 +102,7 @@ def _items(
         words = layout.item_words(arena, items)
         laps = laps_of(words)
         spans = laps.spans(places_of(layout, arena, items, rows, laps).first(laps.head))
-        columns = [memory.items(number) for number in range(len(memory.columns))]
+        columns = [memory_of(memory, number) for number in range(len(memory.columns))]
         parts = [[column[start:stop] for start, stop in spans] for column in columns]
         yield np.array([*laps, words[LEFT]]), parts
 
@@ -116,7 +117,6 @@ def _load_items(saved: list[Any], layout: Layout, arena: NDArray[np.uint8], ring
             raise ValueError(f"laps of axis {items.axis!r}: expected ascending ones, got {given}")
         words = layout.item_words(arena, items)
         words[:] = 0, *given[:3], 0, 0, 0, given[3]
-        memory.find_head()
         first = places_of(layout, arena, items, rows, laps).first(laps.head)
         if not max(0, laps.head - items.room, laps.previous) <= first <= laps.head:
             raise ValueError(f"items of axis {items.axis!r}: expected those of the rows")
@@ -125,10 +125,10 @@ def _load_items(saved: list[Any], layout: Layout, arena: NDArray[np.uint8], ring
             for (start, stop), part in zip(spans, parts, strict=True):
                 expected = np.broadcast_to(np.uint8(0), (stop - start, nbytes))  # takes no memory
                 _check(f"items of {name!r}", expected, part)
-        memory.prepare(max(stop for _, stop in spans))
+        make_usable(memory, max(stop for _, stop in spans))
         for number, parts in enumerate(columns):
             for (start, stop), part in zip(spans, parts, strict=True):
-                memory.items(number)[start:stop] = part
+                memory_of(memory, number)[start:stop] = part
 
 
 def _fill(what: str, to: NDArray[Any], values: NDArray[Any]) -> None:

@@ -38,7 +38,6 @@ from cpprb_like._core import (
     WORD_RESERVED,
     WORD_WRITTEN,
     Ring,
-    tell_followers,
 )
 from cpprb_like._fields.item_places import laps_of
 from cpprb_like._fields.layout import CACHE_LINE, Aside, Items, Layout, align
@@ -76,7 +75,6 @@ SAMPLER, FLUSHES = "sampler", "flushed"  # names of side files
 SIDE_NAME = rf"({SAMPLER}|{FLUSHES})\.(\d+)"  # name and number
 COMPLETE = 1  # state of a side file that can be used
 BOOT_NBYTES = 36
-LEAVES = 1  # word of ``gone``: edits that only had rows leave early
 CHANGES_AT = 40  # place, in the part ``boot``, of the change counter for followers of a shard
 TRIES = 100  # copies of a file whose rows are being edited
 NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -114,7 +112,7 @@ class _Places:
     boot: tuple[int, int]
     lens: tuple[int, int]  # lengths of open episodes before the rows that are being added
     log: tuple[int, int]  # undo log
-    gone: tuple[int, int]  # words of rows that left early; without named axes there are none
+    gone: tuple[int, int]  # word of rows that left early; without named axes there is none
     nbytes: int  # length of the file
 
     @classmethod
@@ -124,7 +122,7 @@ class _Places:
         row = sum(2 * WORD + align(field.nbytes, WORD) for field in layout.schema.fields)
         state = 2 * WORD + layout.state_nbytes
         log = sum(lens), WORD + max(row, state)
-        gone = sum(log), 2 * WORD if layout.schema.axes else 0
+        gone = sum(log), WORD if layout.schema.axes else 0
         return cls(boot, lens, log, gone, sum(gone))
 
 
@@ -356,12 +354,8 @@ class Files:
     def _part(self, place: tuple[int, int]) -> Bytes:
         return self._part_of(self._memory, place)
 
-    def keep(self, ring: Ring) -> None:
+    def keep(self, ring: Ring) -> None:  # noqa: ARG002
         """Begin to write: the rows of a ring over this memory are there."""
-        if self.layout.schema.axes and not self.frozen:
-            counter = self._part(self._places.boot)[CHANGES_AT:][:WORD]
-            gone = self._part(self._places.gone).view(np.int64)
-            tell_followers(ring, counter.view(np.int64), gone)
         is_flushed = self._is_of_this_start and self._chunks.flushes
         if not (self.mode in ("x", "w") or self.frozen or is_flushed):
             self.flush(lambda _, call: call())
@@ -696,15 +690,8 @@ class Files:
         return self.layout.state(live[: self.layout.nbytes]).copy()
 
     def _edits_in_place(self, live: Bytes) -> int:
-        """Edit counter of the live file, odd during an edit, without rows that left early."""
-        state = self.layout.state(live)
-        if not self.layout.schema.axes:
-            return int(state[WORD_EDITS])
-        gone, edits = self._part_of(live, self._places.gone).view(np.int64), -1
-        while edits != state[WORD_EDITS]:
-            edits = int(state[WORD_EDITS])
-            leaves = int(gone[LEAVES])
-        return edits - 2 * leaves
+        """Edit counter of the live file, odd during an edit."""
+        return int(self.layout.state(live)[WORD_EDITS])
 
     def _copy_asides(self, memory: Bytes, live: Bytes) -> None:
         """Copy what chained fields keep aside."""

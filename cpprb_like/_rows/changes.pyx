@@ -11,8 +11,8 @@ from cpprb_like._c.copying cimport c_swap
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport (
-    ABSENT_ROWS, CLEARS, EPISODES, EPISODE_LENS, HANDLE_BASE, LEAVES, LEFT_BEFORE, RESERVED, WRITTEN, Moment, Ring,
-    c_begin_edit, c_end_edit, c_living, c_previous, c_stored,
+    ABSENT_ROWS, CLEARS, EPISODES, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Moment, Ring, c_begin_edit,
+    c_end_edit, c_living, c_previous, c_stored,
 )
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.edits cimport Tracker
@@ -77,7 +77,8 @@ cdef int c_hide(Ring ring, cnp.ndarray slots, Moment moment) except -1:
             first, last = min(first, row), max(last, row)
             c_hide_row(ring, row, values[k])
     ring.c_log_hidden(first, last, ring.n_envs)
-    c_tell_of_hidden(ring)
+    if ring.changes != NULL:  # followers in other processes read all flags again
+        (<int64_t*> ring.changes)[0] += 2
     c_end_edit(ring)
     return 1
 
@@ -87,8 +88,8 @@ cdef bint c_make_room(Ring ring, NewItems given, intp_t rows, int64_t kept) exce
 
     Raises ``ValueError``, and changes nothing, if row ``kept`` or a later one would have to leave.
 
-    Returns whether Python code may have run. Then the caller reads the values of its rows anew, and
-    asks once more.
+    Returns whether Python code may have run, and no row has left. Then the caller reads the values of its
+    rows anew, and asks once more. Else it writes the rows before any Python code runs.
     """
     cdef int64_t oldest = max(ring.state[WRITTEN] - c_stored(ring), ring.left_before), stop
     cdef int64_t first = max(oldest, ring.state[WRITTEN] + rows - ring.capacity)
@@ -107,7 +108,7 @@ cdef bint c_make_room(Ring ring, NewItems given, intp_t rows, int64_t kept) exce
             leaving, full = stop, items
         extent = items.c_extent(&given.counts[axis, 0], given.n)
         if extent > items.usable and items.use is not None:
-            items.prepare(extent)
+            items.c_make_usable(extent)
             return True
     if full is None:
         return False
@@ -116,7 +117,9 @@ cdef bint c_make_room(Ring ring, NewItems given, intp_t rows, int64_t kept) exce
             f"update: new items of axis {full.axis!r} have no place beside the old ones of these rows: "
             f"expected at most room={full.room} together"
         )
-    ring.c_expect_absent()
+    if ring.runs.memory is None:
+        ring.c_expect_absent()
+        return True
     if ring.undo is not None and leaving > ring.undo.limit[0] - ring.capacity:
         # A flush may begin while Python code runs, and knows of no mark. So rows leave only where the
         # limit says that all of them have marks, as rows are overwritten.
@@ -125,44 +128,35 @@ cdef bint c_make_room(Ring ring, NewItems given, intp_t rows, int64_t kept) exce
     living = c_living(ring, full)
     for row in range(first, leaving):  # before they leave: a killed process has counted all that left
         full.words[LEFT] += full.c_lives(&living, row)
-    c_hide_rows(ring, leaving)
-    return True
+    c_leave(ring, oldest, leaving)
+    return False
 
 
-cdef void c_hide_rows(Ring ring, int64_t stop) noexcept:
-    """Have all rows before ``stop`` leave early."""
-    cdef int64_t row, before, oldest = ring.state[WRITTEN] - c_stored(ring)
+cdef void c_leave(Ring ring, int64_t oldest, int64_t stop) noexcept:
+    """Have the rows from ``oldest`` to ``stop`` leave early; all rows before have left.
+
+    This is no edit, but part of the ``add`` or ``update`` for which they leave: derived state follows
+    ``Ring.c_first``, and reads of younger rows stay valid.
+    """
+    cdef int64_t row
     cdef intp_t slot
-    c_begin_edit(ring)
-    before, ring.left_before = ring.left_before, stop
+    ring.left_before = stop
     if ring.gone != NULL:
-        ring.gone[<int> LEFT_BEFORE] = ring.left_before
+        ring.gone[0] = stop
         c_fence()  # no follower finds other items in these rows
-    for row in range(max(oldest, before), stop):
+    for row in range(oldest, stop):
         slot = <intp_t> (row % ring.capacity)
         if not ring.c_is_absent(slot):
             c_hide_row(ring, row, slot)
-    ring.c_log_hidden(max(oldest, before), stop - 1, 1)
-    if ring.gone != NULL:
-        ring.gone[<int> LEAVES] += 1
-    else:
-        c_tell_of_hidden(ring)
-    c_end_edit(ring)
 
 
 cdef void c_hide_row(Ring ring, int64_t row, intp_t slot) noexcept:
-    """Make a row absent, within an edit. Flags of ends stay."""
+    """Make a row absent. Flags of ends stay."""
     ring.c_join_run(row, False)
     ring.c_flags(slot)[0] |= ABSENT
     ring.state[ABSENT_ROWS] += 1
     ring.out.c_add(slot)
     c_mark_edited(ring, slot)
-
-
-cdef void c_tell_of_hidden(Ring ring) noexcept:
-    """Tell followers in other processes that rows became absent."""
-    if ring.changes != NULL:
-        (<int64_t*> ring.changes)[0] += 2
 
 
 def items_in_use(Ring ring not None):
@@ -209,7 +203,7 @@ cdef int c_clear_rows(Ring ring) except -1:
     ring.left_before = 0
     if ring.gone != NULL:
         c_fence()
-        ring.gone[<int> LEFT_BEFORE] = 0
+        ring.gone[0] = 0
     cdef int64_t turns = (ring.state[WRITTEN] + ring.span - 1) // ring.span
     ring.state[HANDLE_BASE] += turns * ring.span
     ring.state[WRITTEN] = 0

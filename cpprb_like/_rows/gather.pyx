@@ -301,7 +301,7 @@ def write(
 
 cdef int c_check_counts(Ring ring, Column ragged, cnp.ndarray slots, cnp.ndarray counts) except -1:
     """Raise ``ValueError`` unless rows have these numbers of items; slots of -1 are skipped."""
-    cdef ItemRing memory = c_item_ring(ring, ragged)
+    cdef ItemRing memory = ring.c_axis(ragged.axis)
     cdef Living living = c_living(ring, memory)
     cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
     cdef intp_t k
@@ -310,15 +310,6 @@ cdef int c_check_counts(Ring ring, Column ragged, cnp.ndarray slots, cnp.ndarray
         if values[k] >= 0 and memory.c_entry(&living, values[k]).count != counts[k]:
             raise ValueError(f"field {ragged.name!r}: row {k} has another number of items now")
     return 0
-
-
-cdef ItemRing c_item_ring(Ring ring, Column ragged):
-    """The memory of the items of a column."""
-    cdef ItemRing memory
-    for memory in ring.items:
-        if memory.axis == ragged.axis:
-            return memory
-    raise KeyError(ragged.name)
 
 
 cdef intp_t c_number_of(ItemRing memory, Column ragged) noexcept:
@@ -355,7 +346,7 @@ cdef void c_write_columns(
     cdef char* values
     c_begin_edit(ring)
     for ragged, values_of_items, counts in items:
-        memory = c_item_ring(ring, <Column> ragged)
+        memory = ring.c_axis((<Column> ragged).axis)
         c_write_items(
             ring, memory, c_number_of(memory, <Column> ragged),
             <const char*> cnp.PyArray_DATA(<cnp.ndarray> values_of_items), slots, n,

@@ -52,21 +52,13 @@ cdef struct Copy:                # how the items of a column go into an array
     intp_t row_nbytes            # bytes from the places of an entry to those of the next
 
 
-cdef ItemRing c_of_axis(Ring ring, str axis):
-    """The memory of an axis."""
-    for items in ring.items:
-        if (<ItemRing> items).axis == axis:
-            return <ItemRing> items
-    raise KeyError(axis)
-
-
 def counts_of(ring not None, str axis not None, cnp.ndarray entries not None):
     """Numbers of items of entries that were read with the rows: int64, one axis.
 
     ``ring`` is a ``Ring`` or a ``Rings``. Raises ``ValueError`` for an entry that lies outside of the
     memory, so counts size an allocation only if the rows still hold.
     """
-    cdef ItemRing items = c_of_axis(c_layout(ring), axis)
+    cdef ItemRing items = c_layout(ring).c_axis(axis)
     cdef intp_t k, nbytes = items.entry.nbytes, n = c_check_entries(items, entries)
     cdef cnp.ndarray counts = np.empty(n, np.int64)
     cdef int64_t* values = <int64_t*> cnp.PyArray_DATA(counts)
@@ -131,7 +123,7 @@ def take_items(
     ValueError
         An entry lies outside of the memory or of ``out``, or a value does not fit the dtype.
     """
-    cdef ItemRing layout = c_of_axis(c_layout(ring), column.axis)
+    cdef ItemRing layout = c_layout(ring).c_axis(column.axis)
     cdef intp_t m = c_check_entries(layout, entries), number = layout.names.index(column.name)
     cdef intp_t k, place, per_row, rest, outer = 1, n = cnp.PyArray_DIM(slots, 0)
     cdef bint several = type(ring) is not Ring, fits
@@ -186,9 +178,7 @@ def take_items(
         for k in range(m):
             found = c_unpack(entry + k * nbytes, nbytes)
             if several and found.count:
-                items = <ItemRing> (<Ring> rings.rings[values[k // per_row] & rings.mask]).items[
-                    c_axis_number(rings.layout, column.axis)
-                ]
+                items = (<Ring> rings.rings[values[k // per_row] & rings.mask]).c_axis(column.axis)
             place = k * row_stride + <intp_t> first[k]
             if found.count and (
                 not 0 <= found.place <= items.units - found.count or place < 0
@@ -210,14 +200,6 @@ def take_items(
         free(copy.parts)
     if not fits:
         raise ValueError(f"field {column.name!r}: {out.dtype} cannot hold a value of {column.dtype}")
-
-
-cdef intp_t c_axis_number(Ring ring, str axis) except -1:
-    cdef intp_t number
-    for number in range(len(ring.items)):
-        if (<ItemRing> ring.items[number]).axis == axis:
-            return number
-    raise KeyError(axis)
 
 
 cdef bint c_copy_items(const Copy* copy) noexcept nogil:

@@ -1,5 +1,7 @@
 """Attributes and C signatures of ``ItemRing``."""
 
+from numpy cimport ndarray
+
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint32_t, uint64_t
 from cpprb_like._rows.column cimport Column
 
@@ -51,6 +53,8 @@ cdef class ItemRing:
     cdef object use                  # makes units usable; None for memory that is only read
     cdef intp_t usable
 
+    cdef int c_find_head(self) except -1
+    cdef int c_find_moved(self, ndarray rows, ndarray entries) except -1
     cdef Entry c_entry(self, const Living* rows, int64_t row) noexcept nogil
     cdef bint c_lives(self, const Living* rows, int64_t row) noexcept nogil
     cdef int64_t c_virtual(self, int64_t place) noexcept nogil
@@ -67,6 +71,7 @@ cdef class ItemRing:
     cdef void c_put_entry(self, char* to, int64_t place, int64_t count, bint is_moved) noexcept nogil
     cdef char* c_items(self, intp_t number, int64_t place) noexcept nogil
     cdef void c_note_words(self) noexcept nogil
+    cdef int c_make_usable(self, intp_t stop) except -1
     cdef void c_clear(self) noexcept
 
 

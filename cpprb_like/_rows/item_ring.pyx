@@ -19,7 +19,7 @@ from libc.string cimport memcpy
 
 from cpprb_like._c.arrays cimport c_check_array
 from cpprb_like._c.fences cimport c_fence
-from cpprb_like._c.typedefs cimport int64_t, intp_t, uint32_t, uint64_t
+from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t, uint32_t, uint64_t
 from cpprb_like._rows.column cimport Column
 
 import numpy as np
@@ -60,12 +60,12 @@ cdef class ItemRing:
         self.columns = tuple([by_name[name] for name in self.names])
         self.table = np.array([(place, nbytes) for _, nbytes, place in items.columns], np.intp).reshape(-1, 2)
         self.arena, self.words, self.use = arena, words, use
-        self.find_head()
+        self.c_find_head()
 
     def __dealloc__(self):
         free(self.moved)
 
-    def find_head(self):
+    cdef int c_find_head(self) except -1:
         """Read the words anew. Raises ``ValueError`` if they were damaged."""
         cdef intp_t k = TRIPLES + 3 * <intp_t> (self.words[VALID] & 1)
         self.head, self.base, self.previous = self.words[k], self.words[k + 1], self.words[k + 2]
@@ -75,34 +75,29 @@ cdef class ItemRing:
         ):
             raise ValueError(f"{DAMAGED}, got laps at {self.previous}, {self.base} and {self.head}")
         self.tail_row = self.n_moved = 0
+        return 0
 
-    def find_moved(self, cnp.ndarray rows not None, cnp.ndarray entries not None):
+    cdef int c_find_moved(self, cnp.ndarray rows, cnp.ndarray entries) except -1:
         """Check the entries of the living rows, by their row ids, and note which were moved.
 
         Raises ``ValueError`` if one does not lie where items of a row can lie.
         """
-        top = np.uint64(63 if self.entry.nbytes == 16 else 31)
-        counts = entries[:, 1].astype(np.uint64)
-        places, is_moved = entries[:, 0].astype(np.uint64), counts >> top
-        counts &= (np.uint64(1) << top) - np.uint64(1)
+        places, counts, is_moved = unpacked(entries)
         some = counts > 0
-        if len(rows) and (
-            (counts > self.room).any() or (places[some] > self.units).any()
-            or (places[some] + counts[some] > self.units).any()
-        ):
+        if (counts > self.room).any() or (places[some] + counts[some] > self.units).any():
             raise ValueError(f"{DAMAGED}, got items outside of the memory of axis {self.axis!r}")
-        order = places.astype(np.int64)
-        order += np.where(order < self.head - self.base, self.base, self.previous)
-        chosen = np.flatnonzero(some & (is_moved > 0))
+        order = places + np.where(places < self.head - self.base, self.base, self.previous)
+        chosen = np.flatnonzero(some & is_moved)
         self.c_expect_moved(len(chosen))
         for place, row in zip(order[chosen].tolist(), rows[chosen].tolist()):
             self.c_push_moved(place, row)
-        starts, ends = np.sort(order[some]), np.sort((order + counts.astype(np.int64))[some])
+        starts, ends = np.sort(order[some]), np.sort((order + counts)[some])
         if len(starts) and (
             (starts[1:] < ends[: len(ends) - 1]).any()
             or starts[0] < self.head - self.room or ends[len(ends) - 1] > self.head
         ):
             raise ValueError(f"{DAMAGED}, got items of axis {self.axis!r} over those of another row")
+        return 0
 
     @property
     def left(self):
@@ -271,14 +266,14 @@ cdef class ItemRing:
         self.words[VALID] = other
         c_fence()
 
-    def prepare(self, intp_t stop):
+    cdef int c_make_usable(self, intp_t stop) except -1:
         """Make the units before ``stop`` usable; ``MemoryError`` without memory.
 
         A further step is made usable too, if there is memory for it.
         """
         cdef intp_t nbytes = max(int(np.asarray(self.table)[:, 1].sum()), 1)
         if stop <= self.usable:
-            return
+            return 0
         step = max(STEP_NBYTES // nbytes, stop // 8)
         try:
             self.use(self.usable, min(self.units, stop + step))
@@ -287,6 +282,7 @@ cdef class ItemRing:
             if stop > self.usable:  # another thread may have been here
                 self.use(self.usable, stop)
                 self.usable = max(self.usable, stop)
+        return 0
 
     def pack(
         self, intp_t number, cnp.ndarray places not None, cnp.ndarray counts not None,
@@ -316,22 +312,49 @@ cdef class ItemRing:
                     memcpy(to, self.c_items(number, starts[k]), <size_t> (sizes[k] * nbytes))
                     to += sizes[k] * nbytes
 
-    def load(self, int64_t n, int64_t left):
-        """Note that n items were put into the memory from place 0 on, and that rows had left."""
-        if not 0 <= n <= self.room:
-            raise ValueError(f"axis {self.axis!r}: expected at most {self.room} items, got {n}")
-        self.c_clear()
-        self.head, self.words[LEFT] = n, left
-        self.c_note_words()
-
     cdef void c_clear(self) noexcept:
         """Forget all items."""
         self.head = self.base = self.previous = self.tail_row = self.n_moved = 0
         self.words[LEFT] = 0
         self.c_note_words()
 
-    def items(self, intp_t number):
-        """The memory of a column, shape ``(units, nbytes)``, without a copy."""
-        cdef intp_t start = self.table[number, 0], nbytes = self.table[number, 1]
-        memory = np.asarray(self.arena)[start : start + self.units * nbytes]
-        return memory.reshape(self.units, nbytes)
+
+# Functions and not methods, as users have ``rb.ring.items``, whose methods change nothing.
+
+
+def make_usable(ItemRing items not None, intp_t stop):
+    """Make the units before ``stop`` usable; ``MemoryError`` without memory."""
+    items.c_make_usable(stop)
+
+
+def place_from_start(ItemRing items not None, int64_t n, int64_t left):
+    """Note that n items were put into the memory from place 0 on, and that rows had left."""
+    if not 0 <= n <= items.room:
+        raise ValueError(f"axis {items.axis!r}: expected at most {items.room} items, got {n}")
+    items.c_clear()
+    items.head, items.words[LEFT] = n, left
+    items.c_note_words()
+
+
+def memory_of(ItemRing items not None, intp_t number):
+    """The memory of a column, shape ``(units, nbytes)``, without a copy."""
+    cdef intp_t start = items.table[number, 0], nbytes = items.table[number, 1]
+    memory = np.asarray(items.arena)[start : start + items.units * nbytes]
+    return memory.reshape(items.units, nbytes)
+
+
+def unpacked(cnp.ndarray entries not None):
+    """Places and numbers of items of entries, shape ``(n, 2)``, and whether they were moved.
+
+    Two arrays of int64 and one of bool, shape ``(n,)``. Damaged entries have numbers up to 2 ** 62.
+    """
+    cdef intp_t k, n = cnp.PyArray_DIM(entries, 0), nbytes = 2 * cnp.PyArray_ITEMSIZE(entries)
+    cdef cnp.ndarray dense = np.ascontiguousarray(entries)
+    cdef cnp.ndarray places = np.empty(n, np.int64), counts = np.empty(n, np.int64), moved = np.empty(n, np.bool_)
+    cdef Entry entry
+    for k in range(n):
+        entry = c_unpack(<const char*> cnp.PyArray_DATA(dense) + k * nbytes, nbytes)
+        (<int64_t*> cnp.PyArray_DATA(places))[k] = MOST if entry.place < 0 else min(entry.place, MOST)
+        (<int64_t*> cnp.PyArray_DATA(counts))[k] = min(entry.count, MOST)
+        (<uint8_t*> cnp.PyArray_DATA(moved))[k] = entry.is_moved
+    return places, counts, moved

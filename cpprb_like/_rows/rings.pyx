@@ -17,7 +17,7 @@ from cpprb_like._machine.blocks cimport Values, c_gather_values
 from cpprb_like._c.copying cimport FETCHED, UNLOCKED_NBYTES, c_gather_at
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
-    CLEARS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring, c_bound, c_lasting_edits, c_stored,
+    CLEARS, EDITS, HANDLE_BASE, NBYTES, OFFSET, STRIDE, WRITTEN, Ring, c_bound, c_stored,
 )
 from cpprb_like._rows.chained cimport Chain, c_close
 from cpprb_like._rows.column cimport Column
@@ -177,7 +177,7 @@ cdef class Rings(Parts):
             span.head = <intp_t> (ring.state[WRITTEN] % ring.capacity)
             span.start = ring.state[WRITTEN] - span.head
             span.clears = ring.state[CLEARS]
-            span.edits = ring.live_edits - 2 * ring.live_leaves
+            span.edits = ring.live_edits
             span.changes, span.gone = ring.seen, ring.left_before
 
     cdef int c_check_rows(self, rows, const char** records) except -1:
@@ -256,7 +256,7 @@ cdef class Rings(Parts):
                         spans[number].start + spans[number].head - spans[number].stored,
                         spans[number].gone,
                     )
-                    or c_lasting_edits(ring) != spans[number].edits
+                    or ring.live[EDITS] != spans[number].edits
                     or ring.live[CLEARS] != spans[number].clears
                     or ring.changes[0] != spans[number].changes
                 ):
@@ -431,7 +431,7 @@ cdef class Rings(Parts):
                 continue
             ring = self.c_ring(number)
             if (
-                c_lasting_edits(ring) != span.edits or ring.live[CLEARS] != span.clears
+                ring.live[EDITS] != span.edits or ring.live[CLEARS] != span.clears
                 or ring.changes[0] != span.changes
             ):
                 return False

@@ -27,6 +27,7 @@ cdef enum:
 
 
 @cython.final
+@cython.no_gc  # no garbage is collected, and so no Python code runs, where an object is made
 cdef class SlotSet:
     """A set of slots from 0 to ``capacity - 1``. It allocates memory with the first slot."""
 

@@ -192,10 +192,8 @@ def _update(
     while True:
         moment = ring.now()
         slots, rows, places = find_handles(ring, indexes)  # slots mean the rows of now
-        before = {
-            memory.axis: counts_of(ring, memory.axis, entries_of(ring, memory.entry)[slots])
-            for memory in ring.items
-        }
+        stored = {memory.axis: entries_of(ring, memory.entry)[slots] for memory in ring.items}
+        before = {axis: counts_of(ring, axis, found) for axis, found in stored.items()}
         if ring.holds(moment, slots):
             break
     if len(rows) == 0:  # all are gone
@@ -226,9 +224,8 @@ def _update(
             found = _only(chosen[field.name], ~stays)
         elif field.axis in changed:
             each = np.where(stays, 0, before[field.axis])
-            found = Entries(
-                _stored(ring, slots, by_name[field.name], before[field.axis], field), each
-            )
+            old = stored[field.axis], before[field.axis]
+            found = Entries(_stored(ring, slots, by_name[field.name], *old, field), each)
             found = Entries(found.values[np.repeat(~stays, before[field.axis])], each)
         dense[number] = found.values
     moved = [place for place, axis in enumerate(buffer.schema.axes) if axis.name in changed]
@@ -251,13 +248,18 @@ def _of_rows(entries: Entries, places: Slots) -> Entries:
     return Entries(entries.values[np.repeat(chosen, entries.counts)], entries.counts[places])
 
 
-def _stored(ring: Ring, slots: Slots, column: Column, counts: Counts, field: Field) -> NDArray[Any]:
-    """The dense items that a column has for some rows; the axis comes first."""
+def _stored(
+    ring: Ring,
+    slots: Slots,
+    column: Column,
+    entries: NDArray[Any],
+    counts: Counts,
+    field: Field,
+) -> NDArray[Any]:
+    """The dense items that a column has at entries of some rows; the axis comes first."""
     total, at = int(counts.sum()), field.axis_at
     shape = (*field.item_shape[:at], total, *field.item_shape[at:])
     found = np.empty(shape, field.dtype)
-    memory = next(memory for memory in ring.items if memory.axis == column.axis)
-    entries = np.ascontiguousarray(entries_of(ring, memory.entry)[slots])
     starts = np.cumsum(counts) - counts
     take_items(ring, slots, entries, column, found, starts, 0, total)
     return np.ascontiguousarray(np.moveaxis(found, at, 0))

@@ -19,7 +19,7 @@ from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import FLAG_ABSENT, Ring, entries_of
 from cpprb_like._fields.layout import Layout
 from cpprb_like._files.json_codec import MOST
-from cpprb_like._rows.item_ring import ItemRing
+from cpprb_like._rows.item_ring import ItemRing, make_usable, memory_of, place_from_start
 from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._item_writer import rows_between
@@ -96,7 +96,7 @@ class ItemReader:
             entries[: self._ring.stored] = 0
             entries[slots, 0] = np.where(missing, 0, places)
             entries[slots, 1] = np.where(missing, 0, counts)
-            axis.memory.load(int(counts.sum()), left[axis.memory.axis])
+            place_from_start(axis.memory, int(counts.sum()), left[axis.memory.axis])
         return leaving
 
     def _left(self) -> dict[str, int]:
@@ -165,7 +165,7 @@ class Place:
         self, memory: ItemRing, number: int, first: int, counts: Numbers, is_read: Mask
     ) -> None:
         self._memory, self._next = memory, first
-        self._items = memory.items(number)
+        self._items = memory_of(memory, number)
         self._counts, self._stops = counts, np.cumsum(counts)
         self._is_read = is_read
         self._first = first
@@ -189,7 +189,7 @@ class Place:
 
     def _usable(self, start: int, n: int) -> Bytes:
         """The memory of n items, made usable."""
-        self._memory.prepare(start + n)
+        make_usable(self._memory, start + n)
         return self._items[start : start + n]
 
 

@@ -16,6 +16,7 @@ from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import FLAG_ABSENT, Ring, entries_of
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.schema import Field
+from cpprb_like._rows.item_ring import memory_of, unpacked
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 
 __all__ = ["SegmentItems", "item_nbytes", "rows_between"]
@@ -39,7 +40,7 @@ class SegmentItems:
         )
         self.first, self.stop = first, stop
         slots = np.arange(first, stop) % ring.capacity
-        places, counts = _unpacked(entries_of(ring, self._memory.entry)[slots])
+        places, counts, _ = unpacked(entries_of(ring, self._memory.entry)[slots])
         is_empty = (layout.flags(arena)[slots] & FLAG_ABSENT != 0) | (counts == 0)
         self.counts = np.where(is_empty, 0, counts)
         self._places = np.where(is_empty, 0, places)
@@ -104,14 +105,9 @@ def item_nbytes(ring: Ring) -> int:
     for memory in ring.items:
         mean = memory.room / ring.capacity
         if len(slots):
-            _, counts = _unpacked(entries_of(ring, memory.entry)[slots])
+            _, counts, _ = unpacked(entries_of(ring, memory.entry)[slots])
             mean = max(mean, float(counts.mean()))
-        found += mean * sum(memory.items(number).shape[1] for number in range(len(memory.names)))
+        found += mean * sum(
+            memory_of(memory, number).shape[1] for number in range(len(memory.names))
+        )
     return int(found)
-
-
-def _unpacked(entries: NDArray[np.unsignedinteger]) -> tuple[Numbers, Numbers]:
-    """Places and numbers of items, without the bit of moved ones."""
-    top = 8 * entries.dtype.itemsize - 1
-    counts = entries[:, 1] & entries.dtype.type((1 << top) - 1)
-    return entries[:, 0].astype(np.int64), counts.astype(np.int64)

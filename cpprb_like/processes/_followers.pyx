@@ -23,8 +23,8 @@ from cpprb_like._c.fences cimport c_read_fence
 from cpprb_like._c.random_integers cimport Bits, c_bit_generator, c_bits_of, c_bounded_each
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._core cimport (
-    ABSENT_ROWS, CLEARS, EDITS, EPISODES, EPISODE_LENS, HANDLE_BASE, LEAVES, LEFT_BEFORE, RESERVED,
-    WRITTEN, Ring, c_begin_edit, c_bound, c_end_edit, c_previous, c_reserved, c_stored,
+    ABSENT_ROWS, CLEARS, EDITS, EPISODES, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Ring, c_begin_edit,
+    c_bound, c_end_edit, c_previous, c_reserved, c_stored,
 )
 from cpprb_like._rows.walk cimport ABSENT, END, LEFT_OUT
 from cpprb_like._rows.chained cimport Chain
@@ -94,8 +94,8 @@ cdef class Follower:
     changes : ndarray of int64, shape (1,)
         Change counter of the writer: +2 after an edit that cannot be followed row by row, which hid
         rows or repaired a shard. Odd during the edit.
-    gone : ndarray of int64, shape (2,)
-        LEFT_BEFORE and LEAVES of the writer: see ``tell_followers``.
+    gone : ndarray of int64, shape (1,)
+        The row before which rows of the writer left early: see ``tell_followers``.
     """
 
     def __cinit__(
@@ -125,6 +125,7 @@ cdef class Follower:
             self.live[WRITTEN] != self.ring.state[WRITTEN]
             or self.live[EDITS] != self.ring.live_edits
             or self.ring.changes[0] != self.ring.seen
+            or (self.ring.gone != NULL and self.ring.gone[0] > self.ring.left_before)
         )
 
     def sync(self):
@@ -173,12 +174,12 @@ cdef class Follower:
         cdef Ring ring = self.ring
         cdef Chain chain
         cdef int64_t changes = ring.changes[0], edits, written, clears, base
-        cdef int64_t leaves = 0, gone = 0
+        cdef int64_t gone = 0
         c_read_fence()
         edits = self.live[EDITS]
         c_read_fence()
         if ring.gone != NULL:
-            leaves, gone = ring.gone[<int> LEAVES], ring.gone[<int> LEFT_BEFORE]
+            gone = ring.gone[0]
             c_read_fence()  # no row before ``gone`` is newer than those before ``written``
         written, clears, base = self.live[WRITTEN], self.live[CLEARS], self.live[HANDLE_BASE]
         c_read_fence()
@@ -189,7 +190,7 @@ cdef class Follower:
             self.c_forget_rows(clears, base)
         elif edits != ring.live_edits and not rereads:
             self.c_follow_ends()
-        ring.live_edits, ring.live_leaves = edits, leaves
+        ring.live_edits = edits
         cdef bint lapped = written - ring.state[WRITTEN] >= ring.capacity
         if rereads or lapped:
             self.c_reread(written)
@@ -322,7 +323,8 @@ cdef class Follower:
                 ring.c_flags(slot)[0] = flags if flags else ring.c_flags(slot)[0] | ABSENT
                 ring.state[ABSENT_ROWS] += 1
                 ring.out.c_add(slot)
-        ring.c_log_hidden(first, row - 1, 1)
+        if flags:
+            ring.c_log_hidden(first, row - 1, 1)
         self.left_out = max(self.left_out, row)
         c_end_edit(ring)
         return 0

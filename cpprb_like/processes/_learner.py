@@ -37,7 +37,7 @@ from cpprb_like.processes._followers import Followers, consistently
 from cpprb_like.processes._mass import Mass, mass_of
 from cpprb_like.processes._rowless import Rowless
 from cpprb_like.processes._saving import SavedLearner, copy_of
-from cpprb_like.processes._shards import left_of
+from cpprb_like.processes._shards import stats_of_items
 from cpprb_like.processes._words import GIVEN, LATE, Words
 from cpprb_like.samplers import Extra, Sampler, Uniform
 from cpprb_like.samplers._rows import Rows
@@ -139,7 +139,8 @@ class Learner(Closing, ModelledSource):
         self._model = model = Rowless._of(few, Uniform(), np.random.default_rng(0))
         self._nstep = model._nstep
         self.schema = model.schema
-        nbytes = Layout.of(options, sampler.nbytes_for(options.capacity)).total_nbytes
+        self._layout = Layout.of(options, sampler.nbytes_for(options.capacity))
+        nbytes = self._layout.total_nbytes
         self._sizes = {"capacity": options.size * len(shards), "bytes": nbytes * len(shards)}
         words = Words(folder.path, len(shards))
         self._counts = words.learners[number].data
@@ -247,8 +248,8 @@ class Learner(Closing, ModelledSource):
             found: dict[str, float] = counts | self._sizes | self.sampler._stats()
             if self._laid is not None:
                 readers = [reader for reader in self._shards.readers if reader is not None]
-                left = (left_of(reader._layout, reader._arena) for reader in readers)
-                found["left_for_room"] = sum(left)
+                shards = [(reader._arena, reader.ring.first) for reader in readers]
+                found |= stats_of_items(self._layout, len(self._shards.readers), shards)
             gate = self._shards.gate
             return found if gate is None else found | stats(gate.counters)
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_ABSENT_ROWS, WORD_EPISODES, WORD_WRITTEN
 from cpprb_like._fields.checked_options import CheckedOptions, warn_of_rows
@@ -54,7 +53,15 @@ from cpprb_like.processes._limits import (
 )
 from cpprb_like.processes._parameters import FOLDER, Parameters
 from cpprb_like.processes._saving import Saved, SavedLearner, copy_of, read_saved, save
-from cpprb_like.processes._shards import ROWS, WRITER, Actor, last_added, left_of, memory_of
+from cpprb_like.processes._shards import (
+    ROWS,
+    WRITER,
+    Actor,
+    FollowedFiles,
+    followed_files,
+    last_added,
+    stats_of_items,
+)
 from cpprb_like.processes._words import MOST_LEARNERS, Words
 from cpprb_like.samplers import Sampler, Uniform
 from cpprb_like.typing import FieldSpec, RowOptions
@@ -252,7 +259,7 @@ class SharedReplay(Closing):
     def _open_words(self, limiter: RateLimiter | None) -> None:
         path, writers = self._folder.path, self.writers
         self._words = Words(path, writers)
-        self._memories: dict[int, tuple[NDArray[np.int64], Bytes]] = {}
+        self._memories: dict[int, FollowedFiles] = {}
         self._first = FirstPriorities(path, writers, self._options.size)
         self._parameters = Parameters(self._folder, self._words)
         self._limits = None
@@ -682,12 +689,12 @@ class SharedReplay(Closing):
 
         ``draws``, ages, ``updates`` and ``late_updates`` cover all learners together.
         ``never_drawn`` is the mean over the learners that know it. ``adds`` counts rows since the
-        last ``clear`` of each writer, rows of ``load`` included. Any attached process may call this
-        method.
+        last ``clear`` of each writer, rows of ``load`` included. Items and room of a named axis are
+        those of all writers. Any attached process may call this method.
 
         Notes
         -----
-        Cost: some microseconds, and two more for each writer.
+        Cost: some microseconds, and two more for each writer; some dozens for each of its axes.
 
         Examples
         --------
@@ -723,8 +730,8 @@ class SharedReplay(Closing):
             "late_updates": late,
         }
         if self._options.schema.axes:
-            arenas = [arena for _, arena in self._memories.values()]
-            found["left_for_room"] = sum(left_of(layout, arena) for arena in arenas)
+            shards = [(files.arena, int(files.gone[0])) for files in self._memories.values()]
+            found |= stats_of_items(layout, self.writers, shards)
         return found if self._limits is None else found | self._limits.stats()
 
     def _adds(self) -> tuple[int, ...]:
@@ -736,8 +743,8 @@ class SharedReplay(Closing):
         """The header of a shard, in shared memory; None before the shard exists."""
         found = self._memories.get(number)
         if found is None and (self._shard(number) / f"{ROWS}.dat").exists():
-            found = self._memories[number] = memory_of(self._shard(number), self._options)
-        return None if found is None else found[0]
+            found = self._memories[number] = followed_files(self._shard(number), self._options)
+        return None if found is None else found.layout.state(found.arena)
 
     # ------------------------------------------------------------------ the end
 

@@ -88,7 +88,7 @@ class CopiedFiles(ShardFiles):
         shard, or if no row is left.
         """
         if self._is_whole:
-            return self._oldest
+            return max(self._oldest, int(self.gone[0]))  # rows that left are not written as absent
         state, now = self.layout.state(self.arena), self.layout.state(self._live.arena)
         oldest = max(int(now[WORD_RESERVED]) - self.layout.capacity, int(self._live.gone[0]))
         is_same = now[WORD_CLEARS] == state[WORD_CLEARS]

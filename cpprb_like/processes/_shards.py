@@ -9,7 +9,7 @@ same time. Not here: the choice of a shard (``_replay``), and batches from sever
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,7 +29,7 @@ from cpprb_like._core import (
     tell_followers,
 )
 from cpprb_like._fields.checked_options import CheckedOptions
-from cpprb_like._fields.item_places import LEFT
+from cpprb_like._fields.item_places import LEFT, items_in_use
 from cpprb_like._fields.layout import Layout
 from cpprb_like._files import file_maps
 from cpprb_like._files.file_maps import NOTHING_ADDED, Room
@@ -93,9 +93,9 @@ class ShardFiles(file_maps.Files):
 
     @property
     def gone(self) -> NDArray[np.int64]:
-        """The row before which rows left early, and the number of such edits; for followers."""
+        """The row before which rows left early, for followers."""
         if not self.layout.schema.axes:
-            return np.zeros(2, np.int64)
+            return np.zeros(1, np.int64)
         return self._part(self._places.gone).view(np.int64)
 
     def _lock(self, file: BinaryIO, path: Path) -> None:
@@ -307,21 +307,32 @@ class Actor(Closing, ReplayBuffer):
 
 def is_being_edited(shard: Path, options: CheckedOptions) -> bool:
     """Whether rows of a shard are being edited, or the writer was killed during an edit."""
-    files = FollowedFiles(Layout.of(options), shard / ROWS, "r+")
+    files = followed_files(shard, options)
     edits = files.layout.state(files.arena)[WORD_EDITS] | files.changes[0]
     _, _, begun, done = files._map_time().tolist()
     return bool(edits & 1) or begun != done
 
 
-def memory_of(shard: Path, options: CheckedOptions) -> tuple[NDArray[np.int64], Bytes]:
-    """The header and the memory of a shard that exists."""
-    files = FollowedFiles(Layout.of(options), shard / ROWS, "r+")
-    return files.layout.state(files.arena), files.arena
+def followed_files(shard: Path, options: CheckedOptions) -> FollowedFiles:
+    """The files of a shard that exists."""
+    return FollowedFiles(Layout.of(options), shard / ROWS, "r+")
 
 
-def left_of(layout: Layout, arena: Bytes) -> int:
-    """The number of rows that left early, as a room was full."""
-    return sum(int(layout.item_words(arena, items)[LEFT]) for items in layout.item_rings)
+def stats_of_items(
+    layout: Layout, writers: int, shards: Iterable[tuple[Bytes, int]]
+) -> dict[str, float]:
+    """The numbers that ``stats()`` has of the axes of all shards.
+
+    A shard that exists is its memory, and a row before which all rows left early.
+    """
+    found: dict[str, float] = {"left_for_room": 0}
+    for name, room in layout.schema.rooms.items():
+        found |= {f"items of {name}": 0, f"room of {name}": room * writers}
+    for arena, first in shards:
+        for items in layout.item_rings:
+            found["left_for_room"] += int(layout.item_words(arena, items)[LEFT])
+            found[f"items of {items.axis}"] += items_in_use(layout, arena, items, first)
+    return found
 
 
 def mend(shard: Path, number: int, options: CheckedOptions) -> bool:

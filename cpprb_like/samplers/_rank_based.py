@@ -257,7 +257,7 @@ class RankBased(ByPriority):
             waiting = waiting_slots(kept)  # before priorities are read: later ones are read again
             changed = np.unique(np.concatenate([fresh, *hints]))
             ranks.move(changed, kept.get(changed))
-            if ring.lookahead:  # rows that are complete now, and rows that are left out
+            if ring.lookahead or first > alive:  # rows that are complete now, and rows that left
                 left_out = np.arange(max(ranks.first, alive), first) % ring.capacity
                 for late in (left_out, ranks.waiting):  # one by one, as a slot may be in both
                     ranks.move(late, kept.get(late), told=False)

@@ -50,6 +50,7 @@ cdef class RowWeights(DerivedState):
     cdef void c_put_back(self, const intp_t* slots, const float64_t* weights, intp_t n) noexcept nogil
     cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil
     cdef void c_sum_rows(self, int64_t row, int64_t stop) noexcept nogil
+    cdef void c_take_out_oldest(self) noexcept nogil
     cdef void c_catch_up(self) noexcept nogil
     cdef void c_catch_up_hidden(self) noexcept nogil
     cdef void c_take_out_among(self, int64_t first, int64_t last, int64_t step) noexcept nogil

@@ -83,8 +83,10 @@ cdef class RowWeights(DerivedState):
     # ------------------------------------------------------------------ following the ring
 
     cdef void c_begin_sync(self) noexcept nogil:
-        """Set weights to 0: of all rows if the ring was cleared, and of rows that were hidden since."""
+        """Set weights to 0: of all rows if the ring was cleared, and of rows that left or were hidden since."""
         if self.clears == self.ring.state[CLEARS]:
+            if self.ring.lookahead or self.ring.left_before:
+                self.c_take_out_oldest()
             if self.hidden != self.ring.n_hidden:
                 self.c_catch_up_hidden()
             return
@@ -195,10 +197,19 @@ cdef class RowWeights(DerivedState):
         c_fence()
         self.held_rows[place] = row
 
+    cdef void c_take_out_oldest(self) noexcept nogil:
+        """Set the weights to 0 of rows that left early, or that the ring has left out, since the last call."""
+        cdef int64_t row, first = max(self.oldest, self.ring.state[WRITTEN] - self.ring.capacity)
+        cdef int64_t stop = min(self.ring.c_first(), self.filled)
+        self.oldest = self.ring.c_first()
+        for row in range(first, stop):
+            self.c_take_out(<intp_t> (row % self.ring.capacity))
+        self.c_sum_rows(first, stop)
+
     cdef void c_catch_up(self) noexcept nogil:
-        """Update the weights of rows that the ring has completed or left out since the last call."""
+        """Update the weights of rows that the ring has completed since the last call."""
         cdef intp_t stream, k, n = self.ring.lookahead
-        cdef int64_t row, first = 0, stop = 0, oldest = self.ring.state[WRITTEN] - self.ring.capacity
+        cdef int64_t row, first = 0, stop = 0
         c_sync_open(self.ring)
         for stream in range(self.ring.n_envs):
             for k in range(stream * n, stream * n + n):
@@ -215,12 +226,6 @@ cdef class RowWeights(DerivedState):
                 self.c_sum_rows(first, stop)
                 first, stop = row, row + 1
         self.c_sum_rows(first, stop)
-        first, stop = max(self.oldest, oldest), min(self.ring.c_first(), self.filled)
-        self.oldest = self.ring.c_first()
-        if first < stop:
-            for row in range(first, stop):
-                self.c_take_out(<intp_t> (row % self.ring.capacity))
-            self.c_sum_rows(first, stop)
 
     cdef void c_catch_up_hidden(self) noexcept nogil:
         """Set the weights to 0 of rows that the ring has hidden since the last call."""

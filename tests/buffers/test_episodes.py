@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -127,3 +129,45 @@ def test_field_named_present() -> None:
     rb = ReplayBuffer(4, {"present": {"shape": ()}})
     rb.add_where([True], present=[5])
     assert rb[0]["present"] == 5
+
+
+class Garbage:
+    """A cycle, which changes a buffer when it is collected."""
+
+    def __init__(self, change: Callable[[], object]) -> None:
+        self.itself, self.change = self, change
+
+    def __del__(self) -> None:
+        self.change()
+
+
+@pytest.mark.once
+def test_garbage_that_is_collected_while_episodes_are_counted() -> None:
+    """Its finalizers may use the same index, which was left with records of no episode.
+
+    Their rows had slots at random, so ``episodes.delete`` could end the process.
+    """
+    rows, thresholds = np.arange(3100), gc.get_threshold()
+    for moment in range(1, 9):  # containers that are made before the collection
+        rb = ReplayBuffer(5000, {"x": {"shape": (), "dtype": "i8"}, "done": {}}, seed=0)
+        episodes = rb.episodes
+
+        def change(rb: ReplayBuffer = rb) -> None:
+            rb.clear()
+            rb.add(x=rows[:8], done=rows[:8] % 2)
+            len(rb.episodes)
+
+        rb.add(x=rows[:100], done=rows[:100] % 2)
+        len(episodes)
+        rb.add(x=rows, done=rows % 2)
+        gc.collect()
+        gc.disable()
+        Garbage(change)
+        gc.set_threshold(moment)
+        gc.enable()
+        try:
+            len(episodes)
+        finally:
+            gc.set_threshold(*thresholds)
+        gc.collect()
+        assert [episode["x"].tolist() for episode in episodes] == [[0, 1], [2, 3], [4, 5], [6, 7]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from strategies import Array
 from threads import run_together
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like.buffers import _ragged_rows
 from cpprb_like.samplers import Prioritized
 from cpprb_like.views import Packed, Sequences
 
@@ -159,6 +161,27 @@ def test_rows_whose_length_stays_are_updated_in_place() -> None:
         add(rb, k, 3)
     rb.update([1, 2, 0], t=[np.ones(3, "i4"), np.zeros(1, "i4"), np.ones(3, "i4")])
     assert [len(row) for _, row in ids_and_tokens(rb)] == [3, 3, 1]
+
+
+def test_an_update_of_rows_that_are_overwritten_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It skips them. The items of the field that it leaves as it is were read of the newer rows."""
+    fields: dict[str, Any] = {"a": {"shape": ("T",)}, "b": {"shape": ("T",)}}
+    rb = ReplayBuffer(4, fields, room={"T": 40}, mmap_prefix=tmp_path / "rows", mmap_mode="x")
+    rb.add(a=np.ones((4, 2)), b=np.ones((4, 2)))
+    real = _ragged_rows._check_update
+
+    def check_update(*given: Any) -> None:
+        real(*given)
+        rb.add(a=np.full((3, 8), 5), b=np.full((3, 8), 5))
+
+    monkeypatch.setattr(_ragged_rows, "_check_update", check_update)
+    rb.update(rb.ring.span + np.arange(4), a=np.zeros((4, 2)))
+    rows = rb.get_all_transitions()
+    assert rows["a"][rows["T_mask"]].tolist() == [5.0] * 24 + [0.0] * 2
+    assert rows["b"][rows["T_mask"]].tolist() == [5.0] * 24 + [1.0] * 2
+    rb.check()
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])

@@ -38,6 +38,7 @@ FIELDS: dict[str, Any] = {
     "rew": {"shape": ()},
     "done": {"shape": (), "dtype": bool},
 }
+TOKENS: dict[str, Any] = {"ids": {"shape": ("T",), "dtype": "i8"}}
 STEPS: NstepSpec = {"size": 5, "rew": "rew"}
 
 BufferT = TypeVar("BufferT", bound=ReplayBuffer)
@@ -75,6 +76,26 @@ def test_draws_among_many_deleted_rows(nstep: Any, replace: bool) -> None:
     assert ratio(
         lambda: usual.sample(32, replace=replace), lambda: case.sample(32, replace=replace)
     ) < 8  # fmt: skip
+
+
+@pytest.mark.parametrize("sampler", [Prioritized, RankBased])
+def test_draws_after_many_rows_that_left_early(sampler: Any) -> None:
+    """Each took a place in the log of hidden rows. A full log had the next draw read all rows."""
+    usual, case = (
+        ReplayBuffer(2 * ROWS, TOKENS, room={"T": room}, sampler=sampler(), seed=0)
+        for room in (2 * ROWS, ROWS)
+    )
+    for rb in (usual, case):
+        rb.add(ids=(np.zeros(ROWS, int), np.arange(ROWS + 1)))
+    item = np.zeros(1, int)
+
+    def step(rb: ReplayBuffer) -> None:
+        for _ in range(80):
+            rb.add(ids=item)
+        rb.sample(8)
+
+    assert ratio(lambda: step(usual), lambda: step(case), number=1) < 2.5
+    assert usual.stats()["left_for_room"] == 0 < case.stats()["left_for_room"]
 
 
 @pytest.mark.parametrize("cls", [ReplayBuffer, PrioritizedReplayBuffer])

@@ -26,6 +26,7 @@ from cpprb_like._core import WORD_WRITTEN, stop_at
 from cpprb_like._fields.item_places import laps_of
 from cpprb_like._files import dirty_chunks, file_maps
 from cpprb_like._files.dirty_chunks import DirtyChunks
+from cpprb_like._rows.item_ring import memory_of
 
 pytestmark = pytest.mark.once
 
@@ -411,7 +412,7 @@ def test_check_finds_items_that_were_damaged(tmp_path: Path, field: str) -> None
     rb = CASE.open(tmp_path, "x")
     add(rb, CASE, 0, 9)
     (memory,) = [one for one in rb.ring.items if field in one.names]
-    memory.items(0)[10] = 0xFF
+    memory_of(memory, 0)[10] = 0xFF
     match = "numbers of items of axis 'T'" if field == "edge" else "a text in UTF-8"
     with pytest.raises(AssertionError, match=rf"row \d .*field '{field}': expected {match}"):
         rb.check()

@@ -214,6 +214,28 @@ def test_saves_of_a_full_shard_in_use(
             assert max(sizes[1:]) < 0.2 * sizes[0]
 
 
+@pytest.mark.once
+@pytest.mark.usefixtures("is_whole")
+def test_saves_after_rows_left_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They write new rows alone. Rows that left were marked as absent in a whole copy."""
+    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 1 << 14)
+    fields: dict[str, Any] = {"ids": {"shape": ("T",), "dtype": "i8"}}
+    sizes = []
+    with (
+        SharedReplay(5000, fields, room={"T": 6000}, writers=1) as replay,
+        replay.actor() as actor,
+    ):
+        for first, n in ((0, 3200), (3200, 30), (3230, 30)):
+            actor.add(ids=(np.arange(2 * first, 2 * (first + n)), 2 * np.arange(n + 1)))
+            replay.save(tmp_path, sync=False)
+            sizes.append(written(tmp_path))
+            with SharedReplay.load(tmp_path) as again:
+                (rows,) = shards_of(again)
+            np.testing.assert_array_equal(rows["ids"], actor.get_all_transitions()["ids"])
+        assert actor.stats()["left_for_room"] == 260
+    assert max(sizes[1:]) < 0.2 * sizes[0]
+
+
 def test_an_end_that_only_a_copy_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next save does not take it over, though no row of the shard was edited.
 

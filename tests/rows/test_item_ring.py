@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cpprb_like import ReplayBuffer
+from cpprb_like._rows.item_ring import place_from_start
 
 FIELDS: dict[str, Any] = {
     "tokens": {"shape": ("T",), "dtype": "i4"},
@@ -50,4 +51,4 @@ def test_items_outside_of_the_memory_are_refused(pair: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="out: expected 8 bytes, got 4"):
         items.pack(0, *places_and_counts((0, 2)), np.zeros(4, np.uint8))
     with pytest.raises(ValueError, match="expected at most 20 items, got 21"):
-        items.load(21, 0)
+        place_from_start(items, 21, 0)

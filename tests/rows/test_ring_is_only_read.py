@@ -17,16 +17,18 @@ FIELDS: dict[str, Any] = {
     "obs": {"shape": (2, 4), "dtype": "u1"},
     "info": {"shape": (), "dtype": object},
     "first": {"shape": (), "dtype": bool},
+    "ids": {"shape": ("T",), "dtype": "i4"},
     "rew": {"shape": ()},
     "done": {"shape": (), "dtype": bool},
 }
 
 
 def of_each_kind() -> ReplayBuffer:
-    """Objects, stacks, next values, incomplete rows; more rows than there is room for."""
+    """Objects, items, stacks, next values, incomplete rows; more rows than there is room for."""
     rb = ReplayBuffer(
         20,
         FIELDS,
+        room={"T": 30},
         next_of="obs",
         stack_compress={"obs": -1},
         Nstep={"size": 3, "gamma": 0.9, "rew": "rew", "next": "next_obs"},
@@ -34,7 +36,8 @@ def of_each_kind() -> ReplayBuffer:
     )
     for i in range(50):
         obs = np.full((2, 4), i)
-        rb.add(obs=obs, info={i}, first=i % 7 == 0, rew=i, done=i % 7 == 6, next_obs=obs + 1)
+        values = {"obs": obs, "info": {i}, "ids": np.full(i % 3, i), "next_obs": obs + 1}
+        rb.add(**values, first=i % 7 == 0, rew=i, done=i % 7 == 6)
     return rb
 
 
@@ -89,7 +92,7 @@ def test_no_attribute_of_the_ring_can_be_set(name: str) -> None:
 
 
 def test_parts_of_the_ring_are_read_only_too() -> None:
-    """The rows of a field of Python objects; and chained fields have no method that loads."""
+    """The rows of a field of Python objects; chained fields and items have no method that loads."""
     rb = of_each_kind()
     (column,) = [column for column in rb.ring.columns if column.objects is not None]
     assert column.objects is not None
@@ -99,9 +102,9 @@ def test_parts_of_the_ring_are_read_only_too() -> None:
     assert copy.sample(5)["info"].flags.writeable
     (column,) = [column for column in copy.ring.columns if column.objects is not None]
     assert not column.objects.flags.writeable
-    for part in (*rb.ring.columns, *rb.ring.chains):
+    for part in (*rb.ring.columns, *rb.ring.chains, *rb.ring.items):
         methods = {name for name, _ in inspect.getmembers(part, callable) if name[0] != "_"}
-        assert methods <= {"cast", "newest", "save"}
+        assert methods <= {"cast", "newest", "pack", "save"}
 
 
 @pytest.mark.parametrize(
