@@ -213,6 +213,8 @@ def test_a_kill_at_each_store(tmp_path: Path, case: Case, place: Any) -> None:
                 published.write_text(str(t))
                 if t % 4 == 3 and case.n_envs == 1:
                     change(rb)
+                elif t % 4 == 3:
+                    rb.on_episode_end(0)
 
         assert outcome(job) == -signal.SIGKILL
         with warnings.catch_warnings():
