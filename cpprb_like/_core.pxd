@@ -200,6 +200,9 @@ cdef inline Living c_living(Ring ring, ItemRing items) noexcept nogil:
     living.flags, living.flag_stride, living.absent = ring.flag_data, ring.flag_stride, ABSENT
     living.entries = <const char*> &ring.arena[items.entry.offset]
     living.stride = items.entry.stride
+    living.nexts, living.lag = NULL, 1
+    if items.following is not None:
+        living.nexts, living.lag = <const char*> &ring.arena[items.following.entry.offset], ring.n_envs
     return living
 
 

@@ -30,6 +30,8 @@ from cpprb_like._rows.walk cimport (
 )
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
+from cpprb_like._rows.item_ring import placed_items
+
 from io import UnsupportedOperation
 
 import numpy as np
@@ -460,8 +462,14 @@ cdef class Ring:
         rows = rows[self.all_flags[rows % self.capacity] & ABSENT == 0]
         self.left_before = 0
         for items in self.items:
+            if items.is_next:
+                continue
             items.c_find_head()
-            items.c_find_moved(rows, entries_of(self, items.entry)[rows % self.capacity])
+            placed, entries = rows, entries_of(self, items.entry)[rows % self.capacity]
+            if items.following is not None:
+                nexts = entries_of(self, items.following.entry)[rows % self.capacity]
+                placed, entries = placed_items(rows, entries, nexts, self.n_envs)
+            items.c_find_moved(placed, entries)
             if items.left:  # rows of an episode that left are as overwritten ones
                 self.left_before = rows[0] if len(rows) else self.state[WRITTEN]
         return 0

@@ -9,6 +9,7 @@ memory of the items (``layout``).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,19 @@ from cpprb_like._machine.machine_memory import format_nbytes
 if TYPE_CHECKING:
     from cpprb_like._fields.schema import Field
 
-__all__ = ["ENTRY", "LEFT_OUT", "MOST_ITEMS", "Axis", "axes_of", "check_axes", "read_room"]
+__all__ = [
+    "ENTRY",
+    "LEFT_OUT",
+    "MOST_ITEMS",
+    "NEXT",
+    "Axis",
+    "axes_of",
+    "check_axes",
+    "read_room",
+]
 
 ENTRY = "entry of "  # first part of the name of a hidden field
+NEXT = "next_"  # first part of the names of next values and of their axes
 MOST_ITEMS = 2**55  # greatest room: sums of several fit into 64 bits
 LEFT_OUT = {"left_out": True}  # metadata: JSON leaves an attribute with its default value out
 COLUMNS = ("mask", "offsets", "positions", "segments", "longest")  # of batches, as in "T_mask"
@@ -32,11 +43,15 @@ PROPOSED = 1000  # items of a row in a proposed room
 
 @dataclass(frozen=True)
 class Axis:
-    """A named axis: its room, and the names of its fields in declared order."""
+    """A named axis: its room, and the names of its fields in declared order.
+
+    The axis of next values, such as ``next_T``, shares the room and the memory of its source.
+    """
 
     name: str
     room: int
     fields: tuple[str, ...]
+    source: str | None = dataclasses.field(default=None, metadata=LEFT_OUT)
 
     @property
     def entry(self) -> str:

@@ -21,6 +21,7 @@ from cpprb_like._core import FLAG_TRUNCATED
 from cpprb_like._fields.axes import MOST_ITEMS, axes_of, check_axes, read_room
 from cpprb_like._fields.derived import (
     NStepReturns,
+    check_next,
     check_nstep,
     derive,
     read_nstep,
@@ -68,7 +69,7 @@ class CheckedOptions:
         schema = Schema(fields, terminated, truncated)
         schema.end_fields()
         schema = derive(schema, next_of, stack_compress)
-        schema = with_axes(schema, read_room(room, schema.fields, rows))
+        schema = with_axes(schema, read_room(room, schema.without_next, rows))
         streams = read_n_envs(1 if n_envs is None else n_envs, rows)
         return cls(schema, rows, streams, read_nstep(Nstep, schema))
 
@@ -82,7 +83,7 @@ class CheckedOptions:
         rows, schema = read_size(size), self.schema
         if room is not None:
             merged = {**schema.rooms, **room} if isinstance(room, Mapping) else room
-            schema = with_axes(schema, read_room(merged, schema.declared, rows))
+            schema = with_axes(schema, read_room(merged, schema.without_next, rows))
         return replace(self, schema=schema, size=rows, n_envs=read_n_envs(self.n_envs, rows))
 
     def check(self) -> None:
@@ -106,9 +107,9 @@ class CheckedOptions:
             if name not in fields or fields[name].dtype.hasobject:
                 raise ValueError(f"next_of and stacks: no field {name!r} of numbers")
         for name, source in self.schema.next_of:
-            one, two = fields[name], fields[source]
-            if (one.dtype, one.shape) != (two.dtype, two.shape):
+            if fields.get(name) != fields[source].following:
                 raise ValueError(f"next_of: field {name!r} is no next value of {source!r}")
+        check_next(self.schema)
         for stack in self.schema.stacks:
             shape = fields[stack.name].shape
             if not 0 <= stack.axis < len(shape) or shape[stack.axis] != stack.depth:
@@ -122,7 +123,7 @@ class CheckedOptions:
         for axis in schema.axes:
             as_int(f"room[{axis.name!r}]", axis.room, 1, MOST_ITEMS)
         rooms = schema.rooms
-        if list(rooms) != list(axes_of(schema.declared)) or schema != with_axes(schema, rooms):
+        if list(rooms) != list(axes_of(schema.without_next)) or schema != with_axes(schema, rooms):
             raise ValueError(f"axes: {schema.axes} do not follow from the fields")
 
 

@@ -11,9 +11,18 @@ from typing import Any
 
 from cpprb_like._arguments.checks import as_discount, as_int, as_whole, warn
 from cpprb_like._arguments.narrow_dtypes import kind_of
+from cpprb_like._fields.axes import axes_of, check_axes
 from cpprb_like._fields.schema import Field, Schema, Stack, read_names
 
-__all__ = ["MOST_FRAMES", "NStepReturns", "check_nstep", "derive", "likely_axis", "read_nstep"]
+__all__ = [
+    "MOST_FRAMES",
+    "NStepReturns",
+    "check_next",
+    "check_nstep",
+    "derive",
+    "likely_axis",
+    "read_nstep",
+]
 
 MOST_FRAMES = 256  # most frames of a stack
 REWARD_NAMES = ("rew", "reward", "rewards")
@@ -41,13 +50,14 @@ def derive(schema: Schema, next_of: object, stack_compress: object) -> Schema:
     ``ReplayBuffer`` has these options. Raises ``TypeError`` or ``ValueError`` if an option names an
     unknown field, or a field that does not fit.
     """
-    schema = _with_next(schema, _read_chained("next_of", next_of, schema))
+    schema = _with_next(schema, _read_names("next_of", next_of, schema))
+    check_next(schema)
     axes: dict[str, object]
     if isinstance(stack_compress, Mapping):
-        _read_chained("stack_compress", list(stack_compress), schema)
+        _read_stacks(list(stack_compress), schema)
         axes = dict(stack_compress)
     else:
-        names = _read_chained("stack_compress", stack_compress, schema)
+        names = _read_stacks(stack_compress, schema)
         shapes = {field.name: field.shape for field in schema.fields}
         axes = {name: likely_axis(shapes[name]) if shapes[name] else -1 for name in names}
     by_name = {field.name: field for field in schema.fields}
@@ -77,18 +87,51 @@ def _read_names(option: str, names: Any, schema: Schema) -> list[str]:
     return given
 
 
-def _read_chained(option: str, names: Any, schema: Schema) -> list[str]:
-    """Names of fields whose values may be those of other rows."""
-    given = _read_names(option, names, schema)
+def _read_stacks(names: Any, schema: Schema) -> list[str]:
+    given = _read_names("stack_compress", names, schema)
     for field in schema.declared:
         if field.name in given:
-            refuse_axes(option, field)
-            if field.counts is not None:
-                raise ValueError(
-                    f"{option}: field {field.name!r} counts items of axis {field.counts!r} in its "
-                    "own row; expected a field without counts"
-                )
+            refuse_axes("stack_compress", field)
+            _refuse_counts("stack_compress", field)
     return given
+
+
+def _refuse_counts(option: str, field: Field) -> None:
+    """Raise ``ValueError`` if values count items of their own row, and may be of another one."""
+    if field.counts is not None:
+        raise ValueError(
+            f"{option}: field {field.name!r} counts items of axis {field.counts!r} in its "
+            "own row; expected a field without counts"
+        )
+
+
+def check_next(schema: Schema) -> None:
+    """Raise ``ValueError`` unless the fields of ``next_of``, and their axes, go together."""
+    fields = {field.name: field for field in schema.declared}
+    sources = [fields[source] for _, source in schema.next_of]
+    taken = {source.following.axis for source in sources if source.is_ragged}
+    named = {source.name for source in sources}
+    for axis, names in axes_of(schema.without_next).items():
+        if axis in taken:
+            raise ValueError(
+                f"field {names[0]!r}: axis {axis!r} is that of the next values of other fields; "
+                "expected another name of the axis"
+            )
+        missing = [name for name in names if name not in named]
+        if missing and len(missing) < len(names):
+            raise ValueError(
+                f"next_of: expected all fields of axis {axis!r} or none, as they have one length; "
+                f"{missing} are missing: name them too, or give them an axis of their own"
+            )
+    for source in sources:
+        if not source.is_ragged:
+            _refuse_counts("next_of", source)
+        elif source.counts is not None and source.following.counts not in taken:
+            raise ValueError(
+                f"next_of: field {source.name!r} counts items of axis {source.counts!r}, whose "
+                "fields have no next values; name them too"
+            )
+    check_axes(schema.declared)
 
 
 def refuse_axes(option: str, field: Field) -> None:
@@ -106,13 +149,14 @@ def _with_next(schema: Schema, names: list[str]) -> Schema:
     pairs = []
     for name in names:
         (source,) = [field for field in fields if field.name == name]
-        following = Field(f"next_{name}", source.dtype, source.shape)
+        following = source.following
         declared = [field for field in fields if field.name == following.name]
         if declared and declared[0] != following:
             raise ValueError(
                 f"next_of={name!r}: field {following.name!r} is declared with "
                 f"{declared[0].declared_dtype} of shape {declared[0].declared_shape}; expected "
-                f"{source.dtype} of shape {source.shape} like {name!r}, or no declaration"
+                f"{following.declared_dtype} of shape {following.declared_shape} like {name!r}, or "
+                "no declaration"
             )
         if not declared:
             fields.append(following)

@@ -7,16 +7,25 @@ are looked at together, in memory that another program may have written. Not her
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._core import FLAG_ABSENT, WORD_WRITTEN
 from cpprb_like._fields.layout import Items, Layout
-from cpprb_like._rows.item_ring import unpacked
+from cpprb_like._rows.item_ring import placed_items, unpacked
 
-__all__ = ["LEFT", "Laps", "Places", "items_in_use", "laps_of", "living_rows", "places_of"]
+__all__ = [
+    "LEFT",
+    "Laps",
+    "Places",
+    "all_places_of",
+    "items_in_use",
+    "laps_of",
+    "living_rows",
+    "places_of",
+]
 
 SOME = 64  # rows whose entries are read at a time
 LEFT = 7  # word with the number of rows that left because the room was full
@@ -86,13 +95,33 @@ def places_of(
     layout: Layout, arena: NDArray[np.uint8], items: Items, rows: NDArray[np.int64], laps: Laps
 ) -> Places:
     """The entries of rows, by their ids. Damaged entries have places and counts below 2 ** 62."""
+    return _placed(_entries(layout, arena, items, rows), laps)
+
+
+def all_places_of(
+    layout: Layout, arena: NDArray[np.uint8], items: Items, rows: NDArray[np.int64], laps: Laps
+) -> tuple[NDArray[np.int64], Places]:
+    """The rows and entries of own and of next items: see ``item_ring.placed_items``."""
+    entries, following = _entries(layout, arena, items, rows), layout.following(items)
+    if following is not None:
+        nexts = _entries(layout, arena, following, rows)
+        rows, entries = placed_items(rows, entries, nexts, layout.n_envs)
+    return rows, _placed(entries, laps)
+
+
+def _entries(
+    layout: Layout, arena: NDArray[np.uint8], items: Items, rows: NDArray[np.int64]
+) -> NDArray[np.unsignedinteger[Any]]:
     ((number, field),) = [
         (number, field)
         for number, field in enumerate(layout.schema.fields)
         if field.is_entry and field.axis == items.axis
     ]
     stored = layout.rows(arena, number)[rows % layout.capacity]
-    entries = np.ascontiguousarray(stored).view(field.dtype).reshape(len(rows), 2)
+    return np.ascontiguousarray(stored).view(field.dtype).reshape(len(rows), 2)
+
+
+def _placed(entries: NDArray[np.unsignedinteger[Any]], laps: Laps) -> Places:
     places, counts, is_moved = unpacked(entries)
     numbers = places + np.where(places < laps.head - laps.base, laps.base, laps.previous)
     return Places(numbers, places, counts, is_moved)
@@ -102,15 +131,17 @@ def items_in_use(layout: Layout, arena: NDArray[np.uint8], items: Items, first: 
     """Items from the oldest one that a row has to the newest, in memory that others may write.
 
     Rows before ``first`` hold no step. Cost: that of the rows up to the first one with items in the
-    place that ``add`` gave them, as all later rows have younger items.
+    place that ``add`` gave them, as all later rows have younger items; with next values, up to such
+    a row of each environment.
     """
     laps, written = laps_of(layout.item_words(arena, items)), int(layout.state(arena)[WORD_WRITTEN])
-    row, tail, is_found = max(first, written - layout.capacity), laps.head, False
-    while row < written and not is_found:
+    row, tail = max(first, written - layout.capacity), laps.head
+    left = 1 if layout.following(items) is None else 2 * layout.n_envs  # entries to be found
+    while row < written and left > 0:
         rows = np.arange(row, min(row + SOME, written))
         rows = rows[layout.flags(arena)[rows % layout.capacity] & FLAG_ABSENT == 0]
-        found = places_of(layout, arena, items, rows, laps)
+        _, found = all_places_of(layout, arena, items, rows, laps)
         tail = min(tail, found.first(laps.head))
-        is_found = bool(((found.counts > 0) & ~found.is_moved).any())
+        left -= np.count_nonzero((found.counts > 0) & ~found.is_moved)
         row += SOME
     return min(max(laps.head - tail, 0), items.room)

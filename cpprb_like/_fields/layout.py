@@ -239,8 +239,8 @@ class Layout(OfOptions):
 
     def nbytes_of(self, field: Field) -> int:
         """Bytes of all rows of a field; of a named axis, as many items as its room."""
-        if field.is_ragged and field.axis is not None:
-            return self.schema.rooms[field.axis] * field.item_nbytes
+        if field.is_ragged and field.axis is not None:  # next values share a room
+            return self.schema.rooms.get(field.axis, 0) * field.item_nbytes
         if field.name not in self.schema.chained:
             return self.capacity * field.nbytes
         own = {f"{what} of {field.name}" for what in ("frames", "runs", "marks", "newest")}
@@ -255,7 +255,7 @@ class Layout(OfOptions):
             frames[stack.name] = sizes[stack.name] // stack.depth
             reach = self.capacity + (stack.depth - 1) * self.n_envs
             kinds.append((f"0 of {stack.name}", sizes[stack.name] - frames[stack.name], reach, 0))
-        for name, source in self.schema.next_of:
+        for name, source in self.schema.chained_next:
             values = [sizes[name], frames[source]] if source in frames else [sizes[name]]
             kinds += [
                 (f"{k} of {name}", n, self.capacity, self.n_envs) for k, n in enumerate(values)
@@ -274,16 +274,25 @@ class Layout(OfOptions):
 
     @property
     def item_rings(self) -> list[Items]:
-        """The memory for the items of each named axis, behind the byte rings."""
+        """The memory for the items of each named axis with a room, behind the byte rings."""
         if not self.schema.axes:
             return []
         asides = self.asides
         found, end = [], asides[-1].end if asides else align(self.nbytes, PAGE)
-        for axis in self.schema.axes:
+        for axis in (axis for axis in self.schema.axes if axis.source is None):
             fields = [field for field in self.schema.declared if field.name in axis.fields]
             found.append(Items.of(axis, fields, end))
             end = found[-1].end
         return found
+
+    def following(self, items: Items) -> Items | None:
+        """The same memory under the names of next values; None if the axis has none."""
+        for axis in self.schema.axes:
+            if axis.source == items.axis:
+                names = {source: name for name, source in self.schema.next_of}
+                columns = [(names[name], nbytes, place) for name, nbytes, place in items.columns]
+                return replace(items, axis=axis.name, columns=tuple(columns))
+        return None
 
     @property
     def has_parts(self) -> bool:
@@ -298,18 +307,21 @@ class Layout(OfOptions):
         *,
         follows: bool = False,
     ) -> list[ItemRing]:
-        """The rings of items; ``use`` as in ``chains``.
+        """The rings of items, by axis; ``use`` as in ``chains``.
 
-        A ring that ``follows`` a writer in another process has words of its own: the laps are the
-        writer's, and may be torn.
+        That of next values finds items in the memory of its source. A ring that ``follows`` a
+        writer in another process has words of its own: the laps are the writer's, and may be torn.
         """
-        found = []
+        found, following = [], []
         for items in self.item_rings:
             user = None if use is None else partial(use, items)
             words = self.item_words(arena, items)
-            words = np.zeros_like(words) if follows else words
-            found.append(ItemRing(items, tuple(columns), arena, words, user))
-        return found
+            none, memory, later = np.zeros_like(words), (tuple(columns), arena), None
+            if (renamed := self.following(items)) is not None:
+                later = ItemRing(renamed, *memory, none)
+                following.append(later)
+            found.append(ItemRing(items, *memory, none if follows else words, user, later))
+        return [*found, *following]
 
     def item_words(self, arena: NDArray[np.uint8], items: Items) -> NDArray[np.int64]:
         """The words of a ring of items: see ``item_ring``."""
@@ -407,7 +419,7 @@ class Layout(OfOptions):
             )
             known[stack.name] = frames
             found.append(frames)
-        for name, source in self.schema.next_of:
+        for name, source in self.schema.chained_next:
             newest, marks = (self.block(arena, f"{what} of {name}") for what in ("newest", "marks"))
             size = sizes[name], self.capacity, self.n_envs
             found.append(NextOf(name, *size, newest, known[source], arena, marks, *overflows[name]))
@@ -524,17 +536,17 @@ def _blocks(schema: Schema, capacity: int, n_envs: int) -> Iterable[tuple[str, i
         rows = capacity + (stack.depth - 1) * n_envs
         yield f"frames of {stack.name}", rows * frames[stack.name]
         yield f"runs of {stack.name}", capacity
-    for name, _ in schema.next_of:
+    for name, _ in schema.chained_next:
         yield f"marks of {name}", capacity
     sizes = {field.name: field.nbytes for field in schema.fields}
     for name in schema.chained_in_order:
         yield f"newest of {name}", CACHE_LINE + 2 * align(n_envs * sizes[name], CACHE_LINE)
     stacks = {stack.name for stack in schema.stacks}
-    for name, source in [*[(stack.name, "") for stack in schema.stacks], *schema.next_of]:
+    for name, source in [*[(stack.name, "") for stack in schema.stacks], *schema.chained_next]:
         for k in range(1 + (source in stacks)):
             yield f"places of {k} of {name}", CACHE_LINE
-    for axis in schema.axes:
-        yield f"items of {axis.name}", CACHE_LINE
+    for axis in schema.rooms:
+        yield f"items of {axis}", CACHE_LINE
 
 
 def _record_stride(nbytes: int, most: float) -> int:

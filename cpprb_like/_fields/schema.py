@@ -28,7 +28,7 @@ from cpprb_like._core import (
     FLAG_TRUNCATED,
 )
 from cpprb_like._fields import casting
-from cpprb_like._fields.axes import LEFT_OUT, Axis, axes_of, check_axes
+from cpprb_like._fields.axes import LEFT_OUT, NEXT, Axis, axes_of, check_axes
 from cpprb_like._machine.byte_order import native
 from cpprb_like._rows.column import Column
 from cpprb_like.errors import FieldNameError
@@ -119,6 +119,12 @@ class Field:
     def declared_dtype(self) -> str:
         """The dtype as text: ``str`` for texts."""
         return "str" if self.is_text else str(self.dtype)
+
+    @property
+    def following(self) -> Field:
+        """The field of the next values, with axes of their own."""
+        axis, counts = (one and NEXT + one for one in (self.axis, self.counts))
+        return replace(self, name=NEXT + self.name, axis=axis, counts=counts)
 
     @property
     def nbytes(self) -> int:
@@ -390,19 +396,31 @@ class Schema:
 
     @property
     def rooms(self) -> dict[str, int]:
-        """The room of each named axis."""
-        return {axis.name: axis.room for axis in self.axes}
+        """The room of each named axis that has one of its own."""
+        return {axis.name: axis.room for axis in self.axes if axis.source is None}
+
+    @property
+    def without_next(self) -> tuple[Field, ...]:
+        """The declared fields but those of ``next_of``: their axes have rooms."""
+        following = dict(self.next_of)
+        return tuple(field for field in self.declared if field.name not in following)
+
+    @property
+    def chained_next(self) -> tuple[tuple[str, str], ...]:
+        """The pairs of ``next_of`` with values of fixed shape, which are read from other rows."""
+        ragged = {field.name for field in self.declared if field.is_ragged}
+        return tuple(pair for pair in self.next_of if pair[0] not in ragged)
 
     @property
     def chained(self) -> set[str]:
-        """Names of the chained fields: next values and frame stacks."""
-        return {name for name, _ in self.next_of} | {stack.name for stack in self.stacks}
+        """Names of the chained fields: next values of fixed shape, and frame stacks."""
+        return {name for name, _ in self.chained_next} | {stack.name for stack in self.stacks}
 
     @property
     def chained_in_order(self) -> tuple[str, ...]:
         """Names of the chained fields, in the order in which ``add`` writes them."""
         stacks = tuple(stack.name for stack in self.stacks)
-        return stacks + tuple(name for name, _ in self.next_of)
+        return stacks + tuple(name for name, _ in self.chained_next)
 
     def stored_nbytes(self, field: Field) -> int:
         """Bytes stored per row, without overflow."""
@@ -523,12 +541,18 @@ class Schema:
 
 
 def with_axes(schema: Schema, rooms: Mapping[str, int]) -> Schema:
-    """The schema with a room for each named axis, and a hidden field for its entries."""
-    axes = tuple(
-        Axis(name, rooms[name], fields) for name, fields in axes_of(schema.declared).items()
-    )
+    """The schema with a room for each named axis, and a hidden field for its entries.
+
+    ``rooms`` are those of the axes of all fields but next values, whose axes come last.
+    """
+    own = axes_of(schema.without_next)
+    axes = [Axis(name, rooms[name], fields) for name, fields in own.items()]
+    for name, fields in own.items():
+        following = tuple(one for one, source in schema.next_of if source in fields)
+        if following:
+            axes.append(Axis(NEXT + name, rooms[name], following, name))
     entries = [Field(axis.entry, axis.entry_dtype, (2,), axis.name, is_entry=True) for axis in axes]
-    return replace(schema, fields=(*schema.declared, *entries), axes=axes)
+    return replace(schema, fields=(*schema.declared, *entries), axes=tuple(axes))
 
 
 def _plain_word(name: str) -> str:

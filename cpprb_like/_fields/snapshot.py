@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import WORD_HANDLE_BASE, WORD_WRITTEN, Ring
-from cpprb_like._fields.item_places import LEFT, Laps, laps_of, living_rows, places_of
+from cpprb_like._fields.item_places import LEFT, Laps, all_places_of, laps_of, living_rows
 from cpprb_like._fields.layout import Layout
 from cpprb_like._rows.chained import load as load_chain
 from cpprb_like._rows.column import load_objects
@@ -98,10 +98,10 @@ def _items(
     They are at most as many as the room, and those of rows that are gone may be among them.
     """
     rows = living_rows(layout, arena)
-    for items, memory in zip(layout.item_rings, ring.items, strict=True):
+    for items, memory in zip(layout.item_rings, ring.items, strict=False):  # next axes are last
         words = layout.item_words(arena, items)
         laps = laps_of(words)
-        spans = laps.spans(places_of(layout, arena, items, rows, laps).first(laps.head))
+        spans = laps.spans(all_places_of(layout, arena, items, rows, laps)[1].first(laps.head))
         columns = [memory_of(memory, number) for number in range(len(memory.columns))]
         parts = [[column[start:stop] for start, stop in spans] for column in columns]
         yield np.array([*laps, words[LEFT]]), parts
@@ -110,14 +110,15 @@ def _items(
 def _load_items(saved: list[Any], layout: Layout, arena: NDArray[np.uint8], ring: Ring) -> None:
     """Restore what ``_items`` saved, after the entries of the rows."""
     rows = living_rows(layout, arena)
-    for items, memory, (given, columns) in zip(layout.item_rings, ring.items, saved, strict=True):
+    rings = ring.items[: len(layout.item_rings)]  # those of next values have no memory of their own
+    for items, memory, (given, columns) in zip(layout.item_rings, rings, saved, strict=True):
         _check(f"laps of axis {items.axis!r}", np.empty(4, np.int64), given)
         laps = Laps(*given[:3].tolist())
         if not laps.are_sound(items):
             raise ValueError(f"laps of axis {items.axis!r}: expected ascending ones, got {given}")
         words = layout.item_words(arena, items)
         words[:] = 0, *given[:3], 0, 0, 0, given[3]
-        first = places_of(layout, arena, items, rows, laps).first(laps.head)
+        first = all_places_of(layout, arena, items, rows, laps)[1].first(laps.head)
         if not max(0, laps.head - items.room, laps.previous) <= first <= laps.head:
             raise ValueError(f"items of axis {items.axis!r}: expected those of the rows")
         spans = laps.spans(first)

@@ -31,8 +31,8 @@ def open_arena(layout: Layout) -> Bytes:
     Raises ``MemoryError`` if the machine does not have enough free memory.
     """
     what = f"a buffer of {layout.capacity} steps"
-    for axis in layout.schema.axes:
-        what += f", {axis.room:,} items of {axis.name!r}"
+    for axis, room in layout.schema.rooms.items():
+        what += f", {room:,} items of {axis!r}"
     untouched = sum(share for share in map(_untouched, _arenas) if share)
     if untouched:
         beside = machine_memory.format_nbytes(untouched)

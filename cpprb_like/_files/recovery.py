@@ -117,7 +117,7 @@ def _leave_out(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
     capacity, written = layout.capacity, int(layout.state(arena)[WORD_WRITTEN])
     hide(layout, arena, rows)
     newest = np.arange(max(0, written - layout.n_envs), written)
-    for name, _ in layout.schema.next_of:
+    for name, _ in layout.schema.chained_next:
         marks = layout.block(arena, f"marks of {name}")
         marks[rows % capacity] = marks[newest % capacity] = 0
     for stack in layout.schema.stacks:

@@ -94,19 +94,23 @@ cdef bint c_make_room(Ring ring, NewItems given, intp_t rows, int64_t kept) exce
     cdef int64_t oldest = max(ring.state[WRITTEN] - c_stored(ring), ring.left_before), stop
     cdef int64_t first = max(oldest, ring.state[WRITTEN] + rows - ring.capacity)
     cdef int64_t leaving = first, row
-    cdef intp_t axis, k, n, extent
+    cdef intp_t axis, n, extent
     cdef ItemRing items, full = None
     cdef Living living
     for axis in range(len(ring.items)):
         items = <ItemRing> ring.items[axis]
+        if items.is_next:
+            continue
         living = c_living(ring, items)
-        n = 0
-        for k in range(given.n):
-            n += <intp_t> given.counts[axis, k]
+        n = given.c_order_items(axis, False)
         stop = items.c_leaving(&living, first, n)
+        if items.following is not None:
+            given.c_find_shared(axis, &living, stop)
+            n = given.c_order_items(axis, True)
+            stop = items.c_leaving(&living, first, n)
         if stop > leaving:
             leaving, full = stop, items
-        extent = items.c_extent(&given.counts[axis, 0], given.n)
+        extent = items.c_extent(&given.order[0], 2 * given.n)
         if extent > items.usable and items.use is not None:
             items.c_make_usable(extent)
             return True
@@ -160,13 +164,14 @@ cdef void c_hide_row(Ring ring, int64_t row, intp_t slot) noexcept:
 
 
 def items_in_use(Ring ring not None):
-    """Items of each axis from the oldest one that a row has to the newest: these take its room."""
+    """By axis the items from the oldest one that a row has to the newest: these take its room."""
     cdef ItemRing items
     cdef Living living
-    cdef list found = []
+    cdef dict found = {}
     for items in ring.items:
-        living = c_living(ring, items)
-        found.append(items.head - items.c_tail(&living))
+        if not items.is_next:
+            living = c_living(ring, items)
+            found[items.axis] = items.head - items.c_tail(&living)
     return found
 
 

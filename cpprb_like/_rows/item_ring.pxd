@@ -19,6 +19,8 @@ cdef struct Living:              # the rows of a ring, as an item ring looks at 
     intp_t flag_stride
     uint8_t absent               # the flag of absent rows
     const char* entries          # of slot 0
+    const char* nexts            # entries of next values; or NULL
+    intp_t lag                   # rows between a row and the one with its next values; 1 without them
     intp_t stride
 
 
@@ -37,6 +39,8 @@ cdef class ItemRing:
     cdef readonly str axis
     cdef readonly intp_t room        # most items
     cdef readonly intp_t units       # items for which there are places
+    cdef readonly ItemRing following  # the same memory under the names of next values; or None
+    cdef readonly bint is_next       # whether the memory is that of another ring, which has its places
     cdef readonly Column entry       # the hidden column of places and counts
     cdef readonly tuple columns      # the ragged columns of the axis
     cdef readonly tuple names        # their names
@@ -56,8 +60,10 @@ cdef class ItemRing:
     cdef int c_find_head(self) except -1
     cdef int c_find_moved(self, ndarray rows, ndarray entries) except -1
     cdef Entry c_entry(self, const Living* rows, int64_t row) noexcept nogil
+    cdef Entry c_next_entry(self, const Living* rows, int64_t row) noexcept nogil
     cdef bint c_lives(self, const Living* rows, int64_t row) noexcept nogil
     cdef int64_t c_virtual(self, int64_t place) noexcept nogil
+    cdef int64_t c_first_item(self, const Living* rows, int64_t row) noexcept nogil
     cdef void c_pass_rows(self, const Living* rows) noexcept nogil
     cdef int64_t c_tail(self, const Living* rows) noexcept nogil
     cdef int64_t c_leaving(self, const Living* rows, int64_t first, int64_t n) noexcept nogil

@@ -12,6 +12,8 @@ class ItemRing:
     axis: str
     room: int
     units: int
+    following: ItemRing | None
+    is_next: bool
     entry: Column
     columns: tuple[Column, ...]
     names: tuple[str, ...]
@@ -22,6 +24,7 @@ class ItemRing:
         arena: Bytes,
         words: NDArray[np.int64],
         use: Callable[[int, int], None] | None = None,
+        following: ItemRing | None = None,
     ) -> ItemRing: ...
     @property
     def left(self) -> int: ...
@@ -35,3 +38,6 @@ def memory_of(items: ItemRing, number: int) -> Bytes: ...
 def unpacked(
     entries: NDArray[Any],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]: ...
+def placed_items(
+    rows: NDArray[np.int64], entries: NDArray[Any], nexts: NDArray[Any], lag: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]: ...

@@ -7,6 +7,9 @@ items whenever the items between the oldest living ones and the newest, and thes
 were placed. ``update`` places items anew and marks the entry as moved. The old items, and those of
 rows that were deleted, are free when all older items are.
 
+Next values lie in the same memory, behind the items of their row. A row whose items are the next ones of
+the row before in its stream has no others. So the oldest item is one of the first rows, one of each stream.
+
 A row says where its items lie in an ordinary hidden column, so an entry is read, kept and followed like
 any value. Compiled because every ``add`` places items. Not here: which rows leave (``changes``), the
 values of a call (``new_items``), and reading (``item_copies``).
@@ -49,9 +52,13 @@ cdef class ItemRing:
         The words of the axis.
     use : callable, optional
         ``use(first, stop)`` makes the memory of these units usable; None for memory that is only read.
+    following : ItemRing, optional
+        The same memory under the names of next values, for readers.
     """
 
-    def __cinit__(self, items, columns, cnp.ndarray arena, cnp.ndarray words, use=None):
+    def __cinit__(
+        self, items, columns, cnp.ndarray arena, cnp.ndarray words, use=None, ItemRing following=None
+    ):
         cdef Column column
         self.axis, self.room, self.units = items.axis, items.room, items.units
         by_name = {column.name: column for column in columns}
@@ -60,6 +67,9 @@ cdef class ItemRing:
         self.columns = tuple([by_name[name] for name in self.names])
         self.table = np.array([(place, nbytes) for _, nbytes, place in items.columns], np.intp).reshape(-1, 2)
         self.arena, self.words, self.use = arena, words, use
+        self.following = following
+        if following is not None:
+            following.is_next = True
         self.c_find_head()
 
     def __dealloc__(self):
@@ -108,6 +118,10 @@ cdef class ItemRing:
         """The entry of a row in memory."""
         return c_unpack(rows.entries + <intp_t> (row % rows.capacity) * rows.stride, self.entry.nbytes)
 
+    cdef Entry c_next_entry(self, const Living* rows, int64_t row) noexcept nogil:
+        """The entry of the next values of a row in memory."""
+        return c_unpack(rows.nexts + <intp_t> (row % rows.capacity) * rows.stride, self.entry.nbytes)
+
     cdef bint c_lives(self, const Living* rows, int64_t row) noexcept nogil:
         """Whether a row is in memory and holds a step."""
         return row >= rows.oldest and not (
@@ -118,28 +132,38 @@ cdef class ItemRing:
         """Number of a place among all items ever placed."""
         return (self.base if place < self.head - self.base else self.previous) + place
 
+    cdef int64_t c_first_item(self, const Living* rows, int64_t row) noexcept nogil:
+        """Number of the oldest item of a row; ``head`` if it has none, but moved ones."""
+        cdef int64_t first = self.head
+        cdef Entry entry
+        if not self.c_lives(rows, row):
+            return first
+        entry = self.c_entry(rows, row)
+        if entry.count and not entry.is_moved:
+            first = self.c_virtual(entry.place)
+        if rows.nexts != NULL:
+            entry = self.c_next_entry(rows, row)
+            if entry.count:
+                first = min(first, self.c_virtual(entry.place))
+        return first
+
     cdef void c_pass_rows(self, const Living* rows) noexcept nogil:
         """Have ``tail_row`` pass rows without items, and those whose items were moved.
 
         A row that has been moved is not moved back, so ``tail_row`` only rises.
         """
-        cdef Entry entry
         self.tail_row = max(self.tail_row, rows.oldest)
-        while self.tail_row < rows.written:
-            if self.c_lives(rows, self.tail_row):
-                entry = self.c_entry(rows, self.tail_row)
-                if entry.count and not entry.is_moved:
-                    break
+        while self.tail_row < rows.written and self.c_first_item(rows, self.tail_row) == self.head:
             self.tail_row += 1
         while self.n_moved and not self.c_is_there(rows, self.moved):
             self.c_pop_moved()
 
     cdef int64_t c_tail(self, const Living* rows) noexcept nogil:
         """Number of the oldest item that a row has; ``head`` if none has any."""
-        cdef int64_t tail = self.head
+        cdef int64_t tail = self.head, row
         self.c_pass_rows(rows)
-        if self.tail_row < rows.written:
-            tail = self.c_virtual(self.c_entry(rows, self.tail_row).place)
+        for row in range(self.tail_row, min(self.tail_row + rows.lag, rows.written)):
+            tail = min(tail, self.c_first_item(rows, row))
         return min(tail, self.moved[0].place) if self.n_moved else tail
 
     cdef int64_t c_leaving(self, const Living* rows, int64_t first, int64_t n) noexcept nogil:
@@ -148,17 +172,15 @@ cdef class ItemRing:
         At least ``first``. The caller has checked that n is at most ``room``. All rows leave that have
         an item with a number below a limit, and with them those before.
         """
-        cdef int64_t limit = self.head + n - self.room, stop = first, row
-        cdef Entry entry
+        cdef int64_t limit = self.head + n - self.room, stop = first, row, last = rows.written, item
         self.c_pass_rows(rows)
         row = max(self.tail_row, first)
-        while row < rows.written:
-            if self.c_lives(rows, row):
-                entry = self.c_entry(rows, row)
-                if entry.count and not entry.is_moved:
-                    if self.c_virtual(entry.place) >= limit:
-                        break
-                    stop = row + 1
+        while row < last:
+            item = self.c_first_item(rows, row)
+            if item < limit:
+                stop = row + 1
+            elif item < self.head:
+                last = min(last, row + rows.lag)  # all later rows have later items
             row += 1
         return max(stop, self.c_last_moved(rows, 0, limit) + 1)
 
@@ -358,3 +380,16 @@ def unpacked(cnp.ndarray entries not None):
         (<int64_t*> cnp.PyArray_DATA(counts))[k] = min(entry.count, MOST)
         (<uint8_t*> cnp.PyArray_DATA(moved))[k] = entry.is_moved
     return places, counts, moved
+
+
+def placed_items(cnp.ndarray rows not None, cnp.ndarray entries not None, cnp.ndarray nexts not None, intp_t lag):
+    """The rows and entries of own and of next items, in the order in which these were placed.
+
+    ``rows`` are the ids of living rows, ascending. The entry of a row is left out if its items are the
+    next ones of the row ``lag`` before.
+    """
+    before = np.searchsorted(rows, rows - lag)
+    are_shared = (rows[before] == rows - lag) & (entries == nexts[before]).all(axis=1) & (entries[:, 1] > 0)
+    kept = np.ones(2 * len(rows), np.bool_)
+    kept[::2] = ~are_shared
+    return np.repeat(rows, 2)[kept], np.stack([entries, nexts], axis=1).reshape(-1, 2)[kept]

@@ -10,14 +10,14 @@ cimport numpy as cnp
 from cpython.object cimport PyObject
 from libc.stdint cimport int8_t, int16_t, int32_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from cpprb_like._c.number_casts cimport (
     INT8, INT16, INT32, INT64, UINT16, UINT32, UINT64, c_kind_of,
 )
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 from cpprb_like._rows.column cimport Column
-from cpprb_like._rows.item_ring cimport ItemRing
+from cpprb_like._rows.item_ring cimport Entry, ItemRing, Living
 
 import numpy as np
 
@@ -106,6 +106,8 @@ cdef class NewItems:
             number for number, field in enumerate(fields) if field.axis and not field.is_entry
         ]
         self.rings, self.n_axes = rings, len(rings)
+        following = [ring.following and ring.following.axis for ring in rings]
+        self.following = np.array([axes.get(axis, -1) for axis in following], np.intp)
         self.columns = tuple([columns[number] for number in ragged])
         self.of_field = np.full((len(fields), 3), -1, np.intp)
         self.shapes = np.zeros((len(ragged), 4), np.intp)
@@ -119,6 +121,14 @@ cdef class NewItems:
             self.of_field[number, NUMBER] = k
             for place, value in enumerate((outer, rest, field.axis_at, field.is_text)):
                 self.shapes[k, place] = value
+        numbers = {(axis, place): k for axis, place, k in np.asarray(self.of_field)[ragged].tolist()}
+        nexts = np.asarray(self.following).tolist()
+        pairs = [
+            (axis, k, numbers[nexts[axis], place], place)
+            for (axis, place), k in numbers.items()
+            if nexts[axis] >= 0
+        ]
+        self.pairs = np.array(pairs, np.intp).reshape(len(pairs), 4)
         counted = []
         for number, field in enumerate(fields):
             if field.counts is not None:
@@ -141,10 +151,83 @@ cdef class NewItems:
         cdef intp_t rows = max(n, 1)
         if n > self.most or n < KEPT_ROWS < self.most:
             self.counts = np.zeros((self.n_axes, rows), np.int64)
+            self.shared = np.full((self.n_axes, rows), APART, np.int64)
+            self.order = np.zeros(2 * rows, np.int64)
             self.entries = np.zeros((self.n_axes, 16 * rows), np.uint8)
             self.most = rows
         self.n = n
         return 0
+
+    cdef intp_t c_order_items(self, intp_t axis, bint shares) noexcept:
+        """Number of items of all rows, those of next values behind the others; ``order`` has their counts.
+
+        Without ``shares`` all items are placed anew.
+        """
+        cdef intp_t k, later = self.following[axis]
+        cdef int64_t total = 0
+        for k in range(self.n):
+            self.order[2 * k] = self.order[2 * k + 1] = 0
+            if not shares or self.shared[axis, k] == APART:
+                self.order[2 * k] = self.counts[axis, k]
+            if later >= 0:
+                self.order[2 * k + 1] = self.counts[later, k]
+            total += self.order[2 * k] + self.order[2 * k + 1]
+        return <intp_t> total
+
+    cdef void c_find_shared(self, intp_t axis, const Living* rows, int64_t stay) noexcept:
+        """Find the rows whose items are the next ones of the row before in their stream.
+
+        Earlier rows are those from row ``stay`` on, and those of the call. Bytes are compared.
+        """
+        cdef ItemRing ring = <ItemRing> self.rings[axis]
+        cdef intp_t k, later = self.following[axis]
+        cdef int64_t count, row, first = 0, following = 0  # items before those of the rows
+        cdef Entry entry
+        self.lag = rows.lag
+        for k in range(self.n):
+            count, row = self.counts[axis, k], rows.written + k - rows.lag
+            self.shared[axis, k] = APART
+            if k >= rows.lag:
+                if count and self.counts[later, k - rows.lag] == count and self.c_are_equal(
+                    axis, first, count, OF_CALL, following
+                ):
+                    self.shared[axis, k] = OF_CALL
+                following += self.counts[later, k - rows.lag]
+            elif count and row >= stay and ring.c_lives(rows, row):
+                entry = ring.c_next_entry(rows, row)
+                if entry.count == count and self.c_are_equal(axis, first, count, entry.place, 0):
+                    self.shared[axis, k] = entry.place
+            first += count
+
+    cdef bint c_are_equal(
+        self, intp_t axis, int64_t first, int64_t count, int64_t place, int64_t later
+    ) noexcept:
+        """Whether items of a row are those at a place, or the next ones of the call from ``later`` on."""
+        cdef ItemRing ring = <ItemRing> self.rings[axis]
+        cdef intp_t p, k, o, outer, rest, size
+        cdef int64_t j
+        cdef const char* items
+        cdef const char* others
+        for p in range(self.pairs.shape[0]):
+            if self.pairs[p, 0] != axis:
+                continue
+            k = self.pairs[p, 1]
+            outer, rest = self.shapes[k, OUTER], self.shapes[k, REST]
+            size = outer * rest
+            items = self.given[k].items + first * size
+            if place == OF_CALL:
+                others = self.given[self.pairs[p, 2]].items + later * size
+            else:
+                others = ring.c_items(self.pairs[p, 3], place)
+            if not self.given[k].is_declared:
+                if memcmp(items, others, <size_t> (count * size)):
+                    return False
+                continue
+            for o in range(outer):
+                for j in range(count):
+                    if memcmp(items + (o * count + j) * rest, others + j * size + o * rest, rest):
+                        return False
+        return True
 
     cdef char* c_entries(self, intp_t axis) noexcept:
         """Address of the entries of the rows of the call, which ``c_write`` fills."""
@@ -235,13 +318,8 @@ cdef class NewItems:
         cdef char* entry
         cdef char* to
         for axis in range(self.n_axes):
-            ring = <ItemRing> self.rings[axis]
-            entry = self.c_entries(axis)
-            for row in range(self.n):
-                count = self.counts[axis, row]
-                ring.c_put_entry(entry, ring.c_place(count), count, is_moved)
-                entry += ring.entry.nbytes
-            ring.c_note_words()
+            if not (<ItemRing> self.rings[axis]).is_next:
+                self.c_write_entries(axis, is_moved)
         for number in range(self.of_field.shape[0]):
             k = self.of_field[number, NUMBER]
             if k < 0:
@@ -253,7 +331,8 @@ cdef class NewItems:
             size = outer * rest
             for row in range(self.n):
                 count = self.counts[axis, row]
-                if count == 0:
+                if count == 0 or self.shared[axis, row] != APART:
+                    before += count
                     continue
                 entry = self.c_entries(axis) + row * ring.entry.nbytes
                 to = ring.c_items(self.of_field[number, COLUMN], c_place_of(entry, ring.entry.nbytes))
@@ -264,6 +343,26 @@ cdef class NewItems:
                         for j in range(count):
                             memcpy(to + j * size + o * rest, given.items + (o * count + j) * rest, rest)
                 before += count
+
+    cdef void c_write_entries(self, intp_t axis, bint is_moved) noexcept:
+        """Place the items of an axis, and of its next values behind each row."""
+        cdef ItemRing ring = <ItemRing> self.rings[axis]
+        cdef intp_t row, nbytes = ring.entry.nbytes, later = self.following[axis]
+        cdef int64_t count, place
+        cdef char* entry = self.c_entries(axis)
+        cdef char* following = NULL if later < 0 else self.c_entries(later)
+        for row in range(self.n):
+            count, place = self.counts[axis, row], self.shared[axis, row]
+            if place == APART:
+                place = ring.c_place(count)
+            elif place == OF_CALL:
+                place = c_place_of(following - self.lag * nbytes, nbytes)
+            ring.c_put_entry(entry, place, count, is_moved)
+            entry += nbytes
+            if later >= 0:
+                ring.c_put_entry(following, ring.c_place(self.counts[later, row]), self.counts[later, row], False)
+                following += nbytes
+        ring.c_note_words()
 
 
 cdef inline int64_t c_place_of(const char* entry, intp_t nbytes) noexcept nogil:

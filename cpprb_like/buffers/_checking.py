@@ -29,7 +29,14 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
-from cpprb_like._fields.item_places import LEFT, Places, laps_of, living_rows, places_of
+from cpprb_like._fields.item_places import (
+    LEFT,
+    Places,
+    all_places_of,
+    laps_of,
+    living_rows,
+    places_of,
+)
 from cpprb_like._fields.layout import Items, Layout
 from cpprb_like._fields.schema import Field
 from cpprb_like._files.json_codec import MOST
@@ -264,8 +271,8 @@ def _check_items(items: Items, timeline: _Extent, layout: Layout, arena: NDArray
     left = int(words[LEFT])
     sound = 0 <= left <= timeline.written
     expect(sound, f"{what}: rows that left", f"0 to {timeline.written}", left)
-    ids = living_rows(layout, arena)
-    found = places_of(layout, arena, items, ids, laps)
+    living = living_rows(layout, arena)
+    ids, found = all_places_of(layout, arena, items, living, laps)
     hold = found.counts <= items.room
     _require_rows(hold, ids, timeline, f"{what}: number", f"at most {items.room}", found.counts)
     some = found.counts > 0
@@ -286,10 +293,32 @@ def _check_items(items: Items, timeline: _Extent, layout: Layout, arena: NDArray
     hold[following] = np.diff(found.numbers[order]) >= found.counts[order[:-1]]
     expected = "behind those of another row"
     _require_rows(hold, ids, timeline, f"{what}: place", expected, found.places)
-    at_once = np.flatnonzero(~found.is_moved)  # the others were moved by an update
-    hold[at_once[1:]] = np.diff(found.numbers[at_once]) > 0
+    _check_order(items, living, timeline, layout, arena)
+
+
+def _check_order(
+    items: Items,
+    ids: NDArray[np.int64],
+    timeline: _Extent,
+    layout: Layout,
+    arena: NDArray[np.uint8],
+) -> None:
+    """Raise unless the oldest item of each row lies behind that of the rows before.
+
+    With next values these are the rows before by a time step, whose next items a row may have.
+    """
+    laps, following = laps_of(layout.item_words(arena, items)), layout.following(items)
+    lag = 1 if following is None else layout.n_envs
+    oldest = np.full(len(ids), MOST)
+    for own in (items, following) if following else (items,):
+        found = places_of(layout, arena, own, ids, laps)
+        some = (found.counts > 0) & ~found.is_moved  # the others were moved by an update
+        oldest[some] = np.minimum(oldest[some], found.numbers[some])
+    ids, oldest = ids[oldest < MOST], oldest[oldest < MOST]
+    newest = np.append(-1, np.maximum.accumulate(oldest))
+    hold = oldest >= newest[np.searchsorted(ids, ids - lag, "right")]
     expected = "behind those of the rows before"
-    _require_rows(hold, ids, timeline, f"{what}: place", expected, found.places)
+    _require_rows(hold, ids, timeline, f"items of axis {items.axis!r}: place", expected, oldest)
 
 
 def _check_item_values(layout: Layout, arena: NDArray[np.uint8]) -> None:
@@ -300,9 +329,10 @@ def _check_item_values(layout: Layout, arena: NDArray[np.uint8]) -> None:
     extent, ids = _Extent(layout, arena), living_rows(layout, arena)
     counts, found = {}, {}
     for items in layout.item_rings:
-        laps = laps_of(layout.item_words(arena, items))
-        found[items.axis] = items, places_of(layout, arena, items, ids, laps)
-        counts[items.axis] = found[items.axis][1].counts
+        laps, following = laps_of(layout.item_words(arena, items)), layout.following(items)
+        for own in (items, following) if following else (items,):
+            found[own.axis] = own, places_of(layout, arena, own, ids, laps)
+            counts[own.axis] = found[own.axis][1].counts
     for number, field in enumerate(layout.schema.declared):
         what = f"field {field.name!r}"
         if field.counts is None and not field.is_text:

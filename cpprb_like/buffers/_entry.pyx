@@ -316,7 +316,7 @@ cdef class BufferBase:
             place += 1
         for axis in range(given.n_axes):
             ring = <ItemRing> given.rings[axis]
-            if not 0 <= given.counts[axis, 0] <= ring.room:
+            if given.counts[axis, 0] < 0 or given.c_order_items(axis, False) > ring.room:
                 return False
             self.sources[ring.entry.place] = <intp_t> given.c_entries(axis)
         return given.c_are_in_range(&self.sources[0])

@@ -135,7 +135,7 @@ def _reads(now: Opened, ids: NDArray[np.int64], place: int) -> list[str]:
     """The rows that a draw reads, by purpose."""
     ring = now.ring
     found = [f"its own values: row {ids[place]}"]
-    for name, source in now.buffer.schema.next_of:
+    for name, source in now.buffer.schema.chained_next:
         following = ids[place] + ring.n_envs
         beside = "a value stored beside the rows"
         if following < ring.written:

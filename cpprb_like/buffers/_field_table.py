@@ -26,15 +26,17 @@ def field_table(
     rows = [("field", "dtype", "shape", "bytes/step", "total")]
     for field in schema.declared:
         stored = str(schema.stored_nbytes(field))
-        if field.is_ragged:
+        if field.is_ragged and field in schema.without_next:
             stored = f"{field.item_nbytes}/item"
         total = format_nbytes(layout.nbytes_of(field))
         shape = str(field.declared_shape)
         rows.append((field.name, field.declared_dtype, shape, stored, total))
     for axis, entry in zip(schema.axes, schema.fields[len(schema.declared) :], strict=True):
         items = "bytes" if axis.name in of_texts else "items"
-        in_use = f", {used[axis.name]:,} in use" if used else ""
+        in_use = f", {used[axis.name]:,} in use" if axis.name in (used or {}) else ""
         what = f"(room of {axis.name}: {axis.room:,} {items}{in_use})"
+        if axis.source is not None:
+            what = f"({axis.name}: in the room of {axis.source})"
         rows.append((what, "", "", str(entry.nbytes), format_nbytes(layout.nbytes_of(entry))))
     of_fields = sum(map(layout.nbytes_of, schema.fields))
     others = {f"(overflow of {name})": size for name, size in apart.items()}

@@ -76,27 +76,27 @@ class RaggedRows:
 
         Raises ``ValueError`` if one step has more items than a room.
         """
-        steps = np.arange(0, self.n, n_envs)
-        totals = {
-            axis.name: np.add.reduceat(self.counts[axis.name], steps)
-            for axis in self.schema.axes
-            if self.n
-        }
+        steps, rooms = np.arange(0, self.n, n_envs), self.schema.rooms if self.n else {}
+        totals = {axis: np.zeros(len(steps), np.int64) for axis in rooms}
+        fields: dict[str, list[str]] = {axis: [] for axis in rooms}
         for axis in self.schema.axes if self.n else ():
-            most = int(totals[axis.name].argmax())
-            if totals[axis.name][most] > axis.room:
+            room_of = axis.source or axis.name
+            totals[room_of] += np.add.reduceat(self.counts[axis.name], steps)
+            fields[room_of] += axis.fields
+        for name, room in rooms.items():
+            most = int(totals[name].argmax())
+            if totals[name][most] > room:
                 whose = f"row {most}" if n_envs == 1 else f"the {n_envs} rows of step {most}"
-                fields = " and ".join(map(repr, axis.fields))
                 raise ValueError(
-                    f"{fields}: expected at most room={{{axis.name!r}: {axis.room}}} items, "
-                    f"got {totals[axis.name][most]} in {whose}"
+                    f"{' and '.join(map(repr, fields[name]))}: expected at most "
+                    f"room={{{name!r}: {room}}} items, got {totals[name][most]} in {whose}"
                 )
         start = 0
         while start < self.n or start == 0:
             stop = min(self.n, start + capacity // n_envs * n_envs)
-            for axis in self.schema.axes if self.n else ():
+            for name, room in rooms.items():
                 first = start // n_envs
-                fits = int(np.searchsorted(totals[axis.name][first:].cumsum(), axis.room, "right"))
+                fits = int(np.searchsorted(totals[name][first:].cumsum(), room, "right"))
                 stop = min(stop, start + fits * n_envs)
             yield start, stop
             if stop == self.n:

@@ -138,7 +138,9 @@ class ReplayBuffer(BufferBase, Source):
         an error.
     next_of : str or iterable of str, optional
         Fields with a next value, the field ``next_<name>``. ``add`` takes it and batches have it.
-        It is stored only where it differs from the value of the environment's next step.
+        It is stored only where it differs from the value of the environment's next step. Next
+        values of any length have axes of their own, such as ``next_N``, in the room of their
+        source; all fields of an axis are named, or none.
     stack_compress : str or iterable of str or dict, optional
         Fields that are frame stacks. Of each step only the newest frame is stored, unless the older
         frames differ from the frames of the step before. Next values of ``next_of`` may be named
@@ -651,8 +653,9 @@ class ReplayBuffer(BufferBase, Source):
         found = super()._stats()
         if self.ring.items:
             found["left_for_room"] = sum(items.left for items in self.ring.items)
-            for items, used in zip(self.ring.items, items_in_use(self.ring), strict=True):
-                found |= {f"items of {items.axis}": used, f"room of {items.axis}": items.room}
+            rooms = self.schema.rooms
+            for axis, used in items_in_use(self.ring).items():
+                found |= {f"items of {axis}": used, f"room of {axis}": rooms[axis]}
         return found
 
     def view(self, *layers: Layer) -> View:
@@ -1402,8 +1405,7 @@ class ReplayBuffer(BufferBase, Source):
         ring, left = self.ring, sum(items.left for items in self.ring.items)
         room = f", left_for_room={left}" if left else ""
         head = f"{type(self).__name__}(size={self.capacity}{envs}, stored={len(self)}{room})"
-        used = {items.axis: n for items, n in zip(ring.items, items_in_use(ring), strict=True)}
-        table = field_table(self._layout, self._overflow(), ring.index_nbytes, used)
+        table = field_table(self._layout, self._overflow(), ring.index_nbytes, items_in_use(ring))
         return f"{head}\n{table}"
 
     def __copy__(self) -> ReplayBuffer:

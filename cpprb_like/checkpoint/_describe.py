@@ -152,7 +152,9 @@ def structure(layout: Layout, written: int, sampler: str) -> dict[str, Any]:
         ],
     }
     axes = [
-        {"name": axis.name, "room": axis.room, "fields": list(axis.fields)} for axis in schema.axes
+        {"name": axis.name, "room": axis.room, "fields": list(axis.fields)}
+        | ({"source": axis.source} if axis.source else {})
+        for axis in schema.axes
     ]
     return found | ({"axes": axes} if axes else {})
 

@@ -27,7 +27,8 @@ Numbers = NDArray[np.int64]
 class SegmentItems:
     """Items of an axis of the rows from ``first`` to ``stop``: places and numbers, as of now.
 
-    Rows without a step have no items in files. The caller keeps writers waiting.
+    Rows without a step have no items in files. Items that are the next ones of the row before are
+    in files too, and marked. The caller keeps writers waiting.
     """
 
     def __init__(
@@ -39,17 +40,31 @@ class SegmentItems:
             field for field in layout.schema.declared if field.name in self._memory.names
         )
         self.first, self.stop = first, stop
-        slots = np.arange(first, stop) % ring.capacity
+        rows = np.arange(first, stop)
+        slots = rows % ring.capacity
         places, counts, _ = unpacked(entries_of(ring, self._memory.entry)[slots])
         is_empty = (layout.flags(arena)[slots] & FLAG_ABSENT != 0) | (counts == 0)
         self.counts = np.where(is_empty, 0, counts)
         self._places = np.where(is_empty, 0, places)
+        self._are_shared = np.zeros(len(rows), np.bool_)
+        if self._memory.following is not None:
+            before = rows - ring.n_envs
+            slots = before % ring.capacity
+            nexts = unpacked(entries_of(ring, self._memory.following.entry)[slots])
+            is_there = layout.flags(arena)[slots] & FLAG_ABSENT == 0
+            is_there &= (before >= ring.written - ring.stored) & ~is_empty
+            self._are_shared = is_there & (places == nexts[0]) & (counts == nexts[1])
         self._copies: dict[str, Bytes] = {}
 
     @property
     def total(self) -> int:
         """Number of items."""
         return int(self.counts.sum())
+
+    @property
+    def marked_counts(self) -> Numbers:
+        """The numbers as they are written: ``~n`` for n items that the row before has too."""
+        return np.where(self._are_shared, ~self.counts, self.counts)
 
     @property
     def nbytes(self) -> int:

@@ -118,7 +118,7 @@ class RingReader:
         for part in parts_of(layout, arena):
             low = max(0, first - part.before)
             damaged = self._fill_part(part, low)
-            reach = saved.layout.n_envs if layout.schema.next_of else 0
+            reach = saved.layout.n_envs if layout.schema.chained_next else 0
             _mark(missing, _runs(damaged, low - first), part.before, reach)
         for column in ring.columns:
             if column.objects is not None:
@@ -249,7 +249,7 @@ class RingReader:
             before = 0
             if isinstance(chain, FrameStack):
                 before = (chain.depth - 1) * layout.n_envs
-            reach = self.saved.layout.n_envs if layout.schema.next_of else 0
+            reach = self.saved.layout.n_envs if layout.schema.chained_next else 0
             overflow = []
             for k, aside in enumerate(chain.asides):
                 ids, values, damaged = self._read_overflow(f"{k} of {chain.name}", aside.nbytes)

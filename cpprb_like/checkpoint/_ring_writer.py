@@ -291,7 +291,7 @@ class RingWriter:
     def _write_items(self, number: int, files: Files) -> tuple[ItemFiles, ...]:
         found = []
         for items in self._items.get(number) or self._items_of(number):
-            counts = files.write_array(items.counts)
+            counts = files.write_array(items.marked_counts)
             values = {
                 field.name: files.write(
                     field.dtype, (items.total, *field.item_shape), items.pieces(field)

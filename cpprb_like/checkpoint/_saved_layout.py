@@ -13,6 +13,7 @@ import numpy as np
 
 from cpprb_like._fields.axes import axes_of
 from cpprb_like._fields.checked_options import CheckedOptions
+from cpprb_like._fields.derived import check_next
 from cpprb_like._fields.layout import OfOptions
 from cpprb_like._fields.schema import Field, Schema, with_axes
 from cpprb_like._files.json_codec import number
@@ -72,7 +73,8 @@ class SavedLayout(OfOptions):
             next_of=tuple(pair for pair in schema.next_of if pair[0] in names),
             stacks=tuple(stack for stack in schema.stacks if stack.name in names),
         )
-        return with_axes(chosen, {name: schema.rooms[name] for name in axes})
+        check_next(chosen)
+        return with_axes(chosen, schema.rooms)
 
 
 def differences(there: CheckedOptions, saved: CheckedOptions) -> list[str]:

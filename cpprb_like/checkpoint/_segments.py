@@ -154,7 +154,7 @@ def parts_of(layout: Layout, arena: Bytes) -> list[RowBytes]:
         parts.append(RowBytes(f"frames of {stack.name}", field.dtype, frame, frames, before))
         runs = layout.block(arena, f"runs of {stack.name}").reshape(capacity, 1)
         parts.append(RowBytes(f"runs of {stack.name}", BYTE, (), runs, 0, True))
-    for name, _ in schema.next_of:
+    for name, _ in schema.chained_next:
         marks = layout.block(arena, f"marks of {name}").reshape(capacity, 1)
         parts.append(RowBytes(f"marks of {name}", BYTE, (), marks, 0, True))
     return parts

@@ -108,7 +108,8 @@ class ItemFiles:
     """Items of a named axis, of the rows from ``first`` up to, but not including, ``stop``.
 
     ``values`` has, for each field of the axis, the items of these rows one behind the other, and
-    ``counts`` the number of items of each row.
+    ``counts`` the number of items of each row: ``~n`` for n items that are the next ones of the row
+    before in its stream.
     """
 
     axis: str
