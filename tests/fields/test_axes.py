@@ -184,8 +184,18 @@ def test_declarations_that_are_refused(env_dict: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"next_of": "x"}, r"next_of: field 'x' is of shape \('T',\)"),
-        ({"next_of": "text"}, "next_of: field 'text' is a text"),
+        ({"next_of": "x"}, r"next_of: .* axis 'T' or none, .*; \['y'\] are missing: name them too"),
+        (
+            {"next_of": "e"},
+            "next_of: field 'e' counts items of axis 'T', whose fields have no next",
+        ),
+        ({"next_of": "z"}, "next_of='z': field 'next_z' is declared with float32 of shape .*'V'"),
+        (
+            {"next_of": "w"},
+            "field 'late': axis 'next_W' is that of the next values of other fields",
+        ),
+        ({"next_of": "v"}, "field 'next_X_mask': batches have a column of this name"),
+        ({"next_of": ["text", "next_text"]}, "next_of: .* 'next_text'"),
         ({"next_of": "at"}, "next_of: field 'at' counts items of axis 'T'"),
         ({"stack_compress": "x"}, "stack_compress: field 'x'"),
         ({"stack_compress": {"x": 0}}, "stack_compress: field 'x'"),
@@ -203,8 +213,43 @@ def test_options_that_no_ragged_field_has_yet(options: Any, message: str) -> Non
     """They are refused with the name of the field."""
     number: FieldSpec = {"dtype": "i8", "counts": "T"}
     env_dict = {"x": T, "y": T, "at": number, "text": FieldSpec(dtype=str), "rew": FieldSpec()}
+    env_dict |= {"e": FieldSpec(shape=("E",), dtype="i8", counts="T"), "z": FieldSpec(shape=("Z",))}
+    env_dict |= {"next_z": FieldSpec(shape=("V",)), "next_X_mask": {}}
+    env_dict |= {"w": FieldSpec(shape=("W",)), "late": FieldSpec(shape=("next_W",))}
+    env_dict |= {"v": FieldSpec(shape=("X",))}
+    room = dict.fromkeys(["T", "text", "E", "Z", "V", "W", "X", "next_W"], 5)
     with pytest.raises(ValueError, match=message):
-        ReplayBuffer(10, env_dict, room={"T": 5, "text": 5}, **options)
+        ReplayBuffer(10, env_dict, room=room, **options)
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_next_values_of_any_length_have_axes_in_the_room_of_their_source(
+    is_declared: bool,
+) -> None:
+    """They may be declared, as other next values; a room of their own is refused."""
+    nexts: dict[str, FieldSpec] = {
+        "next_edges": {"shape": (2, "next_E"), "dtype": "i8", "counts": "next_N"},
+        "next_nodes": {"shape": ("next_N", 11)},
+    }
+    names = ["nodes", "edges", "weight", "title", "done"]
+    rows = read(GRAPH | nexts if is_declared else GRAPH, room=ROOMS, next_of=names)
+    fields = {field.name: field for field in rows.schema.declared}
+    assert fields["next_edges"].declared_shape == (2, "next_E")
+    assert (fields["next_edges"].counts, fields["next_title"].is_text) == ("next_N", True)
+    assert {(axis.name, axis.source, axis.room) for axis in rows.schema.axes[3:]} == {
+        ("next_N", "N", 5000),
+        ("next_E", "E", 7000),
+        ("next_title", "title", 1000),
+    }
+    layout, before = Layout.of(rows), Layout.of(read(GRAPH, room=ROOMS))
+    assert layout.items_nbytes == before.items_nbytes
+    assert layout.nbytes_of(fields["next_nodes"]) == 0
+    assert rows.schema.chained == {"next_done"}
+    rows.check()
+    assert from_json(CheckedOptions, to_json(rows), "") == rows
+    assert rows.resized(50, room={"E": 9}).schema.axes[4].room == 9
+    with pytest.raises(ValueError, match="room: no axis 'next_N'"):
+        read(GRAPH, room=ROOMS | {"next_N": 5}, next_of=names)
 
 
 def test_n_step_rows_have_next_fields_on_an_axis_of_their_own() -> None:
@@ -519,10 +564,10 @@ def test_axes_of_a_file_are_checked(changes: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"next_of": (("weight", "weight"),)}, {"stacks": (Stack("edges", 0, 2),)}], ids=str
+    "changes", [{"next_of": (("agent", "weight"),)}, {"stacks": (Stack("edges", 0, 2),)}], ids=str
 )
 def test_chained_fields_of_a_file_have_one_shape(changes: Any) -> None:
-    """Their values lie in the rows."""
+    """Their values lie in the rows; next values fit their sources."""
     rows = read(GRAPH, room=ROOMS)
-    with pytest.raises(ValueError, match="next_of and stacks: field"):
+    with pytest.raises(ValueError, match=r"next_of and stacks: field|do not follow|no next value"):
         replace(rows, schema=replace(rows.schema, **changes)).check()

@@ -89,6 +89,7 @@ class Case:
     longest_call: int  # rows
     size: int = 1  # of the option ``Nstep``
     in_file: bool = False
+    next_of: tuple[str, ...] = ()
 
     @property
     def priorities(self) -> bool:
@@ -100,6 +101,18 @@ class Case:
         """The fields with an axis."""
         return ragged_fields(self.env_dict)
 
+    @cached_property
+    def axes(self) -> dict[str, str]:
+        """The axes, each with that of the room: next values are in the room of their source."""
+        axes = dict.fromkeys(one.axis for one in self.fields.values())
+        named = {f"next_{self.fields[name].axis}": self.fields[name].axis for name in self.next_of}
+        return {axis: named.get(axis, axis) for axis in axes}
+
+    @property
+    def fixed_axes(self) -> set[str]:
+        """The axes whose values are never updated."""
+        return {one for pair in self.axes.items() if pair[0] != pair[1] for one in pair}
+
     def buffer(self, folder: str, mode: FileMode = "x") -> ReplayBuffer:
         """An empty buffer, or the one that is in the file."""
         in_file: dict[str, Any] = {"mmap_prefix": f"{folder}/rows", "mmap_mode": mode}
@@ -109,6 +122,7 @@ class Case:
             self.env_dict,
             room=self.room,
             n_envs=self.n_envs,
+            next_of=self.next_of or None,
             Nstep={"size": self.size, "gamma": GAMMA, "rew": "rew"} if self.size > 1 else None,
             sampler=sampler,
             seed=0,
@@ -117,7 +131,9 @@ class Case:
 
     def twin(self) -> ReferenceRagged:
         """The twin of the empty buffer."""
-        return ReferenceRagged(self.capacity, self.env_dict, self.room, self.n_envs, self.size)
+        return ReferenceRagged(
+            self.capacity, self.env_dict, self.room, self.n_envs, self.size, self.next_of
+        )
 
 
 def random_case(rng: np.random.Generator) -> Case:
@@ -135,12 +151,13 @@ def random_case(rng: np.random.Generator) -> Case:
                 spec["dtype"] = str(rng.choice(["i8", "i4", "u2"]))
                 spec["counts"] = axes[int(rng.integers(number + 1))]
             env_dict[f"{axis.lower()}{k}"] = spec
-    if rng.random() < 0.2:
-        env_dict["next_t0"] = {"shape": ("M",), "dtype": "i2"}
-        axes.append("M")
     if rng.random() < 0.25:
         env_dict["say"] = {"dtype": str}
         axes.append("say")
+    next_of = random_next_of(env_dict, rng) if rng.random() < 0.4 else []
+    if rng.random() < 0.2 and "t0" not in next_of:
+        env_dict["next_t0"] = {"shape": ("M",), "dtype": "i2"}
+        axes.append("M")
     if rng.random() < 0.3:
         env_dict["root"] = {"shape": 2, "dtype": "i4", "counts": axes[0]}
     if rng.random() < 0.7:
@@ -164,7 +181,24 @@ def random_case(rng: np.random.Generator) -> Case:
         longest_call=int(rng.choice([2, 5, 2 * capacity + 3])),
         size=int(rng.integers(2, 5)) if rng.random() < 0.2 else 1,
         in_file=bool(rng.random() < 0.1),
+        next_of=tuple(next_of),
     )
+
+
+def random_next_of(env_dict: dict[str, Any], rng: np.random.Generator) -> list[str]:
+    """All fields of some axes, and of the axes that they count; their next values are declared."""
+    fields = ragged_fields(env_dict)
+    axes = {one.axis for one in fields.values() if rng.random() < 0.6}
+    for _ in fields:  # until nothing changes any more
+        axes |= {one.counts for one in fields.values() if one.axis in axes and one.counts}
+    names = [name for name, one in fields.items() if one.axis in axes]
+    for name in names:
+        spec = env_dict[f"next_{name}"] = dict(env_dict[name])
+        if "shape" in spec:
+            spec["shape"] = tuple(f"next_{n}" if isinstance(n, str) else n for n in spec["shape"])
+        if "counts" in spec:
+            spec["counts"] = f"next_{spec['counts']}"
+    return names
 
 
 # ---- values ------------------------------------------------------------------------------
@@ -181,10 +215,12 @@ def random_text(rng: np.random.Generator, most: int) -> str:
 
 def random_length(case: Case, axis: str, rng: np.random.Generator) -> int:
     """Items of a row on an axis."""
-    how, usual = case.lengths[axis]
-    room = case.room[axis]
+    how, usual = case.lengths[case.axes[axis]]
+    room = case.room[case.axes[axis]]
+    if axis in case.fixed_axes:  # a row has own items and next ones
+        room //= 2
     if how == "ends" or (how == "both" and rng.random() < 0.4):
-        return int(rng.choice([0, min(1, room), room - 1, room]))
+        return int(rng.choice([0, min(1, room), max(room - 1, 0), room]))
     if how == "few" and rng.random() < 0.6:
         return 0
     return int(rng.integers(min(room, usual), endpoint=True))
@@ -214,7 +250,7 @@ def random_values(case: Case, lengths: dict[str, int], rng: np.random.Generator)
 
 def random_lengths(case: Case, rng: np.random.Generator) -> dict[str, int]:
     """Lengths of a row; where values count items there are some."""
-    lengths = {axis: random_length(case, axis, rng) for axis in case.room}
+    lengths = {axis: random_length(case, axis, rng) for axis in case.axes}
     for spec in case.env_dict.values():
         if "counts" in spec and isinstance(spec["shape"], int):
             lengths[spec["counts"]] = max(lengths[spec["counts"]], 1)
@@ -288,6 +324,7 @@ class History:
         self.case, self.folder = case, folder
         self.rb, self.twin = case.buffer(folder), case.twin()
         self.number = 0  # of rows ever
+        self.newest: dict[int, Values] = {}  # by environment: the values of the newest row
         self.drawn: list[int] = []  # indexes of batches
 
     def act(self, action: Action) -> None:
@@ -304,12 +341,39 @@ class History:
     def new_rows(self, n: int, rng: np.random.Generator) -> Rows:
         """Rows with numbers of their own."""
         rows = []
-        for _ in range(n):
-            values = random_values(self.case, random_lengths(self.case, rng), rng)
+        for k in range(n):
+            values = self.newest[k % self.case.n_envs] = self._new_values(k, rng)
             values["id"] = np.array(self.number)
             self.number += 1
             rows.append(values)
         return rows
+
+    def _new_values(self, k: int, rng: np.random.Generator) -> Values:
+        """Values of a row, often with the next values of the row before in its stream."""
+        case, lengths = self.case, random_lengths(self.case, rng)
+        before = self.newest.get(k % case.n_envs)
+        if not case.next_of or before is None or rng.random() < 0.25:
+            return random_values(case, lengths, rng)
+        fields = case.fields
+        for name in case.next_of:
+            lengths[fields[name].axis] = fields[name].length(before[f"next_{name}"])
+        for _ in lengths:  # until nothing changes any more
+            for one in fields.values():
+                if one.counts and lengths[one.counts] == 0 and one.name not in case.next_of:
+                    lengths[one.axis] = 0
+        if any(
+            lengths[spec["counts"]] == 0
+            for name, spec in case.env_dict.items()
+            if spec.get("counts") and name not in fields
+        ):
+            return random_values(case, random_lengths(case, rng), rng)
+        values = random_values(case, lengths, rng)
+        values |= {name: before[f"next_{name}"] for name in case.next_of}
+        if rng.random() < 0.2:  # one field differs
+            name = str(rng.choice(case.next_of))
+            if fields[name].counts is None and not fields[name].is_text:
+                values[name] = random_values(case, lengths, rng)[name]
+        return values
 
     def add(self, n: int, rng: np.random.Generator) -> None:
         rows = self.new_rows(n, rng)
@@ -359,7 +423,11 @@ class History:
     def refused_add(self, rng: np.random.Generator) -> None:
         """Calls that are wrong in one field or row change nothing."""
         case, rows = self.case, self.new_rows(self.case.n_envs, rng)
-        lengths = [{axis: min(case.room[axis], 2) for axis in case.room} for _ in rows]
+        most = {
+            axis: case.room[room] // (1 + (axis in case.fixed_axes))
+            for axis, room in case.axes.items()
+        }
+        lengths = [{axis: min(n, 2) for axis, n in most.items()} for _ in rows]
         rows = [
             {**random_values(case, one, rng), "id": row["id"]}
             for one, row in zip(lengths, rows, strict=True)
@@ -371,11 +439,12 @@ class History:
         row = rows[int(rng.integers(len(rows)))]
         if how == "long":
             long = {
-                axis: n + (axis == one.axis) * case.room[axis] for axis, n in lengths[0].items()
+                axis: n + (axis == one.axis) * (case.room[case.axes[axis]] + 1)
+                for axis, n in lengths[0].items()
             }
             row.update(random_values(case, long, rng) | {"id": row["id"]})
             if one.is_text:
-                row[victim] = "x" * (case.room[victim] + 1)
+                row[victim] = "x" * (case.room[case.axes[one.axis]] + 1)
         elif how == "disagrees":
             if one.is_text or [other.axis for other in fields.values()].count(one.axis) < 2:
                 return
@@ -413,7 +482,8 @@ class History:
             return
         indexes = rng.choice(known, int(rng.choice([1, 1, 1, 2, 4])))
         rows = [self.twin.row_of(index) for index in indexes.tolist()]
-        chosen = {axis for axis in self.twin.axes if rng.random() < 0.5}
+        free = [axis for axis in self.twin.axes if axis not in self.case.fixed_axes]
+        chosen = {axis for axis in free if rng.random() < 0.5}
         fields = self.twin.fields
         names = [
             name
@@ -422,7 +492,7 @@ class History:
         ]
         if not names or rng.random() < 0.2:  # of the same lengths
             chosen = set()
-            names = [name for name in fields if rng.random() < 0.5]
+            names = [name for name in fields if fields[name].axis in free and rng.random() < 0.5]
         names += ["rew"] if not names or rng.random() < 0.3 else []
         share = len(rows) if rng.random() < 0.8 else 1
         new = [
@@ -757,7 +827,7 @@ class Layout:
             if rng.random() < 0.4:
                 options["value"] = {name: 100 for name in numeric if rng.random() < 0.7}
             if fixed or rng.random() < 0.2:
-                longest = {axis: min(case.room[axis], 60) for axis in axes}
+                longest = {axis: min(case.room[case.axes[axis]], 60) for axis in axes}
                 options["length"] = numbers(lambda axis: up_to(longest[axis], multiple), 0.5)
             if rng.random() < 0.3:
                 options["dtypes"] = dtypes | {f"{axes[0]}_mask": rng.choice(["i8", "f4"])}
@@ -775,7 +845,7 @@ class Layout:
             free = [name for name in numeric if fields[name].counts is None]
             options["value"] = {name: 100 for name in free if rng.random() < 0.7}
         if fixed or rng.random() < 0.3:
-            most = {axis: min(5 * case.room[axis], 100) for axis in axes}
+            most = {axis: min(5 * case.room[case.axes[axis]], 100) for axis in axes}
             options["total"] = numbers(lambda axis: up_to(most[axis], multiple), 0.5)
         return cls(Packed, options)
 
@@ -860,18 +930,20 @@ def assert_batch(batch: dict[str, Any], expected: dict[str, Any] | None, layout:
 def used_of(rb: ReplayBuffer) -> dict[str, int]:
     """By axis: items of memory from the oldest living one on, by words and entries in memory."""
     found = {}
-    for items, ring in zip(rb._layout.item_rings, rb.ring.items, strict=True):
+    for items, ring in zip(rb._layout.item_rings, rb.ring.items, strict=False):
         words = rb._layout.item_words(rb._arena, items).tolist()
         head, base, previous = words[1 + 3 * words[0] :][:3]
         assert previous <= base <= head
-        places = []
-        for place, count, _ in entries_of(rb, ring).values():
-            if count:
-                start = (base if place < head - base else previous) + place
-                assert 0 <= place <= place + count <= ring.units
-                assert start + count <= head
-                places.append((start, count))
-        places.sort()
+        among = set()
+        for own in (ring, ring.following) if ring.following else (ring,):
+            for place, count, _ in entries_of(rb, own).values():
+                if count:
+                    start = (base if place < head - base else previous) + place
+                    assert 0 <= place <= place + count <= ring.units
+                    assert start + count <= head
+                    assert ring.following or (start, count) not in among
+                    among.add((start, count))
+        places = sorted(among)
         for (start, count), (following, _) in pairwise(places):
             assert start + count <= following, f"axis {ring.axis}: two rows in one place"
         found[ring.axis] = head - places[0][0] if places else 0
@@ -905,8 +977,8 @@ def stored(rb: ReplayBuffer, one: RaggedField, place: int, count: int) -> Array:
 
 def assert_memory(rb: ReplayBuffer, twin: ReferenceRagged) -> None:
     """The items of each row are in memory, bit for bit, and as much memory is in use."""
-    assert used_of(rb) == {axis: twin.used(axis) for axis in twin.axes}
-    assert {ring.axis: ring.left for ring in rb.ring.items} == twin.left
+    assert used_of(rb) == {axis: twin.used(axis) for axis in twin.rooms}
+    assert {ring.axis: ring.left for ring in rb.ring.items if not ring.is_next} == twin.left
     places = {ring.axis: entries_of(rb, ring) for ring in rb.ring.items}
     for row in twin.living():
         slot = row.number % twin.capacity

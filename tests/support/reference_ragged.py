@@ -2,14 +2,16 @@
 
 Rows are Python dicts in a list, as in ``reference``. The items of a row on an axis are one block,
 and blocks lie in the order in which they were placed. A row leaves early if there is no room for
-the items of a newer one. Batches are made of loops over rows: see ``padded`` and ``packed``.
+the items of a newer one. Next values lie in the memory of their source, behind the items of their
+row; a row whose items are the next ones of the row before has the same block. Batches are made of
+loops over rows: see ``padded`` and ``packed``.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -75,21 +77,22 @@ class RaggedRow:
     end: bool = False
     terminated: bool = False
     priority: float = 1.0
+    nexts: dict[str, Block] = field(default_factory=dict)  # by axis: the block of next items
 
 
 @dataclass(eq=False)
 class Block:
-    """The items of a row on an axis, in memory."""
+    """Items in memory, and the rows that have them: none if they are dead."""
 
-    row: RaggedRow
+    rows: list[RaggedRow]
     count: int
-    alive: bool = True
 
 
 class ReferenceRagged:
     """A ring of ``capacity`` rows, of which row ``i`` belongs to stream ``i % n_envs``.
 
-    ``room`` is the most items of each axis: from the oldest living item to the newest one. With
+    ``room`` is the most items of each axis: from the oldest living item to the newest one. The
+    next values of the fields ``next_of`` are in ``env_dict``, and count on the axis of these. With
     ``size`` above 1 rows are n-step returns: they are incomplete at first, and are in memory beside
     ``capacity`` others. Rows beyond these are left out, and keep their items until they are
     overwritten.
@@ -102,6 +105,7 @@ class ReferenceRagged:
         room: Mapping[str, int],
         n_envs: int = 1,
         size: int = 1,
+        next_of: Sequence[str] = (),
     ) -> None:
         self.n_envs, self.size, self.most = n_envs, size, capacity
         self.capacity = capacity + (size - 1) * n_envs  # slots in memory
@@ -117,7 +121,11 @@ class ReferenceRagged:
             for name, spec in env_dict.items()
             if name not in self.fields
         }
-        self.room = {axis: room[axis] for axis in self.axes}
+        self.nexts = {  # by axis: that of its next values
+            self.fields[name].axis: f"next_{self.fields[name].axis}" for name in next_of
+        }
+        self.rooms = [axis for axis in self.axes if axis not in self.nexts.values()]
+        self.room = {axis: room[axis] for axis in self.rooms}
         self.first_index = self.span  # what names row 0 for ever
         self.rows: list[RaggedRow] = []
         self.clear()
@@ -128,8 +136,8 @@ class ReferenceRagged:
         self.rows = []
         self.oldest = 0  # the oldest row that is not left out
         self.greatest = 1.0  # priority
-        self.left = dict.fromkeys(self.axes, 0)
-        self.memory: dict[str, deque[Block]] = {axis: deque() for axis in self.axes}
+        self.left = dict.fromkeys(self.rooms, 0)
+        self.memory: dict[str, deque[Block]] = {axis: deque() for axis in self.rooms}
 
     # ---- items ---------------------------------------------------------------------------
 
@@ -148,14 +156,13 @@ class ReferenceRagged:
         for axis in axes:
             blocks = self.memory[axis]
             for block in blocks:
-                if block.row is row:
-                    block.alive = False
-            while blocks and not blocks[0].alive:
+                block.rows = [one for one in block.rows if one is not row]
+            while blocks and not blocks[0].rows:
                 blocks.popleft()
 
     def _gone(self, row: RaggedRow) -> None:
         row.there = False
-        self._bury(row, self.axes)
+        self._bury(row, self.rooms)
 
     def _needed(self, axis: str, n: int) -> int:
         """How many of the oldest rows have to leave, so that n more items of an axis fit."""
@@ -163,7 +170,7 @@ class ReferenceRagged:
         for leaving in range(len(living) + 1):
             going = living[:leaving]
             counts = [
-                0 if not block.alive or block.row in going else block.count
+                block.count if any(row not in going for row in block.rows) else 0
                 for block in self.memory[axis]
             ]
             oldest = next((k for k, count in enumerate(counts) if count), len(counts))
@@ -172,13 +179,14 @@ class ReferenceRagged:
                 return leaving
         raise ValueError(f"{n} items of axis {axis!r} never fit")
 
-    def _make_room(self, items: Mapping[str, int]) -> None:
-        """The oldest rows leave until so many more items of each axis fit."""
-        needed = {axis: self._needed(axis, items[axis]) for axis in self.axes if axis in items}
+    def _make_room(self, items: Mapping[str, int]) -> int:
+        """The oldest rows leave until so many more items of each axis fit; how many did."""
+        needed = {axis: self._needed(axis, items[axis]) for axis in self.rooms if axis in items}
         fullest = max(needed, key=lambda axis: needed[axis])
         for row in self.living()[: needed[fullest]]:
             self._gone(row)
             self.left[fullest] += 1
+        return needed[fullest]
 
     # ---- writing -------------------------------------------------------------------------
 
@@ -187,18 +195,22 @@ class ReferenceRagged:
 
         Raises ``ValueError`` if a time step has more items than there is room.
         """
-        marks, total = [0], dict.fromkeys(self.axes, 0)
+        marks, total = [0], dict.fromkeys(self.rooms, 0)
         for first in range(0, len(lengths), self.n_envs):
             step = lengths[first : first + self.n_envs]
-            items = {axis: sum(row[axis] for row in step) for axis in self.axes}
-            if any(items[axis] > self.room[axis] for axis in self.axes):
+            items = {axis: self._apart(step, axis) for axis in self.rooms}
+            if any(items[axis] > self.room[axis] for axis in self.rooms):
                 raise ValueError("a time step has more items than there is room")
-            is_full = any(total[axis] + items[axis] > self.room[axis] for axis in self.axes)
+            is_full = any(total[axis] + items[axis] > self.room[axis] for axis in self.rooms)
             if is_full or first + self.n_envs - marks[-1] > self.capacity:
                 marks.append(first)
-                total = dict.fromkeys(self.axes, 0)
-            total = {axis: total[axis] + items[axis] for axis in self.axes}
+                total = dict.fromkeys(self.rooms, 0)
+            total = {axis: total[axis] + items[axis] for axis in self.rooms}
         return [*marks, len(lengths)]
+
+    def _apart(self, lengths: Sequence[Mapping[str, int]], axis: str) -> int:
+        """Items of rows in a room, next ones too, if no two rows have the same."""
+        return sum(row[axis] + row.get(self.nexts.get(axis, ""), 0) for row in lengths)
 
     def add(
         self,
@@ -234,21 +246,62 @@ class ReferenceRagged:
         for row in self.rows[:overwritten]:
             if row.there:
                 self._gone(row)
-        self._make_room({axis: sum(row[axis] for row in lengths) for axis in self.axes})
-        for row in new:
+        while True:  # a row that leaves has no next items for others
+            sources = {axis: self._sources(axis, new, lengths) for axis in self.rooms}
+            items = {}
+            for axis in self.rooms:
+                pairs = zip(lengths, sources[axis], strict=True)
+                shared = sum(row[axis] for row, source in pairs if source is not None)
+                items[axis] = self._apart(lengths, axis) - shared
+            if not self._make_room(items):
+                break
+        for k, row in enumerate(new):
             row.number = len(self.rows)
             self.rows.append(row)
             if row.holds_step:
-                self._place(row, row.values, self.axes)
+                self._place(row, row.values, {axis: sources[axis][k] for axis in self.rooms})
         self.leave_out()
 
-    def _place(self, row: RaggedRow, values: Values, axes: Iterable[str]) -> None:
-        """Items behind all others; those of a row that is gone are dead at once."""
-        for axis in axes:
-            count = self.length(values, axis)
-            if count:
-                self.memory[axis].append(Block(row, count, row.there))
-        self._bury(row, () if row.there else axes)
+    def _sources(
+        self, axis: str, new: Sequence[RaggedRow], lengths: Sequence[Mapping[str, int]]
+    ) -> list[RaggedRow | None]:
+        """For each row the one before in its stream, if the next items of this are its own.
+
+        That has to stay even if all items were placed anew; rows of the call stay.
+        """
+        found: list[RaggedRow | None] = [None] * len(new)
+        if axis not in self.nexts:
+            return found
+        staying = self.living()[self._needed(axis, self._apart(lengths, axis)) :]
+        staying = [row for row in staying if row.number >= len(self.rows) - self.n_envs]
+        by_number = {row.number: row for row in staying}
+        for k, row in enumerate(new):
+            by_number[len(self.rows) + k] = row
+            source = by_number.get(len(self.rows) + k - self.n_envs)
+            if source is not None and source.holds_step and lengths[k][axis]:
+                names = [name for name, one in self.fields.items() if one.axis == axis]
+                if all(
+                    same_bytes(row.values[name], source.values[f"next_{name}"]) for name in names
+                ):
+                    found[k] = source
+        return found
+
+    def _place(
+        self, row: RaggedRow, values: Values, sources: Mapping[str, RaggedRow | None]
+    ) -> None:
+        """Items behind all others; those of a row that is gone are dead at once.
+
+        ``sources`` has the axes, each with the row whose next items these are, or None.
+        """
+        for axis, source in sources.items():
+            if source is not None:
+                source.nexts[axis].rows.append(row)
+            elif count := self.length(values, axis):
+                self.memory[axis].append(Block([row] if row.there else [], count))
+            if axis in self.nexts and (count := self.length(values, self.nexts[axis])):
+                row.nexts[axis] = Block([row], count)
+                self.memory[axis].append(row.nexts[axis])
+        self._bury(row, () if row.there else sources)
 
     @staticmethod
     def _ends(values: Values) -> tuple[bool, bool]:
@@ -298,13 +351,13 @@ class ReferenceRagged:
         for k in moved:
             if last[rows[k].number] == k:
                 self._bury(rows[k], axes)
-                self._place(rows[k], new[k], axes)
+                self._place(rows[k], new[k], dict.fromkeys(axes))
                 continue
             for axis in axes:
                 if lengths[k][axis]:
-                    self.memory[axis].append(Block(rows[k], lengths[k][axis], alive=False))
+                    self.memory[axis].append(Block([], lengths[k][axis]))
         for axis in axes:
-            while self.memory[axis] and not self.memory[axis][0].alive:
+            while self.memory[axis] and not self.memory[axis][0].rows:
                 self.memory[axis].popleft()
         for k in named:
             row = rows[k]
@@ -415,6 +468,13 @@ class ReferenceRagged:
             return rows
         ends = [k for k, one in enumerate(rows) if one.end]
         return rows[: ends[0] + 1] if ends else rows
+
+
+def same_bytes(one: Any, two: Any) -> bool:
+    """Whether two values of a field have the same bytes."""
+    if isinstance(one, str):
+        return bool(one == two)
+    return one.shape == two.shape and one.tobytes() == two.tobytes()
 
 
 # ---- batches -----------------------------------------------------------------------------
