@@ -34,7 +34,7 @@ from strategies import Array, assert_same, disguise, random_array
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._files.file_maps import FileMode
-from cpprb_like._rows.item_ring import ItemRing
+from cpprb_like._rows.item_ring import ItemRing, memory_of
 from cpprb_like.samplers import Prioritized, RankBased, Recency, Reverse, Sampler, Uniform
 from cpprb_like.views import NStep, Packed, Padded, Sequences
 from cpprb_like.views._layer import Layer
@@ -968,7 +968,7 @@ def entries_of(rb: ReplayBuffer, ring: ItemRing) -> dict[int, tuple[int, int, bo
 def stored(rb: ReplayBuffer, one: RaggedField, place: int, count: int) -> Array:
     """Items in memory, with the axis in its place."""
     (ring,) = [ring for ring in rb.ring.items if ring.axis == one.axis]
-    raw = ring.items(ring.names.index(one.name))[place : place + count].tobytes()
+    raw = memory_of(ring, ring.names.index(one.name))[place : place + count].tobytes()
     shape = one.empty(count).shape
     items = np.frombuffer(raw, one.dtype) if raw else np.zeros(0, one.dtype)
     axis_first = (count, *shape[: one.axis_at], *shape[one.axis_at + 1 :])
