@@ -93,27 +93,37 @@ cdef bint c_make_room(Ring ring, NewItems given, intp_t rows, int64_t kept) exce
     """
     cdef int64_t oldest = max(ring.state[WRITTEN] - c_stored(ring), ring.left_before), stop
     cdef int64_t first = max(oldest, ring.state[WRITTEN] + rows - ring.capacity)
-    cdef int64_t leaving = first, row
+    cdef int64_t leaving = first, known = -1, row
     cdef intp_t axis, n, extent
+    cdef bint are_shared = False
     cdef ItemRing items, full = None
     cdef Living living
-    for axis in range(len(ring.items)):
-        items = <ItemRing> ring.items[axis]
-        if items.is_next:
-            continue
-        living = c_living(ring, items)
-        n = given.c_order_items(axis, False)
-        stop = items.c_leaving(&living, first, n)
-        if items.following is not None:
-            given.c_find_shared(axis, &living, stop)
-            n = given.c_order_items(axis, True)
-            stop = items.c_leaving(&living, first, n)
-        if stop > leaving:
-            leaving, full = stop, items
-        extent = items.c_extent(&given.order[0], 2 * given.n)
-        if extent > items.usable and items.use is not None:
-            items.c_make_usable(extent)
-            return True
+    for items in ring.items:
+        items.leaving = 0
+    while known < leaving and (known < 0 or are_shared):  # no row shares items with one that leaves
+        known = leaving
+        for axis in range(len(ring.items)):
+            items = <ItemRing> ring.items[axis]
+            if items.is_next:
+                continue
+            living = c_living(ring, items)
+            n = given.c_order_items(axis, False)
+            stop = items.c_leaving(&living, known, n)
+            if items.following is not None:
+                are_shared = True
+                given.c_find_shared(axis, &living, stop)
+                n = given.c_order_items(axis, True)
+                stop = items.c_leaving(&living, known, n)
+            if stop > leaving:
+                leaving, full = stop, items
+            extent = items.c_extent(&given.order[0], 2 * given.n)
+            if extent > items.usable and items.use is not None:
+                items.c_make_usable(extent)
+                return True
+        if leaving > known:
+            living = c_living(ring, full)
+            for row in range(known, leaving):
+                full.leaving += full.c_lives(&living, row)
     if full is None:
         return False
     if leaving > kept:
@@ -129,9 +139,8 @@ cdef bint c_make_room(Ring ring, NewItems given, intp_t rows, int64_t kept) exce
         # limit says that all of them have marks, as rows are overwritten.
         ring.undo.chunks.mark_for(max(leaving + ring.capacity, ring.state[WRITTEN] + rows))
         return True
-    living = c_living(ring, full)
-    for row in range(first, leaving):  # before they leave: a killed process has counted all that left
-        full.words[LEFT] += full.c_lives(&living, row)
+    for items in ring.items:  # before they leave: a killed process has counted all that left
+        items.words[LEFT] += items.leaving
     c_leave(ring, oldest, leaving)
     return False
 

@@ -54,6 +54,7 @@ cdef class ItemRing:
     cdef Moved* moved                # heap of moved entries, the oldest items first
     cdef intp_t n_moved
     cdef intp_t most_moved           # entries for which the heap has memory
+    cdef int64_t leaving             # rows that leave for the call, as this room is full
     cdef object use                  # makes units usable; None for memory that is only read
     cdef intp_t usable
 
