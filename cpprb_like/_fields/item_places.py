@@ -142,6 +142,6 @@ def items_in_use(layout: Layout, arena: NDArray[np.uint8], items: Items, first: 
         rows = rows[layout.flags(arena)[rows % layout.capacity] & FLAG_ABSENT == 0]
         _, found = all_places_of(layout, arena, items, rows, laps)
         tail = min(tail, found.first(laps.head))
-        left -= np.count_nonzero((found.counts > 0) & ~found.is_moved)
+        left -= int(np.count_nonzero((found.counts > 0) & ~found.is_moved))
         row += SOME
     return min(max(laps.head - tail, 0), items.room)

@@ -33,7 +33,7 @@ def field_table(
         rows.append((field.name, field.declared_dtype, shape, stored, total))
     for axis, entry in zip(schema.axes, schema.fields[len(schema.declared) :], strict=True):
         items = "bytes" if axis.name in of_texts else "items"
-        in_use = f", {used[axis.name]:,} in use" if axis.name in (used or {}) else ""
+        in_use = f", {used[axis.name]:,} in use" if used and axis.name in used else ""
         what = f"(room of {axis.name}: {axis.room:,} {items}{in_use})"
         if axis.source is not None:
             what = f"({axis.name}: in the room of {axis.source})"

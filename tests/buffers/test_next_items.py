@@ -183,7 +183,8 @@ def test_values_that_rows_may_share_are_not_updated(name: str) -> None:
 @pytest.mark.parametrize("how", ["pickle", "copy", "file", "save"])
 def test_copies_have_all_values_and_share_them(how: str, tmp_path: Path) -> None:
     """A copy has the rows of a full room, goes on where the buffer was, and none is lost."""
-    room, path = {"N": 60, "E": 80, "say": 99}, {"mmap_prefix": tmp_path / "rows", "mmap_mode": "a"}
+    room = {"N": 60, "E": 80, "say": 99}
+    path: dict[str, Any] = {"mmap_prefix": tmp_path / "rows", "mmap_mode": "a"}
     in_file = path | {"mmap_mode": "x"} if how == "file" else {}
     rb, rows = filled(60, room=room, **in_file)
     kept, used = everything(rb, rows), rb.stats()["items of N"]

@@ -474,7 +474,7 @@ def same_bytes(one: Any, two: Any) -> bool:
     """Whether two values of a field have the same bytes."""
     if isinstance(one, str):
         return bool(one == two)
-    return one.shape == two.shape and one.tobytes() == two.tobytes()
+    return bool(one.shape == two.shape and one.tobytes() == two.tobytes())
 
 
 # ---- batches -----------------------------------------------------------------------------
