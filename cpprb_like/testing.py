@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from cpprb_like._core import Ring
 from cpprb_like._fields.axes import axes_of
-from cpprb_like._fields.schema import ColumnSpec, Field, read_env_dict
+from cpprb_like._fields.field import Field
+from cpprb_like._fields.schema import ColumnSpec, read_env_dict
 from cpprb_like._rows.episode_index import EpisodeIndex
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer, View

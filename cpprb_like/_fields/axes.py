@@ -3,7 +3,7 @@
 A shape may hold one name, such as ``("T",)`` or ``("N", 11)``. The length of a named axis differs
 from row to row, and is the same for all fields of the axis. Each axis has one hidden field, the
 *entry* of a row: the place of its items, and their number. The *room* of an axis is the greatest
-number of items that the buffer holds. Not here: shapes of single fields (``schema``), and the
+number of items that the buffer holds. Not here: shapes of single fields (``field``), and the
 memory of the items (``layout``).
 """
 
@@ -12,21 +12,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cpprb_like._arguments.checks import as_whole
+from cpprb_like._fields.field import LEFT_OUT, Field
 from cpprb_like._machine.machine_memory import format_nbytes
-
-if TYPE_CHECKING:
-    from cpprb_like._fields.schema import Field
 
 __all__ = [
     "ENTRY",
-    "LEFT_OUT",
     "MOST_ITEMS",
-    "NEXT",
     "Axis",
     "axes_of",
     "check_axes",
@@ -34,9 +30,7 @@ __all__ = [
 ]
 
 ENTRY = "entry of "  # first part of the name of a hidden field
-NEXT = "next_"  # first part of the names of next values and of their axes
 MOST_ITEMS = 2**55  # greatest room: sums of several fit into 64 bits
-LEFT_OUT = {"left_out": True}  # metadata: JSON leaves an attribute with its default value out
 COLUMNS = ("mask", "offsets", "positions", "segments", "longest")  # of batches, as in "T_mask"
 PROPOSED = 1000  # items of a row in a proposed room
 

@@ -12,7 +12,8 @@ from typing import Any
 from cpprb_like._arguments.checks import as_discount, as_int, as_whole, warn
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._fields.axes import axes_of, check_axes
-from cpprb_like._fields.schema import Field, Schema, Stack, read_names
+from cpprb_like._fields.field import Field
+from cpprb_like._fields.schema import Schema, Stack, read_names
 
 __all__ = [
     "MOST_FRAMES",

@@ -27,7 +27,7 @@ from cpprb_like._arguments.foreign_lists import (
 )
 from cpprb_like._fields.axes import Axis
 from cpprb_like._fields.casting import as_array, cast
-from cpprb_like._fields.schema import Field
+from cpprb_like._fields.field import Field
 
 __all__ = ["Entries", "check_counts", "check_ranges", "read_entries"]
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from cpprb_like._core import FLAG_ABSENT, N_STATE_WORDS, WORD_HANDLE_BASE, WORD_WRITTEN
 from cpprb_like._fields.axes import Axis
 from cpprb_like._fields.checked_options import CheckedOptions
-from cpprb_like._fields.schema import Field, Schema
+from cpprb_like._fields.field import Field
+from cpprb_like._fields.schema import Schema
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf, find_values
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.item_ring import ItemRing

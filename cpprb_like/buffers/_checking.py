@@ -29,6 +29,7 @@ from cpprb_like._core import (
     WORD_WRITTEN,
     Ring,
 )
+from cpprb_like._fields.field import Field
 from cpprb_like._fields.item_places import (
     LEFT,
     Places,
@@ -38,7 +39,6 @@ from cpprb_like._fields.item_places import (
     places_of,
 )
 from cpprb_like._fields.layout import Items, Layout
-from cpprb_like._fields.schema import Field
 from cpprb_like._files.json_codec import MOST
 from cpprb_like._files.recovery import open_steps
 from cpprb_like._rows.chained import Chain, FrameStack, NextOf

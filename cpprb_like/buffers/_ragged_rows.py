@@ -18,7 +18,8 @@ from cpprb_like._arguments.arrays import Slots
 from cpprb_like._core import Ring, entries_of
 from cpprb_like._fields.axes import Axis
 from cpprb_like._fields.entries import Entries, check_counts, check_ranges, read_entries
-from cpprb_like._fields.schema import Field, Schema
+from cpprb_like._fields.field import Field
+from cpprb_like._fields.schema import Schema
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import write
 from cpprb_like._rows.item_copies import counts_of, take_items

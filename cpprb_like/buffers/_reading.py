@@ -209,9 +209,12 @@ class Opened:
 
     def _open_items(self, layers: tuple[Layer, ...], fields: dict[str, ColumnSpec]) -> None:
         """Lay out values of any length; ``fields`` gets their dtypes and shapes."""
-        said = [layout for layer in layers if (layout := layer.item_layout()) is not None]
-        for layout in said:
-            if not isinstance(layout, ItemLayout):
+        said: list[ItemLayout] = []
+        for layer in layers:
+            layout = layer.item_layout()
+            if isinstance(layout, ItemLayout):
+                said.append(layout)
+            elif layout is not None:
                 raise wrong_return("item_layout", "Padded, Packed or None", layout)
         if len(said) > 1:
             raise ValueError(f"{said[1]!r}: expected one layout of values of any length")

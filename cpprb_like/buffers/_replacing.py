@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._core import Ring
-from cpprb_like._fields.schema import Field, Schema
+from cpprb_like._fields.field import Field
+from cpprb_like._fields.schema import Schema
 from cpprb_like._rows.column import Column
 from cpprb_like.errors import FieldNameError
 from cpprb_like.samplers._prioritized import read_indexes

@@ -26,7 +26,8 @@ from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_path
 from cpprb_like._arguments.narrow_dtypes import name_of, wide
 from cpprb_like._core import FLAG_END, Ring
-from cpprb_like._fields.schema import Field, Schema
+from cpprb_like._fields.field import NEXT, Field
+from cpprb_like._fields.schema import Schema
 from cpprb_like._machine.file_systems import replacing, sync_folder
 from cpprb_like._machine.opening import open_regular
 from cpprb_like.checkpoint._npz import Archive
@@ -38,7 +39,6 @@ VERSION = 1
 SUFFIX = ".npz"
 ENDS = "ends"
 NUMBERS = "biufc"
-NEXT = "next_"
 
 Buffer = Any  # a ``ReplayBuffer``, whose room is above this one
 

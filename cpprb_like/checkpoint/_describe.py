@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cpprb_like._core import FLAG_ABSENT
+from cpprb_like._fields.field import Field
 from cpprb_like._fields.layout import Layout
-from cpprb_like._fields.schema import Field, Schema
+from cpprb_like._fields.schema import Schema
 from cpprb_like.checkpoint import _classes, _manifest
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._item_reader import count_items

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import FLAG_ABSENT, Ring, entries_of
+from cpprb_like._fields.field import Field
 from cpprb_like._fields.layout import Layout
-from cpprb_like._fields.schema import Field
 from cpprb_like._rows.item_ring import memory_of, unpacked
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 

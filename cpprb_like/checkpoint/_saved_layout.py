@@ -14,8 +14,9 @@ import numpy as np
 from cpprb_like._fields.axes import axes_of
 from cpprb_like._fields.checked_options import CheckedOptions
 from cpprb_like._fields.derived import check_next
+from cpprb_like._fields.field import Field
 from cpprb_like._fields.layout import OfOptions
-from cpprb_like._fields.schema import Field, Schema, with_axes
+from cpprb_like._fields.schema import Schema, with_axes
 from cpprb_like._files.json_codec import number
 from cpprb_like._machine.byte_order import native
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cpprb_like._fields.axes import LEFT_OUT
+from cpprb_like._fields.field import LEFT_OUT
 from cpprb_like._files.json_codec import number
 from cpprb_like.checkpoint._saved_layout import SavedLayout
 from cpprb_like.errors import DamagedError

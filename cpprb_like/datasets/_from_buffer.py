@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like._fields.schema import Field
+from cpprb_like._fields.field import Field
 from cpprb_like.buffers._rows_to_report import RowsToReport
 from cpprb_like.datasets._model import Ends, EpisodeRecord, Header, Place, Rows
 from cpprb_like.datasets._ragged import bytes_of_rows, of_batch

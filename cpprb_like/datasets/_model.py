@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from cpprb_like._arguments.arrays import Array as Array  # noqa: PLC0414 (exported)
-from cpprb_like._fields.schema import Field as Field  # noqa: PLC0414 (exported)
+from cpprb_like._fields.field import Field as Field  # noqa: PLC0414 (exported)
 from cpprb_like.datasets._ragged import axis_of, nbytes_of
 
 Rows = dict[str, Array]

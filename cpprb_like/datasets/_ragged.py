@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cpprb_like._arguments.arrays import Array
-from cpprb_like._fields.schema import Field
+from cpprb_like._fields.field import Field
 
 
 def column(rows: Iterable[Any], n: int) -> Array:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cpprb_like._fields.schema import Field
+from cpprb_like._fields.field import Field
 from cpprb_like._machine.prefetch_state import sleep, wanted_since
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import ReplayBuffer

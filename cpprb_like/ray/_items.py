@@ -38,7 +38,7 @@ WORDS = 8  # of an item ring
 
 def for_the_way(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """The layers of a view whose batches hold values of any length as they travel."""
-    layouts = [layout for layer in layers if (layout := layer.item_layout()) is not None]
+    layouts = [one for layer in layers if isinstance(one := layer.item_layout(), ItemLayout)]
     others = tuple(layer for layer in layers if layer.item_layout() is None)
     return (*others, PackedForTheWay(layouts[0] if layouts else Padded()))
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._fields.schema import Field
+from cpprb_like._fields.field import Field
 from cpprb_like.checkpoint import reward_of
 
 Array = NDArray[Any]

@@ -15,14 +15,13 @@ from cpprb_like._arguments.arrays import Batch
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
 from cpprb_like._fields.derived import MOST_FRAMES
+from cpprb_like._fields.field import NEXT
 from cpprb_like._machine.aligned import empty
 from cpprb_like.views._layer import Fields, Layer, ViewedRows
 from cpprb_like.views._stacking import read_stacks, take_stacks
 from cpprb_like.views._windows import Windows
 
 Padding = Literal["first", "zeros"]
-
-NEXT = "next_"
 
 
 class FrameStacks(Layer):

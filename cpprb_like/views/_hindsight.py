@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._fields import casting
-from cpprb_like._fields.schema import Field
+from cpprb_like._fields.field import NEXT, Field
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.views._layer import Fields, Layer, ViewedRows, as_names
 from cpprb_like.views._rows import discounted_sums
@@ -46,7 +46,6 @@ GOALS = (
     "obs.desired_goal",  # part of an observation, as GymnasiumRecorder names it
     "obs_desired_goal",  # and as create_env_dict does with dict_names="prefix"
 )
-NEXT = "next_"
 
 
 class Hindsight(Layer):

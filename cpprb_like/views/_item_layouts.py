@@ -15,7 +15,7 @@ from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._fields import casting
-from cpprb_like._fields.schema import Field
+from cpprb_like._fields.field import Field
 from cpprb_like.views._items_of_batch import LaidItems, PackedItems, PaddedItems, RaggedFields
 from cpprb_like.views._layer import Layer, as_names
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._core import Ring
-from cpprb_like._fields.schema import ColumnSpec, Field, Schema, check_out
+from cpprb_like._fields.field import Field
+from cpprb_like._fields.schema import ColumnSpec, Schema, check_out
 from cpprb_like._machine.aligned import aligned, empty
 from cpprb_like._machine.machine_memory import require
 from cpprb_like._rows.column import Column

@@ -19,7 +19,6 @@ from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import ColumnSpec, Schema
 
 if TYPE_CHECKING:
-    from cpprb_like.views._item_layouts import ItemLayout
     from cpprb_like.views._windows import Windows
 
 Fields = Mapping[str, ColumnSpec]
@@ -138,7 +137,7 @@ class Layer:
         """The rows of an item; None, the default: one row. At most one layer sets them."""
         return None
 
-    def item_layout(self) -> ItemLayout | None:
+    def item_layout(self) -> Layer | None:
         """How batches hold values of any length; None, the default: as ``Padded()``.
 
         At most one layer decides this: ``Padded`` or ``Packed``.

@@ -13,8 +13,9 @@ import pytest
 from cpprb_like import ReplayBuffer
 from cpprb_like._fields.axes import Axis
 from cpprb_like._fields.checked_options import CheckedOptions
+from cpprb_like._fields.field import Field
 from cpprb_like._fields.layout import CACHE_LINE, Layout
-from cpprb_like._fields.schema import Field, Stack, read_columns
+from cpprb_like._fields.schema import Stack, read_columns
 from cpprb_like._files import arenas
 from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._machine import machine_memory

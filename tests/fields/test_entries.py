@@ -16,7 +16,8 @@ from optional import need
 
 from cpprb_like._fields.axes import Axis
 from cpprb_like._fields.entries import Entries, check_counts, check_ranges, read_entries
-from cpprb_like._fields.schema import Field, read_env_dict
+from cpprb_like._fields.field import Field
+from cpprb_like._fields.schema import read_env_dict
 
 Array = npt.NDArray[Any]
 Rows = list[Array]

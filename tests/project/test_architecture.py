@@ -35,7 +35,7 @@ FOR_ALL = (
     "cpprb_like.checkpoint._npz.",
     "cpprb_like.checkpoint._progress.",
     "cpprb_like.checkpoint._restricted_pickle.",
-    "cpprb_like._fields.schema.Field",
+    "cpprb_like._fields.field.Field",
     "cpprb_like.views._stacking.",
 )
 # cpprb's own classes are made of parts of the engine, as the buffers are.

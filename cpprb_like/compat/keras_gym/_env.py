@@ -9,7 +9,7 @@ import numpy as np
 from cpprb_like import NotEnoughDataError
 from cpprb_like._arguments.arrays import Array
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields.schema import Field
+from cpprb_like._fields.field import Field
 from cpprb_like.checkpoint import Checkpointed
 
 MOST_IN_TABLE = 64  # one-hot actions that are computed once
