@@ -29,7 +29,7 @@ CLASSES = {
     "views._hindsight": "Hindsight",
     "views._item_layouts": "Padded Packed",
     "schedules": "Linear Piecewise",
-    "_fields.schema": "Field",
+    "_fields.field": "Field",
     "integrations._env_uniform": "EnvUniform",
     "compat._replay_memory": "ReplayMemory",
     "compat.cpprb._legacy_uniform": "LegacyUniform",
