@@ -33,15 +33,12 @@ BATCH, WARM_UP, LEARN_EVERY = 64, 500, 2  # steps
 GAMMA, TAU, LEARNING_RATE = 0.9, 0.01, 1e-3
 
 # Nodes are (x, y, agent, goal). Edges are numbers of nodes, in both directions; so is the action.
-# The next graph has other numbers of nodes and edges, so it has axes of its own.
 FIELDS: dict[str, FieldSpec] = {
     "nodes": {"shape": ("N", 4)},
     "edges": {"shape": (2, "E"), "dtype": np.int32, "counts": "N"},
     "act": {"shape": (), "dtype": np.int64, "counts": "N"},
     "rew": {"shape": ()},
     "terminated": {"shape": (), "dtype": np.bool_},
-    "next_nodes": {"shape": ("M", 4)},
-    "next_edges": {"shape": (2, "F"), "dtype": np.int32, "counts": "M"},
 }
 AGENT, GOAL = 2, 3
 
@@ -102,12 +99,13 @@ def train(seed: int, steps: int) -> tuple[Network, list[tuple[int, float]]]:
     """Act, store, draw, learn; the network, and step and share of goals of each evaluation."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    room = {"N": 20 * steps, "E": 40 * steps, "M": 20 * steps, "F": 40 * steps}
-    buffer = ReplayBuffer(steps, FIELDS, room=room, seed=seed)
+    # Next graphs are stored once, as the graphs of the next rows. Their axes are next_N and next_E.
+    room = {"N": 30 * steps, "E": 60 * steps}
+    buffer = ReplayBuffer(steps, FIELDS, next_of=["nodes", "edges"], room=room, seed=seed)
     # The graphs of a batch are one large graph: the view adds to ``edges`` and ``act`` the number
-    # of nodes of the rows before. ``M_segments`` says of which row a node is.
-    wide = dict.fromkeys(("edges", "next_edges", "M_segments"), np.int64)
-    view = buffer.view(Packed(segments="M", dtypes=wide))
+    # of nodes of the rows before. ``next_N_segments`` says of which row a next node is.
+    wide = dict.fromkeys(("edges", "next_edges", "next_N_segments"), np.int64)
+    view = buffer.view(Packed(segments="next_N", dtypes=wide))
     batches = view.batches(BATCH, to="torch")
 
     network = Network()
@@ -133,7 +131,7 @@ def train(seed: int, steps: int) -> tuple[Network, list[tuple[int, float]]]:
             # The greatest Q of the agent's neighbours in each of the next graphs; 0 without any.
             near = b.next_edges[1, b.next_nodes[b.next_edges[0], AGENT] == 1]
             q = slow(b.next_nodes, b.next_edges)[near]
-            segments = b.M_segments[near]
+            segments = b.next_N_segments[near]
             value = torch.zeros(BATCH).scatter_reduce(0, segments, q, "amax", include_self=False)
             target = b.rew + GAMMA * ~b.terminated * value
         loss = nn.functional.smooth_l1_loss(network(b.nodes, b.edges)[b.act], target)
