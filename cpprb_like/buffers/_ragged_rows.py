@@ -46,7 +46,8 @@ class RaggedRows:
                 continue
             array = field.convert(value, n_envs)
             lead = array.ndim - len(field.shape)
-            array = self.fixed[field.name] = array.reshape(-1, *array.shape[lead:])
+            rows = math.prod(array.shape[:lead])
+            array = self.fixed[field.name] = array.reshape(rows, *array.shape[lead:])
             lengths[field.name] = len(array)
         self.n = next(iter(lengths.values()))
         self.mask = np.ones(self.n, np.bool_)  # rows that hold a step

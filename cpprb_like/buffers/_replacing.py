@@ -63,7 +63,7 @@ def _reasons(schema: Schema) -> dict[str, str]:
         for stack in schema.stacks
     }
     for name, source in schema.next_of:
-        reasons[name] = f"it is not stored but where it differs from {source!r} of the next row"
+        reasons[name] = f"it is stored once if it equals {source!r} of the next row"
         reasons.setdefault(source, f"{name!r} of the row before is read from it")
     for number, *_ in schema.end_fields():
         reasons[schema.names[number]] = "it says where an episode ends"

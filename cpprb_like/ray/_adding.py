@@ -89,8 +89,8 @@ class ClusterActor(Closing):
     shards are ended as truncated.
 
     Cost of a step: some microseconds for each field, ten with values of any length. A block is one
-    call of Ray. Frames shared by
-    stacks are sent once. A next value that equals the value of the next step is also sent once.
+    call of Ray. Frames shared by stacks are sent once. So is a next value that equals the value of
+    the next step, if its shape is fixed.
     """
 
     def __init__(

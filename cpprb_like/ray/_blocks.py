@@ -108,7 +108,7 @@ def pack(
     packed: dict[str, Array | Chained | Entries] = dict(columns)
     fixed = {name: one for name, one in columns.items() if not isinstance(one, Entries)}
     later = np.arange(n_envs, rows)  # the same environments, one step later
-    for name, source in schema.next_of:
+    for name, source in schema.chained_next:
         values, following = fixed[name], np.zeros(rows, np.bool_)
         following[: rows - n_envs] = _equal(values[: rows - n_envs], fixed[source][later])
         whole = np.flatnonzero(~following)

@@ -154,6 +154,20 @@ def test_an_update_for_which_its_own_row_would_leave_is_refused() -> None:
     assert (ids_and_tokens(rb), used_of(rb), rb.stats()) == before
 
 
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_fields_without_a_byte_beside_items(n_envs: int) -> None:
+    """A fixed field may have no values, in one row and in several."""
+    fields: dict[str, Any] = {"none": {"shape": (0,)}, "t": {"shape": ("T",), "dtype": "i4"}}
+    rb = ReplayBuffer(8, fields, room={"T": 40}, n_envs=n_envs)
+    lead = (n_envs,) if n_envs > 1 else ()
+    rows: Any = [np.arange(3), np.arange(2)][:n_envs]
+    rb.add(none=np.zeros((*lead, 0)), t=rows if n_envs > 1 else rows[0])
+    rb.add(none=np.zeros((3, *lead, 0)), t=[rows] * 3 if n_envs > 1 else rows * 3)
+    batch = rb.get_all_transitions()
+    assert batch["none"].shape == (4 * n_envs, 0)
+    assert batch["T_mask"].sum(1).tolist() == [3, 2][:n_envs] * 4
+
+
 def test_rows_whose_length_stays_are_updated_in_place() -> None:
     """Beside one row that gets another length, in a full room."""
     rb = tokens(10, 10)

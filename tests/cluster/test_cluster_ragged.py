@@ -164,11 +164,16 @@ def steps(first: int, n: int, n_envs: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("some", [False, True])
-def test_a_block_of_which_a_part_was_added_before(n_envs: int, some: bool) -> None:
+@pytest.mark.parametrize("next_of", [[], ["ids", "text", "id"]])
+def test_a_block_of_which_a_part_was_added_before(
+    n_envs: int, some: bool, next_of: list[str]
+) -> None:
     """Its other steps follow, with their own items, also of some environments only."""
-    whole = SharedReplay(60, TOKENS, room={"T": 300, "text": 600}, writers=2, n_envs=n_envs)
+    options: dict[str, Any] = {"room": {"T": 400, "text": 800}, "next_of": next_of}
+    whole = SharedReplay(60, TOKENS, writers=2, n_envs=n_envs, **options)
     with whole, whole.actor() as one, whole.actor() as other:
-        given = steps(0, 6, n_envs)
+        given, later = steps(0, 6, n_envs), steps(1, 6, n_envs)
+        given |= {f"next_{name}": later[name] for name in next_of}
         present = np.arange(6 * n_envs).reshape(6, n_envs) % 2 == 0
         entries = {"present": present.ravel()} if some else {}
         columns = read_steps(whole._options, given, entries.get("present"))
