@@ -205,7 +205,7 @@ def test_a_subset_of_fields_and_a_file_map(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ragged", "narrow", "narrow+next_of+prioritized+n_envs"])
-@pytest.mark.parametrize("seed", range(repeats(20, 3)))
+@pytest.mark.parametrize("seed", range(20 if LONG else repeats(6, 2)))
 def test_values_of_any_length_go_on_as_the_original(kind: str, seed: int, tmp_path: Path) -> None:
     """Rows that leave early and that are moved, over several saves; also with other rooms."""
     rng = np.random.default_rng(seed)
