@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from cpprb_like._arguments.checks import as_path, warn
 from cpprb_like.checkpoint._progress import Progress
 from cpprb_like.datasets._files import new_place, reading
 from cpprb_like.datasets._format import BOTH, CUT, FINAL, LACKS, OPEN, Format, Reader, Writer
-from cpprb_like.datasets._from_buffer import Names, Source, ends_of, rows_in_chunk
+from cpprb_like.datasets._from_buffer import NEXT, Names, Source, ends_of, rows_in_chunk
 from cpprb_like.datasets._model import EpisodeRecord, Field, Header, Rows
 from cpprb_like.datasets._ragged import blank, items_of
 from cpprb_like.errors import DataLossWarning
@@ -339,7 +339,11 @@ def from_dataset(
                 raise ValueError(f"{path}: {lost[0]}")
         fields = _fields(header, env_dict, str(path))
         size = max(1, header.rows) if capacity is None else capacity
-        room = _room(reader, fields, options.get("room"))
+        next_of = options.get("next_of")
+        if isinstance(next_of, Iterator):
+            next_of = list(next_of)  # read twice
+            options = {**options, "next_of": next_of}
+        room = _room(reader, fields, options.get("room"), next_of)
         chosen = dict(options) if room is None else {**options, "room": room}
         buffer = make(size, fields, **chosen)
         count = Progress(progress)
@@ -405,23 +409,30 @@ def _fill(buffer: Any, reader: Reader, on_read: Callable[[int], None], resume: b
     return left_out
 
 
-def _room(reader: Reader, fields: Mapping[str, Mapping[str, Any]], room: Any) -> Any:
-    """The option ``room``: by default as many items as all rows have. Then they are read."""
+def _room(reader: Reader, fields: Mapping[str, Mapping[str, Any]], room: Any, next_of: Any) -> Any:
+    """The option ``room``: by default as many items as all rows have. Then they are read.
+
+    Next values of ``next_of`` have the room of their source. They count as well, as the first row
+    of a call of ``add`` may store anew what the row before has.
+    """
+    sources = [next_of] if isinstance(next_of, str) else next_of
+    nexts = {f"{NEXT}{name}" for name in sources} if isinstance(sources, Collection) else set()
     axes: dict[str, tuple[str, int]] = {}  # a field of each axis, and the place in its shape
     for name, spec in fields.items():
         shape = (name,) if spec["dtype"] is str else spec["shape"]
         for at, axis in enumerate(shape if isinstance(shape, (list, tuple)) else ()):
-            if isinstance(axis, str):
+            if isinstance(axis, str) and name not in nexts:
                 axes.setdefault(axis, (name, at))
     if not axes or not isinstance(room, Mapping | None):
         return room
     found = {axis: 0 for axis in axes if axis not in (room or {})}
-    names = [axes[axis][0] for axis in found]
+    there = nexts.intersection(reader.header.names)
+    names = {axis: [axes[axis][0], *there.intersection([NEXT + axes[axis][0]])] for axis in found}
+    every = [name for both in names.values() for name in both]
     for number in range(len(reader.header.episodes) if found else 0):
-        for rows in _checked_rows(reader, number, names):
-            for axis in found:
-                name, at = axes[axis]
-                found[axis] += items_of(rows[name], at)
+        for rows in _checked_rows(reader, number, every):
+            for axis, both in names.items():
+                found[axis] += sum(items_of(rows[name], axes[axis][1]) for name in both)
     return {axis: max(1, n) for axis, n in found.items()} | dict(room or {})
 
 

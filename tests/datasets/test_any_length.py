@@ -173,6 +173,36 @@ def test_rows_that_were_overwritten_have_no_items(tmp_path: Path) -> None:
     assert [len(row) for row in rows_of(read, read.episodes[0], "ids")] == [2, 3, 4, 5]
 
 
+def graphs() -> ReplayBuffer:
+    """Twelve steps of three episodes, with states of any length and their next ones."""
+    state: Any = {"obs.ids": {"shape": ("obs.ids",), "dtype": "i8"}, "obs.say": {"dtype": str}}
+    fields = {**state, "act": NUMBER, "rew": NUMBER, "terminated": {"shape": (), "dtype": bool}}
+    rb = ReplayBuffer(20, fields, room={"obs.ids": 999, "obs.say": 999}, next_of=list(state))
+    for t in range(12):
+        step: Any = {"act": t, "rew": t, "terminated": t % 4 == 3}
+        for name, n in (("obs", t), ("next_obs", t + 1)):
+            step |= {f"{name}.ids": np.arange(n % 5), f"{name}.say": "é" * (n % 3)}
+        rb.add(**step)
+    return rb
+
+
+@pytest.mark.parametrize("format", HAS_LISTS)
+def test_next_values_have_room_beside_their_source(format: str, tmp_path: Path) -> None:  # noqa: A002
+    """By default no row leaves early, whether ``env_dict`` names the axes or not."""
+    need("pyarrow")
+    rb, path = graphs(), place(tmp_path, format)
+    rb.export(path, format)
+    joined: Any = {"obs.ids": {"shape": ("T",)}, "obs.say": {}, "rew": {}, "terminated": {}}
+    for env_dict in (None, joined, {**joined, "next_obs.ids": {"shape": ("next_T",)}}):
+        names = iter(["obs.ids", "obs.say"])
+        read = ReplayBuffer.from_dataset(path, env_dict=env_dict, next_of=names)
+        assert len(read) == 12
+        assert read.stats()["left_for_room"] == 0
+        for one, other in zip(rb.episodes, read.episodes, strict=True):
+            for name in ("obs.ids", "next_obs.ids", "obs.say", "next_obs.say"):
+                assert same_rows(rows_of(rb, one, name), rows_of(read, other, name))
+
+
 # ---------------------------------------------------------------------- Arrow
 
 
