@@ -180,6 +180,14 @@ class ListLengths:
             for (least, most), of_level in zip(self._ranges, lengths, strict=True)
         ]
 
+    def join(self, other: ListLengths) -> None:
+        """Have one range with another column for each level, if both have the same type."""
+        if (self._dtype, len(self._ranges)) == (other._dtype, len(other._ranges)):
+            pairs = zip(self._ranges, other._ranges, strict=True)
+            self._ranges = other._ranges = [
+                (min(one[0], two[0]), max(one[1], two[1])) for one, two in pairs
+            ]
+
     def field(self, name: str) -> Field | str | None:
         """The field, or the reason why there is none; None if all lists have the same lengths."""
         axes = [at for at, (least, most) in enumerate(self._ranges) if least < most]
@@ -276,6 +284,7 @@ class ParquetFiles:
         self._number = -1
         self._opened: BinaryIO | None = None
         self._file: Any = None  # reader of the open file
+        self.most = 1  # rows of the open file that are read at a time
         self._key: tuple[Any, ...] = ()  # number and columns of the group in memory
 
     def open(self, number: int) -> Any:
@@ -287,8 +296,11 @@ class ParquetFiles:
                 self._opened = open_regular(self.paths[number])
                 self._file = module.ParquetFile(self._opened, pre_buffer=False)
                 meta = self._file.metadata
-            counts = [meta.row_group(k).num_rows for k in range(meta.num_row_groups)]
+            groups = [meta.row_group(k) for k in range(meta.num_row_groups)]
+            counts = [group.num_rows for group in groups]
             self._groups = np.cumsum([0, *counts], dtype=np.int64)
+            nbytes = sum(group.total_byte_size for group in groups)
+            self.most = rows_in_chunk(nbytes // max(1, meta.num_rows))
             self._number = number
         return self._file
 
@@ -301,7 +313,10 @@ class ParquetFiles:
     def read(
         self, start: int, stop: int, columns: list[str], most: int, convert: Callable[[Any], Rows]
     ) -> Iterator[Rows]:
-        """The rows from ``start`` to ``stop``, converted from batches of at most ``most`` rows."""
+        """The rows from ``start`` to ``stop``, converted from batches of at most ``most`` rows.
+
+        Batches are smaller if rows of the file are large, as those of any length may be.
+        """
         while start < stop:
             number = int(np.searchsorted(self.starts, start, side="right")) - 1
             if number >= len(self.paths):
@@ -310,7 +325,8 @@ class ParquetFiles:
                 self.open(number)
                 row = start - int(self.starts[number])
                 first, group = self._group(row, columns)
-                for found in group.slice(row - first, min(most, stop - start)).to_batches():
+                n = min(most, self.most, stop - start)
+                for found in group.slice(row - first, n).to_batches():
                     yield convert(found)
                     start += len(found)
 

@@ -166,10 +166,14 @@ class RllibReader(Reader):
         columns = list(dict.fromkeys(place[0] for place in found))
         for number, path in enumerate(self._files.paths if found else ()):
             with reading(path):
-                for batch in self._files.open(number).iter_batches(1 << 16, columns=columns):
+                file = self._files.open(number)
+                for batch in file.iter_batches(self._files.most, columns=columns):
                     for place, lengths in found.items():
                         column, name = batch.column(place[0]), ".".join(place)
                         lengths.add(_arrow.part(column, place[1:], name), name)
+        for place, lengths in found.items():
+            if place[0] == "obs" and (following := found.get(("new_obs", *place[1:]))):
+                lengths.join(following)
         return found
 
     def read_episodes(self) -> Iterator[tuple[EpisodeRecord, Array]]:
@@ -201,7 +205,7 @@ class RllibReader(Reader):
             file = self._files.open(number)
             with reading(path):
                 wanted = [*named, *columns.values()] or None
-                for batch in file.iter_batches(1 << 16, columns=wanted):
+                for batch in file.iter_batches(self._files.most, columns=wanted):
                     n = len(batch)
                     parts = [batch.column(name).to_pylist() for name in named]
                     keys = list(zip(*parts, strict=True)) if named else [()] * n
@@ -282,7 +286,11 @@ class RllibReader(Reader):
         order, made = np.sort(rows), list[bytes]()
         for found in self._read_rows(order, names, rows_in_chunk(self.header.row_nbytes)):
             parts = zip(*map(bytes_of_rows, found.values()), strict=True)
-            made += [hashlib.blake2b(b"".join(row), digest_size=16).digest() for row in parts]
+            for row in parts:
+                digest = hashlib.blake2b(digest_size=16)
+                for part in row:
+                    digest.update(len(part).to_bytes(8, "little") + part)
+                made.append(digest.digest())
         by_row = dict(zip(order.tolist(), made, strict=True))
         return [by_row[row] for row in rows.tolist()]
 

@@ -272,3 +272,55 @@ def test_lists_that_others_wrote_are_read(tmp_path: Path) -> None:
     assert [row.tolist() for row in rows_of(rb, rows, "nested")] == nested
     assert [row.tolist() for row in rows_of(rb, rows, "large")] == [[1], [], [2, 3]]
     assert list(rows["note"]) == ["x", "", "y"]
+
+
+def write_steps(path: Path, obs: Any, new_obs: Any) -> None:
+    """A file of steps without names of episodes, of which the last one is terminated."""
+    pa, parquet = need("pyarrow"), need("pyarrow.parquet")
+    n = len(obs)
+    columns = {"obs": pa.array(obs), "new_obs": pa.array(new_obs), "actions": [0] * n}
+    columns |= {"rewards": [1.0] * n, "terminateds": [k == n - 1 for k in range(n)]}
+    parquet.write_table(pa.table(columns), path)
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_next_observations_have_the_axes_of_observations(is_swapped: bool, tmp_path: Path) -> None:
+    """Also if the lists of one of them happen to have the same length; else episodes merged."""
+    lists = [[1], [2, 3], [4, 4, 4]], [[7, 7], [7, 7], [8, 8]]
+    write_steps(tmp_path / "x.parquet", *(lists[::-1] if is_swapped else lists))
+    with pytest.warns(DataLossWarning, match="2 episodes before the newest have no end"):
+        rb = ReplayBuffer.from_dataset(tmp_path / "x.parquet")
+    assert len(rb.episodes) == 3
+    shapes = {name: field.shape for name, field in rb.columns.items()}
+    assert shapes["obs"] == ("obs",)
+    assert shapes["next_obs"] == ("next_obs",)
+
+
+def test_parts_of_observations_are_compared_one_by_one(tmp_path: Path) -> None:
+    """Items of one part do not pass for items of the next one, so two episodes stay two."""
+    obs = [{"a": [9, 9, 9], "b": [9]}, {"a": [1], "b": [2, 3]}]
+    new = [{"a": [1, 2], "b": [3]}, {"a": [5], "b": [5, 6]}]
+    write_steps(tmp_path / "x.parquet", obs, new)
+    with pytest.warns(DataLossWarning, match="1 episodes before the newest have no end"):
+        rb = ReplayBuffer.from_dataset(tmp_path / "x.parquet")
+    assert len(rb.episodes) == 2
+
+
+def test_long_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
+    """Of 400 rows of 200 kB, in groups of ten, some megabytes are in memory at once."""
+    pa, parquet = need("pyarrow"), need("pyarrow.parquet")
+    ids = pa.array(np.arange(10 * 50_000, dtype="i4"))
+    offsets = pa.array([*range(0, 10 * 50_000, 50_000), len(ids) - 1], pa.int32())
+    table = pa.table({"rewards": np.zeros(10), "ids": pa.ListArray.from_arrays(offsets, ids)})
+    with parquet.ParquetWriter(
+        tmp_path / "x.parquet", table.schema, use_dictionary=False, compression="none"
+    ) as file:
+        for _ in range(40):
+            file.write_table(table)
+    own = pa.default_memory_pool()
+    pa.set_memory_pool(counting := pa.proxy_memory_pool(own))
+    try:
+        assert describe(tmp_path / "x.parquet").rows == 400
+    finally:
+        pa.set_memory_pool(own)
+    assert counting.max_memory() < 20e6
