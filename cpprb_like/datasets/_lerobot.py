@@ -59,6 +59,7 @@ ROLES = {
     TRUNCATED: "truncated",
 }
 INDEX, TASK = "task_index", "task"
+OF_PANDAS = "__index_level_0__"  # the texts of tasks, which are the index of a DataFrame
 TAKEN = {*DEFAULTS, TASK}
 MOST_AXES = 5  # limit of LeRobot's arrays
 AT_ONCE = 1 << 18  # numbers converted to float64 at a time
@@ -167,7 +168,8 @@ def features_of(header: Header) -> dict[str, Feature]:
     made: dict[str, Feature] = {}
     taken: set[str] = set()
     for name, path in header.places(ROLES, TAKEN).items():
-        if header[name].is_text:
+        # The number of the task, as it is read, follows from its text.
+        if header[name].is_text or (name == INDEX and text_of(header) == TASK):
             continue
         column = ".".join(path)
         if name in header.observations:
@@ -395,13 +397,12 @@ class LerobotWriter(Writer):
     def _write_tasks(self) -> None:
         """Write the table of tasks, whose texts are the index of a pandas DataFrame."""
         pa, parquet = need("pyarrow", NAME), need("pyarrow.parquet", NAME)
-        index = "__index_level_0__"
         numbers = pa.array(range(len(self._tasks)), pa.int64())
-        table = pa.table({INDEX: numbers, index: pa.array([*self._tasks], pa.string())})
-        kinds = ("task_index", "task_index", "int64", "int64"), (None, index, "unicode", "object")
+        table = pa.table({INDEX: numbers, OF_PANDAS: pa.array([*self._tasks], pa.string())})
+        kinds = (INDEX, INDEX, "int64", "int64"), (None, OF_PANDAS, "unicode", "object")
         keys = "name", "field_name", "pandas_type", "numpy_type"
         columns = [{**dict(zip(keys, kind, strict=True)), "metadata": None} for kind in kinds]
-        pandas = {"index_columns": [index], "column_indexes": [], "columns": columns}
+        pandas = {"index_columns": [OF_PANDAS], "column_indexes": [], "columns": columns}
         pandas |= {"creator": {"library": "pyarrow", "version": pa.__version__}}
         schema = table.schema.with_metadata({"pandas": json.dumps(pandas)})
         parquet.write_table(table.cast(schema), self._folder / TASKS)
@@ -466,7 +467,7 @@ class LerobotReader(Reader):
         is_alone = len(parts) == 1 and parts[0] in ALONE
         columns = {_path_of(column, is_alone=is_alone): column for column in found}
         columns = {path: column for path, column in columns.items() if column not in passed}
-        tasks = _read_tasks(self.path / TASKS) if INDEX in found else {}
+        tasks = self._read_tasks() if INDEX in found else {}
         if INDEX in passed and set(tasks.values()) == {NO_TASK}:
             tasks = {}
         if tasks:
@@ -595,20 +596,24 @@ class LerobotReader(Reader):
             raise ValueError(f"{INDEX}: expected a task of {TASKS}, got {min(others)}")
         return np.array([self._tasks[number] for number in numbers], object)
 
+    def _read_tasks(self) -> dict[int, str]:
+        """The texts of the table of tasks, by number; none without a file or a column of them."""
+        path = self.path / TASKS
+        if not path.is_file():
+            return {}
+        with contextlib.closing(_arrow.ParquetFiles([path])) as files, reading(path):
+            table = files.open(0).read()
+            names = [name for name in table.column_names if name != INDEX]
+            known = [name for name in names if name in (TASK, OF_PANDAS)] or names
+            texts = [name for name in known if _arrow.is_text(table.column(name))]
+            if len(texts) != 1 or table.column(texts[0]).null_count:
+                self.left_out.append(f"{TASK} (expected a column of texts in {TASKS}, got {names})")
+                return {}
+            numbers, found = (table.column(name).to_pylist() for name in (INDEX, texts[0]))
+            return dict(zip(numbers, found, strict=True))
+
     def close(self) -> None:
         self._files.close()
-
-
-def _read_tasks(path: Path) -> dict[int, str]:
-    """The texts of the table of tasks, by number; none without the file."""
-    if not path.is_file():
-        return {}
-    with contextlib.closing(_arrow.ParquetFiles([path])) as files, reading(path):
-        table = files.open(0).read()
-        (name,) = (name for name in table.column_names if name != INDEX)
-        return dict(
-            zip(table.column(INDEX).to_pylist(), table.column(name).to_pylist(), strict=True)
-        )
 
 
 def _frames(

@@ -324,3 +324,40 @@ def test_long_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
     finally:
         pa.set_memory_pool(own)
     assert counting.max_memory() < 20e6
+
+
+# ---------------------------------------------------------------------- tasks of LeRobot
+
+
+def with_tasks(path: Path) -> None:
+    """A data set of LeRobot with two tasks."""
+    rb = ReplayBuffer(9, {"obs": {}, "task": {"dtype": str}, "done": {}}, room={"task": 99})
+    rb.add(obs=np.arange(4), task=["go", "go", "", ""], done=[0, 1, 0, 1])
+    rb.export(path, "lerobot")
+
+
+def test_tasks_keep_their_fields_when_written_again(tmp_path: Path) -> None:
+    """The number of a task follows from its text, so it is no column more."""
+    need("pyarrow")
+    with_tasks(tmp_path / "0")
+    first = ReplayBuffer.from_dataset(tmp_path / "0")
+    first.export(tmp_path / "1", "lerobot")
+    again = ReplayBuffer.from_dataset(tmp_path / "1")
+    assert again.fields == first.fields
+    assert list(again.get_all_transitions()["task"]) == ["go", "go", "", ""]
+    assert again.get_all_transitions()["task_index"].tolist() == [0, 0, 1, 1]
+
+
+def test_texts_of_tasks_are_found_by_their_name(tmp_path: Path) -> None:
+    """Beside another column; where none is meant, they are left out by name."""
+    pa, parquet = need("pyarrow"), need("pyarrow.parquet")
+    with_tasks(tmp_path / "x")
+    path = tmp_path / "x/meta/tasks.parquet"
+    table = parquet.read_table(path).append_column("notes", pa.array(["a", "b"]))
+    parquet.write_table(table, path)
+    rb = ReplayBuffer.from_dataset(tmp_path / "x")
+    assert list(rb.get_all_transitions()["task"]) == ["go", "go", "", ""]
+    parquet.write_table(table.rename_columns(["task_index", "words", "notes"]), path)
+    with pytest.warns(DataLossWarning, match=r"task \(.* texts in meta/tasks.* 'notes'\]\)"):
+        rb = ReplayBuffer.from_dataset(tmp_path / "x")
+    assert "task" not in rb.fields
