@@ -339,7 +339,7 @@ cdef void c_write_columns(
     Ring ring, list columns, list arrays, tuple items, const intp_t* slots, intp_t n
 ) noexcept:
     """``write`` for checked rows; no Python code runs."""
-    cdef intp_t number, k, size, stride
+    cdef intp_t number, k, size, stride, n_columns = len(columns)
     cdef Column column
     cdef ItemRing memory
     cdef char* to
@@ -356,8 +356,8 @@ cdef void c_write_columns(
         for k in range(n):
             if slots[k] >= 0:
                 c_write_row(ring, columns, arrays, slots[k], k)
-        columns = []
-    for number in range(len(columns)):
+        n_columns = 0
+    for number in range(n_columns):
         column = <Column> columns[number]
         values = <char*> cnp.PyArray_DATA(<cnp.ndarray> arrays[number])
         size = column.nbytes

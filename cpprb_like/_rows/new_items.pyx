@@ -147,14 +147,21 @@ cdef class NewItems:
         free(self.given)
 
     cdef int c_hold(self, intp_t n) except -1:
-        """Have room for the counts and entries of n rows."""
+        """Have room for the counts and entries of n rows.
+
+        Other threads and finalizers may add rows while memory is allocated. So all of it is there before
+        any is replaced.
+        """
         cdef intp_t rows = max(n, 1)
+        cdef int64_t[:, ::1] counts, shared
+        cdef int64_t[::1] order
+        cdef uint8_t[:, ::1] entries
         if n > self.most or n < KEPT_ROWS < self.most:
-            self.counts = np.zeros((self.n_axes, rows), np.int64)
-            self.shared = np.full((self.n_axes, rows), APART, np.int64)
-            self.order = np.zeros(2 * rows, np.int64)
-            self.entries = np.zeros((self.n_axes, 16 * rows), np.uint8)
-            self.most = rows
+            counts = np.zeros((self.n_axes, rows), np.int64)
+            shared = np.full((self.n_axes, rows), APART, np.int64)
+            order = np.zeros(2 * rows, np.int64)
+            entries = np.zeros((self.n_axes, 16 * rows), np.uint8)
+            self.counts, self.shared, self.order, self.entries, self.most = counts, shared, order, entries, rows
         self.n = n
         return 0
 

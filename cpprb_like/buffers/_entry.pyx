@@ -20,7 +20,9 @@ from cpprb_like._machine.aligned cimport c_aligned
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.column cimport Column
 from cpprb_like.buffers._draw_counts cimport DrawCounts
-from cpprb_like._core cimport CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring, c_living, c_sync_open, c_walk_of
+from cpprb_like._core cimport (
+    CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring, c_begin_edit, c_end_edit, c_living, c_sync_open, c_walk_of,
+)
 from cpprb_like._rows.changes cimport c_clear_rows, c_end_episode, c_make_room, c_mark_disk
 from cpprb_like._rows.item_ring cimport Entry, ItemRing, Living, c_unpack
 from cpprb_like._rows.new_items cimport NewItems
@@ -338,8 +340,12 @@ cdef class BufferBase:
         if beside is not None and beside.n != n:
             raise ValueError(f"priorities: expected {n}, one for each step, got {beside.n}")
         while True:
+            self.new_items.c_hold(n)  # Python code may run here, but not from the check of turns on
+            if present is not None:
+                ring.c_expect_absent()
             if self._paused:
                 self.c_wait_for_turn()
+                continue
             self.c_check_ring(ring)
             self.new_items.load(n, counts, items)
             for number in range(self.n_fields):
@@ -397,7 +403,9 @@ cdef class BufferBase:
             if not c_make_room(ring, self.new_items, 0, first):
                 break
         # No Python code runs from here on, and no object is made: a finalizer might add rows.
+        c_begin_edit(ring)  # a forked child finds other items in rows that have left
         self.new_items.c_write(True)
+        c_end_edit(ring)
         for k in range(len(moved)):
             memory = <ItemRing> ring.items[<intp_t> moved[k]]
             entry = <char*> cnp.PyArray_DATA(<cnp.ndarray> entries[k])
@@ -1003,8 +1011,10 @@ cdef object c_add_items(BufferBase buffer, PyObject** values, PyObject* names):
         buffer.warns = False
         buffer._warn_of_values_apart()
     while True:
+        buffer.new_items.c_hold(1)  # Python code may run here, but not from the check of turns on
         if buffer._paused:
             buffer.c_wait_for_turn()
+            continue
         if (beside is not None and beside.n != 1) or not buffer.c_resolve_items(values, names, place):
             break
         if beside is not None and beside.ring is not None and beside.ring is not buffer.c_ring:

@@ -16,7 +16,7 @@ import numpy as np
 
 from cpprb_like._arguments.arrays import Array as Array  # noqa: PLC0414 (exported)
 from cpprb_like._fields.field import Field as Field  # noqa: PLC0414 (exported)
-from cpprb_like.datasets._ragged import axis_of, nbytes_of
+from cpprb_like.datasets._ragged import nbytes_of
 
 Rows = dict[str, Array]
 Place = tuple[str, ...]  # path of a value in a nest: () for all of it
@@ -239,7 +239,8 @@ class HeaderBuilder:
             fields[following] = replace(fields[name], name=following)
         for name in self._made:
             fields[name] = Field(name, FLAG, ())
-        fields = _with_axes(fields)
+        for name, one in fields.items():  # no file says which fields share an axis
+            fields[name] = replace(one, axis=name) if one.is_ragged else one
         first = [*observations, *actions, REW, *chained.values(), *ENDS]
         names = dict.fromkeys([name for name in first if name in fields] + list(fields))
         can_end = [name for name in ("terminated", "done", "truncated") if name in fields]
@@ -254,17 +255,6 @@ class HeaderBuilder:
             chained=chained,
             ends=Ends(terminated, "truncated" if "truncated" in can_end else None),
         )
-
-
-def _with_axes(fields: Mapping[str, Field]) -> dict[str, Field]:
-    """The fields, each ragged one with an axis of its own, as no file says which share one."""
-    taken, made = {name for name, one in fields.items() if one.is_text}, dict(fields)
-    for name, one in fields.items():
-        if one.is_ragged:
-            axis = name if one.is_text else axis_of(name, taken)
-            made[name] = replace(one, axis=axis)
-            taken.add(axis)
-    return made
 
 
 def load_json(data: bytes | str, name: str) -> Any:

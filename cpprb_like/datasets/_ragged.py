@@ -6,8 +6,7 @@ So pieces of rows are cut and joined as those of numbers. Not here: the lists of
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -72,12 +71,3 @@ def items_of(values: Array, at: int) -> int:
     if values.dtype != object:
         return len(values) * (values.shape[1 + at] if values.ndim > 1 + at else 0)
     return sum(len(row.encode()) if isinstance(row, str) else row.shape[at] for row in values)
-
-
-def axis_of(name: str, taken: Container[str]) -> str:
-    """The name of an axis for a field: its own name, as an identifier that is not taken."""
-    axis = re.sub(r"\W", "_", name)
-    axis = axis if axis.isidentifier() else f"_{axis}"
-    while axis in taken:
-        axis += "_"
-    return axis

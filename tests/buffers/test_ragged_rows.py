@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked import start
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged_histories import ACTIONS, OFTEN, Action, play, random_case, random_history, used_of
@@ -375,3 +378,44 @@ def test_each_row_that_is_drawn_beside_a_writer_is_one_that_was_added(
     )
     one.rb.check()
     assert one.number > len(one.rb)  # some have left
+
+
+@pytest.mark.usefixtures("switch_often")
+def test_threads_add_calls_of_different_sizes() -> None:
+    """The memory of one call is not that of another, while it is made."""
+    rb = ReplayBuffer(30_000, {"x": {"shape": ("T",), "dtype": "i8"}}, room={"T": 60_000})
+
+    def add(n: int) -> Callable[[], object]:
+        values = np.repeat(np.arange(n), 2), 2 * np.arange(n + 1)
+        return lambda: rb.add(x=values)
+
+    run_together(add(5000), add(10), add(3), seconds=3.0 if LONG else 0.6)
+    rb.check()
+    rows = rb.get_all_transitions()["x"]
+    assert rows.shape[1] == 2
+    assert (rows[:, 0] == rows[:, 1]).all()
+
+
+def test_a_child_reads_no_items_that_an_update_of_its_parent_writes(tmp_path: Path) -> None:
+    """Rows leave for the new items, which lie over theirs: reads of the child raise then."""
+    room = 9_000_000
+    fields = {"x": {"shape": ("T",), "dtype": "i8"}}
+    rb = ReplayBuffer(300, fields, room={"T": room}, mmap_prefix=tmp_path / "rows", seed=0)
+    for row in range(90):
+        rb.add(x=np.full(room // 90, row))
+
+    def child() -> None:
+        wrong = 0
+        until = time.monotonic() + 5
+        with suppress(RuntimeError):
+            while time.monotonic() < until:
+                values = rb.sample(1)["x"][0]
+                wrong += int(values.min() != values.max() or values[0] < 0)
+        assert wrong == 0
+
+    process = start(child)
+    time.sleep(0.2)
+    for _ in range(3):
+        newest = rb.ring.span + rb.ring.written - 1
+        rb.update([newest], x=[np.full(room // 3, -7)])
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0

@@ -192,6 +192,9 @@ def test_next_values_have_room_beside_their_source(format: str, tmp_path: Path) 
     need("pyarrow")
     rb, path = graphs(), place(tmp_path, format)
     rb.export(path, format)
+    shapes = {name: shape for name, (_, shape) in describe(path).fields.items()}
+    assert shapes["obs.ids"] == ("obs.ids",)  # as recorders name it
+    assert shapes["next_obs.ids"] == ("next_obs.ids",)
     joined: Any = {"obs.ids": {"shape": ("T",)}, "obs.say": {}, "rew": {}, "terminated": {}}
     for env_dict in (None, joined, {**joined, "next_obs.ids": {"shape": ("next_T",)}}):
         names = iter(["obs.ids", "obs.say"])
