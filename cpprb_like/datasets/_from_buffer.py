@@ -7,7 +7,7 @@ rows, and rows of deleted episodes, are left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,11 +57,6 @@ class Source:
         self.left_out = [field for field in schema.declared if not holds(field)]
         if not fields:
             raise ValueError(f"expected fields of numbers, got {list(schema.names)}")
-        rows = RowsToReport(buffer)
-        self._longest = {  # greatest number of items of a row, by axis
-            axis.name: int(rows.lengths(slice(None), axis.name).max(initial=0))
-            for axis in schema.axes
-        }
         ends = ends_of(schema, names)
         observations = _chosen("observation", observation, names) or _by_name(names, OBSERVATIONS)
         observations = observations or {
@@ -81,25 +76,35 @@ class Source:
             next((name for name in rewards if fields[names.index(name)].is_single), None),
             ends=ends,
         )
+        self._begins, self._lengths = _lengths_of(buffer, self.header.episodes)
 
     def chunks(self, number: int, fields: Iterable[str] | None = None) -> Iterator[Rows]:
         chosen = [self.header[name] for name in (self.header.names if fields is None else fields)]
-        length = self.header.episodes[number].length
-        step = rows_in_chunk(sum(map(self._most_nbytes, chosen)))
+        length, start = self.header.episodes[number].length, 0
         names = [field.name for field in chosen]
-        for start in range(0, length, step):
-            stop = min(start + step, length)
+        while start < length:
+            stop = start + self._rows_in_batch(chosen, self._begins[number] + start, length - start)
             batch = self._buffer.episodes.read(number, fields=names, start=start, stop=stop)
             yield {
                 field.name: of_batch(batch, field) if field.is_ragged else batch[field.name]
                 for field in chosen
             }
+            start = stop
 
-    def _most_nbytes(self, field: Field) -> int:
-        """Bytes of a row in a batch, which is padded to the longest row."""
-        if not field.is_ragged:
-            return field.nbytes
-        return field.item_nbytes * self._longest[str(field.axis)]
+    def _rows_in_batch(self, fields: Sequence[Field], start: int, most: int) -> int:
+        """Number of rows, of ``most``, that are read at a time: a batch is padded to its longest.
+
+        ``start`` is the place of the first row in ``_lengths``.
+        """
+        nbytes = sum(field.nbytes for field in fields)  # without values of any length
+        n = min(most, rows_in_chunk(nbytes))
+        of_row = np.full(n, nbytes)
+        for field in fields:
+            if field.is_ragged:
+                lengths = self._lengths[str(field.axis)][start : start + n]
+                of_row += field.item_nbytes * np.maximum.accumulate(lengths)
+        fit = np.searchsorted(of_row * np.arange(1, n + 1), CHUNK_NBYTES, side="right")
+        return max(1, int(fit))
 
     def look(self, on_read: Callable[[int], None]) -> Header:
         """The header, with ``chained``: whether next values are the values of the row after.
@@ -125,6 +130,24 @@ class Source:
                 on_read(sum(values.nbytes for values in rows.values()))
         # Formats derive all next observations from the row after, or none.
         return replace(header, chained=chained if len(chained) == len(pairs) else {})
+
+
+def _lengths_of(buffer: Any, episodes: Iterable[EpisodeRecord]) -> tuple[list[int], dict[str, Any]]:
+    """The numbers of items of all rows, by axis, and where each episode begins in them.
+
+    The rows are in the order of environments, then of time.
+    """
+    rows = RowsToReport(buffer)
+    here = np.flatnonzero(rows.present)
+    envs = (buffer.ring.first + here) % rows.n_envs
+    here = here[np.argsort(envs, kind="stable")]
+    places = np.searchsorted(np.sort(envs), np.arange(rows.n_envs)).tolist()
+    begins = []
+    for episode in episodes:
+        begins.append(places[episode.env])
+        places[episode.env] += episode.length
+    axes = [axis.name for axis in buffer.schema.axes]
+    return begins, {axis: rows.lengths(slice(None), axis)[here] for axis in axes}
 
 
 def _follows(values: Any, following: Any, promised: Any) -> bool:

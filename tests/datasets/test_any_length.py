@@ -329,6 +329,25 @@ def test_long_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
     assert counting.max_memory() < 20e6
 
 
+def test_a_long_row_does_not_slow_the_export_of_others(tmp_path: Path) -> None:
+    """Rows are read many at a time but for the long one: batches are padded."""
+    need("pyarrow")
+    fields: Any = {"ids": {"shape": ("T",), "dtype": "i4"}, "rew": {}, "done": NUMBER}
+    rb, path = ReplayBuffer(1200, fields, room={"T": 300_000}, n_envs=2), tmp_path / "x.parquet"
+    ids = [np.arange(k % 50) for k in range(1000)]
+    ids[603] = np.arange(200_000)
+    for k in range(0, 1000, 2):
+        here = [True, k % 3 > 0]
+        rb.add_where(here, ids=ids[k : k + 2], rew=[k, k + 1], done=[k % 200 == 0 or k == 998] * 2)
+    seen: list[int] = []
+    rb.export(path, progress=lambda done, _: seen.append(done))
+    assert len(seen) < 40  # of 11 episodes
+    read = ReplayBuffer.from_dataset(path)
+    for one, other in zip(rb.episodes, read.episodes, strict=True):
+        for k, row in zip(one["rew"].ravel().astype(int), rows_of(read, other, "ids"), strict=True):
+            np.testing.assert_array_equal(row, ids[k])
+
+
 # ---------------------------------------------------------------------- tasks of LeRobot
 
 

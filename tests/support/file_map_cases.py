@@ -76,6 +76,7 @@ class Case:
     ids: dict[str, Any] = field(default_factory=dict)
     wide: int = WIDE
     room: int = 0  # items of each named axis; 0: there are none
+    has_next_items: bool = False
 
     @property
     def most_call(self) -> int:
@@ -95,6 +96,8 @@ class Case:
         if self.room:
             fields |= RAGGED
             given.setdefault("room", {"T": self.room, "E": self.room, "say": 2 * self.room})
+        if self.has_next_items:
+            given["next_of"] = list(RAGGED)
         if self.chained:
             fields["stack"] = {"shape": (5, 3), "dtype": "i4"}
             given |= {"stack_compress": {"stack": 1}, "next_of": ["stack", "t"]}
@@ -130,6 +133,9 @@ CASES = [
     Case("ragged-block-envs", room=250, block=7, n_envs=2, capacity=80, wide=4),
     Case("ragged-rows-first", room=5000, capacity=30, wide=40, updates=True),
     Case("ragged-chained", room=300, chained=True, prioritized=True, wide=40),
+    Case("ragged-next", room=300, has_next_items=True, deletes=True, clears=True, wide=40),
+    Case("ragged-next-envs", room=600, has_next_items=True, n_envs=3, capacity=60, wide=40),
+    Case("ragged-next-blocks", room=500, has_next_items=True, block=7, n_envs=2, wide=4),
 ]
 
 
@@ -166,6 +172,11 @@ def items_of(t: int, env: int, longer: int = 0) -> dict[str, Any]:
         "edge": (seed + np.arange(2 * n_edges).reshape(2, n_edges)).astype(np.uint16) % max(n, 1),
         "say": f"{seed}é" * ((t + env) % 4 + longer),
     }
+
+
+def next_items_of(t: int, env: int) -> dict[str, Any]:
+    """The items of the next step, or others where an episode ends."""
+    return items_of(t, env, 2) if is_done(t, env) else items_of(t + 1, env)
 
 
 @contextmanager
@@ -206,6 +217,9 @@ def step(case: Case, t: int) -> dict[str, Any]:
     if case.room:
         rows = [items_of(t, env) for env in envs]
         values |= {name: [row[name] for row in rows] for name in RAGGED}
+    if case.has_next_items:
+        rows = [next_items_of(t, env) for env in envs]
+        values |= {f"next_{name}": [row[name] for row in rows] for name in RAGGED}
     if case.chained:
         values["stack"] = np.stack([frames(t, env) for env in envs])
         values["next_stack"] = np.stack([after(t, env) for env in envs])
@@ -224,8 +238,11 @@ def twin_rows(batch: dict[str, NDArray[Any]], case: Case, what: str) -> None:
             assert any(are_same(of_row, items_of(t, env, one)) for one in allowed), (
                 what, t, env, mark, of_row,
             )  # fmt: skip
+        if case.has_next_items:
+            of_row = {name: cut(batch, name, k, "next_") for name in RAGGED}
+            assert are_same(of_row, next_items_of(t, env)), (what, t, env, of_row)
         for name, values in step(case, t).items():
-            if name in RAGGED:
+            if name.removeprefix("next_") in RAGGED:
                 continue
             value, found = values[env], batch[name][k]
             if name == "done" and case.n_step > 1:
@@ -234,12 +251,12 @@ def twin_rows(batch: dict[str, NDArray[Any]], case: Case, what: str) -> None:
             assert any(np.array_equal(found, one) for one in allowed), (what, name, t, env, found)
 
 
-def cut(batch: dict[str, NDArray[Any]], name: str, k: int) -> Any:
+def cut(batch: dict[str, NDArray[Any]], name: str, k: int, following: str = "") -> Any:
     """The items of a row of a padded batch."""
-    value = batch[name][k]
+    value = batch[following + name][k]
     if name == "say":
         return value
-    mask = batch["E_mask" if name == "edge" else "T_mask"][k]
+    mask = batch[following + ("E_mask" if name == "edge" else "T_mask")][k]
     return value[:, mask] if name == "edge" else value[mask]
 
 
@@ -248,7 +265,7 @@ def joined(steps: list[dict[str, Any]], case: Case) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in steps[0]:
         each = [one[name] for one in steps]
-        if name in RAGGED:
+        if name.removeprefix("next_") in RAGGED:
             found[name] = each if case.n_envs > 1 else [value for one in each for value in one]
         else:
             found[name] = np.concatenate(each)
