@@ -61,12 +61,13 @@ class SavedLayout(OfOptions):
         if alone:
             raise ValueError(f"fields: {alone} come from fields that are not asked for")
         fields = tuple(field for field in schema.declared if field.name in names)
-        axes = axes_of(fields)
-        counting = [field.name for field in fields if field.counts not in (None, *axes)]
-        if counting:
-            raise ValueError(
-                f"fields: {counting} count items of an axis whose fields are not asked for"
-            )
+        axes, all_axes = axes_of(fields), axes_of(schema.declared)
+        for field in fields:
+            if field.counts not in (None, *axes):
+                lacking = all_axes[str(field.counts)]
+                raise ValueError(
+                    f"fields: {field.name!r} counts items of {list(lacking)}; ask for one of them"
+                )
         chosen = replace(
             schema,
             fields=fields,

@@ -275,7 +275,7 @@ def test_rooms_and_fields_of_loaded_rows(tmp_path: Path) -> None:
         load(room={"T": 8})
     with pytest.raises(ValueError, match=r"room: no axis 'Q'"):
         load(room={"Q": 8})
-    with pytest.raises(ValueError, match=r"fields: \['pairs'\] count items of an axis"):
+    with pytest.raises(ValueError, match=r"fields: 'pairs' counts items of \['tokens'\]"):
         load(fields=["pairs", "id"])
     with pytest.raises(ValueError, match=r"room: no axis 'T'"):
         load(fields="text", room={"T": 30})
