@@ -399,7 +399,7 @@ def test_threads_add_calls_of_different_sizes() -> None:
 def test_a_child_reads_no_items_that_an_update_of_its_parent_writes(tmp_path: Path) -> None:
     """Rows leave for the new items, which lie over theirs: reads of the child raise then."""
     room = 9_000_000
-    fields = {"x": {"shape": ("T",), "dtype": "i8"}}
+    fields: dict[str, Any] = {"x": {"shape": ("T",), "dtype": "i8"}}
     rb = ReplayBuffer(300, fields, room={"T": room}, mmap_prefix=tmp_path / "rows", seed=0)
     for row in range(90):
         rb.add(x=np.full(room // 90, row))
