@@ -163,7 +163,7 @@ class ListLengths:
 
     def __init__(self) -> None:
         self._dtype: Any = None
-        self._none: Any = None  # an array of the dtype without numbers
+        self._empty: Any = None  # an array of the dtype without numbers
         self._reason: str | None = None  # why the column makes no field
         self._ranges: list[tuple[int, int]] = []
 
@@ -174,7 +174,7 @@ class ListLengths:
         except ValueError as error:
             self._reason = str(error)
             return
-        self._dtype, self._none = numbers.type, numbers.slice(0, 0)
+        self._dtype, self._empty = numbers.type, numbers.slice(0, 0)
         self._ranges = self._ranges or [(1 << 62, -1)] * len(lengths)
         self._ranges = [
             (int(of_level.min(initial=least)), int(of_level.max(initial=most)))
@@ -197,7 +197,7 @@ class ListLengths:
         if len(axes) > 1 or not is_number(self._dtype):
             return f"{self._dtype} in lists that differ in length at {len(axes)} levels"
         shape = tuple(max(0, most) for _, most in self._ranges)
-        dtype = self._none.to_numpy(zero_copy_only=False).dtype
+        dtype = self._empty.to_numpy(zero_copy_only=False).dtype
         return ragged_field(name, dtype, shape, axes[0])
 
 
