@@ -17,7 +17,7 @@ INNER = (
     *("_c", "_arguments", "_machine", "_rows", "_fields", "_files", "samplers", "views"),
     *("checkpoint", "buffers", "limiters", "processes"),
 )
-LEAVES = ("ray", "integrations", "compat", "datasets", "report", "cli")
+LEAVES = ("ray", "device", "integrations", "compat", "datasets", "report", "cli")
 ROOMS = (*INNER, *LEAVES)
 # Modules at the top of the package -> the rooms that they belong to.
 AT_THE_TOP = {

@@ -39,7 +39,7 @@ FOR_ALL = (
     "cpprb_like.views._stacking.",
 )
 # cpprb's own classes are made of parts of the engine, as the buffers are.
-OF_THE_ENGINE = {("compat", "cpprb"), ("compat", "_replay_memory.py"), ("ray",)}
+OF_THE_ENGINE = {("compat", "cpprb"), ("compat", "_replay_memory.py"), ("ray",), ("device",)}
 # Calls and names that hand on to a room above, which is imported on their first use.
 DOORS = {
     "buffers/__init__.pyi": {"compat"},

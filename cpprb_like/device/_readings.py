@@ -1,0 +1,140 @@
+"""``Reading``: what the layers of a view read of each row, and its arithmetic on places.
+
+The layers are those of ``cpprb_like.views``. Not here: the arrays (``_rows``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._fields.derived import NStepReturns
+from cpprb_like._fields.schema import as_names, read_names
+from cpprb_like.device._plan import DeviceField, Plan
+from cpprb_like.views import FrameStacks, Layer, NStep, Sequences
+
+KINDS = (NStep, Sequences, FrameStacks)
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """A column that is made of frames: the field of the frames, their number and axis."""
+
+    source: str
+    depth: int
+    axis: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The rows around a drawn row that a batch is computed from. The default is the row alone."""
+
+    plan: Plan
+    layers: tuple[Layer, ...] = ()
+    nstep: NStepReturns | None = None
+    least: int = 1  # least n of an n-step return
+    rows: int = 1  # rows of an item
+    least_rows: int = 1
+    is_sequence: bool = False
+    across: bool = False
+    stride: int = 1
+    first_only: frozenset[str] = frozenset()
+    stacks: tuple[tuple[str, Stacks], ...] = ()
+    pads_with_zeros: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan, layers: tuple[Layer, ...]) -> Reading:
+        """Check the layers of a view, at most one of each kind."""
+        options: dict[str, Any] = {}
+        for layer in layers:
+            if type(layer) not in KINDS:
+                raise TypeError(
+                    f"view: expected NStep, Sequences or FrameStacks on a device, got {layer!r}"
+                )
+            if [type(one) for one in layers].count(type(layer)) > 1:
+                raise ValueError(f"view: expected one {type(layer).__name__}, got more")
+            if isinstance(layer, NStep):
+                steps = layer.steps(plan.schema, None)
+                options |= {"nstep": steps.returns, "least": steps.least}
+            elif isinstance(layer, Sequences):
+                options |= _of_sequences(layer, plan)
+            elif isinstance(layer, FrameStacks):
+                options["stacks"] = tuple(_of_stacks(layer, plan).items())
+                options["pads_with_zeros"] = layer.padding == "zeros"
+        found = cls(plan, layers, **options)
+        window = found.before + 1 + found.ahead
+        if window > plan.steps:
+            raise ValueError(f"view: expected at most {plan.steps} steps, got windows of {window}")
+        return found
+
+    @cached_property
+    def most(self) -> int:
+        """Greatest n of an n-step return."""
+        return 1 if self.nstep is None else self.nstep.size
+
+    @property
+    def ahead(self) -> int:
+        """Rows that follow a row before it can be drawn."""
+        return self.rows + self.most - 2
+
+    @cached_property
+    def before(self) -> int:
+        """Rows before a row that its stacks need."""
+        return max((stack.depth for _, stack in self.stacks), default=1) - 1
+
+    @cached_property
+    def last_fields(self) -> frozenset[str]:
+        """Fields that are read from the last row of an n-step return."""
+        return frozenset() if self.nstep is None else frozenset(self.nstep.last_step_fields)
+
+    def fields(self, names: str | Iterable[str] | None) -> tuple[DeviceField, ...]:
+        """The fields that the option ``fields`` names, or all."""
+        if names is None:
+            return self.plan.fields
+        chosen = read_names("fields", as_names("fields", names), self.plan.schema.names)
+        if not chosen or len(set(chosen)) < len(chosen):
+            raise ValueError(f"fields: expected some names, each once, got {chosen}")
+        return tuple(field for field in self.plan.fields if field.name in chosen)
+
+    def bootstraps(self, fields: tuple[DeviceField, ...]) -> bool:
+        """Whether a batch of these fields has values to bootstrap from."""
+        has_next = any(field.name in self.plan.next_names for field in fields)
+        return has_next or self.nstep is not None
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether rows with all steps around them may still not be drawn."""
+        return self.least_rows > 1 or self.stride > 1
+
+
+def _of_sequences(layer: Sequences, plan: Plan) -> dict[str, Any]:
+    names = [*plan.schema.names, "discount"]
+    items = layer.items()
+    return {
+        "rows": items.rows,
+        "least_rows": 1 if items.across else items.least,
+        "is_sequence": True,
+        "across": items.across,
+        "stride": items.stride,
+        "first_only": frozenset(read_names("first_only", items.first_only, names)),
+    }
+
+
+def _of_stacks(layer: FrameStacks, plan: Plan) -> dict[str, Stacks]:
+    shapes = {field.name: field.shape for field in plan.fields}
+    found = {}
+    for name in read_names("depths", layer.depths, plan.schema.names):
+        if name in plan.sources:
+            raise ValueError(f"depths: {name!r} is a next value; name {plan.sources[name]!r}")
+        depth, ndim = layer.depths[name], len(shapes[name]) + 1
+        axis = as_int("axis", layer.axis, -ndim, ndim - 1) % ndim
+        found[name] = Stacks(name, depth, axis)
+        following = f"next_{name}"
+        if following in shapes and following not in layer.depths:
+            if shapes[following] != shapes[name]:
+                raise ValueError(f"depths: field {following!r}: expected frames like {name!r}")
+            found[following] = Stacks(name, depth, axis)
+    return found
