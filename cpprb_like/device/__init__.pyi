@@ -1,0 +1,2 @@
+from cpprb_like.device._torch import DeviceReplay as DeviceReplay
+from cpprb_like.device._torch import DeviceView as DeviceView

@@ -1,0 +1,163 @@
+"""Rows of a device as a ``ReplayBuffer``, and the way back, in pieces.
+
+Not here: how rows lie on a device (``_rows``).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED
+from cpprb_like._rows.row_handles import handles
+from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.device._plan import Plan
+from cpprb_like.device._rows import UNKNOWN, Batch, Rows, State
+from cpprb_like.samplers import Prioritized
+from cpprb_like.views._rows import read_fields
+
+AT_ONCE = 1 << 24  # bytes of a piece, about
+Arrays = dict[str, NDArray[Any]]
+
+
+def declaration(buffer: ReplayBuffer) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """The size, the fields and the options of a replay with the fields of a buffer."""
+    schema = buffer.schema
+    fields = {
+        one.name: {"shape": one.declared_shape, "dtype": one.dtype} for one in schema.declared
+    }
+    options = {
+        "n_envs": buffer.n_envs,
+        "next_of": [source for _, source in schema.next_of] or None,
+        "sampler": buffer.sampler,
+        "terminated": schema.terminated,
+        "truncated": schema.truncated,
+    }
+    return buffer.capacity, fields, options
+
+
+def to_host(rows: Rows, state: Mapping[str, Any], options: Mapping[str, Any]) -> ReplayBuffer:
+    """A buffer with the rows of a state: see ``DeviceReplay.to_host``."""
+    plan, xp, n = rows.plan, rows.xp, rows.plan.n_envs
+    host = ReplayBuffer(
+        plan.size,
+        {one.name: {"shape": one.shape, "dtype": xp.host_dtype(one.dtype)} for one in plan.fields},
+        n_envs=n,
+        next_of=list(plan.sources.values()) or None,
+        terminated=plan.schema.terminated,
+        truncated=plan.schema.truncated,
+        sampler=copy.deepcopy(plan.sampler),
+        **options,
+    )
+    stored, cursor = int(state["stored"]), int(state["cursor"])
+    weights = []
+    for start, stop in _pieces(plan, stored):
+        steps = (cursor - stored + np.arange(start, stop)) % plan.steps
+        places = xp.from_host((steps[:, None] * n + np.arange(n)).reshape(-1))
+        flags = xp.to_host(xp.take(state["flags"], places)).reshape(-1, n)
+        known, following = flags & UNKNOWN == 0, places
+        if plan.sources:
+            links = xp.to_host(xp.take(state["links"], places)).astype(np.int64)
+            known = (links >= 0).reshape(-1, n)
+            following = xp.from_host(links.clip(0))
+        block = {}
+        for one in plan.fields:
+            source = plan.sources.get(one.name)
+            values = state["values"][source or one.name]
+            values = xp.to_host(xp.take(values, places if source is None else following))
+            block[one.name] = values.reshape(-1, n, *one.shape)
+        _add(host, plan, block, flags, known)
+        if rows.weights is not None:
+            weights.append(xp.to_host(xp.take(state["level_0"], places)))
+    sampler = plan.sampler
+    if isinstance(sampler, Prioritized) and weights and sampler.alpha:
+        priorities = np.concatenate(weights).astype(np.float64) ** (1 / sampler.alpha)
+        indexes = handles(host.ring, np.arange(len(priorities)))
+        host.update_priorities(indexes, (priorities - sampler.eps).clip(0))
+    return host
+
+
+def _pieces(plan: Plan, steps: int) -> Iterator[tuple[int, int]]:
+    """Ranges of steps of about ``AT_ONCE`` bytes."""
+    most = max(1, AT_ONCE // (plan.n_envs * sum(one.nbytes for one in plan.fields)))
+    for start in range(0, steps, most):
+        yield start, min(start + most, steps)
+
+
+def _add(
+    host: ReplayBuffer,
+    plan: Plan,
+    block: Arrays,
+    flags: NDArray[np.uint8],
+    known: NDArray[np.bool_],
+) -> None:
+    """Add a block of steps.
+
+    A row whose next values are not known is absent, and the one before it ends its episode.
+    """
+    ends = (flags & FLAG_END) == FLAG_END
+    said = np.zeros(ends.shape, np.bool_)
+    for name, _, _ in plan.ends:
+        said |= (block[name] != 0).reshape(said.shape)
+    if known.all() and (ends == said).all():
+        shape = (len(ends), plan.n_envs) if plan.n_envs > 1 else (len(ends),)
+        host.add(**{one.name: block[one.name].reshape(*shape, *one.shape) for one in plan.fields})
+        return
+    for t in range(len(ends)):
+        for env in np.flatnonzero(~known[t]):
+            host.on_episode_end(int(env))
+        host.add_where(known[t], **{name: values[t] for name, values in block.items()})
+        for env in np.flatnonzero(known[t] & ends[t] & ~said[t]):
+            host.on_episode_end(int(env))
+
+
+def blocks(rows: Rows, buffer: ReplayBuffer) -> Iterator[tuple[Batch, Any]]:
+    """The newest rows of a buffer as blocks of steps on the device, with their flags."""
+    plan, xp, n, ring = rows.plan, rows.xp, rows.plan.n_envs, buffer.ring
+    described = [(one.name, xp.host_dtype(one.dtype), one.shape) for one in plan.fields]
+    found = [(one.name, one.dtype, one.shape) for one in buffer.schema.declared]
+    if buffer.n_envs != n or sorted(map(str, described)) != sorted(map(str, found)):
+        raise ValueError(
+            f"from_host: expected {n} environments and the fields {described}, got "
+            f"{buffer.n_envs} and {found}"
+        )
+    written = ring.written
+    steps = min(ring.stored, plan.size) // n
+    for start, stop in _pieces(plan, steps):
+        ids = np.arange(written - (steps - start) * n, written - (steps - stop) * n)
+        slots = (ids % ring.capacity).astype(np.intp)
+        flags = ring.flags_at(slots)
+        if (flags & FLAG_ABSENT).any():
+            raise ValueError("from_host: expected a step of all environments, got absent rows")
+        values = read_fields(ring, slots, frozenset(plan.schema.names))
+        if ring.written != written:
+            raise RuntimeError("from_host: rows were added meanwhile")
+        block = {
+            one.name: xp.from_host(values[one.name].reshape(stop - start, n, *one.shape), one.dtype)
+            for one in plan.fields
+        }
+        kept = flags & (FLAG_TERMINATED | FLAG_TRUNCATED)
+        yield block, xp.from_host(kept.reshape(stop - start, n))
+
+
+def with_priorities(rows: Rows, state: State, buffer: ReplayBuffer) -> State:
+    """The state with the weights of the rows of a buffer, which ``blocks`` has added to no rows."""
+    if rows.weights is None or not buffer.has_priorities:
+        return state
+    xp, ring = rows.xp, buffer.ring
+    stored = int(state["stored"]) * rows.plan.n_envs
+    slots = (np.arange(ring.written - stored, ring.written) % ring.capacity).astype(np.intp)
+    weights: Any = buffer.sampler.row_weights(slots)
+    first = int(state["cursor"]) * rows.plan.n_envs - stored
+    places = xp.from_host((first + np.arange(stored)) % rows.plan.size)
+    largest = max(float(state["largest"]), float(weights.max(initial=0.0)))
+    changed = rows.weights.put(state, places, xp.from_host(weights))
+    return {
+        **state,
+        **changed,
+        "largest": xp.keep(state["largest"], state["largest"] * 0 + largest),
+    }

@@ -1,0 +1,58 @@
+"""Random histories: batches of a ``DeviceReplay`` are those of a ``ReplayBuffer``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from device_cases import Front, Step, Twin, declaration_of, play, random_twin
+from optional import need
+
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.views import Layer
+
+torch = need("torch")
+from cpprb_like.device import DeviceReplay
+
+
+class TorchFront(Front):
+    """A ``DeviceReplay`` with the calls of a history."""
+
+    def __init__(self, twin: Twin, seed: int) -> None:
+        size, fields, options = declaration_of(twin)
+        self.replay = DeviceReplay(size, fields, seed=seed, **options)
+        self.rows, self.state = self.replay._rows, self.replay._state
+
+    def add(self, step: Step, final: Any) -> None:
+        tensors = {name: torch.from_numpy(values.copy()) for name, values in step.items()}
+        self.replay.add(**tensors, final=final if final is True else torch.from_numpy(final.copy()))
+
+    def clear(self) -> None:
+        self.replay.clear()
+
+    def sample(self, layers: tuple[Layer, ...], n: int, fields: Any) -> Step | None:
+        source = self.replay.view(*layers) if layers else self.replay
+        try:
+            batch = source.sample(n, fields=fields, indexes=True)
+        except NotEnoughDataError:
+            return None
+        except RuntimeError as error:
+            assert "no row of the replay" in str(error)  # noqa: PT017
+            return None
+        return {name: values.numpy() for name, values in batch.items()}
+
+    def update(self, indexes: Any, act: Any) -> None:
+        self.replay.update(torch.from_numpy(indexes), act=torch.from_numpy(act))
+
+    def update_priorities(self, indexes: Any, priorities: Any) -> None:
+        self.replay.update_priorities(torch.from_numpy(indexes), torch.from_numpy(priorities))
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_batches_are_those_of_the_host(seed: int, prioritized: bool) -> None:
+    """Rows, n-step returns, stacks, sequences and weights are equal; only sound rows are drawn."""
+    rng = np.random.default_rng(seed)
+    twin = random_twin(rng, prioritized)
+    play(rng, twin, TorchFront(twin, seed))

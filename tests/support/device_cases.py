@@ -1,0 +1,355 @@
+"""Random histories of a replay on a device, and the twins that say what it must hold.
+
+The twins are a ``ReplayBuffer`` with the same rows, and a list of the next values that have room
+beside the ring. ``play`` calls the same methods for PyTorch and for JAX.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like import ReplayBuffer
+from cpprb_like._rows.row_handles import handles
+from cpprb_like.samplers import Prioritized, Sampler
+from cpprb_like.views import FrameStacks, Layer, NStep, Sequences
+
+Step = dict[str, NDArray[Any]]
+FLAG = {"shape": (), "dtype": "bool"}
+NUMBERS = {"obs": {"shape": 2}, "act": {"shape": (), "dtype": "int32"}, "rew": {"shape": ()}}
+ENDS = (("done",), ("done", "truncated"), ("terminated", "truncated"), ("terminated",))
+
+
+@dataclass
+class Twin:
+    """A buffer with the rows of a device, and which rows have lost or unknown next values."""
+
+    n_envs: int
+    steps: int
+    ends: tuple[str, ...]
+    next_of: bool
+    finals: int
+    sampler: Sampler | None = None
+    written: int = 0  # rows
+    lost: int = 0
+    kept: deque[int] = field(default_factory=deque)  # rows with finals, oldest first
+    dropped: set[int] = field(default_factory=set)
+    unknown: set[int] = field(default_factory=set)
+    first: int = 0  # the oldest row since the last clear
+    pending: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.fields: dict[str, Any] = {**NUMBERS, **dict.fromkeys(self.ends, FLAG)}
+        if not self.next_of:
+            self.fields["next_obs"] = {"shape": 2}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.host = ReplayBuffer(
+                self.size,
+                self.fields,
+                n_envs=self.n_envs,
+                next_of="obs" if self.next_of else None,
+                sampler=self.sampler,
+                seed=0,
+            )
+
+    @property
+    def size(self) -> int:
+        return self.n_envs * self.steps
+
+    @property
+    def oldest(self) -> int:
+        """The oldest row that is stored."""
+        return max(self.first, self.written - self.size)
+
+    @property
+    def piece(self) -> int:
+        """Steps that are written together: rows that they overwrite lose nothing."""
+        return min(self.steps, self.finals // self.n_envs) if self.next_of else self.steps
+
+    def add(self, step: Step, final: NDArray[np.bool_] | bool, stop: int) -> None:
+        """Add one step of all environments; ``stop`` rows are there after the piece."""
+        for env in range(self.n_envs):
+            row = self.written + env - self.n_envs
+            promised = step["obs"] if self.pending is None else self.pending
+            if self.next_of and promised[env].tobytes() != step["obs"][env].tobytes():
+                self._keep(row, stop)
+            cut = any(step[name][env] for name in self.ends) and not _terminates(step, env)
+            if cut and not np.broadcast_to(final, (self.n_envs,))[env]:
+                self.unknown.add(self.written + env)
+        shaped = step if self.n_envs > 1 else {name: one[0] for name, one in step.items()}
+        self.host.add(**shaped)
+        self.written += self.n_envs
+        self.pending = step["next_obs"]
+        self.over = np.logical_or.reduce([step[name] for name in self.ends])
+
+    def _keep(self, row: int, stop: int) -> None:
+        if len(self.kept) == self.finals:
+            gone = self.kept.popleft()
+            if gone >= max(self.first, stop - self.size):
+                self.lost += 1
+                self.dropped.add(gone)
+        self.kept.append(row)
+
+    def clear(self) -> None:
+        self.host.clear()
+        self.first, self.pending = self.written, None
+
+    def host_slots(self, slots: Any) -> NDArray[np.intp]:
+        """The slots of the buffer, which begins anew after a clear, of slots of the device."""
+        rows = self.written - 1 - (self.written - 1 - slots) % self.size
+        found: NDArray[np.intp] = ((rows - self.first) % self.size).astype(np.intp)
+        return found
+
+    def drawable(self, layers: tuple[Layer, ...], fields: Any) -> set[int]:
+        """The rows that the device may draw through layers."""
+        options: dict[Any, Any] = {type(layer): layer for layer in layers}
+        nstep, items, stacks = (options.get(kind) for kind in (NStep, Sequences, FrameStacks))
+        n = 1 if nstep is None else nstep.size[1]
+        rows = 1 if items is None else items.rows
+        across = items is not None and items.across_episodes
+        before = 0 if stacks is None else max(stacks.depths.values()) - 1
+        is_wrapped = self.written - self.first > self.size
+        low = self.oldest + before * self.n_envs * is_wrapped
+        bootstraps = n > 1 or fields is None or "next_obs" in fields
+        found = set()
+        for row in range(low, self.written - (rows + n - 2) * self.n_envs):
+            item = [row]
+            while len(item) < rows and (across or not self._ends(item[-1])):
+                item.append(item[-1] + self.n_envs)
+            if items is not None and len(item) < items.least:
+                continue
+            if items is not None and items.stride > 1 and not self._is_start(row, items.stride):
+                continue
+            lasts = [self._last(one, n) for one in item]
+            if bootstraps and {*lasts} & (self.unknown | self.dropped):
+                continue
+            found.add(row)
+        return found
+
+    def _ends(self, row: int) -> bool:
+        return bool(self.host.ring.flags_at(self.host_slots(np.array([row])))[0] & 1)
+
+    def _last(self, row: int, n: int) -> int:
+        for _ in range(n - 1):
+            if self._ends(row):
+                break
+            row += self.n_envs
+        return row
+
+    def _is_start(self, row: int, stride: int) -> bool:
+        before = row - self.n_envs
+        begins = before < self.first if before < self.oldest else self._ends(before)
+        return row // self.n_envs % stride == 0 or begins
+
+
+def _terminates(step: Step, env: int) -> bool:
+    if "terminated" in step:
+        return bool(step["terminated"][env])
+    return bool(step["done"][env]) and not step.get("truncated", np.zeros(env + 1))[env]
+
+
+def random_twin(rng: np.random.Generator, prioritized: bool) -> Twin:
+    """A twin without rows, of random shape."""
+    n_envs, steps = int(rng.integers(1, 4)), int(rng.integers(2, 10))
+    sampler = None
+    if prioritized:
+        normalizer: Literal["all", "batch"] = "all" if rng.random() < 0.5 else "batch"
+        sampler = Prioritized(
+            float(rng.choice([0.0, 0.5, 1.0])), eps=0.01, weights=normalizer, probabilities=True
+        )
+    ends = ENDS[rng.integers(len(ENDS))]
+    finals = n_envs * int(rng.integers(1, steps + 1))
+    return Twin(n_envs, steps, ends, bool(rng.random() < 0.8), finals, sampler)
+
+
+def random_steps(
+    rng: np.random.Generator, twin: Twin, count: int, share: float
+) -> tuple[Step, NDArray[np.bool_]]:
+    """A block of steps (count, n_envs, ...) that go on, and whether finals are known."""
+    shape = (count, twin.n_envs)
+    step: Step = {
+        "obs": rng.integers(0, 50, (*shape, 2)).astype("f4"),
+        "act": rng.integers(0, 9, shape).astype("i4"),
+        "rew": rng.integers(-8, 9, shape).astype("f4") / 4,
+        **{name: rng.random(shape) < share for name in twin.ends},
+    }
+    if twin.pending is not None:
+        goes = ~twin.over & (rng.random(twin.n_envs) < 0.9)
+        step["obs"][0][goes] = twin.pending[goes]
+    over = np.logical_or.reduce([step[name] for name in twin.ends])
+    following = rng.integers(50, 99, step["obs"].shape).astype("f4")
+    goes = ~over[:-1] & (rng.random(over[:-1].shape) < 0.9)
+    following[:-1][goes] = step["obs"][1:][goes]
+    step["next_obs"] = following
+    return step, rng.random(shape) < 0.7
+
+
+def random_layers(rng: np.random.Generator, steps: int) -> tuple[Layer, ...]:
+    """Layers whose windows fit into so many steps."""
+    layers: list[Layer] = []
+    room = steps - 1
+    if rng.random() < 0.5 and room:
+        n = int(rng.integers(1, room + 1))
+        layers.append(NStep(n, gamma=float(rng.choice([0.0, 0.5, 1.0])), discount=bool(n > 1)))
+        room -= n - 1
+    if rng.random() < 0.5 and room:
+        burn_in, across = int(rng.integers(0, min(room, 3))), bool(rng.random() < 0.3)
+        length = int(rng.integers(1, room - burn_in + 2))
+        layers.append(
+            Sequences(
+                length,
+                burn_in=burn_in,
+                across_episodes=across,
+                stride=int(rng.integers(1, 3)),
+                first_only=["act"] if rng.random() < 0.3 else (),
+            )
+        )
+        room -= burn_in + length - 1
+    if rng.random() < 0.5 and room:
+        depth = int(rng.integers(1, min(room, 3) + 1))
+        padding: Literal["first", "zeros"] = "first" if rng.random() < 0.5 else "zeros"
+        axis = int(rng.choice([-1, 0, 1]))
+        layers.append(FrameStacks({"obs": depth}, axis=axis, padding=padding))
+    return tuple(layers)
+
+
+def random_fields(rng: np.random.Generator, twin: Twin) -> list[str] | None:
+    """Some of the fields, or all."""
+    if rng.random() < 0.6:
+        return None
+    names = [*twin.host.fields]
+    return [str(one) for one in rng.choice(names, int(rng.integers(1, len(names))), replace=False)]
+
+
+class Front:
+    """A replay on a device with the calls of ``play``, in arrays of NumPy."""
+
+    rows: Any  # the rows of the replay
+    state: Any
+    counts: tuple[int, ...] | None = None  # steps of blocks, where few shapes are compiled
+    readings: list[tuple[tuple[Layer, ...], list[str] | None]] | None = None  # the same of views
+
+    def add(self, step: Step, final: Any) -> None:
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        raise NotImplementedError
+
+    def sample(self, layers: tuple[Layer, ...], n: int, fields: Any) -> Step | None:
+        """A batch with ``indexes``, or None where no row can be drawn."""
+        raise NotImplementedError
+
+    def update(self, indexes: Any, act: Any) -> None:
+        raise NotImplementedError
+
+    def update_priorities(self, indexes: Any, priorities: Any) -> None:
+        raise NotImplementedError
+
+    def handles(self, slots: Any) -> Any:
+        xp = self.rows.xp
+        return xp.to_host(self.rows.handles(self.state, xp.from_host(slots)))
+
+
+def declaration_of(twin: Twin) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """The arguments of a replay with the declaration of a twin."""
+    options = {
+        "n_envs": twin.n_envs,
+        "next_of": "obs" if twin.next_of else None,
+        "sampler": twin.sampler,
+        "finals": twin.finals,
+    }
+    return twin.size, twin.fields, options
+
+
+def play(rng: np.random.Generator, twin: Twin, front: Front, calls: int = 12) -> int:
+    """Play a random history, and compare batches; returns how many were compared."""
+    share, compared = float(rng.choice([0.05, 0.2, 0.5])), 0
+    for _ in range(calls):
+        if rng.random() < 0.1:
+            twin.clear()
+            front.clear()
+        count = int(rng.choice(front.counts or range(1, twin.steps + 1)))
+        count = count if rng.random() < 0.4 else 1
+        block, known = random_steps(rng, twin, count, share)
+        final: Any = True if rng.random() < 0.7 else known
+        begin = twin.written
+        for t in range(count):
+            step = {name: values[t] for name, values in block.items()}
+            stop = begin + min(count, (t // twin.piece + 1) * twin.piece) * twin.n_envs
+            twin.add(step, final if final is True else final[t], stop)
+        if count == 1:
+            block = {name: values[0] for name, values in block.items()}
+        front.add(block, final)
+        if rng.random() < 0.5:
+            compared += compare(rng, twin, front)
+        if rng.random() < 0.3:
+            change(rng, twin, front)
+    assert int(front.state["stored"]) * twin.n_envs == len(twin.host)
+    if twin.next_of:
+        assert int(front.state["lost"]) == twin.lost
+    return compared
+
+
+def compare(rng: np.random.Generator, twin: Twin, front: Front) -> int:
+    """Compare a batch of random layers and fields."""
+    if front.readings is None:
+        layers, fields = random_layers(rng, twin.steps), random_fields(rng, twin)
+    else:
+        layers, fields = front.readings[rng.integers(len(front.readings))]
+    wanted = twin.drawable(layers, fields)
+    batch = front.sample(layers, 9, fields)
+    assert (batch is None) == (not wanted)
+    if batch is None:
+        return 0
+    slots = batch.pop("indexes") % twin.size
+    rows = twin.written - 1 - (twin.written - 1 - slots) % twin.size
+    assert {*rows.tolist()} <= wanted
+    slots = twin.host_slots(slots)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = twin.host.view(*layers).read_at(slots, fields)
+    assert expected is not None
+    if isinstance(twin.sampler, Prioritized):
+        check_weights(
+            twin, twin.sampler, slots, batch, is_plain=twin.host.view(*layers)._now.draws_all
+        )
+    assert batch.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(batch[name], values, err_msg=name)
+    return 1
+
+
+def check_weights(
+    twin: Twin, sampler: Prioritized, slots: Any, batch: Step, *, is_plain: bool
+) -> None:
+    """Importance-sampling weights and probabilities are those of the host's weights."""
+    weights = sampler.row_weights(slots)
+    among = weights
+    if is_plain and sampler.weights == "all":
+        among = sampler.row_weights(twin.host.ring.present_slots())
+    beta: Any = sampler.beta
+    expected = (weights / among[among > 0].min()) ** -beta
+    np.testing.assert_allclose(batch.pop("weights"), expected, rtol=1e-5)
+    total = sampler.rows.total
+    np.testing.assert_allclose(batch.pop("probabilities"), weights / total, rtol=1e-5)
+
+
+def change(rng: np.random.Generator, twin: Twin, front: Front) -> None:
+    """Update a field, and priorities, of rows of which some may be gone, and some come twice."""
+    slots = (twin.oldest + rng.integers(0, len(twin.host), 5)) % twin.size
+    there, around = rng.random(5) < 0.7, front.rows.laps * twin.size
+    indexes = front.handles(slots)
+    indexes = np.where(there, indexes, (indexes - twin.size) % around).astype(indexes.dtype)
+    known = handles(twin.host.ring, twin.host_slots(slots[there]))
+    new, priorities = rng.integers(10, 99, 5).astype("i4"), rng.random(5).astype("f4")
+    front.update(indexes, new)
+    twin.host.update(known, act=new[there])
+    if twin.sampler is not None:
+        front.update_priorities(indexes, priorities)
+        twin.host.update_priorities(known, priorities[there])
