@@ -36,6 +36,8 @@ NEEDED = {
     "cpprb_like.compat.reagent._buffer": ("torch",),
     "cpprb_like.compat.reagent._prioritized": ("torch",),
     "cpprb_like.compat.reagent.utils": ("torch", "pandas"),
+    "cpprb_like.device._jax": ("jax",),
+    "cpprb_like.device._torch": ("torch",),
     "cpprb_like.integrations.dm_env": ("dm_env",),
     "cpprb_like.integrations.rllib": ("ray",),
     "cpprb_like.integrations.rllib_cluster": ("ray",),

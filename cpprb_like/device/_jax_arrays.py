@@ -1,0 +1,143 @@
+"""``JaxArrays``: the array functions of ``_rows`` and ``_weights`` for JAX.
+
+All functions are pure. Not here: what JAX's own functions do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from numpy.typing import NDArray
+
+
+class JaxArrays:
+    """Functions of arrays; ``put`` and ``keep`` return new arrays."""
+
+    where = staticmethod(jnp.where)
+    cat = staticmethod(jnp.concatenate)
+    searchsorted = staticmethod(jnp.searchsorted)
+    moveaxis = staticmethod(jnp.moveaxis)
+
+    def __init__(self, index: str) -> None:
+        self.index = jnp.dtype(index)
+        self.bool, self.float, self.byte = jnp.bool_, jnp.float32, jnp.uint8
+        self.is_wide = bool(jax.config.jax_enable_x64)
+        self.wide = jnp.float64 if self.is_wide else jnp.float32
+        self.count = jnp.int64 if self.is_wide else jnp.int32
+        self.most = int(jnp.iinfo(self.count).max)
+
+    @staticmethod
+    def full(shape: tuple[int, ...], value: float, dtype: Any) -> Any:
+        """A new array of one value."""
+        return jnp.full(shape, value, dtype)
+
+    def arange(self, n: int) -> Any:
+        """The integers from 0 to n - 1."""
+        return jnp.arange(n, dtype=self.count)
+
+    def powers(self, base: float, n: int) -> Any:
+        """The powers of a number from 0 to n - 1."""
+        return jnp.asarray([base**k for k in range(n)], self.wide)
+
+    @staticmethod
+    def cast(x: Any, dtype: Any) -> Any:
+        """An array of another dtype."""
+        return x.astype(dtype)
+
+    @staticmethod
+    def is_float(x: Any) -> bool:
+        """Whether an array holds floats."""
+        return bool(jnp.issubdtype(x.dtype, jnp.floating))
+
+    @staticmethod
+    def bits(x: Any) -> Any:
+        """The bytes of the values as integers."""
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
+            x = jnp.stack([x.real, x.imag], -1)
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            return lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
+        return x
+
+    @staticmethod
+    def take(x: Any, places: Any) -> Any:
+        """Rows of x, in the shape of ``places``."""
+        return x.at[places].get(mode="promise_in_bounds")
+
+    @staticmethod
+    def least(x: Any) -> Any:
+        """The least value of each row of x."""
+        return x.min(1)
+
+    @staticmethod
+    def along(x: Any, columns: Any) -> Any:
+        """The value of one column of each row of x."""
+        return jnp.take_along_axis(x, columns[:, None], 1)[:, 0]
+
+    @staticmethod
+    def put(x: Any, places: Any, values: Any, start: int = 0) -> Any:
+        """X with rows, counted from ``start`` on, set to values."""
+        return x.at[places + start].set(values, mode="promise_in_bounds")
+
+    @staticmethod
+    def put_steps(x: Any, times: Any, values: Any) -> Any:
+        """X with whole steps set to values, shape (T, n_envs, ...); the ring is x from row 0 on."""
+        steps, n = values.shape[:2]
+        if steps == 1:  # one copy, in place where the array is donated
+            return lax.dynamic_update_slice_in_dim(x, values[0], times[0] * n, 0)
+        rows = (times[:, None] * n + jnp.arange(n)).reshape(-1)
+        return x.at[rows].set(values.reshape(-1, *values.shape[2:]), mode="promise_in_bounds")
+
+    @staticmethod
+    def put_block(x: Any, start: int, values: Any) -> Any:
+        """X with the rows from ``start`` on set to values."""
+        return lax.dynamic_update_slice_in_dim(x, values, start, 0)
+
+    @staticmethod
+    def keep(old: Any, new: Any) -> Any:
+        """The new value, of the dtype of the old one."""
+        return jnp.asarray(new, old.dtype)
+
+    @staticmethod
+    def order(x: Any) -> tuple[Any, Any]:
+        """X in ascending order, and the places of the values; equal ones keep their order."""
+        places = jnp.argsort(x, stable=True)
+        return x[places], places
+
+    @staticmethod
+    def host_dtype(dtype: Any) -> np.dtype[Any]:
+        """The same dtype for NumPy."""
+        found: np.dtype[Any] = np.dtype(dtype)
+        return found
+
+    @staticmethod
+    def to_host(x: Any) -> NDArray[Any]:
+        """An array of JAX as one of NumPy."""
+        return np.array(x)
+
+    @staticmethod
+    def from_host(x: NDArray[Any], dtype: Any = None) -> Any:
+        """An array of NumPy as one of JAX."""
+        return jnp.asarray(x, dtype)
+
+
+class JaxRandom:
+    """Random numbers of one key."""
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def _next(self) -> Any:
+        self._key, key = jax.random.split(self._key)
+        return key
+
+    def below(self, n: int, high: Any) -> Any:
+        """N integers from 0 to ``high - 1``."""
+        return jax.random.randint(self._next(), (n,), 0, high)
+
+    def unit(self, n: int, dtype: Any) -> Any:
+        """N floats from 0 to less than 1."""
+        return jax.random.uniform(self._next(), (n,), dtype)
