@@ -16,7 +16,7 @@ from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCA
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.device._plan import Plan
-from cpprb_like.device._rows import UNKNOWN, Batch, Rows, State
+from cpprb_like.device._rows import Batch, Rows, State
 from cpprb_like.samplers import Prioritized
 from cpprb_like.views._rows import read_fields
 
@@ -40,7 +40,7 @@ def declaration(buffer: ReplayBuffer) -> tuple[int, dict[str, Any], dict[str, An
     return buffer.capacity, fields, options
 
 
-def to_host(rows: Rows, state: Mapping[str, Any], options: Mapping[str, Any]) -> ReplayBuffer:
+def to_host(rows: Rows, state: State, options: Mapping[str, Any]) -> ReplayBuffer:
     """A buffer with the rows of a state: see ``DeviceReplay.to_host``."""
     plan, xp, n = rows.plan, rows.xp, rows.plan.n_envs
     host = ReplayBuffer(
@@ -59,11 +59,8 @@ def to_host(rows: Rows, state: Mapping[str, Any], options: Mapping[str, Any]) ->
         steps = (cursor - stored + np.arange(start, stop)) % plan.steps
         places = xp.from_host((steps[:, None] * n + np.arange(n)).reshape(-1))
         flags = xp.to_host(xp.take(state["flags"], places)).reshape(-1, n)
-        known, following = flags & UNKNOWN == 0, places
-        if plan.sources:
-            links = xp.to_host(xp.take(state["links"], places)).astype(np.int64)
-            known = (links >= 0).reshape(-1, n)
-            following = xp.from_host(links.clip(0))
+        known = xp.to_host(rows.knows_next(state, places)).reshape(-1, n)
+        following = xp.take(state["links"], places) if plan.sources else places
         block = {}
         for one in plan.fields:
             source = plan.sources.get(one.name)

@@ -147,7 +147,7 @@ class JaxReplay(JaxView):
     ) -> None:
         plan = Plan.read(size, env_dict, _dtypes, n_envs=n_envs, **options)
         self._rows = Rows(JaxArrays(plan.index), plan)
-        self._reading = Reading(plan)
+        self._reading = Reading.of(plan, ())
 
     def init(self) -> State:
         """The state without rows.
@@ -185,6 +185,10 @@ class JaxReplay(JaxView):
     def update_priorities(self, state: State, indexes: Any, priorities: Any) -> State:
         """The state with the priorities of rows set: see ``DeviceReplay.update_priorities``."""
         return self._rows.update_priorities(state, indexes, priorities)
+
+    def on_episode_end(self, state: State) -> State:
+        """The state with the open episodes of all environments ended as truncated."""
+        return self._rows.end_episodes(state)
 
     def clear(self, state: State) -> State:
         """The state without rows."""

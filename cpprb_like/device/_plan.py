@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any, Literal, TypedDict
 
@@ -56,6 +55,9 @@ class Plan:
     schema: Schema  # of the same fields in NumPy
     finals: int  # next values that have room beside the ring
     sampler: Uniform | Prioritized
+    sources: dict[str, str]  # the field that each field of next values is read from
+    next_names: frozenset[str]  # those of ``next_of``, and each ``next_x`` beside ``x``
+    ends: tuple[tuple[str, int, int], ...]  # end fields: flags that a value sets, and clears
 
     @classmethod
     def read(
@@ -87,6 +89,8 @@ class Plan:
         for name, spec in env_dict.items():
             if not isinstance(spec, Mapping):
                 raise TypeError(f"field {name!r}: expected a dict, got {spec!r}")
+            if any(isinstance(one, str) for one in np.atleast_1d(spec.get("shape", 1)).tolist()):
+                raise ValueError(f"field {name!r}: expected a fixed shape; a device has no others")
             wanted = spec.get("dtype", default_dtype or np.float32)
             try:
                 found[name], as_numpy = dtypes(wanted)
@@ -99,7 +103,6 @@ class Plan:
         schema = ReplayBuffer(
             1, given, next_of=next_of, terminated=terminated, truncated=truncated
         ).schema
-        schema.refuse_ragged("device")
         empty = [one.name for one in schema.declared if 0 in one.shape]
         if empty:
             raise ValueError(f"fields {empty}: expected shapes with elements")
@@ -115,35 +118,22 @@ class Plan:
         if finals is None:
             finals = n * (steps // EPISODE + 1)
         finals = as_int("finals", finals, n) if schema.next_of else 0
-        return cls(capacity, n, fields, schema, finals, _options_of(sampler))
+        names = schema.names
+        beside = {f"next_{name}" for name in names} & {*names}
+        ends = tuple((names[k], sets, clears) for k, _, sets, clears in schema.end_fields())
+        sources = dict(schema.next_of)
+        chosen = _options_of(sampler)
+        return cls(capacity, n, fields, schema, finals, chosen, sources, frozenset(beside), ends)
 
     @property
     def steps(self) -> int:
         """Steps of all environments that the ring holds."""
         return self.size // self.n_envs
 
-    @cached_property
-    def sources(self) -> dict[str, str]:
-        """The field that each field of next values is read from."""
-        return dict(self.schema.next_of)
-
     @property
     def stored(self) -> tuple[DeviceField, ...]:
         """The fields that have memory of their own."""
         return tuple(field for field in self.fields if field.name not in self.sources)
-
-    @cached_property
-    def next_names(self) -> frozenset[str]:
-        """Fields to bootstrap from: those of ``next_of``, and each ``next_x`` beside ``x``."""
-        names = self.schema.names
-        beside = {name for name in names if name.removeprefix("next_") in names}
-        return frozenset(self.sources) | {one for one in beside if one.startswith("next_")}
-
-    @cached_property
-    def ends(self) -> tuple[tuple[str, int, int], ...]:
-        """Fields that end episodes: the name, flags that a value sets, and those it clears."""
-        names = self.schema.names
-        return tuple((names[k], sets, clears) for k, _, sets, clears in self.schema.end_fields())
 
     def rows_of(self, field: DeviceField) -> int:
         """Rows of memory of a field: the ring, pending and final values, and one to write over."""
@@ -197,8 +187,8 @@ class Plan:
         if len(set(lengths.values())) > 1:
             raise ValueError(f"expected as many steps of all fields, got {lengths}")
         count: int = next(iter(lengths.values()))
-        if not 1 <= count <= self.steps:
-            raise ValueError(f"expected 1 to {self.steps} steps, got {count}")
+        if not count:
+            raise ValueError("expected at least 1 step, got 0")
         return count
 
     def check_batch(self, name: str, value: Any, n: int) -> None:

@@ -6,8 +6,7 @@ The layers are those of ``cpprb_like.views``. Not here: the arrays (``_rows``).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 from cpprb_like._arguments.checks import as_int
@@ -42,8 +41,11 @@ class Reading:
     across: bool = False
     stride: int = 1
     first_only: frozenset[str] = frozenset()
-    stacks: tuple[tuple[str, Stacks], ...] = ()
+    stacks: dict[str, Stacks] = field(default_factory=dict)
     pads_with_zeros: bool = False
+    most: int = 1  # greatest n of an n-step return
+    before: int = 0  # rows before a row that its stacks need
+    last_fields: frozenset[str] = frozenset()  # fields of the last row of an n-step return
 
     @classmethod
     def of(cls, plan: Plan, layers: tuple[Layer, ...]) -> Reading:
@@ -58,37 +60,29 @@ class Reading:
                 raise ValueError(f"view: expected one {type(layer).__name__}, got more")
             if isinstance(layer, NStep):
                 steps = layer.steps(plan.schema, None)
-                options |= {"nstep": steps.returns, "least": steps.least}
+                if steps.returns is not None:
+                    options |= {
+                        "nstep": steps.returns,
+                        "least": steps.least,
+                        "most": steps.returns.size,
+                        "last_fields": frozenset(steps.returns.last_step_fields),
+                    }
             elif isinstance(layer, Sequences):
                 options |= _of_sequences(layer, plan)
             elif isinstance(layer, FrameStacks):
-                options["stacks"] = tuple(_of_stacks(layer, plan).items())
+                options["stacks"] = _of_stacks(layer, plan)
                 options["pads_with_zeros"] = layer.padding == "zeros"
+                options["before"] = max(layer.depths.values()) - 1
         found = cls(plan, layers, **options)
         window = found.before + 1 + found.ahead
         if window > plan.steps:
             raise ValueError(f"view: expected at most {plan.steps} steps, got windows of {window}")
         return found
 
-    @cached_property
-    def most(self) -> int:
-        """Greatest n of an n-step return."""
-        return 1 if self.nstep is None else self.nstep.size
-
     @property
     def ahead(self) -> int:
         """Rows that follow a row before it can be drawn."""
         return self.rows + self.most - 2
-
-    @cached_property
-    def before(self) -> int:
-        """Rows before a row that its stacks need."""
-        return max((stack.depth for _, stack in self.stacks), default=1) - 1
-
-    @cached_property
-    def last_fields(self) -> frozenset[str]:
-        """Fields that are read from the last row of an n-step return."""
-        return frozenset() if self.nstep is None else frozenset(self.nstep.last_step_fields)
 
     def fields(self, names: str | Iterable[str] | None) -> tuple[DeviceField, ...]:
         """The fields that the option ``fields`` names, or all."""
@@ -97,12 +91,17 @@ class Reading:
         chosen = read_names("fields", as_names("fields", names), self.plan.schema.names)
         if not chosen or len(set(chosen)) < len(chosen):
             raise ValueError(f"fields: expected some names, each once, got {chosen}")
-        return tuple(field for field in self.plan.fields if field.name in chosen)
+        return tuple(one for one in self.plan.fields if one.name in chosen)
 
     def bootstraps(self, fields: tuple[DeviceField, ...]) -> bool:
         """Whether a batch of these fields has values to bootstrap from."""
-        has_next = any(field.name in self.plan.next_names for field in fields)
+        has_next = any(one.name in self.plan.next_names for one in fields)
         return has_next or self.nstep is not None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether an item is read from one row, and its next one."""
+        return self.rows == self.most == 1
 
     @property
     def may_refuse(self) -> bool:
@@ -124,7 +123,7 @@ def _of_sequences(layer: Sequences, plan: Plan) -> dict[str, Any]:
 
 
 def _of_stacks(layer: FrameStacks, plan: Plan) -> dict[str, Stacks]:
-    shapes = {field.name: field.shape for field in plan.fields}
+    shapes = {one.name: one.shape for one in plan.fields}
     found = {}
     for name in read_names("depths", layer.depths, plan.schema.names):
         if name in plan.sources:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cpprb_like._core import FLAG_END, FLAG_TERMINATED
+from cpprb_like._core import FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED
 from cpprb_like.device._plan import DeviceField, Plan
 from cpprb_like.device._readings import Reading, Stacks
 from cpprb_like.device._weights import Weights
@@ -24,7 +24,6 @@ from cpprb_like.samplers import Prioritized
 State = dict[str, Any]
 Batch = dict[str, Any]
 UNKNOWN = 64  # flag of a truncated row whose next values are not those of its episode
-LOST = -1  # link of a row whose next values were overwritten; that of unknown ones is -2 - place
 SPARE = 8  # one more candidate for each so many rows of a batch, in case that some are refused
 FEWEST_SPARE = 16
 NO_ROWS = "no row of the replay can be drawn: none has the steps and next values that it needs"
@@ -38,6 +37,7 @@ class Rows:
         self.laps = xp.most // plan.size - 1  # numbers of passes over the ring, which repeat
         if self.laps < 2:
             raise ValueError(f"size: expected at most {xp.most // 3} rows, got {plan.size}")
+        self.envs = xp.arange(plan.n_envs)
         self.weights: Weights | None = None
         if isinstance(plan.sampler, Prioritized):
             is_single = plan.sampler.weights_dtype.itemsize == 4
@@ -58,10 +58,9 @@ class Rows:
         }
         if plan.sources:
             state |= {
-                "links": xp.full((plan.size + 1,), LOST, xp.index),
-                "owners": xp.full((plan.finals + 1,), LOST, xp.index),
-                "final": xp.full((), 0, xp.count),
-                "lost": xp.full((), 0, xp.count),
+                "links": xp.full((plan.size + 1,), 0, xp.index),
+                "owners": xp.full((plan.finals + 1,), 0, xp.index),  # the slots of the finals' rows
+                "final": xp.full((), 0, xp.count),  # the place of the next final
             }
         if self.weights is not None:
             state |= self._no_weights()
@@ -79,8 +78,10 @@ class Rows:
             flags = xp.where(
                 (block[name] != 0).reshape(shape), flags & (255 - clears) | sets, flags
             )
-        if isinstance(final, bool):
-            known = xp.full(shape, final, xp.bool)
+        if final is True:
+            return block, flags
+        if final is False:
+            known = xp.full(shape, False, xp.bool)
         elif final.dtype != xp.bool or tuple(final.shape) not in (shape, shape[shape[0] == 1 :]):
             raise ValueError(
                 f"final: expected bools of shape {shape}, got {final.dtype} of shape "
@@ -105,9 +106,9 @@ class Rows:
         state = {**state, "values": dict(state["values"])}
         values, n, count = state["values"], plan.n_envs, flags.shape[0]
         times = (state["cursor"] + xp.arange(count)) % plan.steps
-        slots = (times[:, None] * n + xp.arange(n)).reshape(-1)
+        slots = (times[:, None] * n + self.envs).reshape(-1)
         if plan.sources:
-            self._link(state, step, flags.reshape(-1), slots)
+            self._link(state, step, slots)
         for field in plan.stored:
             values[field.name] = xp.put_steps(values[field.name], times, step[field.name])
         state["flags"] = xp.put(state["flags"], slots, flags.reshape(-1))
@@ -123,14 +124,14 @@ class Rows:
         state["cursor"] = xp.keep(state["cursor"], after % plan.steps)
         return state
 
-    def _link(self, state: State, step: Batch, flags: Any, slots: Any) -> None:
+    def _link(self, state: State, step: Batch, slots: Any) -> None:
         """Link new rows, and the rows before them, to their next values.
 
         The next values of a row are the values of the row after it, if these are the same bytes.
         Others go to the finals, in place of the oldest ones.
         """
         xp, plan, values = self.xp, self.plan, state["values"]
-        n, size, pending = plan.n_envs, plan.size, xp.arange(plan.n_envs)
+        n, size = plan.n_envs, plan.size
         previous = (slots - n) % size
         promised, differs = {}, None
         for following, source in plan.sources.items():
@@ -144,36 +145,43 @@ class Rows:
         differs = differs & (is_later | (state["stored"] > 0))
         number = differs.cumsum(0)
         places = xp.where(differs, (state["final"] + number - 1) % plan.finals, plan.finals)
-        addresses = xp.cast(places + (size + n), xp.index)
-
-        after = xp.cast(xp.cat([slots[n:], size + pending]), xp.index)
-        links = xp.put(state["links"], slots, _marked(xp, after, flags))
-        owners = xp.cast(xp.take(state["owners"], places), xp.count)
-        found = xp.take(links, owners.clip(0))
-        lost = differs & (owners >= 0) & ((found == addresses) | (found == -2 - addresses))
-        links = xp.put(links, xp.where(lost, owners, size), xp.full(slots.shape, LOST, xp.index))
-        of_previous = xp.cat([xp.take(state["flags"], previous[:n]), flags[:-n]])
-        here = xp.where(differs, addresses, xp.cast(slots, xp.index))
+        after = xp.cat([slots[n:], self.envs + size])
         before = previous
         if len(slots) == size:  # the row before the first ones is overwritten by the last ones
             before = xp.where(is_later, previous, size)
-        state["links"] = xp.put(links, before, _marked(xp, here, of_previous))
+        links = xp.put(state["links"], slots, xp.cast(after, xp.index))
+        here = xp.where(differs, places + (size + n), slots)
+        state["links"] = xp.put(links, before, xp.cast(here, xp.index))
         state["owners"] = xp.put(state["owners"], places, xp.cast(previous, xp.index))
         state["final"] = xp.keep(state["final"], (state["final"] + number[-1]) % plan.finals)
-        state["lost"] = xp.keep(state["lost"], state["lost"] + lost.sum())
         for following, source in plan.sources.items():
             rows = promised[following].reshape(len(slots), *promised[following].shape[2:])
             kept = xp.put(values[source], places, rows, start=size + n)
             values[source] = xp.put_block(kept, size, step[following][-1])
+
+    def knows_next(self, state: State, slots: Any) -> Any:
+        """Whether the next values of stored rows are there, and of the same episode."""
+        xp, plan = self.xp, self.plan
+        known = (xp.take(state["flags"], slots) & UNKNOWN) == 0
+        if not plan.sources:
+            return known
+        places = xp.take(state["links"], slots) - (plan.size + plan.n_envs)
+        return known & ((places < 0) | (xp.take(state["owners"], places.clip(0)) == slots))
+
+    def end_episodes(self, state: State) -> State:
+        """End the open episodes of all environments as truncated. Their next values stay."""
+        xp, plan = self.xp, self.plan
+        slots = (state["cursor"] - 1) % plan.steps * plan.n_envs + self.envs
+        flags = xp.take(state["flags"], slots)
+        is_open = ((flags & FLAG_END) == 0) & (state["stored"] > 0)
+        flags = xp.where(is_open, flags | FLAG_TRUNCATED, flags)
+        return {**state, "flags": xp.put(state["flags"], slots, flags)}
 
     def clear(self, state: State) -> State:
         """Forget all rows. Handles of the rows before stay those of no row."""
         xp = self.xp
         state = {**state, "stored": xp.keep(state["stored"], state["stored"] * 0)}
         state["wrapped"] = xp.keep(state["wrapped"], state["wrapped"] & False)
-        if self.plan.sources:
-            owners = xp.full(state["owners"].shape, LOST, xp.index)
-            state["owners"] = xp.keep(state["owners"], owners)
         if self.weights is not None:
             for name, new in self._no_weights().items():
                 state[name] = xp.keep(state[name], new)
@@ -240,12 +248,13 @@ class Rows:
         if not refuses:
             return slots, most, count > 0
         usable = self._usable(state, reading, slots, most, bootstraps)
-        usable = usable & ((slots - first) % size < count)
+        if self.weights is not None:  # rounding may lead out of the interval
+            usable = usable & ((slots - first) % size < count)
         ranks = usable.cumsum(0)
         found = ranks[-1]
         picked = xp.searchsorted(ranks, xp.arange(n) % found.clip(1) + 1).clip(None, m - 1)
         most = None if most is None else xp.take(most, picked)
-        return xp.take(slots, picked), most, found > 0
+        return xp.take(slots, picked), most, (found > 0) & (count > 0)
 
     def _oldest(self, state: State, reading: Reading) -> Any:
         """The oldest stored step whose frames before it are stored too, from the tail on."""
@@ -280,6 +289,8 @@ class Rows:
     ) -> Any:
         """Whether each candidate can be drawn, given that the steps around it are stored."""
         xp, plan = self.xp, self.plan
+        if reading.is_single and not reading.is_sequence and bootstraps:
+            return self.knows_next(state, slots)
         usable = xp.full(slots.shape, True, xp.bool)
         rows, there, last, _ = self.windows(state, reading, slots, most)
         if reading.least_rows > 1:
@@ -293,12 +304,9 @@ class Rows:
             begins = xp.where(is_oldest, ~state["wrapped"], begins)
             usable = usable & (((lap * plan.steps + step) % reading.stride == 0) | begins)
         if bootstraps:
-            if plan.sources:
-                sound = xp.take(state["links"], last) >= 0
-                if reading.nstep is not None and not reading.last_fields >= plan.sources.keys():
-                    sound = sound & (xp.take(state["links"], rows) >= 0)
-            else:
-                sound = (xp.take(state["flags"], last) & UNKNOWN) == 0
+            sound = self.knows_next(state, last)
+            if reading.nstep is not None and not reading.last_fields >= plan.sources.keys():
+                sound = sound & self.knows_next(state, rows)
             usable = usable & (sound | ~there).all(1)
         return usable
 
@@ -315,8 +323,6 @@ class Rows:
         there = xp.full((len(slots), reading.rows), True, xp.bool)
         length = xp.full(there.shape, 1, xp.count)
         own = rows[:, : reading.rows]
-        if width == 1:
-            return own, there, own, length
         ends = (xp.take(state["flags"], rows) & FLAG_END) == FLAG_END
         if reading.rows > 1 and not reading.across:
             passed = ends[:, : reading.rows - 1].cumsum(1) == 0
@@ -335,10 +341,15 @@ class Rows:
     ) -> Batch:
         """The batch of rows that can be drawn."""
         xp, plan = self.xp, self.plan
-        rows, there, last, length = self.windows(state, reading, slots, most)
-        if not reading.is_sequence:
+        rows: Any = slots
+        there: Any = None
+        last: Any = slots
+        length: Any = None
+        if not reading.is_single or reading.is_sequence:
+            rows, there, last, length = self.windows(state, reading, slots, most)
+        if not reading.is_sequence and length is not None:
             rows, last, length = rows[:, 0], last[:, 0], length[:, 0]
-        stacks = dict(reading.stacks)
+        stacks = reading.stacks
         batch: Batch = {}
         for field in fields:
             name, first = field.name, reading.is_sequence and field.name in reading.first_only
@@ -373,9 +384,7 @@ class Rows:
         source = self.plan.sources.get(name)
         if source is None:
             return self.xp.take(state["values"][name], rows)
-        # A negative link is that of padding: such rows are not drawn.
-        places = self.xp.take(state["links"], rows).clip(0)
-        return self.xp.take(state["values"][source], places)
+        return self.xp.take(state["values"][source], self.xp.take(state["links"], rows))
 
     def _padded(self, column: Any, there: Any, reading: Reading) -> Any:
         """A column of sequences with zeros behind the ends of episodes."""
@@ -431,14 +440,17 @@ class Rows:
 
     def stats(self, state: State) -> dict[str, Any]:
         """Counts of a state: see ``DeviceReplay.stats``."""
-        plan = self.plan
-        arrays = [
-            *state["values"].values(),
-            *(one for name, one in state.items() if name != "values"),
-        ]
+        xp, plan = self.xp, self.plan
+        arrays = {**state, **state["values"]}
+        del arrays["values"]
         found = {"size": plan.size, "stored": state["stored"] * plan.n_envs}
-        found["nbytes"] = sum(one.nbytes for one in arrays)
-        return found | ({"finals": plan.finals, "lost": state["lost"]} if plan.sources else {})
+        found["nbytes"] = sum(one.nbytes for one in arrays.values())
+        if plan.sources:
+            slots = xp.arange(plan.size)
+            age = (slots // plan.n_envs - state["cursor"] + state["stored"]) % plan.steps
+            lost = (age < state["stored"]) & ~self.knows_next(state, slots)
+            found |= {"finals": plan.finals, "lost": lost.sum()}
+        return found
 
     # ------------------------------------------------------------------ handles and priorities
 
@@ -498,11 +510,6 @@ class Rows:
         if sampler.probabilities:
             found["probabilities"] = xp.cast(weights, xp.wide) / self.weights.total(state)
         return found
-
-
-def _marked(xp: Any, places: Any, flags: Any) -> Any:
-    """Links to places, marked for rows whose next values are unknown."""
-    return xp.where((flags & UNKNOWN) == UNKNOWN, -2 - places, places)
 
 
 def _stack(xp: Any, rows: list[Any]) -> Any:

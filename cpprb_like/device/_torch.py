@@ -94,12 +94,12 @@ class DeviceView:
         rows, sampler = replay._rows, replay._rows.plan.sampler
         if isinstance(sampler, Prioritized):
             beta = sampler.beta if beta is None else beta
-            if not isinstance(beta, torch.Tensor):
+            if callable(beta):
                 beta = value_at(beta, replay.draws, "beta", 0)
+                replay.draws += 1
         n = as_int("batch_size", batch_size, 1)
         batch, there = rows.sample(replay._state, reading, n, fields, indexes, beta, replay._random)
         torch._assert_async(there, NO_ROWS)
-        replay.draws += 1
         return batch
 
     def update_priorities(self, indexes: Any, priorities: Any) -> None:
@@ -148,7 +148,7 @@ class DeviceReplay(DeviceView):
     Attributes
     ----------
     draws : int
-        Batches drawn so far: the time of a schedule of ``beta``.
+        Batches drawn with a schedule of ``beta`` so far, which is its time.
 
     Raises
     ------
@@ -221,8 +221,8 @@ class DeviceReplay(DeviceView):
         Raises
         ------
         TypeError, ValueError
-            A field is missing or unknown, or its value has another device, dtype or shape, or there
-            are more steps than the ring has. Nothing is changed.
+            A field is missing or unknown, or its value has another device, dtype or shape. Nothing
+            is changed.
 
         Notes
         -----
@@ -238,7 +238,10 @@ class DeviceReplay(DeviceView):
 
     def _add_flagged(self, block: Batch, flags: Any) -> None:
         self._rows.add(self._state, block, flags)
-        self._added = min(self._added + len(flags), self._rows.plan.steps)
+        most = self._rows.plan.steps
+        # A program that is compiled or captured is not counted: the device then tells if rows lack.
+        is_counted = not (torch.compiler.is_compiling() or _is_captured(self.device))
+        self._added = min(self._added + len(flags), most) if is_counted else most
 
     def _expect_tensor(self, what: str, value: Any) -> None:
         if not isinstance(value, torch.Tensor):
@@ -311,6 +314,11 @@ class DeviceReplay(DeviceView):
             )
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
+    def on_episode_end(self) -> None:
+        """End the open episodes of all environments as truncated, as before a reset amid them."""
+        self._rows.end_episodes(self._state)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def clear(self) -> None:
         """Forget all rows. Memory stays allocated, and the generator keeps its state."""
         self._rows.clear(self._state)
@@ -329,8 +337,8 @@ class DeviceReplay(DeviceView):
         """Counts of the replay. This waits for the device.
 
         ``size``, rows at most; ``stored``, rows now; ``draws``; ``nbytes``, of all tensors. With
-        ``next_of`` also ``finals``, room for next values beside the ring, and ``lost``, rows whose
-        next values were overwritten while they were stored.
+        ``next_of`` also ``finals``, room for next values beside the ring, and ``lost``, stored rows
+        whose next values were overwritten or never known.
         """
         counts = {"draws": self.draws, **self._rows.stats(self._state)}
         return {name: int(count) for name, count in counts.items()}
@@ -414,6 +422,11 @@ def _dtypes(wanted: Any) -> tuple[Any, np.dtype[Any]]:
         if not dtype.is_floating_point:
             raise
         return dtype, np.dtype(np.float16 if dtype.itemsize > 1 else np.float32)
+
+
+def _is_captured(device: torch.device) -> bool:
+    """Whether calls are captured in a CUDA graph now."""
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
 
 
 def _free_nbytes(device: torch.device) -> int:

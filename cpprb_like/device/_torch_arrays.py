@@ -86,7 +86,7 @@ class TorchArrays:
     @staticmethod
     def put(x: Any, places: Any, values: Any, start: int = 0) -> Any:
         """X with rows, counted from ``start`` on, set to values."""
-        x[start:].index_copy_(0, places, values)
+        (x[start:] if start else x).index_copy_(0, places, values)
         return x
 
     @staticmethod

@@ -69,6 +69,9 @@ class JaxFront(Front):
     def clear(self) -> None:
         self.state = self.replay.clear(self.state)
 
+    def end_episodes(self) -> None:
+        self.state = self.replay.on_episode_end(self.state)
+
     def sample(self, layers: tuple[Layer, ...], n: int, fields: Any) -> Step | None:
         self.key, key = jax.random.split(self.key)
         batch = self._samplers[repr((layers, fields))](self.state, key)

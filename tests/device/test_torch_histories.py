@@ -31,6 +31,9 @@ class TorchFront(Front):
     def clear(self) -> None:
         self.replay.clear()
 
+    def end_episodes(self) -> None:
+        self.replay.on_episode_end()
+
     def sample(self, layers: tuple[Layer, ...], n: int, fields: Any) -> Step | None:
         source = self.replay.view(*layers) if layers else self.replay
         try:
