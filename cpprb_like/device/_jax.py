@@ -42,7 +42,7 @@ class JaxView:
 
     def __init__(self, replay: JaxReplay, layers: tuple[Layer, ...]) -> None:
         self._rows = replay._rows
-        self._reading = Reading.of(replay._rows.plan, layers)
+        self._reading = Reading.of(replay._rows.xp, replay._rows.plan, layers)
 
     def sample(
         self,
@@ -147,7 +147,7 @@ class JaxReplay(JaxView):
     ) -> None:
         plan = Plan.read(size, env_dict, _dtypes, n_envs=n_envs, **options)
         self._rows = Rows(JaxArrays(plan.index), plan)
-        self._reading = Reading.of(plan, ())
+        self._reading = Reading.of(self._rows.xp, plan, ())
 
     def init(self) -> State:
         """The state without rows.

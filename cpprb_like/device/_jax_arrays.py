@@ -54,13 +54,16 @@ class JaxArrays:
         return bool(jnp.issubdtype(x.dtype, jnp.floating))
 
     @staticmethod
-    def bits(x: Any) -> Any:
-        """The bytes of the values as integers."""
-        if jnp.issubdtype(x.dtype, jnp.complexfloating):
-            x = jnp.stack([x.real, x.imag], -1)
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            return lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
-        return x
+    def differ(x: Any, y: Any) -> Any:
+        """Whether rows of two arrays of shape (T, n, ...) have different bytes: shape (T * n,)."""
+        rows = []
+        for one in (x, y):
+            if jnp.issubdtype(one.dtype, jnp.complexfloating):
+                one = jnp.stack([one.real, one.imag], -1)
+            if jnp.issubdtype(one.dtype, jnp.floating):
+                one = lax.bitcast_convert_type(one, jnp.dtype(f"uint{8 * one.dtype.itemsize}"))
+            rows.append(one.reshape(x.shape[0] * x.shape[1], -1))
+        return (rows[0] != rows[1]).any(1)
 
     @staticmethod
     def take(x: Any, places: Any) -> Any:

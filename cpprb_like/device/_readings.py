@@ -44,12 +44,16 @@ class Reading:
     stacks: dict[str, Stacks] = field(default_factory=dict)
     pads_with_zeros: bool = False
     most: int = 1  # greatest n of an n-step return
+    powers: Any = None  # of gamma, on the device
     before: int = 0  # rows before a row that its stacks need
     last_fields: frozenset[str] = frozenset()  # fields of the last row of an n-step return
 
     @classmethod
-    def of(cls, plan: Plan, layers: tuple[Layer, ...]) -> Reading:
-        """Check the layers of a view, at most one of each kind."""
+    def of(cls, xp: Any, plan: Plan, layers: tuple[Layer, ...]) -> Reading:
+        """Check the layers of a view, at most one of each kind.
+
+        What the device needs of them is copied there now, as a draw must not wait for that.
+        """
         options: dict[str, Any] = {}
         for layer in layers:
             if type(layer) not in KINDS:
@@ -66,6 +70,7 @@ class Reading:
                         "least": steps.least,
                         "most": steps.returns.size,
                         "last_fields": frozenset(steps.returns.last_step_fields),
+                        "powers": xp.powers(steps.returns.gamma, 1 + steps.returns.size),
                     }
             elif isinstance(layer, Sequences):
                 options |= _of_sequences(layer, plan)

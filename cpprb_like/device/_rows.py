@@ -138,8 +138,7 @@ class Rows:
             new = step[following]
             waiting = values[source][size : size + n][None]
             promised[following] = waiting if len(new) == 1 else xp.cat([waiting, new[:-1]])
-            same = xp.bits(promised[following]) == xp.bits(step[source])
-            differ = ~same.reshape(len(slots), -1).all(1)
+            differ = xp.differ(promised[following], step[source])
             differs = differ if differs is None else differs | differ
         is_later = xp.arange(len(slots)) >= n
         differs = differs & (is_later | (state["stored"] > 0))
@@ -364,7 +363,7 @@ class Rows:
                 column = self._at(state, name, ends if name in reading.last_fields else starts)
             batch[name] = column if first else self._padded(column, there, reading)
         if reading.nstep is not None and reading.nstep.discount:
-            powers = xp.take(xp.powers(reading.nstep.gamma, 1 + reading.most), length)
+            powers = xp.take(reading.powers, length)
             flags = xp.take(state["flags"], last)
             found = xp.where((flags & FLAG_TERMINATED) == FLAG_TERMINATED, 0, powers)
             found = xp.cast(found, xp.float).reshape(*length.shape, *reading.nstep.discount_shape)

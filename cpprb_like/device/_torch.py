@@ -40,7 +40,7 @@ class DeviceView:
 
     def __init__(self, replay: DeviceReplay, layers: tuple[Layer, ...]) -> None:
         self._replay = replay
-        self._reading = Reading.of(replay._rows.plan, layers)
+        self._reading = Reading.of(replay._rows.xp, replay._rows.plan, layers)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def sample(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 # SplitMix64 (Steele, Lea and Flood, 2014): its increment and multipliers, as signed integers.
 GAMMA = 0x9E3779B97F4A7C15 - 2**64
 FIRST, SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 class TorchArrays:
@@ -59,13 +59,13 @@ class TorchArrays:
         return bool(x.is_floating_point())
 
     @staticmethod
-    def bits(x: Any) -> Any:
-        """The bytes of the values as integers."""
-        if x.dtype == torch.bool:
-            return x.view(torch.uint8)
-        if x.is_complex():
-            x = torch.view_as_real(x)
-        return x.view(BITS[x.element_size()]) if x.is_floating_point() else x
+    def differ(x: Any, y: Any) -> Any:
+        """Whether rows of two tensors of shape (T, n, ...) have different bytes: shape (T * n,)."""
+        n = x.shape[0] * x.shape[1]
+        nbytes = x[0, 0].numel() * x.element_size()
+        whole = next(dtype for size, dtype in BITS.items() if nbytes % size == 0)
+        rows = (one.reshape(n, -1).contiguous().view(whole) for one in (x, y))
+        return torch.ne(*rows).any(1)
 
     @staticmethod
     def take(x: Any, places: Any) -> Any:
