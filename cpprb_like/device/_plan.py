@@ -96,7 +96,8 @@ class Plan:
                 found[name], as_numpy = dtypes(wanted)
             except (AttributeError, TypeError, ValueError) as error:
                 raise TypeError(
-                    f"field {name!r}: expected a dtype of numbers of the device, got {wanted!r}"
+                    f"field {name!r}: expected a dtype of numbers of the device, got {wanted!r} "
+                    f"({error})"
                 ) from error
             given[name] = {**spec, "dtype": as_numpy}
         # A buffer of one row reads the declaration, so it has the rules and the messages of all.
