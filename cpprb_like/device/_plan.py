@@ -137,14 +137,14 @@ class Plan:
         return tuple(field for field in self.fields if field.name not in self.sources)
 
     def rows_of(self, field: DeviceField) -> int:
-        """Rows of memory of a field: the ring, pending and final values, and one to write over."""
-        beside = self.n_envs + self.finals if field.name in self.sources.values() else 0
+        """Rows of memory of a field: the ring, one to write over, and those of next values."""
+        beside = self.n_envs + self.finals + 1 if field.name in self.sources.values() else 0
         return self.size + beside + 1
 
     @property
     def index(self) -> Index:
         """The dtype of places of rows."""
-        most = self.size + self.n_envs + self.finals + 2
+        most = self.size + self.n_envs + self.finals + 3
         return "int32" if most <= np.iinfo(np.int32).max else "int64"
 
     def nbytes(self) -> dict[str, int]:
@@ -152,7 +152,7 @@ class Plan:
         found = {field.name: self.rows_of(field) * field.nbytes for field in self.stored}
         found["flags"] = self.size
         if self.sources:
-            found["links"] = (self.size + 1 + self.finals + 1) * np.dtype(self.index).itemsize
+            found["links"] = (self.size + self.finals + 3) * np.dtype(self.index).itemsize
         if isinstance(self.sampler, Prioritized):
             found["priorities"] = int(4.25 * self.size) + 16384
         return found

@@ -59,7 +59,8 @@ class Rows:
         if plan.sources:
             state |= {
                 "links": xp.full((plan.size + 1,), 0, xp.index),
-                "owners": xp.full((plan.finals + 1,), 0, xp.index),  # the slots of the finals' rows
+                # The slots of the finals' rows; the last place is that of unknown next values.
+                "owners": xp.full((plan.finals + 2,), -1, xp.index),
                 "final": xp.full((), 0, xp.count),  # the place of the next final
             }
         if self.weights is not None:
@@ -108,7 +109,7 @@ class Rows:
         times = (state["cursor"] + xp.arange(count)) % plan.steps
         slots = (times[:, None] * n + self.envs).reshape(-1)
         if plan.sources:
-            self._link(state, step, slots)
+            self._link(state, step, flags.reshape(-1), slots)
         for field in plan.stored:
             values[field.name] = xp.put_steps(values[field.name], times, step[field.name])
         state["flags"] = xp.put(state["flags"], slots, flags.reshape(-1))
@@ -124,7 +125,7 @@ class Rows:
         state["cursor"] = xp.keep(state["cursor"], after % plan.steps)
         return state
 
-    def _link(self, state: State, step: Batch, slots: Any) -> None:
+    def _link(self, state: State, step: Batch, flags: Any, slots: Any) -> None:
         """Link new rows, and the rows before them, to their next values.
 
         The next values of a row are the values of the row after it, if these are the same bytes.
@@ -132,6 +133,7 @@ class Rows:
         """
         xp, plan, values = self.xp, self.plan, state["values"]
         n, size = plan.n_envs, plan.size
+        unknown = size + n + plan.finals + 1  # a link, which stays
         previous = (slots - n) % size
         promised, differs = {}, None
         for following, source in plan.sources.items():
@@ -148,8 +150,10 @@ class Rows:
         before = previous
         if len(slots) == size:  # the row before the first ones is overwritten by the last ones
             before = xp.where(is_later, previous, size)
+        after = xp.where((flags & UNKNOWN) == UNKNOWN, unknown, after)
         links = xp.put(state["links"], slots, xp.cast(after, xp.index))
         here = xp.where(differs, places + (size + n), slots)
+        here = xp.where(xp.take(links, previous) == unknown, unknown, here)
         state["links"] = xp.put(links, before, xp.cast(here, xp.index))
         state["owners"] = xp.put(state["owners"], places, xp.cast(previous, xp.index))
         state["final"] = xp.keep(state["final"], (state["final"] + number[-1]) % plan.finals)
@@ -161,11 +165,10 @@ class Rows:
     def knows_next(self, state: State, slots: Any) -> Any:
         """Whether the next values of stored rows are there, and of the same episode."""
         xp, plan = self.xp, self.plan
-        known = (xp.take(state["flags"], slots) & UNKNOWN) == 0
         if not plan.sources:
-            return known
+            return (xp.take(state["flags"], slots) & UNKNOWN) == 0
         places = xp.take(state["links"], slots) - (plan.size + plan.n_envs)
-        return known & ((places < 0) | (xp.take(state["owners"], places.clip(0)) == slots))
+        return (places < 0) | (xp.take(state["owners"], places.clip(0)) == slots)
 
     def end_episodes(self, state: State) -> State:
         """End the open episodes of all environments as truncated. Their next values stay."""
@@ -230,9 +233,12 @@ class Rows:
         fewer, these repeat.
         """
         xp, plan, size = self.xp, self.plan, self.plan.size
-        low = self._oldest(state, reading)
-        count = (state["stored"] - reading.ahead - low) * plan.n_envs
-        first = (state["cursor"] - state["stored"] + low) * plan.n_envs
+        steps, begin = state["stored"], state["cursor"] - state["stored"]
+        if reading.before:  # the oldest rows lack frames, once steps were overwritten
+            low = xp.where(state["wrapped"], reading.before, 0)
+            steps, begin = steps - low, begin + low
+        count = (steps - reading.ahead if reading.ahead else steps) * plan.n_envs
+        first = begin * plan.n_envs
         refuses = reading.may_refuse or self.weights is not None
         refuses = refuses or (bootstraps and bool(plan.sources or plan.ends))
         m = n * reading.stride + FEWEST_SPARE + n * reading.stride // SPARE if refuses else n
@@ -254,12 +260,6 @@ class Rows:
         picked = xp.searchsorted(ranks, xp.arange(n) % found.clip(1) + 1).clip(None, m - 1)
         most = None if most is None else xp.take(most, picked)
         return xp.take(slots, picked), most, (found > 0) & (count > 0)
-
-    def _oldest(self, state: State, reading: Reading) -> Any:
-        """The oldest stored step whose frames before it are stored too, from the tail on."""
-        if not reading.before:
-            return 0
-        return self.xp.where(state["wrapped"], reading.before, 0)
 
     def _draw_by_weight(
         self, state: State, n: int, m: int, first: Any, count: Any, random: Any

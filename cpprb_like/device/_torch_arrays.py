@@ -162,7 +162,7 @@ class TorchRandom:
         x ^= (x >> 27) & (2**37 - 1)
         x *= SECOND
         x ^= (x >> 31) & (2**33 - 1)
-        return x & (2**63 - 1)
+        return x
 
     def below(self, n: int, high: Any) -> Any:
         """N integers from 0 to ``high - 1``; the bias is at most ``high / 2**63``."""
@@ -171,4 +171,5 @@ class TorchRandom:
     def unit(self, n: int, dtype: Any) -> Any:
         """N floats from 0 to less than 1."""
         digits = 53 if dtype == torch.float64 else 24
-        return (self._bits(n) >> (63 - digits)).to(dtype) * 2.0**-digits
+        bits = (self._bits(n) >> (64 - digits)) & (2**digits - 1)
+        return bits.to(dtype) * 2.0**-digits
