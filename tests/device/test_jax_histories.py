@@ -90,15 +90,15 @@ class JaxFront(Front):
         self.state = self._weigh(self.state, indexes, priorities)
 
 
-def play_one(seed: int, prioritized: bool) -> int:
-    """Play a random history."""
-    twin = random_twin(np.random.default_rng(seed % SHAPES), prioritized)
-    return play(np.random.default_rng(seed), twin, JaxFront(seed, prioritized))
+def play_one(seed: int) -> int:
+    """Play a random history; shapes of an odd number have priorities."""
+    shape = seed % SHAPES
+    twin = random_twin(np.random.default_rng(shape), bool(shape % 2))
+    return play(np.random.default_rng(seed), twin, JaxFront(seed, bool(shape % 2)))
 
 
-@pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("shape", range(SHAPES))
-def test_batches_are_those_of_the_host(shape: int, prioritized: bool) -> None:
+def test_batches_are_those_of_the_host(shape: int) -> None:
     """Rows, n-step returns, stacks, sequences and weights are equal; only sound rows are drawn."""
-    for seed in range(shape, shape + 5 * SHAPES, SHAPES):
-        play_one(seed, prioritized)
+    for seed in range(shape, shape + 8 * SHAPES, SHAPES):
+        play_one(seed)
