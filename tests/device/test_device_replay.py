@@ -121,6 +121,35 @@ def test_a_training_step_is_compiled_whole(sampler: Any) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("sampler", [None, Prioritized()])
+def test_a_cuda_graph_replays_a_training_step(sampler: Any) -> None:
+    """Calls do not synchronise, are captured, and give what a processor gives."""
+    on_cuda, plain = replay_of(sampler=sampler, device="cuda"), replay_of(sampler=sampler)
+    step = {name: values.cuda() for name, values in one(steps_from(0, 1)).items()}
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            on_cuda.add(**step)
+            on_cuda.sample(8)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            on_cuda.add(**step)
+            batch = on_cuda.sample(8)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    plain.add(**one(steps_from(0, 1)))
+    plain.sample(8)
+    for t in range(1, 6):
+        for name, values in one(steps_from(t, 1)).items():
+            step[name].copy_(values)
+        graph.replay()
+        plain.add(**one(steps_from(t, 1)))
+        expected = plain.sample(8)
+        assert all(torch.equal(batch[name].cpu(), expected[name]) for name in expected)
+
+
 def test_draws_are_uniform_over_the_rows_that_can_be_drawn() -> None:
     """Rows with lost or unknown next values are left out, and all others are as likely."""
     replay = replay_of(16, finals=N)
