@@ -29,8 +29,8 @@ settings.register_profile(
 )
 settings.register_profile(
     "ci",
-    max_examples=18,
-    stateful_step_count=25,
+    max_examples=12,
+    stateful_step_count=20,
     deadline=None,
     derandomize=True,
     suppress_health_check=_SLOW_IS_FINE,

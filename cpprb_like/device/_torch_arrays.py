@@ -70,8 +70,9 @@ class TorchArrays:
     @staticmethod
     def take(x: Any, places: Any) -> Any:
         """Rows of x, in the shape of ``places``."""
-        found = x.index_select(0, places.reshape(-1))
-        return found if places.ndim == 1 else found.view(*places.shape, *x.shape[1:])
+        if places.ndim == 1:
+            return x.index_select(0, places)
+        return x.index_select(0, places.reshape(-1)).view(*places.shape, *x.shape[1:])
 
     @staticmethod
     def least(x: Any) -> Any:
