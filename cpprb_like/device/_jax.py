@@ -183,7 +183,10 @@ class JaxReplay(JaxView):
         return self._rows.update(state, indexes, fields)
 
     def update_priorities(self, state: State, indexes: Any, priorities: Any) -> State:
-        """The state with the priorities of rows set: see ``DeviceReplay.update_priorities``."""
+        """The state with the priorities of rows set: see ``DeviceReplay.update_priorities``.
+
+        Priorities that are negative, infinite or NaN are skipped.
+        """
         return self._rows.update_priorities(state, indexes, priorities)
 
     def on_episode_end(self, state: State) -> State:

@@ -39,9 +39,9 @@ class JaxArrays:
         """The integers from 0 to n - 1."""
         return jnp.arange(n, dtype=self.count)
 
-    def powers(self, base: float, n: int) -> Any:
-        """The powers of a number from 0 to n - 1."""
-        return jnp.asarray([base**k for k in range(n)], self.wide)
+    def floats(self, values: tuple[float, ...]) -> Any:
+        """A new array of numbers."""
+        return jnp.asarray(values, self.wide)
 
     @staticmethod
     def cast(x: Any, dtype: Any) -> Any:

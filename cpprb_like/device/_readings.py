@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import as_names, read_names
@@ -44,7 +46,8 @@ class Reading:
     stacks: dict[str, Stacks] = field(default_factory=dict)
     pads_with_zeros: bool = False
     most: int = 1  # greatest n of an n-step return
-    powers: Any = None  # of gamma, on the device
+    gammas: tuple[float, ...] = ()  # the powers of gamma
+    powers: Any = None  # the same on the device
     before: int = 0  # rows before a row that its stacks need
     last_fields: frozenset[str] = frozenset()  # fields of the last row of an n-step return
 
@@ -70,7 +73,8 @@ class Reading:
                         "least": steps.least,
                         "most": steps.returns.size,
                         "last_fields": frozenset(steps.returns.last_step_fields),
-                        "powers": xp.powers(steps.returns.gamma, 1 + steps.returns.size),
+                        "gammas": (gammas := _powers(steps.returns)),
+                        "powers": xp.floats(gammas),
                     }
             elif isinstance(layer, Sequences):
                 options |= _of_sequences(layer, plan)
@@ -112,6 +116,11 @@ class Reading:
     def may_refuse(self) -> bool:
         """Whether rows with all steps around them may still not be drawn."""
         return self.least_rows > 1 or self.stride > 1
+
+
+def _powers(returns: NStepReturns) -> tuple[float, ...]:
+    """The powers of gamma from 0 to n, as the host computes them."""
+    return tuple((returns.gamma ** np.arange(1.0 + returns.size)).tolist())
 
 
 def _of_sequences(layer: Sequences, plan: Plan) -> dict[str, Any]:

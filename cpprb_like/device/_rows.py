@@ -247,7 +247,7 @@ class Rows:
         else:
             slots = self._draw_by_weight(state, n, m, first % size, count, random)
         most = None
-        if reading.nstep is not None:
+        if reading.least < reading.most:
             most = reading.most - random.below(m * reading.rows, reading.most - reading.least + 1)
             most = most.reshape(m, reading.rows)
         if not refuses:
@@ -255,6 +255,7 @@ class Rows:
         usable = self._usable(state, reading, slots, most, bootstraps)
         if self.weights is not None:  # rounding may lead out of the interval
             usable = usable & ((slots - first) % size < count)
+            usable = usable & (xp.take(state["level_0"], slots) > 0)
         ranks = usable.cumsum(0)
         found = ranks[-1]
         picked = xp.searchsorted(ranks, xp.arange(n) % found.clip(1) + 1).clip(None, m - 1)
@@ -314,7 +315,7 @@ class Rows:
     ) -> tuple[Any, Any, Any, Any]:
         """The rows of items, shape (m, rows), whether they belong to it, and their n-step returns.
 
-        Of n-step returns: their last rows, and their numbers of rows. ``most`` are their limits.
+        Of n-step returns: their last rows, and their numbers of rows, which ``most`` limits.
         """
         xp, plan = self.xp, self.plan
         width = reading.rows + reading.most - 1
@@ -329,7 +330,7 @@ class Rows:
         goes = xp.full(there.shape, True, xp.bool)
         for k in range(1, reading.most):
             goes = goes & ~ends[:, k - 1 : k - 1 + reading.rows]
-            length = length + (goes & (k < most))
+            length = length + (goes if most is None else goes & (k < most))
         last = (own + (length - 1) * plan.n_envs) % plan.size
         return own, there, last, length
 
@@ -402,7 +403,7 @@ class Rows:
         total = xp.cast(first, xp.wide)
         steps = length.reshape(*length.shape, *[1] * len(field.shape))
         for k in range(1, reading.most):
-            power = reading.nstep.gamma**k
+            power = reading.gammas[k]
             later = xp.take(state["values"][field.name], (rows + k * plan.n_envs) % plan.size)
             if power:
                 total = xp.where(steps > k, total + power * xp.cast(later, xp.wide), total)
@@ -480,7 +481,7 @@ class Rows:
         return {**state, "values": values}
 
     def update_priorities(self, state: State, handles: Any, priorities: Any) -> State:
-        """Set the priorities of rows; rows that are gone are skipped."""
+        """Set the priorities of rows; wrong ones, and those of rows that are gone, are skipped."""
         xp, sampler = self.xp, self.plan.sampler
         if self.weights is None or not isinstance(sampler, Prioritized):
             raise TypeError("update_priorities: expected Prioritized as the sampler")
@@ -490,7 +491,7 @@ class Rows:
                 f"{priorities.dtype} of shape {tuple(priorities.shape)}"
             )
         weights = (xp.cast(priorities, self.weights.dtype) + sampler.eps) ** sampler.alpha
-        slots = self.slots_of(state, handles)
+        slots = xp.where(is_priority(priorities), self.slots_of(state, handles), self.plan.size)
         changed = self.weights.put_last(state, slots, weights)
         greatest = xp.where(slots < self.plan.size, weights, 0).max()
         largest = xp.where(greatest > state["largest"], greatest, state["largest"])
@@ -509,6 +510,11 @@ class Rows:
         if sampler.probabilities:
             found["probabilities"] = xp.cast(weights, xp.wide) / self.weights.total(state)
         return found
+
+
+def is_priority(priorities: Any) -> Any:
+    """Whether each number is finite and at least 0."""
+    return (priorities >= 0) & (priorities < float("inf"))
 
 
 def _stack(xp: Any, rows: list[Any]) -> Any:

@@ -14,7 +14,7 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._machine.machine_memory import available_nbytes
 from cpprb_like.device._plan import Options, Plan
 from cpprb_like.device._readings import Reading
-from cpprb_like.device._rows import NO_ROWS, Batch, Rows
+from cpprb_like.device._rows import NO_ROWS, Batch, Rows, is_priority
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Prioritized
 from cpprb_like.schedules import value_at
@@ -294,16 +294,20 @@ class DeviceReplay(DeviceView):
             ``indexes`` of a batch. Rows that were overwritten are skipped. If a row comes twice,
             its last priority counts.
         priorities : tensor of floats, shape (n,)
-            Finite numbers of at least 0. They are not checked, as that would wait for the device.
+            Finite numbers of at least 0.
 
         Raises
         ------
         TypeError, ValueError
             The sampler is not ``Prioritized``, or a tensor has another dtype, shape or device.
+        RuntimeError
+            A priority is negative, infinite or NaN; others are set. On CUDA as for ``sample``.
         """
         self._expect_indexes(indexes)
         self._expect_tensor("priorities", priorities)
         self._rows.update_priorities(self._state, indexes, priorities)
+        expected = "priorities: expected finite numbers of at least 0"
+        torch._assert_async(is_priority(priorities).all(), expected)
 
     def _expect_indexes(self, indexes: Any) -> None:
         self._expect_tensor("indexes", indexes)

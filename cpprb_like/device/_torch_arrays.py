@@ -44,9 +44,9 @@ class TorchArrays:
         """The integers from 0 to n - 1."""
         return torch.arange(n, dtype=self.count, device=self.device)
 
-    def powers(self, base: float, n: int) -> Any:
-        """The powers of a number from 0 to n - 1."""
-        return torch.tensor([base**k for k in range(n)], dtype=self.wide, device=self.device)
+    def floats(self, values: tuple[float, ...]) -> Any:
+        """A new tensor of numbers."""
+        return torch.tensor(values, dtype=self.wide, device=self.device)
 
     @staticmethod
     def cast(x: Any, dtype: Any) -> Any:

@@ -168,6 +168,19 @@ def test_draws_are_uniform_over_the_rows_that_can_be_drawn() -> None:
         assert chi_square < rows + 5 * (2 * rows) ** 0.5
 
 
+def test_random_n_is_uniform() -> None:
+    """With a range each row has its own n, and what is read of it is that of this n."""
+    replay = replay_of(32)
+    replay.add(**steps_from(0, 32))
+    batch = replay.view(NStep((2, 4), gamma=0.5, discount=True)).sample(6_000)
+    sums = torch.tensor([1.5, 1.75, 1.875])
+    n = 2 + torch.searchsorted(sums, batch["rew"])
+    assert torch.equal(sums[n - 2], batch["rew"])
+    torch.testing.assert_close(batch["discount"], 0.5**n)
+    torch.testing.assert_close(batch["next_obs"].float(), batch["obs"].float() + n[:, None])
+    assert torch.bincount(n)[2:].min() > 1_850
+
+
 def test_prioritized_draws_follow_the_weights() -> None:
     """Frequencies are those of the priorities, over two levels of sums and past the ring's end."""
     steps = 1100  # 4,400 rows: two levels
@@ -188,6 +201,23 @@ def test_prioritized_draws_follow_the_weights() -> None:
         if source is not replay:  # the newest 8 steps wait
             newest = 49 * N - 8 * N + torch.arange(8 * N) + N
             assert not torch.isin(slots, newest).any()
+
+
+def test_wrong_priorities_are_told_and_change_nothing() -> None:
+    """The sums stay sound, and rows without any weight are not drawn."""
+    replay = replay_of(sampler=Prioritized(1.0, eps=0.0))
+    replay.add(**steps_from(0, 8))
+    handles = replay.sample(6)["indexes"].unique()
+    zeros = torch.zeros(8 * N)
+    everything = replay._rows.handles(replay._state, torch.arange(8 * N))
+    replay.update_priorities(everything, zeros)
+    with pytest.raises(RuntimeError, match="no row"):
+        replay.sample(2)
+    replay.update_priorities(everything, zeros + 1)
+    for wrong in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(RuntimeError, match="finite numbers"):
+            replay.update_priorities(handles, torch.full((len(handles),), wrong))
+    assert float(replay._rows.weights.total(replay._state)) == 8 * N  # type: ignore[union-attr]
 
 
 def test_a_schedule_of_beta_follows_the_draws() -> None:
@@ -309,9 +339,8 @@ def test_rows_go_to_the_host_and_back(sampler: Any, tmp_path: Any) -> None:
                 torch.arange(5 * N, 10 * N) % (8 * N) if one_of is replay else torch.arange(5 * N)
             )
             reading = one_of.view(*layers)._reading
-            most = torch.full((len(slots), reading.rows), reading.most)
             fields = one_of._rows.plan.fields
-            found.append(one_of._rows.read(one_of._state, reading, fields, slots, most))
+            found.append(one_of._rows.read(one_of._state, reading, fields, slots, None))
         assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
     if sampler is not None:
         weights = [r._state["level_0"][: 8 * N].sort().values for r in (replay, back)]
