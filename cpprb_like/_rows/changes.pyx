@@ -116,10 +116,11 @@ cdef bint c_make_room(Ring ring, NewItems given, intp_t rows, int64_t kept) exce
                 stop = items.c_leaving(&living, known, n)
             if stop > leaving:
                 leaving, full = stop, items
-            extent = items.c_extent(&given.order[0], 2 * given.n)
-            if extent > items.usable and items.use is not None:
-                items.c_make_usable(extent)
-                return True
+            if items.usable < items.units and items.use is not None:
+                extent = items.c_extent(&given.order[0], 2 * given.n)
+                if extent > items.usable:
+                    items.c_make_usable(extent)
+                    return True
         if leaving > known:
             living = c_living(ring, full)
             for row in range(known, leaving):

@@ -9,6 +9,7 @@ from cpprb_like._rows.column import Column
 from cpprb_like._rows.rings import Rings
 
 def counts_of(ring: Ring | Rings, axis: str, entries: NDArray[Any]) -> NDArray[np.int64]: ...
+def bounds_of(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int, int]: ...
 def take_items(
     ring: Ring | Rings,
     slots: Slots,

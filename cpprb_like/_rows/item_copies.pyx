@@ -9,10 +9,10 @@ cimport numpy as cnp
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from cpprb_like._c.arrays cimport c_check_array
-from cpprb_like._c.copying cimport CACHE_LINE, UNLOCKED_NBYTES, c_prefetch
+from cpprb_like._c.copying cimport CACHE_LINE, UNLOCKED_NBYTES, c_move, c_prefetch
 from cpprb_like._c.number_casts cimport INT32, INT64, NO_NUMBER, c_cast_run, c_kind_of, c_size_of
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport Ring
@@ -60,7 +60,7 @@ def counts_of(ring not None, str axis not None, cnp.ndarray entries not None):
     """
     cdef ItemRing items = c_layout(ring).c_axis(axis)
     cdef intp_t k, nbytes = items.entry.nbytes, n = c_check_entries(items, entries)
-    cdef cnp.ndarray counts = np.empty(n, np.int64)
+    cdef cnp.ndarray counts = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_INT64)
     cdef int64_t* values = <int64_t*> cnp.PyArray_DATA(counts)
     cdef const char* at = <const char*> cnp.PyArray_DATA(entries)
     cdef Entry entry
@@ -70,6 +70,24 @@ def counts_of(ring not None, str axis not None, cnp.ndarray entries not None):
             raise ValueError(f"axis {axis!r}: {entry.count} items at {entry.place} lie outside of the memory")
         values[k] = entry.count
     return counts
+
+
+def bounds_of(cnp.ndarray counts not None):
+    """Begins of rows one behind the other and the end of the last one; items of the longest and the shortest.
+
+    ``counts`` and the bounds are int64, shapes ``(n,)`` and ``(n + 1,)``. Without rows both lengths are 0.
+    """
+    cdef intp_t k, n = cnp.PyArray_SIZE(counts), size = n + 1
+    c_check_array(counts, "counts", cnp.NPY_INT64, n)
+    cdef cnp.ndarray bounds = cnp.PyArray_SimpleNew(1, &size, cnp.NPY_INT64)
+    cdef const int64_t* sizes = <const int64_t*> cnp.PyArray_DATA(counts)
+    cdef int64_t* to = <int64_t*> cnp.PyArray_DATA(bounds)
+    cdef int64_t most = 0, least = sizes[0] if n else 0
+    to[0] = 0
+    for k in range(n):
+        to[k + 1] = to[k] + sizes[k]
+        most, least = max(most, sizes[k]), min(least, sizes[k])
+    return bounds, most, least
 
 
 cdef intp_t c_check_entries(ItemRing items, cnp.ndarray entries) except -1:
@@ -116,7 +134,8 @@ def take_items(
     shifts : ndarray of int64, shape (m,), optional
         Added to integers of each entry.
     blank : ndarray, shape ()
-        Written to the other places of each entry, of which there are ``outer_stride``.
+        Written to the other places of each entry, of which there are ``outer_stride``. Its dtype is
+        that of ``out``.
 
     Raises
     ------
@@ -144,7 +163,9 @@ def take_items(
         return
     copy.n, copy.outer, copy.rest, copy.numbers = m, outer, rest, rest // column.dtype.itemsize
     copy.given = copy.wanted = NO_NUMBER
-    if not (out.dtype is column.dtype or column.c_same_dtype(<PyObject*> out, False)):
+    if <PyObject*> cnp.PyArray_DESCR(out) != <PyObject*> column.dtype and not column.c_same_dtype(
+        <PyObject*> out, False
+    ):
         copy.given, copy.wanted = column.kind, c_kind_of(cnp.PyArray_TYPE(out))
         if copy.given == NO_NUMBER or copy.wanted == NO_NUMBER or not cnp.PyArray_ISNOTSWAPPED(out):
             raise TypeError(f"field {column.name!r}: {column.dtype} cannot be cast to {out.dtype}")
@@ -159,6 +180,8 @@ def take_items(
     cdef char* begin = <char*> cnp.PyArray_DATA(out)
     cdef intp_t nbytes = layout.entry.nbytes, total = 0
     cdef intp_t units = cnp.PyArray_NBYTES(out) // max(copy.item_stride, 1)
+    cdef intp_t size = layout.table[number, 1]
+    cdef const char* memory = layout.c_items(number, 0)
     cdef Entry found
     per_row = m // max(n, 1)
     copy.blank, copy.rows = NULL, begin
@@ -166,10 +189,10 @@ def take_items(
     if blank is not None:
         if m * row_stride > units:
             raise ValueError(f"field {column.name!r}: {m} rows of {row_stride} places do not fit")
-        blank = blank.astype(out.dtype)
+        if cnp.PyArray_NBYTES(blank) != cnp.PyArray_ITEMSIZE(out):
+            raise TypeError(f"blank: expected a number of {out.dtype}, got {blank.dtype}")
         copy.blank, copy.blank_size = <const char*> cnp.PyArray_DATA(blank), cnp.PyArray_ITEMSIZE(blank)
-        value = blank.tobytes()
-        if value == value[:1] * copy.blank_size:
+        if memcmp(copy.blank, copy.blank + 1, copy.blank_size - 1) == 0:
             copy.blank_size = 1
     copy.parts = <Part*> malloc(m * sizeof(Part))
     if copy.parts == NULL:
@@ -179,6 +202,7 @@ def take_items(
             found = c_unpack(entry + k * nbytes, nbytes)
             if several and found.count:
                 items = (<Ring> rings.rings[values[k // per_row] & rings.mask]).c_axis(column.axis)
+                memory = items.c_items(number, 0)
             place = k * row_stride + <intp_t> first[k]
             if found.count and (
                 not 0 <= found.place <= items.units - found.count or place < 0
@@ -187,7 +211,7 @@ def take_items(
                 raise ValueError(
                     f"field {column.name!r}: {found.count} items at {found.place} do not fit"
                 )
-            copy.parts[k].items = items.c_items(number, found.place)
+            copy.parts[k].items = memory + <intp_t> found.place * size
             copy.parts[k].count = found.count
             copy.parts[k].to = begin + place * copy.item_stride
             total += <intp_t> found.count
@@ -228,11 +252,8 @@ cdef bint c_copy_items(const Copy* copy) noexcept nogil:
         if are_pairs:
             c_copy_pairs(copy, part, 0 if copy.shifts == NULL else copy.shifts[k])
             continue
-        if copy.outer == 1 and copy.given == NO_NUMBER:
-            memcpy(part.to, part.items, <size_t> (part.count * copy.rest))
-        else:
-            for o in range(copy.outer):
-                fits &= c_copy_part(copy, part, o)
+        for o in range(copy.outer):
+            fits &= c_copy_part(copy, part, o)
         if copy.shifts != NULL and copy.shifts[k]:
             for o in range(copy.outer):
                 fits &= c_shift(copy, part, o, copy.shifts[k])
@@ -243,7 +264,8 @@ cdef void c_blank(const Copy* copy, const Part* part, char* row) noexcept nogil:
     """Fill the places before and behind the items of an entry."""
     cdef intp_t o, ahead = part.to - row, nbytes = <intp_t> part.count * copy.item_stride
     for o in range(copy.outer):
-        c_fill(row + o * copy.outer_stride, ahead, copy)
+        if ahead:
+            c_fill(row + o * copy.outer_stride, ahead, copy)
         c_fill(part.to + o * copy.outer_stride + nbytes, copy.outer_stride - ahead - nbytes, copy)
 
 
@@ -277,27 +299,20 @@ cdef bint c_copy_part(const Copy* copy, const Part* part, intp_t o) noexcept nog
     """Copy the numbers of one outer number of an entry, cast if that is asked for."""
     cdef const char* items = part.items + o * copy.rest
     cdef char* to = part.to + o * copy.outer_stride
-    cdef intp_t step = copy.outer * copy.rest, size = c_size_of(copy.given), j
-    if copy.given != NO_NUMBER:
-        if copy.outer == 1:
-            return c_cast_run(copy.given, copy.wanted, items, size, to, <intp_t> part.count * copy.numbers)
-        if copy.numbers == 1:
-            return c_cast_run(copy.given, copy.wanted, items, step, to, <intp_t> part.count)
-        for j in range(<intp_t> part.count):
-            if not c_cast_run(
-                copy.given, copy.wanted, items + j * step, size, to + j * copy.item_stride, copy.numbers
-            ):
-                return False
+    cdef intp_t step = copy.outer * copy.rest, size, j
+    if copy.given == NO_NUMBER:
+        c_move(to, copy.item_stride, items, step, copy.rest, <intp_t> part.count)
         return True
-    if copy.rest == 8:
-        for j in range(<intp_t> part.count):
-            (<int64_t*> to)[j] = (<const int64_t*> (items + j * step))[0]
-    elif copy.rest == 4:
-        for j in range(<intp_t> part.count):
-            (<int32_t*> to)[j] = (<const int32_t*> (items + j * step))[0]
-    else:
-        for j in range(<intp_t> part.count):
-            memcpy(to + j * copy.item_stride, items + j * step, copy.rest)
+    size = c_size_of(copy.given)
+    if copy.outer == 1:
+        return c_cast_run(copy.given, copy.wanted, items, size, to, <intp_t> part.count * copy.numbers)
+    if copy.numbers == 1:
+        return c_cast_run(copy.given, copy.wanted, items, step, to, <intp_t> part.count)
+    for j in range(<intp_t> part.count):
+        if not c_cast_run(
+            copy.given, copy.wanted, items + j * step, size, to + j * copy.item_stride, copy.numbers
+        ):
+            return False
     return True
 
 

@@ -12,6 +12,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
+from cpprb_like._c.copying cimport c_move
 from cpprb_like._c.number_casts cimport (
     INT8, INT16, INT32, INT64, UINT16, UINT32, UINT64, c_kind_of,
 )
@@ -59,10 +60,11 @@ ctypedef fused integer_t:
 cdef bint c_lie_below(const integer_t* values, intp_t n, int64_t limit) noexcept nogil:
     """Whether all integers are at least 0 and below a limit."""
     cdef intp_t k
-    cdef uint64_t most = 0
-    for k in range(n):  # a negative integer is huge here
-        most = max(most, <uint64_t> <int64_t> values[k])
-    return n == 0 or most < <uint64_t> limit
+    cdef uint64_t value, signs = 0
+    for k in range(n):  # signs and not comparisons, as the compiler then takes several integers at a time
+        value = <uint64_t> <int64_t> values[k]
+        signs |= value | (<uint64_t> limit - 1 - value)
+    return <int64_t> signs >= 0
 
 
 cdef bint c_count_items(intp_t kind, const char* values, intp_t n, int64_t limit) noexcept nogil:
@@ -268,7 +270,10 @@ cdef class NewItems:
             if (
                 cnp.PyArray_NDIM(array) != column.ndim
                 or not cnp.PyArray_IS_C_CONTIGUOUS(array)
-                or not (array.dtype is column.dtype or column.c_same_dtype(value, False))
+                or not (
+                    <PyObject*> cnp.PyArray_DESCR(array) == <PyObject*> column.dtype
+                    or column.c_same_dtype(value, False)
+                )
             ):
                 return False
             for place in range(column.ndim):
@@ -319,7 +324,7 @@ cdef class NewItems:
         Entries of an update are marked as moved.
         """
         cdef intp_t axis, k, number, row, size, outer, rest, o
-        cdef int64_t count, j, before
+        cdef int64_t count, before
         cdef ItemRing ring
         cdef Given given
         cdef char* entry
@@ -347,8 +352,7 @@ cdef class NewItems:
                     memcpy(to, given.items + before * size, <size_t> (count * size))
                 else:
                     for o in range(outer):
-                        for j in range(count):
-                            memcpy(to + j * size + o * rest, given.items + (o * count + j) * rest, rest)
+                        c_move(to + o * rest, size, given.items + o * count * rest, rest, rest, <intp_t> count)
                 before += count
 
     cdef void c_write_entries(self, intp_t axis, bint is_moved) noexcept:

@@ -27,6 +27,7 @@ from cpprb_like._machine.machine_memory import require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array
 from cpprb_like._rows.item_copies import (
+    bounds_of,
     counts_of,
     fill_mask,
     fill_positions,
@@ -99,7 +100,7 @@ class RaggedFields:
         return found
 
 
-@dataclass
+@dataclass(slots=True)
 class PlacedItems:
     """The items of an axis in a batch: how many each row has, and their places along the axis."""
 
@@ -109,6 +110,7 @@ class PlacedItems:
     length: int  # places along the axis
     used: int  # places with items: of all packed rows, or of the shortest padded row
     bounds: Counts  # of packed rows: their begins, the end of the last one, that of the filler
+    longest: int  # most items of a row
 
 
 class LaidItems:
@@ -118,7 +120,11 @@ class LaidItems:
     kind_of_plan: type[ItemPlan]
 
     def __init__(
-        self, ragged: RaggedFields, dtypes: Mapping[str, np.dtype[Any]], counted: Mapping[str, str]
+        self,
+        ragged: RaggedFields,
+        dtypes: Mapping[str, np.dtype[Any]],
+        counted: Mapping[str, str],
+        values: Mapping[str, Any],
     ) -> None:
         self.ragged = ragged
         self.counted = counted  # axes of fields whose values move with the items that they count
@@ -128,6 +134,11 @@ class LaidItems:
             name
             for name, field in ragged.fields.items()
             if self.dtypes[name] != field.dtype and {self.dtypes[name], field.dtype} - CAST
+        }
+        # Values of places without items, of the dtypes of the copies.
+        self.values: Batch = {
+            name: values.get(name, np.zeros((), field.dtype)).astype(self.dtype_of_copy(field))
+            for name, field in ragged.fields.items()
         }
         # Greatest number of items that each field can count.
         self.most = {name: np.iinfo(self.dtypes[name]).max + 1 for name in counted}
@@ -144,6 +155,10 @@ class LaidItems:
             for name, spec in marks.items():
                 self.marks[name] = spec = ColumnSpec(dtypes.get(name, spec.dtype), spec.shape)
                 self.mark_nbytes[axis] += spec.dtype.itemsize * len(spec.shape)  # none of offsets
+
+    def dtype_of_copy(self, field: Field) -> np.dtype[Any]:
+        """Dtype into which the items of a field are copied."""
+        return field.dtype if field.name in self.cast_later else self.dtypes[field.name]
 
     def _nbytes_of(self, field: Field) -> int:
         if field.is_text:
@@ -172,16 +187,13 @@ class LaidItems:
         """The further columns of an axis."""
         raise NotImplementedError
 
-    def clear(self, field: Field, placed: Mapping[str, PlacedItems], array: Array) -> None:
-        """Write the values of places without items, but those that get ``blank``."""
-
     def blank(
         self,
-        field: Field,  # noqa: ARG002
-        placed: Mapping[str, PlacedItems],  # noqa: ARG002
-    ) -> Array | None:
-        """The value of the places without items of each row; None without such places."""
-        return None
+        name: str,
+        placed: Mapping[str, PlacedItems],  # noqa: ARG002 (of packed rows)
+    ) -> Array:
+        """The value of a field at places without items."""
+        return self.values[name]
 
     def join(self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch) -> Batch:
         """Items and further columns of a batch of several parts: see ``ItemPlan.join``."""
@@ -257,9 +269,7 @@ class PaddedItems(LaidItems):
     ) -> None:
         self.left = frozenset(left)
         self.lengths, self.multiples = lengths, multiples
-        zeros = {name: np.zeros((), field.dtype) for name, field in ragged.fields.items()}
-        self.values = zeros | dict(values)
-        super().__init__(ragged, dtypes, NOTHING)
+        super().__init__(ragged, dtypes, NOTHING, values)
 
     @property
     def options(self) -> tuple[Any, ...]:
@@ -272,7 +282,7 @@ class PaddedItems(LaidItems):
         return {f"{axis}_mask": ColumnSpec(np.dtype(np.bool_), (axis,))}
 
     def place(self, axis: str, lead: tuple[int, ...], counts: Counts) -> PlacedItems:
-        longest = int(counts.max(initial=0))
+        _, longest, least = bounds_of(counts)
         length = self.lengths.get(axis)
         if length is None:
             length = round_up(longest, self.multiples.get(axis, 1))
@@ -281,19 +291,15 @@ class PaddedItems(LaidItems):
                 f"Padded: length: expected at most {length} items of axis {axis!r}, got {longest} "
                 f"in row {int(counts.argmax())} of the batch"
             )
-        starts = length - counts if axis in self.left else np.zeros_like(counts)
-        least = int(counts.min(initial=length))
-        return PlacedItems(counts, starts, lead, length, least, starts)
+        starts = length - counts if axis in self.left else np.zeros(len(counts), np.int64)
+        return PlacedItems(counts, starts, lead, length, least, starts, longest)
 
     def mark(self, axis: str, items: PlacedItems) -> Batch:
         mask = new_items(self.ragged.ring, (*items.lead, items.length), np.dtype(np.bool_))
         fill_mask(items.starts, items.counts, mask)
-        name = f"{axis}_mask"
-        return {name: aligned(mask.astype(self.marks[name].dtype, copy=False))}
-
-    def blank(self, field: Field, placed: Mapping[str, PlacedItems]) -> Array | None:
-        items = placed[str(field.axis)]
-        return self.values[field.name] if items.used < items.length else None
+        (name,) = self.names_of_marks[axis]
+        dtype = self.marks[name].dtype
+        return {name: mask if dtype == mask.dtype else aligned(mask.astype(dtype))}
 
     def join(
         self,
@@ -347,12 +353,10 @@ class PackedItems(LaidItems):
         multiples: Mapping[str, int],
         values: Mapping[str, Any] = NOTHING,
     ) -> None:
-        self.values = values
         self.offsets, self.positions, self.segments = offsets, positions, segments
         self.totals, self.multiples = totals, multiples
-        super().__init__(
-            ragged, dtypes, {one.name: one.counts for one in ragged.declared if one.counts}
-        )
+        counted = {one.name: one.counts for one in ragged.declared if one.counts}
+        super().__init__(ragged, dtypes, counted, values)
         numbers = [spec.dtype for spec in self.marks.values()]
         self.most_items = min((int(np.iinfo(one).max) for one in numbers), default=0)
 
@@ -380,49 +384,39 @@ class PackedItems(LaidItems):
         counts: Counts,
     ) -> PlacedItems:
         items = pack(counts)
-        length = self.totals.get(axis, round_up(items.used, self.multiples.get(axis, 1)))
-        if items.used > length:
+        if self._has_filler(axis):
+            length = self.totals.get(axis, round_up(items.used, self.multiples.get(axis, 1)))
+            if items.used > length:
+                raise ValueError(
+                    f"Packed: total: expected at most {length} items of axis {axis!r}, got "
+                    f"{items.used} in the {len(counts)} rows of the batch; draw fewer rows, or "
+                    "give a greater total"
+                )
+            items.bounds, items.length = np.append(items.bounds, length), length
+        if items.length > self.most_items:
             raise ValueError(
-                f"Packed: total: expected at most {length} items of axis {axis!r}, got "
-                f"{items.used} in the {len(counts)} rows of the batch; draw fewer rows, or give a "
-                "greater total"
-            )
-        if length > self.most_items:
-            raise ValueError(
-                f"Packed: offsets: int32 has no number for {length} items of axis {axis!r}; "
+                f"Packed: offsets: int32 has no number for {items.length} items of axis {axis!r}; "
                 "expected offsets=np.int64"
             )
-        if self._has_filler(axis):
-            items.bounds, items.length = np.append(items.bounds, length), length
         return items
 
     def mark(self, axis: str, items: PlacedItems) -> Batch:
-        name = f"{axis}_offsets"
-        offsets = empty(items.bounds.shape, self.marks[name].dtype)
+        first, *numbers, last = self.names_of_marks[axis]
+        offsets = empty(items.bounds.shape, self.marks[first].dtype)
         offsets[...] = items.bounds
-        found: Any = {name: offsets}
-        for kind, axes, fill in (
-            ("positions", self.positions, fill_positions),
-            ("segments", self.segments, fill_segments),
-        ):
-            if axis in axes:
-                name = f"{axis}_{kind}"
-                numbers = found[name] = empty((items.length,), self.marks[name].dtype)
-                fill(offsets, numbers)
-        longest = items.counts.max(initial=items.length - items.used)  # that of the filler
-        return {**found, f"{axis}_longest": longest}
+        found: dict[str, Any] = {first: offsets}
+        for name in numbers:
+            found[name] = empty((items.length,), self.marks[name].dtype)
+            fill = fill_positions if name.endswith("_positions") else fill_segments
+            fill(offsets, found[name])
+        found[last] = np.int64(max(items.longest, items.length - items.used))  # that of the filler
+        return found
 
-    def clear(self, field: Field, placed: Mapping[str, PlacedItems], array: Array) -> None:
-        items = placed[str(field.axis)]
-        if items.used == items.length:
-            return
-        value = np.zeros((), array.dtype)
-        if field.name in self.values:
-            value[...] = self.values[field.name]
-        if field.name in self.counted:  # the first item of the filler, if there is one
-            others = placed[self.counted[field.name]]
-            value[...] = others.used if others.used < others.length else 0
-        within(array, field.axis_at, items.used, items.length)[...] = value
+    def blank(self, name: str, placed: Mapping[str, PlacedItems]) -> Array:
+        if name not in self.counted:
+            return self.values[name]
+        others = placed[self.counted[name]]  # the first item of the filler, if there is one
+        return np.asarray(others.used if others.used < others.length else 0)
 
     def join(self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch) -> Batch:
         found: Batch = {}
@@ -439,7 +433,7 @@ class PackedItems(LaidItems):
             items, at = placed[str(field.axis)], field.axis_at
             shape = *field.shape[:at], items.length, *field.shape[at + 1 :]
             array = new_items(self.ragged.ring, shape, self.dtypes[field.name])
-            self.clear(field, placed, array)
+            within(array, at, items.used, items.length)[...] = self.blank(field.name, placed)
             for k, (start, stop) in enumerate(pairwise(ends[str(field.axis)])):
                 rows = within(array, at, start, stop)
                 rows[...] = within(parts[k][field.name], at, 0, stop - start)
@@ -454,6 +448,46 @@ class PackedItems(LaidItems):
         for axis, items in placed.items():
             found |= self.mark(axis, items)
         return found
+
+
+class FieldItems:
+    """Reads the items of a field in a layout."""
+
+    def __init__(self, laid: LaidItems, field: Field) -> None:
+        at, name = field.axis_at, field.name
+        self.laid, self.ring = laid, laid.ragged.ring
+        self.name, self.at, self.axis = name, at, str(field.axis)
+        self.column, self.counted = laid.ragged.columns[name], laid.counted.get(name)
+        self.before, self.behind = field.shape[:at], field.shape[at + 1 :]
+        self.outer = math.prod(self.before)
+        self.dtype, self.dtype_of_copy = laid.dtypes[name], laid.dtype_of_copy(field)
+
+    def read(self, slots: Slots, entries: Array, placed: Mapping[str, PlacedItems]) -> Array:
+        """The array of the items of rows."""
+        laid, items = self.laid, placed[self.axis]
+        shape = (*items.lead, *self.before, items.length, *self.behind)
+        copy = new_items(self.ring, shape, self.dtype_of_copy)
+        blank = laid.blank(self.name, placed) if items.used < items.length else None
+        if blank is not None and laid.is_packed:
+            within(copy, self.at, items.used, items.length)[...] = blank
+            blank = None
+        take_items(
+            self.ring,
+            slots,
+            entries,
+            self.column,
+            copy,
+            items.starts,
+            self.outer * items.length if items.lead else 0,
+            items.length,
+            None if self.counted is None else placed[self.counted].starts,
+            blank,
+        )
+        if self.dtype is self.dtype_of_copy:
+            return copy
+        array = new_items(self.ring, shape, self.dtype)
+        array[...] = copy
+        return array
 
 
 class ItemPlan:
@@ -471,6 +505,7 @@ class ItemPlan:
         self.order = [field.name for field in wanted]
         self.fields = {field.name: field for field in own if field.is_ragged}
         self.items = [field for field in self.fields.values() if not field.is_text]
+        self.readers = [FieldItems(laid, field) for field in self.items]
         self.texts = [field for field in self.fields.values() if field.is_text]
         # Fixed fields whose values move with the items that they count.
         self.moved = [one for one in own if one.name in laid.counted and not one.is_ragged]
@@ -482,6 +517,12 @@ class ItemPlan:
             *(column for name, column in ragged.columns.items() if name in fixed),
             *self.entries.values(),
         )
+        # Fields that count items of these axes, and the most items that their dtypes can count.
+        self.counts = [
+            (name, axis, laid.most[name])
+            for name, axis in laid.counted.items()
+            if name in self.order and axis in self.entries
+        ]
         # Dtypes and shapes of the further columns of these axes.
         self.marks = {
             name: laid.marks[name] for axis in self.entries for name in laid.names_of_marks[axis]
@@ -508,9 +549,8 @@ class ItemPlan:
             nbytes += self.item_nbytes[axis] * placed[axis].length * math.prod(placed[axis].lead)
         require(nbytes, f"a batch of {len(slots)} rows and their items")
         self.check_moves(placed)
-        for field in self.items:
-            entry = entries[str(field.axis)]
-            found[field.name] = self._read_items(field, slots, entry, placed)
+        for reader in self.readers:
+            found[reader.name] = reader.read(slots, entries[reader.axis], placed)
         for field in self.texts:
             entry = entries[field.name]
             found[field.name] = self._read_texts(field, slots, entry, placed[field.name])
@@ -535,47 +575,13 @@ class ItemPlan:
 
     def check_moves(self, placed: Mapping[str, PlacedItems]) -> None:
         """Raise ``ValueError`` if a dtype has no number for items that a field counts."""
-        for name, axis in self.laid.counted.items():
-            if name in self.order and axis in placed and placed[axis].used > self.laid.most[name]:
+        for name, axis, most in self.counts:
+            if placed[axis].used > most:
                 raise ValueError(
                     f"field {name!r}: {self.laid.dtypes[name]} has no number for "
                     f"{placed[axis].used} items of axis {axis!r} in a batch; draw fewer rows, or "
                     f"give dtypes={{{name!r}: np.int64}}"
                 )
-
-    def _read_items(
-        self,
-        field: Field,
-        slots: Slots,
-        entries: Array,
-        placed: Mapping[str, PlacedItems],
-    ) -> Array:
-        """The array of a field with the items of the rows."""
-        laid, items, at = self.laid, placed[str(field.axis)], field.axis_at
-        shape = (*items.lead, *field.shape[:at], items.length, *field.shape[at + 1 :])
-        is_cast = field.name in laid.cast_later
-        to = new_items(laid.ragged.ring, shape, field.dtype if is_cast else laid.dtypes[field.name])
-        laid.clear(field, placed, to)
-        shifts, blank = None, laid.blank(field, placed)
-        if field.name in laid.counted:
-            shifts = placed[laid.counted[field.name]].starts
-        take_items(
-            laid.ragged.ring,
-            slots,
-            entries,
-            laid.ragged.columns[field.name],
-            to,
-            items.starts,
-            math.prod(field.shape[:at]) * items.length if items.lead else 0,
-            items.length,
-            shifts,
-            None if blank is None else blank.astype(to.dtype),
-        )
-        if not is_cast:
-            return to
-        array = new_items(laid.ragged.ring, shape, laid.dtypes[field.name])
-        array[...] = to
-        return array
 
     def _read_texts(self, field: Field, slots: Slots, entries: Array, items: PlacedItems) -> Array:
         """The texts of the rows."""
@@ -670,10 +676,9 @@ def within(array: Array, at: int, start: int, stop: int) -> Array:
 
 def pack(counts: Counts) -> PlacedItems:
     """Places of rows one behind the other."""
-    bounds = np.zeros(len(counts) + 1, np.int64)
-    counts.cumsum(out=bounds[1:])
+    bounds, longest, _ = bounds_of(counts)
     total = int(bounds[-1])
-    return PlacedItems(counts, bounds[:-1], (), total, total, bounds)
+    return PlacedItems(counts, bounds[:-1], (), total, total, bounds, longest)
 
 
 def move(values: Array, field: Field, counts: Counts, shifts: Counts) -> None:
