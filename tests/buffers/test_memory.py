@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contenders.any_length import env_dict, filled
+from items import GRAPHS, REASONING, rows_of
 from memory import allocated, resident
 
 from cpprb_like import ReplayBuffer
@@ -466,3 +468,68 @@ def test_a_buffer_that_does_not_fit_is_refused_at_once(size: int, dtype: str) ->
     del caught
     gc.collect()
     assert len(gc.get_objects()) - objects < 100
+
+
+# ---- values of any length ----------------------------------------------------------------
+
+ENTRY = 16  # most bytes of a row and axis beside its items, of which 2 % more are taken
+
+
+def touched(make: Callable[[], ReplayBuffer]) -> tuple[int, ReplayBuffer]:
+    """Bytes of memory that a buffer uses: the second of two, for which nothing is imported."""
+    first = make()
+    before = resident()
+    second = make()
+    used = resident() - before
+    del first
+    return used, second
+
+
+@needs_proc
+@pytest.mark.once
+def test_a_small_graph_takes_at_most_24_bytes_above_its_values() -> None:
+    """Molecules of 18 nodes and 37 edges, in a buffer that is full."""
+    rows = rows_of(GRAPHS, 40_000)
+    used, _ = touched(lambda: filled(rows))
+    assert rows.nbytes < used <= rows.nbytes + 24 * len(rows)
+
+
+@needs_proc
+@pytest.mark.once
+def test_answers_take_their_bytes_however_many_rows_left_for_room() -> None:
+    """Places of rows that left are used again, in each lap."""
+    rows = rows_of(REASONING, 2000)
+    room = int(rows.counts["T"].sum()) // 2
+
+    def make() -> ReplayBuffer:
+        rb = ReplayBuffer(len(rows), env_dict(REASONING), room={"T": room})
+        for _ in range(2):
+            for start in range(0, len(rows), 100):
+                rb.add(**rows.packed(start, start + 100))
+        return rb
+
+    used, rb = touched(make)
+    assert rb.stats()["left_for_room"] > len(rows)
+    values = 8 * rb.stats()["items of T"]
+    assert values < used <= 1.02 * values + ENTRY * len(rows)
+
+
+@needs_proc
+@pytest.mark.once
+def test_the_next_graphs_of_a_chain_take_entries_alone() -> None:
+    """A graph that is the next one of the row before is stored once."""
+    rows = rows_of(GRAPHS, 20_000)
+    fields: dict[str, Any] = env_dict(GRAPHS)
+    room = {axis: int(counts.sum()) + 1 for axis, counts in rows.counts.items()}
+
+    def make() -> ReplayBuffer:
+        rb = ReplayBuffer(len(rows) - 1, fields, next_of=[*fields], room=room)
+        for start in range(0, len(rows) - 1, 1000):
+            stop = min(start + 1000, len(rows) - 1)
+            following = rows.packed(start + 1, stop + 1).items()
+            rb.add(**rows.packed(start, stop), **{f"next_{name}": one for name, one in following})
+        return rb
+
+    used, rb = touched(make)
+    assert len(rb) == len(rows) - 1
+    assert rows.nbytes < used <= 1.02 * rows.nbytes + ENTRY * len(room) * len(rows)
