@@ -11,11 +11,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from contenders import any_length  # noqa: F401 (adds its operations to ``ours``)
 from contenders.cpprb_calls import ADD
 from contenders.readings import adding_stacks, stacked
 from contenders.uniform import env_dict, numpy_step, ours
 from contenders.weighted import prioritized
 from data import BETA, GAME, GAMMA, Batch, game, random_steps
+from items import GRAPHS, REASONING
 from measure import Work, statement
 from numpy.typing import NDArray
 
@@ -33,6 +35,7 @@ WEIGHTS = 1 << 16
 STACKS = 100
 BATCH = 256
 SMALL = {"kind": "small", "rows": ROWS}
+MOLECULES = {"kind": GRAPHS, "rows": 1000}
 TREE = {"leaves": WEIGHTS, "n": BATCH}
 GOALS: dict[str, FieldSpec] = {
     **{name: {"shape": 3} for name in ("achieved_goal", "next_achieved_goal", "desired_goal")},
@@ -161,6 +164,10 @@ PATHS: dict[str, SetUp] = {
     ),
     "stacked pairs, frames last: add 1 step": lambda: add_stacks(frames_first=False),
     "stacked pairs, frames first: add 1 step": lambda: add_stacks(frames_first=True),
+    "add 1 graph": work("item_add_graph", **MOLECULES),
+    "add 1 answer of 4,096 tokens": work("item_add_answer", kind=REASONING, rows=100, length=4096),
+    "packed graphs: sample(256)": work("item_packed", **MOLECULES, n=BATCH),
+    "padded graphs: sample(256)": work("item_padded", **MOLECULES, n=BATCH),
     **{name: partial(draw, shards=0) for name, draw in VIEWS.items()},
     "shared: add 1 step, NumPy scalars": lambda: shared(ADD),
     "shared: sample(256) of 4 shards": lambda: shared(f"learner.sample({BATCH})", writers=4),
