@@ -16,7 +16,7 @@ from reports.findings import Results
 from reports.plots import PLOTS
 from reports.processes import processes_tables
 from reports.summary import brief, summary
-from reports.tables import page
+from reports.tables import page, table
 from reports.waits import waits_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +26,7 @@ PAGES = {
     "README.md": (FULL, brief),
     "docs/performance.md": (FULL, summary),
     "docs/benchmarks.md": (FULL, page),
+    "docs/any-length.md": ("any-length.json", table),
     "docs/benchmarks-tensors.md": ("waiting-full.json", waits_table),
     "docs/benchmarks-processes.md": ("processes.json", processes_tables),
     "docs/examples.md": ("examples.json", examples_table),

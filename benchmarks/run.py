@@ -44,9 +44,9 @@ def main() -> None:
     """Measure the cases that the options name."""
     options = _options()
     effort = EFFORTS[options.effort]
-    chosen = [case for case in cases(effort) if options.only in case.name]
+    chosen = [case for case in cases(effort) if options.only in f"{case.group}: {case.name}"]
     if not chosen and options.only != WAITING:
-        sys.exit(f"no case has '{options.only}' in its name; they are in benchmarks/cases.py")
+        sys.exit(f"no case or group is named '{options.only}'; they are in benchmarks/cases.py")
     peers, absent = _environments(options.peers, options.environments)
     if HAS_TORCH in peers and options.only in ("", WAITING):
         _measure_waits(effort, peers, options)
@@ -119,7 +119,7 @@ def _options() -> argparse.Namespace:
         efforts.add_argument(
             f"--{effort}", dest="effort", action="store_const", const=effort, help=what
         )
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", default="", help="cases whose group or name contains this")
     parser.add_argument("--peers", type=_peers, default=PEERS, help="names with commas, or 'none'")
     parser.add_argument("--environments", type=Path, default=ROOT / ".bench", help="their folder")
     parser.add_argument(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from budgets import FLOOR, OURS, is_peer
-from cases import EFFORTS, cases
+from cases import ANY_LENGTH, EFFORTS, cases
 
 from .findings import Cases, Finding, Loop, Results, everyone, findings, loop, names
 from .wording import called, grid, machine
@@ -27,10 +27,15 @@ def table(results: Results, of: Cases = cases) -> str:
 
 
 def page(results: Results) -> str:
-    """The table of a whole run, and the cases that it lacks, as they have come since."""
+    """The table of a whole run, and the cases that it lacks, as they have come since.
+
+    Values of any length have results and a page of their own.
+    """
     measured = {found["name"] for found in results["cases"]}
     lacking = [
-        f"- {case.name}" for case in cases(EFFORTS[results["effort"]]) if case.name not in measured
+        f"- {case.name}"
+        for case in cases(EFFORTS[results["effort"]])
+        if case.name not in measured and case.group != ANY_LENGTH
     ]
     parts = [table(results)]
     if lacking:
