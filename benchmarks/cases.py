@@ -228,8 +228,9 @@ def _items(effort: Effort) -> Iterator[Case]:
             name = f"sample {n} {what}, {layout}"
             yield case(name, f"item_{layout}", AtMost(1.5), *budgets, **of, n=n)
         if of is answers:
+            # A call of Python, and rows that leave for this one, cost 1 us beside 4 us of memcpy.
             add = "add 1 answer of 4,096 tokens"
-            yield case(add, "item_add_answer", AtMost(1.2), Ahead(), **answers, length=4096)
+            yield case(add, "item_add_answer", AtMost(1.3), Ahead(), **answers, length=4096)
     what = "memory of a graph above its values"
     yield case(what, "item_memory", Limit(24), **graphs, unit="B", alone=True)
 
