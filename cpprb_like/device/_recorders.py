@@ -17,21 +17,25 @@ FINALS = ("final_obs", "final_observation")  # Gymnasium's key, and that of Mani
 
 
 class DeviceRecorder:
-    """Adds the steps of a vector environment whose observations are tensors.
+    """Adds the steps of a vector environment whose values are tensors.
 
-    The environment has the methods of Gymnasium's ``VectorEnv`` and resets an environment in the
-    step that ends its episode (``AutoresetMode.SAME_STEP``), as ManiSkill's ``ManiSkillVectorEnv``
-    and the wrappers of Isaac Lab do. Final observations are taken from ``info["final_obs"]`` or
-    ``info["final_observation"]``. Without these, ``add`` gets ``final=False``.
+    The environment has the methods of Gymnasium's ``VectorEnv`` and its mode ``SAME_STEP``: it
+    resets in the step that ends an episode, as ManiSkill and Isaac Lab do. Final observations are
+    ``info["final_obs"]`` or ``info["final_observation"]``; without these, they are unknown.
 
     Parameters
     ----------
     replay : DeviceReplay
-        A replay with ``next_of="obs"`` and the fields ``obs``, ``act``, ``rew``, ``terminated`` and
-        ``truncated``. If observations are a dict, its keys are fields, and those with next values
-        are in ``next_of``.
+        Fields ``obs``, ``act``, ``rew``, ``terminated`` and ``truncated``, and ``next_of="obs"``.
+        Observations that are dicts have a field for each part, as ``obs.policy``. What has no field
+        is not stored.
     env : vector environment
         Its ``reset`` and ``step`` are called.
+
+    Raises
+    ------
+    ValueError
+        The environment declares another autoreset mode.
 
     Examples
     --------
@@ -42,13 +46,23 @@ class DeviceRecorder:
     """
 
     def __init__(self, replay: DeviceReplay, env: Any) -> None:
+        mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+        if getattr(mode, "value", mode) not in (None, "SameStep"):
+            raise ValueError(f"env: expected autoreset mode SAME_STEP, got {mode}")
         self.replay, self.env = replay, env
-        self._obs: Any = None
+        self._obs: dict[str, Any] | None = None
 
     def reset(self, **options: Any) -> Any:
-        """Reset all environments, and return their observations."""
-        self._obs, _ = self.env.reset(**options)
-        return self._obs
+        """Reset all environments, and return their observations.
+
+        Raises ``RuntimeError`` if the replay has rows, as no end would separate them from the new
+        episodes.
+        """
+        if self.replay._added:
+            raise RuntimeError("reset: expected a replay without rows; clear() forgets them")
+        obs, _ = self.env.reset(**options)
+        self._keep(_named(obs))
+        return obs
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take a step in all environments, add it, and return what the environment returned.
@@ -58,37 +72,32 @@ class DeviceRecorder:
         if self._obs is None:
             raise RuntimeError("step: expected a call of reset before")
         obs, reward, terminated, truncated, info = self.env.step(action)
-        finals = next((info[name] for name in FINALS if name in info), None)
-        following = obs
-        if finals is not None:
-            over = terminated | truncated
-            following = _merged(over, finals, obs)
-        fields = self.replay.fields
-        values = {
-            "act": action,
-            "rew": reward,
-            "terminated": terminated,
-            "truncated": truncated,
-            **_named(self._obs),
-            **{f"next_{name}": one for name, one in _named(following).items()},
-        }
-        values = {name: one for name, one in values.items() if name in fields}
-        self.replay.add(**values, final=finals is not None)
-        self._obs = obs
+        following, finals = _named(obs), _finals(info)
+        step = {"act": action, "rew": reward, "terminated": terminated, "truncated": truncated}
+        step |= self._obs | {f"next_{name}": one for name, one in following.items()}
+        for name, one in (finals or {}).items():
+            over = (terminated | truncated).reshape(-1, *[1] * (one.ndim - 1))
+            step[f"next_{name}"] = one.where(over, following[name])
+        known = {name: one for name, one in step.items() if name in self.replay.fields}
+        self.replay.add(**known, final=finals is not None)
+        self._keep(following)
         return obs, reward, terminated, truncated, info
 
+    def _keep(self, obs: dict[str, Any]) -> None:
+        """Keep a copy, as environments may write the next observations into the same tensors."""
+        self._obs = {name: one.clone() for name, one in obs.items()}
 
-def _named(obs: Any) -> dict[str, Any]:
-    return dict(obs) if isinstance(obs, Mapping) else {"obs": obs}
+
+def _named(obs: Any, name: str = "obs") -> dict[str, Any]:
+    """Observations by the names of their fields, as recorders of Gymnasium name them."""
+    if not isinstance(obs, Mapping):
+        return {name: obs}
+    return {n: v for key, one in obs.items() for n, v in _named(one, f"{name}.{key}").items()}
 
 
-def _merged(over: Any, finals: Any, obs: Any) -> Any:
-    """Final observations where episodes are over, else the observations of the step."""
-    import torch  # noqa: PLC0415 (there, as the observations are tensors)
-
-    if isinstance(obs, Mapping):
-        return {name: _merged(over, finals[name], one) for name, one in obs.items()}
-    return torch.where(over.reshape(-1, *[1] * (obs.ndim - 1)), finals, obs)
+def _finals(info: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Final observations, if there are any."""
+    return next((_named(info[name]) for name in FINALS if name in info), None)
 
 
 def brax_step(before: Any, action: Any, after: Any) -> tuple[dict[str, Any], Any]:
@@ -104,23 +113,16 @@ def brax_step(before: Any, action: Any, after: Any) -> tuple[dict[str, Any], Any
 
     Returns
     -------
-    (dict, array of bool)
-        ``obs``, ``act``, ``rew``, ``terminated``, ``truncated`` and ``next_obs``; of observations
-        that are dicts their keys. And whether ``next_obs`` is of the same episode: wrappers
-        that reset in the step of the end replace the final observation.
-
-    Notes
-    -----
-    Brax says ``info["truncation"]`` where the time limit ended an episode; ``done`` is then 1 too.
+    (dict, bool or array of bool)
+        ``obs``, ``act``, ``rew``, ``terminated``, ``truncated`` and ``next_obs``; of dicts each
+        part, as ``obs.state``. And whether next observations are of the same episode: those of
+        ``info["final_obs"]`` are, and without it those where ``done`` is 0.
     """
     done = after.done > 0
     truncated = done & (after.info.get("truncation", after.done * 0) > 0)
-    step = {
-        "act": action,
-        "rew": after.reward,
-        "terminated": done & ~truncated,
-        "truncated": truncated,
-        **_named(before.obs),
-        **{f"next_{name}": one for name, one in _named(after.obs).items()},
-    }
-    return step, ~done
+    finals = _finals(after.info)
+    following = _named(after.obs) if finals is None else finals
+    step = {"act": action, "rew": after.reward, "terminated": done & ~truncated}
+    step |= {"truncated": truncated, **_named(before.obs)}
+    step |= {f"next_{name}": one for name, one in following.items()}
+    return step, ~done if finals is None else True

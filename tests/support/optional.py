@@ -20,6 +20,7 @@ PACKAGES = {
     "PIL": "Pillow",
     "ale_py": "ale-py",
     "av": "PyAV",
+    "brax": "Brax",
     "cleanrl": "CleanRL",
     "click": "click",
     "cpprb": "cpprb",
