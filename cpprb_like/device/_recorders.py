@@ -53,13 +53,8 @@ class DeviceRecorder:
         self._obs: dict[str, Any] | None = None
 
     def reset(self, **options: Any) -> Any:
-        """Reset all environments, and return their observations.
-
-        Raises ``RuntimeError`` if the replay has rows, as no end would separate them from the new
-        episodes.
-        """
-        if self.replay._added:
-            raise RuntimeError("reset: expected a replay without rows; clear() forgets them")
+        """Reset all environments, and return their observations. Open episodes are truncated."""
+        self.replay.on_episode_end()
         obs, _ = self.env.reset(**options)
         self._keep(_named(obs))
         return obs

@@ -12,6 +12,7 @@ from optional import need
 
 torch = need("torch")
 from cpprb_like.device import DeviceRecorder, DeviceReplay
+from cpprb_like.views import NStep
 
 N, STEPS = 3, 40
 FLAG = {"shape": (), "dtype": bool}
@@ -110,7 +111,7 @@ def test_parts_without_a_field_are_not_stored() -> None:
 
 
 def test_misuse_is_an_error() -> None:
-    """Another autoreset mode, a step without a reset, and a reset amid episodes."""
+    """Another autoreset mode, and a step without a reset."""
     replay, _ = replays()
     mode = SimpleNamespace(value="NextStep")
     with pytest.raises(ValueError, match="expected autoreset mode SAME_STEP, got namespace"):
@@ -118,11 +119,15 @@ def test_misuse_is_an_error() -> None:
     recorder = DeviceRecorder(replay, Counters(metadata={"autoreset_mode": "SameStep"}))
     with pytest.raises(RuntimeError, match="expected a call of reset before"):
         recorder.step(torch.ones(N))
-    recorder.reset()
-    recorder.step(torch.ones(N))
-    with pytest.raises(RuntimeError, match="expected a replay without rows"):
+
+
+def test_a_reset_ends_episodes() -> None:
+    """Rows before a reset amid episodes read nothing of those behind it."""
+    replay, _ = replays()
+    recorder = DeviceRecorder(replay, Counters())
+    for reward in (0.5, 50.0):
         recorder.reset()
-    replay.clear()
-    recorder.reset()
-    recorder.step(torch.ones(N))
-    assert len(replay) == N
+        for _ in range(3):
+            recorder.step(torch.full((N,), reward))
+    batch = replay.view(NStep(3, gamma=1.0)).sample(200)
+    assert sorted(set(batch["rew"].tolist())) == [1.0, 2.0, 3.0, 300.0]
