@@ -21,7 +21,7 @@ HEAD = """\
 Every sampler goes with every set of [layers](views.md), and with every option. A number names the
 reason why some samplers do not, below the table. A learner of
 [several processes](processes.md) has all options of `sample` and `batches` that a buffer has. It
-is saved with its replay, and not pickled.
+is saved with its replay, and not pickled. Replays [on a device](on-device.md) take fewer.
 
 A test tries each cell. It compares the draws with a slow twin that keeps whole episodes, in a
 buffer that has wrapped around. `make pages` makes this page from the list of the test.

@@ -30,6 +30,7 @@ MODULES = {
         "cpprb_like.typing",
     ),
     "Several processes, several machines": ("cpprb_like.processes", "cpprb_like.ray"),
+    "On the device": ("cpprb_like.device",),
     "Files, data sets, reports": (
         "cpprb_like.checkpoint",
         "cpprb_like.datasets",

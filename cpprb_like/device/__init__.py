@@ -7,6 +7,14 @@ users hold. ``_host`` converts from and to a ``ReplayBuffer``.
 May import: all rooms up to ``buffers``, PyTorch and JAX.
 """
 
+from importlib.util import find_spec
+
 from cpprb_like._arguments.later import attach
 
-__getattr__, __dir__ = attach(__name__, __file__)
+
+def _hidden() -> list[str]:
+    """Modules whose package is not installed: their names are not listed in ``__all__``."""
+    return [f"{__name__}._{package}" for package in ("torch", "jax") if not find_spec(package)]
+
+
+__getattr__, __dir__ = attach(__name__, __file__, _hidden)
