@@ -13,7 +13,8 @@ jax = need("jax")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of a package that Brax imports
     need("brax")
-    fast, training = need("brax.envs.fast"), need("brax.envs.wrappers.training")
+    from brax.envs.fast import Fast
+    from brax.envs.wrappers import training
 import jax.numpy as jnp
 
 from cpprb_like.device import JaxReplay, brax_step
@@ -21,7 +22,7 @@ from cpprb_like.device import JaxReplay, brax_step
 N = 3
 
 
-class Short(fast.Fast):  # type: ignore[misc]
+class Short(Fast):  # type: ignore[misc]
     """Brax's smallest environment; it terminates at a place that depends on the actions."""
 
     def step(self, state: Any, action: Any) -> Any:
@@ -30,7 +31,7 @@ class Short(fast.Fast):  # type: ignore[misc]
 
 
 class KeepsFinals(training.Wrapper):  # type: ignore[misc]
-    """Says the observation of the step before a reset, as the page shows."""
+    """Says the observation of the step before a reset, for a wrapper that resets."""
 
     def reset(self, rng: Any) -> Any:
         return self._kept(self.env.reset(rng))
@@ -48,12 +49,11 @@ def test_rows_are_those_of_brax(keeps_finals: bool) -> None:
     env = training.EpisodeWrapper(training.VmapWrapper(Short()), 6, 1)
     bare, env = env, training.AutoResetWrapper(KeepsFinals(env) if keeps_finals else env)
     flag = {"shape": (), "dtype": bool}
-    fields = {"obs": {"shape": 2}, "act": {"shape": 1}, "rew": {"shape": ()}}
+    fields: dict[str, Any] = {"obs": {"shape": 2}, "act": {"shape": 1}, "rew": {"shape": ()}}
     replay = JaxReplay(
         N * 32, fields | {"terminated": flag, "truncated": flag}, n_envs=N, next_of="obs"
     )
 
-    @jax.jit
     def play(state: Any, rows: Any, action: Any) -> Any:
         after = env.step(state, action)
         step, final = brax_step(state, action, after)
@@ -61,6 +61,7 @@ def test_rows_are_those_of_brax(keeps_finals: bool) -> None:
         return after, replay.add(rows, step, final=final), (step, truth)
 
     state, rows = env.reset(jax.random.split(jax.random.PRNGKey(0), N)), replay.init()
+    play = jax.jit(play)
     ends = {"terminated": 0, "truncated": 0}
     for t in range(20):
         action = jnp.array([[1.0], [0.0], [t % 3]])

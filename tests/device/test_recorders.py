@@ -61,7 +61,11 @@ class Counters:
 
 def replays(names: tuple[str, ...] = ("obs",)) -> list[DeviceReplay]:
     """Two replays with the same fields."""
-    declared = {**dict.fromkeys(names, FIELDS["obs"]), "act": FIELDS["act"], "rew": FIELDS["rew"]}
+    declared: dict[str, Any] = {
+        **dict.fromkeys(names, FIELDS["obs"]),
+        "act": FIELDS["act"],
+        "rew": FIELDS["rew"],
+    }
     return [
         DeviceReplay(N * 64, declared | ENDS, n_envs=N, next_of=names, finals=N * 64)
         for _ in range(2)
