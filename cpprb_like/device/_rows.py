@@ -25,8 +25,8 @@ State = dict[str, Any]
 Batch = dict[str, Any]
 UNKNOWN = 64  # flag of a truncated row whose next values are not those of its episode
 SPARE = 8  # one more candidate for each so many rows of a batch, in case that some are refused
-FEWEST_SPARE = 16
-NO_ROWS = "no row of the replay can be drawn: none has the steps and next values that it needs"
+FEWEST_SPARE = 64
+NO_ROWS = "no row can be drawn: none that was tried has the steps and next values that it needs"
 
 
 class Rows:

@@ -78,8 +78,9 @@ class DeviceView:
         NotEnoughDataError
             Fewer steps were added than the layers need.
         RuntimeError
-            No row can be drawn, though there are steps. On CUDA this is an assertion of the device,
-            which is reported later.
+            No row can be drawn, though there are steps, or so few that none was among those that
+            were tried, an eighth more than ``batch_size`` and 64. On CUDA this is an assertion of
+            the device, which is reported later.
 
         Notes
         -----

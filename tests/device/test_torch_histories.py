@@ -41,7 +41,7 @@ class TorchFront(Front):
         except NotEnoughDataError:
             return None
         except RuntimeError as error:
-            assert "no row of the replay" in str(error)  # noqa: PT017
+            assert "no row can be drawn" in str(error)  # noqa: PT017
             return None
         return {name: values.numpy() for name, values in batch.items()}
 
