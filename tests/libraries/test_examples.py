@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from optional import need
 
-need("torch")
-need("gymnasium")
+torch = need("torch")
+gymnasium = need("gymnasium")
 need("stable_baselines3")
 need("h5py", "an example reads a data set of Minari")
 need("matplotlib", "the examples draw their learning curves")
@@ -23,6 +26,8 @@ EXAMPLES = [
     "action_chunks.py",
     "cartpole_actors.py",
     "cartpole_dqn.py",
+    "device_dqn_jax.py",
+    "device_td3.py",
     "graph_dqn.py",
     "her_bits.py",
     "jax_dqn.py",
@@ -85,6 +90,34 @@ def test_an_example_prints_its_score_and_draws(name: str, tmp_path: Path) -> Non
 
 
 def test_every_example_has_a_quick_form() -> None:
-    """So that a loop over the folder ends soon; the script without a learner takes no options."""
+    """So that a loop over the folder ends soon; those without a learner take no options."""
     without = [path.name for path in FOLDER.glob("*.py") if '"--quick"' not in path.read_text()]
-    assert without == ["own_layer.py"]
+    assert sorted(without) == ["own_layer.py", "tensor_envs.py"]
+
+
+@pytest.mark.parametrize(("name", "discrete"), [("Pendulum", False), ("CartPole", True)])
+def test_environments_of_tensors_are_those_of_gymnasium(name: str, discrete: bool) -> None:
+    """From the same states steps are the same, and an episode ends where the next one begins."""
+    envs = runpy.run_path(str(FOLDER / "tensor_envs.py"))[name](3, seed=1)
+    twins: list[Any] = [gymnasium.make(f"{name}-v1").unwrapped for _ in range(3)]
+    for twin in twins:
+        twin.reset(seed=0)
+    rng, ends = np.random.default_rng(0), 0
+    for step in range(1, envs.limit + 1):
+        for twin, state in zip(twins, envs.state.double().numpy(), strict=True):
+            twin.state = state
+        acts = rng.integers(2, size=3) if discrete else rng.uniform(-2.5, 2.5, (3, 1)).astype("f4")
+        obs, reward, terminated, truncated, info = envs.step(torch.from_numpy(acts))
+        for k, twin in enumerate(twins):
+            expected, gain, is_final, *_ = twin.step(acts[k])
+            np.testing.assert_allclose(info["final_obs"][k], expected, atol=1e-5)
+            assert float(reward[k]) == pytest.approx(float(gain), abs=1e-4)
+            assert bool(terminated[k]) == is_final
+            assert bool(truncated[k]) == (step == envs.limit and not discrete)
+            over = bool(terminated[k] | truncated[k])
+            assert bool(info["_final_obs"][k]) == over
+            ends += over
+            assert np.allclose(obs[k], expected, atol=1e-5) != over
+            if discrete:
+                twin.steps_beyond_terminated = None
+    assert ends >= 3
