@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from reports.device import device_tables
 from reports.examples import examples_table
 from reports.findings import Results
 from reports.plots import PLOTS
@@ -29,6 +30,7 @@ PAGES = {
     "docs/any-length.md": ("any-length.json", table),
     "docs/benchmarks-tensors.md": ("waiting-full.json", waits_table),
     "docs/benchmarks-processes.md": ("processes.json", processes_tables),
+    "docs/benchmarks-device.md": ("device.json", device_tables),
     "docs/examples.md": ("examples.json", examples_table),
 }
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
