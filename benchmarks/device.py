@@ -13,7 +13,7 @@ import importlib.util
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -133,7 +133,7 @@ CONTENDERS: dict[str, tuple[str, Callable[[int, int], Calls]]] = {
 }
 
 
-def in_turns(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
     """Median seconds of a call of each contender."""
     turns: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(TURNS):

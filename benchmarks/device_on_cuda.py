@@ -63,7 +63,10 @@ def of_torchrl(options: argparse.Namespace, step: Step) -> tuple[Call, Call]:
 
     storage = LazyTensorStorage(options.envs * options.steps, device=options.device)
     buffer = ReplayBuffer(storage=storage)
-    add = lambda: buffer.extend(TensorDict(step, [options.envs]))  # noqa: E731 (called often)
+
+    def add() -> None:
+        buffer.extend(TensorDict(step, [options.envs]))
+
     for _ in range(options.steps):
         add()
     return add, partial(buffer.sample, options.batch)
@@ -115,12 +118,13 @@ def in_graph(call: Call) -> Call:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    return graph.replay
+    replay: Call = graph.replay
+    return replay
 
 
 def compiled(call: Call) -> Call:
     """The same call, compiled as a whole."""
-    found = torch.compile(call, fullgraph=True)
+    found: Call = torch.compile(call, fullgraph=True)
     for _ in range(3):
         found()
     return found

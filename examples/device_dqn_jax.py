@@ -135,7 +135,6 @@ def evaluate(params: Any, key: Any, episodes: int) -> Any:
     return jax.lax.scan(step, state, length=LIMIT)[1].sum() / episodes
 
 
-@jax.jit
 def start(seed: Any) -> Any:
     """The state before the first step: learner, rows, environments and a key."""
     key, *keys = jax.random.split(jax.random.key(seed), 2 + len(GAINS))
@@ -158,7 +157,7 @@ def main() -> None:
     options = parser.parse_args()
     steps = 500 if options.quick else options.steps
 
-    state, key = start(options.seed), jax.random.key(10_000)
+    state, key = jax.jit(start)(options.seed), jax.random.key(10_000)
     curve = []
     for part in (bar := trange(PARTS, unit="part")):
         state = train(state, part * (steps // PARTS), steps)

@@ -12,6 +12,7 @@ Time: a minute on one core.
 import argparse
 import copy
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -95,7 +96,7 @@ def train(options: argparse.Namespace) -> tuple[nn.Module, list[tuple[int, float
     """Act, store, draw, learn; the actor, and step and mean return of each evaluation."""
     torch.manual_seed(options.seed)
     device, n = torch.device(options.device), options.num_envs
-    fields = {
+    fields: dict[str, Any] = {
         "obs": {"shape": Pendulum.obs_size},
         "act": {"shape": Pendulum.act_size},
         "rew": {"shape": ()},
