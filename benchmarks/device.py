@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from environments import this_machine
-from report import update_page
 from reports.device import device_tables
 from result_files import write
 
@@ -217,6 +216,8 @@ def main() -> None:
     print(device_tables(results))
     write(options.output, results)
     if options.output == RESULTS:
+        from report import update_page  # noqa: PLC0415 (with its pictures, it needs matplotlib)
+
         update_page(ROOT, "docs/benchmarks-device.md")
 
 
