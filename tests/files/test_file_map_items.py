@@ -22,8 +22,8 @@ from file_map_cases import Case, items_of, joined, room_for, step, twin_rows, up
 from forked import outcome, start
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._core import WORD_WRITTEN, stop_at
-from cpprb_like._fields.item_places import laps_of
+from cpprb_like._core import FLAG_ABSENT, WORD_ABSENT_ROWS, WORD_WRITTEN, stop_at
+from cpprb_like._fields.item_places import LEFT, laps_of
 from cpprb_like._files import dirty_chunks, file_maps
 from cpprb_like._files.dirty_chunks import DirtyChunks
 from cpprb_like._rows.item_ring import memory_of
@@ -34,6 +34,7 @@ CASE = Case("items", room=200, capacity=30, wide=4)
 ROWS_FIRST = Case("rows-first", room=2000, capacity=30, wide=4)
 ENVS = Case("envs", room=150, capacity=40, n_envs=3, n_step=3, wide=4)
 CHAINED = Case("chained", room=150, capacity=40, chained=True, wide=4)
+NEXT = Case("next", room=150, capacity=30, has_next_items=True, wide=4)
 CASES = [CASE, ROWS_FIRST, ENVS, CHAINED]
 forking = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 reserving = pytest.mark.skipif(
@@ -198,7 +199,7 @@ def test_a_disk_that_is_full(
 
 @forking
 @pytest.mark.parametrize("place", ["reserved", "amid", "written", "editing"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, NEXT], ids=lambda case: case.name)
 def test_a_kill_at_each_store(tmp_path: Path, case: Case, place: Any) -> None:
     """Of a process that is killed in ``add`` or ``update``, all published rows are there."""
     first, published = 0, tmp_path / "published"
@@ -211,7 +212,7 @@ def test_a_kill_at_each_store(tmp_path: Path, case: Case, place: Any) -> None:
                     stop_at(place, signal.SIGKILL)
                 add(rb, case, t, 1)
                 published.write_text(str(t))
-                if t % 4 == 3 and case.n_envs == 1:
+                if t % 4 == 3 and case.n_envs == 1 and not case.has_next_items:
                     change(rb)
                 elif t % 4 == 3:
                     rb.on_episode_end(0)
@@ -227,6 +228,36 @@ def test_a_kill_at_each_store(tmp_path: Path, case: Case, place: Any) -> None:
         if rows and case.n_envs == 1:
             assert rows == list(range(rows[0], first)), "rows that left are the oldest ones"
         del rb
+
+
+@forking
+@pytest.mark.parametrize("case", [CASE, NEXT], ids=lambda case: case.name)
+@pytest.mark.parametrize("flags", [1, 2, 3])
+def test_a_kill_between_the_flags_of_rows_that_leave(
+    tmp_path: Path, case: Case, flags: int
+) -> None:
+    """The other rows are there, with their items, and leave when they would have left.
+
+    All rows that leave were counted before the first got its flag; the number of flags lags behind.
+    """
+    twin = case.open(tmp_path, "x", mmap_prefix=None)
+    add(twin, case, 0, 60)
+
+    def job() -> None:
+        rb = case.open(tmp_path, "x")
+        add(rb, case, 0, 60)
+        layout, arena = rb._layout, rb._arena
+        layout.item_words(arena, layout.item_rings[0])[LEFT] += 4
+        layout.flags(arena)[rb.ring.newest_slots(30)[:flags]] |= FLAG_ABSENT
+        layout.state(arena)[WORD_ABSENT_ROWS] += flags - 1
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert outcome(job) == -signal.SIGKILL
+    rb, gone = case.open(tmp_path, "r+"), numbers(twin, case)[:flags]
+    for t in range(60, 70):
+        assert numbers(rb, case) == [row for row in numbers(twin, case) if row not in gone]
+        add(rb, case, t, 1)
+        add(twin, case, t, 1)
 
 
 @forking

@@ -13,7 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dying_processes import FULL, LONGEST, Child, act, ended, learn, shared_memory, step, torn
+from dying_processes import (
+    FULL,
+    FULL_CHAINED,
+    LONGEST,
+    Child,
+    act,
+    ended,
+    learn,
+    shared_memory,
+    step,
+    torn,
+)
 from file_map_cases import room_for
 from scale import PROCESS_KILLS
 
@@ -236,17 +247,19 @@ def test_a_writer_that_ends_or_stops_while_rows_leave(signal_number: int) -> Non
                 assert drawn(learner) == list(range(15, 25))
 
 
-@pytest.mark.once
-@pytest.mark.parametrize("seed", range(2))
-def test_kills_at_random_moments_while_rows_leave(seed: int) -> None:
+@pytest.mark.parametrize("options", [FULL, FULL_CHAINED], ids=["own", "next values"])
+def test_kills_at_random_moments_while_rows_leave(options: dict[str, Any]) -> None:
     """No learner draws a torn row or ends, and each actor that follows a killed one goes on."""
-    chance = random.Random(seed)
+    chance = random.Random(0)
     kills, most = 0, -(-PROCESS_KILLS // 4)
-    with full() as replay:
+    with SharedReplay(2 * CAPACITY, **options, writers=2) as replay:
         numbers = iter(range(10**6))
-        actors = [Child("actor", act(replay, FULL, next(numbers), clears=True)) for _ in range(2)]
+        actors = [
+            Child("actor", act(replay, options, next(numbers), clears=True)) for _ in range(2)
+        ]
         learners = [
-            Child("learner", learn(replay, FULL, 0, sampler)) for sampler in (Uniform, Prioritized)
+            Child("learner", learn(replay, options, 0, sampler))
+            for sampler in (Uniform, Prioritized)
         ]
         children = actors + learners
         with ended(children):
@@ -257,20 +270,20 @@ def test_kills_at_random_moments_while_rows_leave(seed: int) -> None:
                 child.wait_for_beat()
                 child.kill()
                 kills += 1
-                job = act(replay, FULL, next(numbers), clears=True)
+                job = act(replay, options, next(numbers), clears=True)
                 if place >= 2:
-                    job = learn(replay, FULL, kills, (Uniform, Prioritized)[place - 2])
+                    job = learn(replay, options, kills, (Uniform, Prioritized)[place - 2])
                 children[place] = Child(child.kind, job)
             for child in children:
                 child.wait_for_beat(3)
             for child in children:
                 child.kill()
         learner = replay.learner(seed=0)
-        assert torn(learner.sample(64), FULL) is None
+        assert torn(learner.sample(64), options) is None
         for number in range(2):
             with replay.actor(number) as actor:
                 actor.check()
-                assert torn(actor.get_all_transitions(), FULL) is None
+                assert torn(actor.get_all_transitions(), options) is None
 
 
 def test_saves_while_rows_leave(tmp_path: Path) -> None:

@@ -56,11 +56,27 @@ CASES: dict[str, dict[str, Any]] = {
 }
 # Rows leave early.
 FULL: dict[str, Any] = PLAIN | {"env_dict": RAGGED, "room": {"T": 700, "say": 1000}}
+# The same with next values, which a row may share with the one behind it.
+FULL_CHAINED: dict[str, Any] = FULL | {
+    "env_dict": RAGGED | {"next_obs": FIELDS["obs"]},
+    "next_of": ["obs", "ids", "pairs", "say"],
+}
 
 
 def count(t: int, env: int) -> int:
     """The number of items of a row."""
     return (t * 13 + 5 * env) % (LONGEST + 1)
+
+
+def items_of(t: int, env: int) -> dict[str, Any]:
+    """The values of any length of a row."""
+    ids = np.full(count(t, env), 10 * t + env, np.int32)
+    return {"ids": ids, "pairs": np.stack([ids, -ids]), "say": f"{t} in {env}"}
+
+
+def next_items_of(t: int, env: int) -> dict[str, Any]:
+    """Those of the next row, or others where an episode ends."""
+    return items_of(t + 1000 if t % 9 == 8 else t + 1, env)
 
 
 def checksum(t: int, env: int, obs: np.ndarray[Any, Any], image: np.ndarray[Any, Any]) -> int:
@@ -89,10 +105,11 @@ def step(options: dict[str, Any], t: int) -> dict[str, Any]:
     if "next_of" in options:
         values["next_obs"] = obs + 7
     if "room" in options:
-        counts = [count(t, env) for env in range(n_envs)]
-        ids = [np.full(n, 10 * t + env, np.int32) for env, n in enumerate(counts)]
-        values |= {"ids": ids, "pairs": [np.stack([own, -own]) for own in ids]}
-        values["say"] = [f"{t} in {env}" for env in range(n_envs)]
+        rows = [items_of(t, env) for env in range(n_envs)]
+        if "next_of" in options:
+            for env, row in enumerate(rows):
+                row |= {f"next_{name}": one for name, one in next_items_of(t, env).items()}
+        values |= {name: [row[name] for row in rows] for name in rows[0]}
     return values if n_envs > 1 else {name: value[0] for name, value in values.items()}
 
 
@@ -108,15 +125,15 @@ def torn(batch: dict[str, Any], options: dict[str, Any]) -> str | None:
         if "next_of" in options and (batch["next_obs"][row] != values[0] + 7).any():
             return f"the next values of row {t} are torn: {batch['next_obs'][row]}"
         if "room" in options:
-            n, value = count(t, env), 10 * t + env
-            width = batch["T_mask"].shape[1]
-            ids = np.where(np.arange(width) < n, value, 0)
-            if (batch["ids"][row] != ids).any() or batch["T_mask"][row].sum() != n:
-                return f"the items of row {t} are torn: {batch['ids'][row]}, expected {n} {value}"
-            if (batch["pairs"][row] != np.stack([ids, -ids])).any():
-                return f"the pairs of row {t} are torn: {batch['pairs'][row]}"
-            if batch["say"][row] != f"{t} in {env}":
-                return f"the text of row {t} is torn: {batch['say'][row]!r}"
+            expected = {"": items_of(t, env)}
+            if "next_of" in options:
+                expected["next_"] = next_items_of(t, env)
+            for prefix, items in expected.items():
+                mask = batch[f"{prefix}T_mask"][row]
+                for name, values in items.items():
+                    found = batch[prefix + name][row]
+                    if not np.array_equal(found if name == "say" else found[..., mask], values):
+                        return f"{prefix}{name} of row {t} is torn: {found}, expected {values}"
         steps = float(np.asarray(batch["rew"][row]))
         if steps not in ((1, 2, 3) if "Nstep" in options else (1,)):
             return f"the sum of row {t} is {steps}"
@@ -223,7 +240,8 @@ def act(
                 slots = actor.sample(4, indexes=True)["indexes"]
                 mark = np.full(len(slots), chance.randrange(1 << 30))
                 actor.update(slots, mark=mark, same=mark)
-            if "room" in options and chance.random() < 0.2 and len(actor):
+            is_free = "room" in options and "next_of" not in options  # no row shares its items
+            if is_free and chance.random() < 0.2 and len(actor):
                 batch = actor.sample(4, indexes=True, fields="t")
                 rows = [step(options, int(one)) for one in batch["t"]]
                 moved = {name: [row[name] for row in rows] for name in ("ids", "pairs", "say")}
