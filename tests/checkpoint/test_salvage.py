@@ -127,7 +127,9 @@ def test_one_damaged_file_costs_its_rows_and_no_others(kind: str, tmp_path: Path
             lost = n - there(left)
             told = re.search(r"(\d+) of \d+ rows are lost", message)
             assert lost == (int(told[1]) if told else 0), (what, message)
-            assert (lost == 0) == (what == "array"), (what, message)
+            # All items of a file may be next ones of the rows before, which are in another file.
+            if what != "items" or "ragged+next_of" not in kind:
+                assert (lost == 0) == (what == "array"), (what, message)
             assert lost < n // 2, (what, message)
             left.check()
             check_rows(left, versions)

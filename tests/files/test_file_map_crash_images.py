@@ -24,7 +24,7 @@ from file_map_cases import Case, joined, step, twin_rows, updated
 from scale import LONG
 
 from cpprb_like import ReplayBuffer
-from cpprb_like._fields.item_places import Laps, laps_of, living_rows, places_of
+from cpprb_like._fields.item_places import Laps, all_places_of, laps_of, living_rows
 from cpprb_like._fields.layout import Items, Layout
 from cpprb_like._files import dirty_chunks, file_maps
 from cpprb_like._rows.gather import take
@@ -62,6 +62,9 @@ CASES = [
     Case("ragged", room=150, capacity=24, updates=True, deletes=True, clears=True, wide=4),
     Case("ragged-steps", room=200, capacity=24, n_envs=2, n_step=3, deletes=True, wide=4),
     Case("ragged-rows-first", room=900, capacity=24, updates=True, prioritized=True, wide=4),
+    Case(
+        "ragged-next", room=200, capacity=24, has_next_items=True, deletes=True, clears=True, wide=4
+    ),
 ]
 
 
@@ -114,7 +117,7 @@ def named(rb: ReplayBuffer, slots: Any) -> list[tuple[int, int]]:
 
 def tail(layout: Layout, arena: Any, items: Items, rows: Any, laps: Laps) -> int:
     """Number of the oldest item of some rows."""
-    return places_of(layout, arena, items, rows, laps).first(laps.head)
+    return all_places_of(layout, arena, items, rows, laps)[1].first(laps.head)
 
 
 class Machine:
@@ -241,7 +244,8 @@ class Machine:
         rows = living_rows(layout, arena)
         rows, most = rows[rows >= rb.ring.written + n_rows - rb.ring.capacity], 0
         for items in layout.item_rings:
-            given = new[{"T": "token", "E": "edge", "say": "say"}[items.axis]]
+            name = {"T": "token", "E": "edge", "say": "say"}[items.axis]
+            given = [*new[name], *new.get(f"next_{name}", [])]  # or less: rows may share them
             n = sum(len(one.encode()) if items.axis == "say" else one.shape[-1] for one in given)
             laps = laps_of(layout.item_words(arena, items))
             while laps.head - tail(layout, arena, items, rows[most:], laps) + n > items.room:

@@ -50,7 +50,7 @@ def make(kind: str, capacity: int = 40, seed: int = 0) -> ReplayBuffer:
             cls = PrioritizedReplayBuffer
             options["sampler"] = RankBased(check_for_update=True)
         elif word == "next_of":
-            options["next_of"] = "obs"
+            options["next_of"] = ["obs", *RAGGED] if "tokens" in fields else "obs"
         elif word == "stacks":
             fields |= STACK
             options["stack_compress"] = {"frames": 0}
@@ -114,6 +114,11 @@ def ragged_of(number: int, version: int = 0) -> dict[str, Any]:
     }
 
 
+def next_ragged_of(number: int, k: int) -> dict[str, Any]:
+    """The next values of any length of a row: those of the next row, or others at an end."""
+    return ragged_of(number, 1) if ends(np.array(number)) else ragged_of(number + k)
+
+
 def add(rb: ReplayBuffer, n: int) -> None:
     """Add ``n`` time steps; the ids go on."""
     k = rb.n_envs
@@ -126,11 +131,15 @@ def add(rb: ReplayBuffer, n: int) -> None:
     if "frames" in rb.schema.names:
         step["frames"] = stacks_of(ids, k)
     if "tokens" in rb.schema.names:
-        rows = [ragged_of(number) for number in ids.ravel().tolist()]
-        for name in RAGGED:
-            values = [row[name] for row in rows]
-            blocks = [values[at : at + k] for at in range(0, len(values), k)]
-            step[name] = blocks if k > 1 else values
+        numbers = ids.ravel().tolist()
+        sources = {"": [ragged_of(number) for number in numbers]}
+        if "next_tokens" in rb.schema.names:
+            sources["next_"] = [next_ragged_of(number, k) for number in numbers]
+        for prefix, rows in sources.items():
+            for name in RAGGED:
+                values = [row[name] for row in rows]
+                blocks = [values[at : at + k] for at in range(0, len(values), k)]
+                step[prefix + name] = blocks if k > 1 else values
     rb.add(**step)
 
 
@@ -154,7 +163,7 @@ def _edit(rb: ReplayBuffer, batch: dict[str, Array]) -> None:
     # Two values that lie apart in memory, and in files.
     image = image_of(ids) + versions[:, None].astype(np.uint16)
     new: dict[str, Any] = {"goal": np.stack([ids, versions], -1), "image": image}
-    if "tokens" in batch:
+    if "tokens" in batch and "next_tokens" not in batch:
         pairs = zip(ids.tolist(), versions.tolist(), strict=True)
         rows = [ragged_of(number, version) for number, version in pairs]
         new |= {name: [row[name] for row in rows] for name in RAGGED}
@@ -182,8 +191,13 @@ def check_rows(rb: ReplayBuffer, versions: dict[int, int] | None = None) -> None
         )
     if "frames" in rows:
         np.testing.assert_array_equal(rows["frames"], stacks_of(ids, k))
-    if "tokens" in rows:
-        check_ragged(rows)
+    if "next_tokens" in rows:
+        check_ragged(rows, [ragged_of(number) for number in ids.tolist()])
+        check_ragged(rows, [next_ragged_of(number, k) for number in ids.tolist()], "next_")
+    elif "tokens" in rows:
+        check_ragged(
+            rows, [ragged_of(number, version) for number, version in rows["goal"].tolist()]
+        )
     if rb.is_Nstep():
         there = set((rb.ring.written - 1 - np.arange(rb.ring.stored)).tolist())
         slots = np.flatnonzero(rb.ring.flags() & FLAG_ABSENT)
@@ -202,19 +216,19 @@ def check_rows(rb: ReplayBuffer, versions: dict[int, int] | None = None) -> None
             np.testing.assert_array_equal(rows["next_obs"], next_obs_of(ids, k))
 
 
-def check_ragged(rows: dict[str, Array]) -> None:
-    """The values of any length of rows, padded, are those of their ids and versions."""
-    expected = [ragged_of(number, version) for number, version in rows["goal"].tolist()]
+def check_ragged(rows: dict[str, Array], expected: list[dict[str, Any]], prefix: str = "") -> None:
+    """The values of any length of rows, padded, are these."""
     if not expected:
         return
-    n, m = rows["T_mask"], rows["E_mask"]
-    edges = rows["edges"].swapaxes(1, 2)[m]
+    n, m = rows[f"{prefix}T_mask"], rows[f"{prefix}E_mask"]
+    edges = rows[f"{prefix}edges"].swapaxes(1, 2)[m]
     assert n.sum(1).tolist() == [len(row["tokens"]) for row in expected]
     assert m.sum(1).tolist() == [len(row["features"]) for row in expected]
-    for values, name in ((rows["tokens"][n], "tokens"), (rows["features"][m], "features")):
+    for mask, name in ((n, "tokens"), (m, "features")):
+        values = rows[prefix + name][mask]
         np.testing.assert_array_equal(values, np.concatenate([row[name] for row in expected]))
     np.testing.assert_array_equal(edges, np.concatenate([row["edges"].T for row in expected]))
-    assert rows["text"].tolist() == [row["text"] for row in expected]
+    assert rows[f"{prefix}text"].tolist() == [row["text"] for row in expected]
 
 
 def _last_row(row: int, there: set[int]) -> int:
