@@ -15,23 +15,30 @@ from numpy.typing import NDArray
 from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import ReplayBuffer
-from cpprb_like.device._plan import Plan
+from cpprb_like.device._plan import EPISODE, Plan
 from cpprb_like.device._rows import Batch, Rows, State
 from cpprb_like.samplers import Prioritized
 from cpprb_like.views._rows import read_fields
 
 AT_ONCE = 1 << 24  # bytes of a piece, about
+WEIGHTS_AT_ONCE = 1 << 16  # 64 weights are read for each
 Arrays = dict[str, NDArray[Any]]
 
 
-def declaration(buffer: ReplayBuffer) -> tuple[int, dict[str, Any], dict[str, Any]]:
+def declaration(
+    buffer: ReplayBuffer, finals: int | None
+) -> tuple[int, dict[str, Any], dict[str, Any]]:
     """The size, the fields and the options of a replay with the fields of a buffer."""
-    schema = buffer.schema
+    schema, n = buffer.schema, buffer.n_envs
+    if finals is None:
+        ends = int(((buffer.ring.flags() & FLAG_END) == FLAG_END).sum())
+        finals = max(ends + n, n * (buffer.capacity // n // EPISODE + 1))
     fields = {
         one.name: {"shape": one.declared_shape, "dtype": one.dtype} for one in schema.declared
     }
     options = {
-        "n_envs": buffer.n_envs,
+        "n_envs": n,
+        "finals": finals,
         "next_of": [source for _, source in schema.next_of] or None,
         "sampler": buffer.sampler,
         "terminated": schema.terminated,
@@ -142,7 +149,12 @@ def blocks(rows: Rows, buffer: ReplayBuffer) -> Iterator[tuple[Batch, Any]]:
 
 
 def with_priorities(rows: Rows, state: State, buffer: ReplayBuffer) -> State:
-    """The state with the weights of the rows of a buffer, which ``blocks`` has added to no rows."""
+    """The state with the weights of the rows of a buffer, after all ``blocks`` were added."""
+    lost = int(rows.stats(state).get("lost", 0))
+    if lost:
+        raise ValueError(
+            f"finals: {rows.plan.finals} have no room for the next values of {lost} rows"
+        )
     if rows.weights is None or not buffer.has_priorities:
         return state
     xp, ring = rows.xp, buffer.ring
@@ -150,11 +162,10 @@ def with_priorities(rows: Rows, state: State, buffer: ReplayBuffer) -> State:
     slots = (np.arange(ring.written - stored, ring.written) % ring.capacity).astype(np.intp)
     weights: Any = buffer.sampler.row_weights(slots)
     first = int(state["cursor"]) * rows.plan.n_envs - stored
-    places = xp.from_host((first + np.arange(stored)) % rows.plan.size)
+    places = (first + np.arange(stored)) % rows.plan.size
+    for start in range(0, stored, WEIGHTS_AT_ONCE):
+        piece = slice(start, start + WEIGHTS_AT_ONCE)
+        changed = rows.weights.put(state, xp.from_host(places[piece]), xp.from_host(weights[piece]))
+        state = {**state, **changed}
     largest = max(float(state["largest"]), float(weights.max(initial=0.0)))
-    changed = rows.weights.put(state, places, xp.from_host(weights))
-    return {
-        **state,
-        **changed,
-        "largest": xp.keep(state["largest"], state["largest"] * 0 + largest),
-    }
+    return {**state, "largest": xp.keep(state["largest"], state["largest"] * 0 + largest)}

@@ -51,7 +51,6 @@ class JaxView:
         batch_size: int,
         *,
         fields: str | Iterable[str] | None = None,
-        indexes: bool = False,
         beta: Any = None,
     ) -> Batch:
         """Draw rows, as a dict of arrays.
@@ -62,7 +61,7 @@ class JaxView:
             The rows. It is not changed.
         key : key of ``jax.random``
             A key of its own for each draw.
-        batch_size, fields, indexes
+        batch_size, fields
             As for ``DeviceReplay.sample``.
         beta : float or array, optional
             Importance-sampling exponent of this draw, in place of that of ``Prioritized``.
@@ -70,8 +69,8 @@ class JaxView:
         Returns
         -------
         dict of array
-            Each field, shape ``(batch_size, *shape)``, and the columns of layers and of
-            ``Prioritized`` as on the host. If no row can be drawn, floats are NaN and indexes -1,
+            Each field, shape ``(batch_size, *shape)``, the columns of layers and of ``Prioritized``
+            as on the host, and ``indexes``. If no row can be drawn, floats are NaN and indexes -1,
             as a compiled program cannot raise: see ``can_sample``.
 
         Raises
@@ -79,18 +78,13 @@ class JaxView:
         TypeError, ValueError
             An argument has a wrong type or value.
         """
-        rows, sampler = self._rows, self._rows.plan.sampler
-        if isinstance(sampler, Prioritized):
-            beta = sampler.beta if beta is None else beta
-            if callable(beta):
-                raise TypeError("beta: expected a number or an array, got a schedule")
+        rows = self._rows
         n = as_int("batch_size", batch_size, 1)
-        batch, there = rows.sample(state, self._reading, n, fields, indexes, beta, JaxRandom(key))
+        batch, there = rows.sample(state, self._reading, n, fields, True, beta, JaxRandom(key))
         for name, column in batch.items():
             if jnp.issubdtype(column.dtype, jnp.floating):
                 batch[name] = jnp.where(there, column, jnp.asarray(jnp.nan, column.dtype))
-        if "indexes" in batch:
-            batch["indexes"] = jnp.where(there, batch["indexes"], -1)
+        batch["indexes"] = jnp.where(there, batch["indexes"], -1)
         return batch
 
     def can_sample(self, state: State) -> Any:
@@ -146,6 +140,9 @@ class JaxReplay(JaxView):
         **options: Unpack[Options],
     ) -> None:
         plan = Plan.read(size, env_dict, _dtypes, n_envs=n_envs, **options)
+        sampler = plan.sampler
+        if isinstance(sampler, Prioritized) and sampler.weights_dtype.itemsize > 4:
+            _dtypes(sampler.weights_dtype)  # raises without 64 bits
         self._rows = Rows(JaxArrays(plan.index), plan)
         self._reading = Reading.of(self._rows.xp, plan, ())
 
@@ -180,14 +177,16 @@ class JaxReplay(JaxView):
 
     def update(self, state: State, indexes: Any, /, **fields: Any) -> State:
         """The state with fields of rows replaced: see ``DeviceReplay.update``."""
-        return self._rows.update(state, indexes, fields)
+        values = {name: jnp.asarray(value) for name, value in fields.items()}
+        return self._rows.update(state, jnp.asarray(indexes), values)
 
     def update_priorities(self, state: State, indexes: Any, priorities: Any) -> State:
         """The state with the priorities of rows set: see ``DeviceReplay.update_priorities``.
 
-        Priorities that are negative, infinite or NaN are skipped.
+        Priorities that are negative, NaN, or too large for the sums are skipped.
         """
-        return self._rows.update_priorities(state, indexes, priorities)
+        indexes, priorities = jnp.asarray(indexes), jnp.asarray(priorities)
+        return self._rows.update_priorities(state, indexes, priorities)[0]
 
     def on_episode_end(self, state: State) -> State:
         """The state with the open episodes of all environments ended as truncated."""
@@ -198,7 +197,7 @@ class JaxReplay(JaxView):
         return self._rows.clear(state)
 
     def stats(self, state: State) -> dict[str, Any]:
-        """Counts of a state, as of ``DeviceReplay.stats`` but ``draws``."""
+        """Counts of a state, as of ``DeviceReplay.stats``."""
         return self._rows.stats(state)
 
     def to_host(self, state: State, **options: Any) -> ReplayBuffer:
@@ -217,8 +216,8 @@ class JaxReplay(JaxView):
         """
         from cpprb_like.device._host import blocks, declaration, with_priorities  # noqa: PLC0415
 
-        size, fields, given = declaration(buffer)
-        replay = cls(size, fields, finals=finals, **given)
+        size, fields, given = declaration(buffer, finals)
+        replay = cls(size, fields, **given)
         state = replay.init()
         for block, flags in blocks(replay._rows, buffer):
             state = replay._rows.add(state, block, flags)

@@ -49,6 +49,11 @@ class JaxArrays:
         return x.astype(dtype)
 
     @staticmethod
+    def greatest(dtype: Any) -> float:
+        """The greatest finite number of a dtype."""
+        return float(jnp.finfo(dtype).max)
+
+    @staticmethod
     def is_float(x: Any) -> bool:
         """Whether an array holds floats."""
         return bool(jnp.issubdtype(x.dtype, jnp.floating))

@@ -101,8 +101,14 @@ class Plan:
                 ) from error
             given[name] = {**spec, "dtype": as_numpy}
         # A buffer of one row reads the declaration, so it has the rules and the messages of all.
+        chosen = _options_of(sampler)
         schema = ReplayBuffer(
-            1, given, next_of=next_of, terminated=terminated, truncated=truncated
+            1,
+            given,
+            next_of=next_of,
+            terminated=terminated,
+            truncated=truncated,
+            sampler=_options_of(sampler),
         ).schema
         empty = [one.name for one in schema.declared if 0 in one.shape]
         if empty:
@@ -123,7 +129,6 @@ class Plan:
         beside = {f"next_{name}" for name in names} & {*names}
         ends = tuple((names[k], sets, clears) for k, _, sets, clears in schema.end_fields())
         sources = dict(schema.next_of)
-        chosen = _options_of(sampler)
         return cls(capacity, n, fields, schema, finals, chosen, sources, frozenset(beside), ends)
 
     @property
@@ -147,6 +152,17 @@ class Plan:
         most = self.size + self.n_envs + self.finals + 3
         return "int32" if most <= np.iinfo(np.int32).max else "int64"
 
+    @property
+    def declaration(self) -> str:
+        """What a state belongs to, as text."""
+        options: dict[str, Any] = {}
+        if isinstance(self.sampler, Prioritized):
+            options = {"alpha": self.sampler.alpha, "eps": self.sampler.eps}
+        return (
+            f"size={self.size}, n_envs={self.n_envs}, fields={self.fields}, ends={self.ends}, "
+            f"next_of={self.sources}, finals={self.finals}, {options}"
+        )
+
     def nbytes(self) -> dict[str, int]:
         """Bytes of each array: fields, ``flags``, and what next values and priorities need."""
         found = {field.name: self.rows_of(field) * field.nbytes for field in self.stored}
@@ -154,7 +170,8 @@ class Plan:
         if self.sources:
             found["links"] = (self.size + self.finals + 3) * np.dtype(self.index).itemsize
         if isinstance(self.sampler, Prioritized):
-            found["priorities"] = int(4.25 * self.size) + 16384
+            numbers = int(1.05 * self.size) + 8192  # leaves, the sums above them, and least ones
+            found["priorities"] = numbers * self.sampler.weights_dtype.itemsize
         return found
 
     def require(self, available: int, device: object) -> None:
@@ -215,6 +232,8 @@ def _options_of(sampler: Sampler | None) -> Uniform | Prioritized:
         return Uniform()
     if type(sampler) is not Prioritized:
         raise TypeError(f"sampler: expected Uniform or Prioritized, got {sampler!r}")
+    if callable(sampler.beta):
+        raise TypeError("beta: expected a number, got a schedule; give its value to each sample")
     return Prioritized(
         sampler.alpha,
         beta=sampler.beta,

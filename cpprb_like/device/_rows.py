@@ -20,12 +20,14 @@ from cpprb_like.device._plan import DeviceField, Plan
 from cpprb_like.device._readings import Reading, Stacks
 from cpprb_like.device._weights import Weights
 from cpprb_like.samplers import Prioritized
+from cpprb_like.schedules import check
 
 State = dict[str, Any]
 Batch = dict[str, Any]
 UNKNOWN = 64  # flag of a truncated row whose next values are not those of its episode
-SPARE = 8  # one more candidate for each so many rows of a batch, in case that some are refused
-FEWEST_SPARE = 64
+# Candidates of a draw of n rows, in case that some are refused: n, a share of n, and a number.
+# Windows of several rows are refused more often than single rows.
+SHARE_OF_ROWS, SHARE_OF_WINDOWS, SPARE = 8, 1, 64
 NO_ROWS = "no row can be drawn: none that was tried has the steps and next values that it needs"
 
 
@@ -81,6 +83,10 @@ class Rows:
             )
         if final is True:
             return block, flags
+        if not plan.ends:
+            raise ValueError("final: expected end fields, such as terminated and truncated")
+        if not isinstance(final, bool) and not hasattr(final, "dtype"):
+            raise TypeError(f"final: expected a bool or an array, got {type(final).__name__}")
         if final is False:
             known = xp.full(shape, False, xp.bool)
         elif final.dtype != xp.bool or tuple(final.shape) not in (shape, shape[shape[0] == 1 :]):
@@ -115,7 +121,8 @@ class Rows:
         state["flags"] = xp.put(state["flags"], slots, flags.reshape(-1))
         if self.weights is not None:
             largest = state["largest"] + xp.full(slots.shape, 0, self.weights.dtype)
-            state |= self.weights.put(state, slots, largest)
+            unknown = (flags.reshape(-1) & UNKNOWN) == UNKNOWN
+            state |= self.weights.put(state, slots, xp.where(unknown, 0, largest))
         after = state["cursor"] + count
         lap = (state["lap"] + after // plan.steps) % self.laps
         state["lap"] = xp.keep(state["lap"], lap)
@@ -154,6 +161,11 @@ class Rows:
         links = xp.put(state["links"], slots, xp.cast(after, xp.index))
         here = xp.where(differs, places + (size + n), slots)
         here = xp.where(xp.take(links, previous) == unknown, unknown, here)
+        if self.weights is not None:  # rows whose finals are overwritten now
+            owners = xp.cast(xp.take(state["owners"], places), xp.count)
+            is_lost = xp.take(links, owners.clip(0)) == places + (size + n)
+            lost = xp.where(differs & (owners >= 0) & is_lost, owners, size)
+            state |= self.weights.put(state, lost, xp.full(lost.shape, 0, self.weights.dtype))
         state["links"] = xp.put(links, before, xp.cast(here, xp.index))
         state["owners"] = xp.put(state["owners"], places, xp.cast(previous, xp.index))
         state["final"] = xp.keep(state["final"], (state["final"] + number[-1]) % plan.finals)
@@ -214,12 +226,19 @@ class Rows:
     ) -> tuple[Batch, Any]:
         """A batch of n rows, and whether there was a row to draw. ``beta`` is a number or array."""
         fields = reading.fields(names)
+        sampler = self.plan.sampler
+        if isinstance(sampler, Prioritized):
+            beta = sampler.beta if beta is None else beta
+            if not hasattr(beta, "shape"):
+                check("beta", beta, 0)
+            elif beta.shape != () or not self.xp.is_float(beta):
+                raise ValueError(f"beta: expected one float, got {beta.dtype} of {beta.shape}")
+        elif beta is not None:
+            raise TypeError("beta: expected Prioritized as the sampler")
         slots, most, there = self.draw(state, reading, n, reading.bootstraps(fields), random)
         batch = self.read(state, reading, fields, slots, most)
         if self.weights is not None:
             batch |= self.of_priorities(state, reading, slots, beta)
-        elif beta is not None:
-            raise TypeError("beta: expected Prioritized as the sampler")
         if indexes or self.weights is not None:
             batch["indexes"] = self.handles(state, slots)
         return batch, there
@@ -241,7 +260,8 @@ class Rows:
         first = begin * plan.n_envs
         refuses = reading.may_refuse or self.weights is not None
         refuses = refuses or (bootstraps and bool(plan.sources or plan.ends))
-        m = n * reading.stride + FEWEST_SPARE + n * reading.stride // SPARE if refuses else n
+        share = SHARE_OF_ROWS if reading.is_single else SHARE_OF_WINDOWS
+        m = n * reading.stride * (share + 1) // share + SPARE if refuses else n
         if self.weights is None:
             slots = (random.below(m, count.clip(1)) + first) % size
         else:
@@ -480,8 +500,11 @@ class Rows:
             values[name] = xp.put(values[name], slots, xp.take(new, places))
         return {**state, "values": values}
 
-    def update_priorities(self, state: State, handles: Any, priorities: Any) -> State:
-        """Set the priorities of rows; wrong ones, and those of rows that are gone, are skipped."""
+    def update_priorities(self, state: State, handles: Any, priorities: Any) -> tuple[State, Any]:
+        """Set the priorities of rows, and say whether all were right.
+
+        Wrong ones, and those of rows that are gone, are skipped.
+        """
         xp, sampler = self.xp, self.plan.sampler
         if self.weights is None or not isinstance(sampler, Prioritized):
             raise TypeError("update_priorities: expected Prioritized as the sampler")
@@ -491,12 +514,15 @@ class Rows:
                 f"{priorities.dtype} of shape {tuple(priorities.shape)}"
             )
         weights = (xp.cast(priorities, self.weights.dtype) + sampler.eps) ** sampler.alpha
-        slots = xp.where(is_priority(priorities), self.slots_of(state, handles), self.plan.size)
+        is_right = (priorities >= 0) & (weights >= 0) & (weights <= self.weights.most)
+        slots, size = self.slots_of(state, handles), self.plan.size
+        weighs = is_right & self.knows_next(state, slots.clip(None, size - 1))
+        slots = xp.where(weighs, slots, size)
         changed = self.weights.put_last(state, slots, weights)
-        greatest = xp.where(slots < self.plan.size, weights, 0).max()
-        largest = xp.where(greatest > state["largest"], greatest, state["largest"])
+        greatest = xp.where(slots < size, weights, 0)
+        largest = xp.cat([greatest, state["largest"].reshape(1)]).max()
         largest = xp.keep(state["largest"], largest)
-        return {**state, **changed, "largest": largest}
+        return {**state, **changed, "largest": largest}, is_right.all()
 
     def of_priorities(self, state: State, reading: Reading, slots: Any, beta: Any) -> Batch:
         """The columns of a prioritized draw: importance-sampling weights, and probabilities."""
@@ -510,11 +536,6 @@ class Rows:
         if sampler.probabilities:
             found["probabilities"] = xp.cast(weights, xp.wide) / self.weights.total(state)
         return found
-
-
-def is_priority(priorities: Any) -> Any:
-    """Whether each number is finite and at least 0."""
-    return (priorities >= 0) & (priorities < float("inf"))
 
 
 def _stack(xp: Any, rows: list[Any]) -> Any:

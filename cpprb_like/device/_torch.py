@@ -14,10 +14,8 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._machine.machine_memory import available_nbytes
 from cpprb_like.device._plan import Options, Plan
 from cpprb_like.device._readings import Reading
-from cpprb_like.device._rows import NO_ROWS, Batch, Rows, is_priority
+from cpprb_like.device._rows import NO_ROWS, Batch, Rows
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers import Prioritized
-from cpprb_like.schedules import value_at
 from cpprb_like.views import Layer
 
 try:
@@ -62,7 +60,7 @@ class DeviceView:
         indexes : bool
             Add ``indexes``, int64 of shape ``(batch_size,)``: handles of rows for ``update`` and
             ``update_priorities``. Prioritized draws always have them.
-        beta : float, schedule or tensor, optional
+        beta : float or tensor of one float, optional
             Importance-sampling exponent of this draw, in place of that of ``Prioritized``.
 
         Returns
@@ -92,12 +90,7 @@ class DeviceView:
                 f"sample: expected at least {1 + reading.ahead} steps of all environments, got "
                 f"{replay._added}"
             )
-        rows, sampler = replay._rows, replay._rows.plan.sampler
-        if isinstance(sampler, Prioritized):
-            beta = sampler.beta if beta is None else beta
-            if callable(beta):
-                beta = value_at(beta, replay.draws, "beta", 0)
-                replay.draws += 1
+        rows = replay._rows
         n = as_int("batch_size", batch_size, 1)
         batch, there = rows.sample(replay._state, reading, n, fields, indexes, beta, replay._random)
         torch._assert_async(there, NO_ROWS)
@@ -136,7 +129,8 @@ class DeviceReplay(DeviceView):
         takes memory of its own only where it differs, as at ends of episodes.
     sampler : Uniform or Prioritized, optional
         Sampler of the rows. Default ``Uniform()``. The sums of ``Prioritized`` have its
-        ``weights_dtype``: float32 by default, and exact to rounding in float64.
+        ``weights_dtype``: float32 by default, and exact to rounding in float64. ``beta`` is a
+        number. Rows whose next values are lost or unknown get the weight 0.
     finals : int, optional
         Room for next values that differ from the next row, at least ``n_envs``. By default enough
         for episodes of 16 steps and more. Where a newer one takes the place of an old one, the row
@@ -145,11 +139,6 @@ class DeviceReplay(DeviceView):
         Dtype of fields without one. Default float32.
     terminated, truncated : str or False, optional
         Names of the end fields, as for ``ReplayBuffer``.
-
-    Attributes
-    ----------
-    draws : int
-        Batches drawn with a schedule of ``beta`` so far, which is its time.
 
     Raises
     ------
@@ -201,11 +190,14 @@ class DeviceReplay(DeviceView):
         self._state["random"] = torch.tensor(start, device=self.device)
         self._random = TorchRandom(self._state["random"])
         self._added = 0  # steps since the last clear, up to a full ring
-        self.draws = 0
-        super().__init__(self, ())
+        self._reading = Reading.of(self._rows.xp, plan, ())
+
+    @property
+    def _replay(self) -> DeviceReplay:  # type: ignore[override]  # no attribute: that is a cycle
+        return self
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def add(self, *, final: Any = True, **step: Any) -> None:
+    def add(self, /, *, final: Any = True, **step: Any) -> None:
         """Add a step of all environments, or a block of steps.
 
         Parameters
@@ -302,13 +294,15 @@ class DeviceReplay(DeviceView):
         TypeError, ValueError
             The sampler is not ``Prioritized``, or a tensor has another dtype, shape or device.
         RuntimeError
-            A priority is negative, infinite or NaN; others are set. On CUDA as for ``sample``.
+            A priority is negative, NaN, or too large for the sums; others are set. On CUDA as for
+            ``sample``.
         """
         self._expect_indexes(indexes)
         self._expect_tensor("priorities", priorities)
-        self._rows.update_priorities(self._state, indexes, priorities)
-        expected = "priorities: expected finite numbers of at least 0"
-        torch._assert_async(is_priority(priorities).all(), expected)
+        if len(indexes):
+            _, are_right = self._rows.update_priorities(self._state, indexes, priorities)
+            expected = "priorities: expected finite numbers of at least 0"
+            torch._assert_async(are_right, expected)
 
     def _expect_indexes(self, indexes: Any) -> None:
         self._expect_tensor("indexes", indexes)
@@ -341,34 +335,33 @@ class DeviceReplay(DeviceView):
     def stats(self) -> dict[str, float]:
         """Counts of the replay. This waits for the device.
 
-        ``size``, rows at most; ``stored``, rows now; ``draws``; ``nbytes``, of all tensors. With
-        ``next_of`` also ``finals``, room for next values beside the ring, and ``lost``, stored rows
+        ``size``, rows at most; ``stored``, rows now; ``nbytes``, of all tensors. With ``next_of``
+        also ``finals``, room for next values beside the ring, and ``lost``, stored rows
         whose next values were overwritten or never known.
         """
-        counts = {"draws": self.draws, **self._rows.stats(self._state)}
-        return {name: int(count) for name, count in counts.items()}
+        return {name: int(count) for name, count in self._rows.stats(self._state).items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Rows, priorities and generator as tensors by name, which share memory with the replay."""
         state = {name: one for name, one in self._state.items() if name != "values"}
         state |= {f"values.{name}": one for name, one in self._state["values"].items()}
-        return {**state, "draws": self.draws}
+        return {**state, "declaration": self._rows.plan.declaration}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the state of a replay with the same arguments.
 
-        Raises ``ValueError``, and changes nothing, if names, shapes or dtypes differ.
+        Raises ``ValueError``, and changes nothing, if the arguments differ.
         """
-        own, new = self.state_dict(), dict(state)
-        draws = as_int("draws", new.pop("draws", None), 0)
-        del own["draws"]
-        kinds = [{n: (x.dtype, tuple(x.shape)) for n, x in each.items()} for each in (own, new)]
-        if kinds[0] != kinds[1]:
-            differ = sorted({name for name, _ in kinds[0].items() ^ kinds[1].items()})
-            raise ValueError(f"state: expected that of a replay with the same arguments: {differ}")
+        own = self.state_dict()
+        declared = state.get("declaration")
+        if declared != own.pop("declaration") or not own.keys() < state.keys():
+            raise ValueError(
+                f"state: expected that of a replay with the same arguments, "
+                f"{self._rows.plan.declaration}; got {declared}"
+            )
         for name, one in own.items():
-            one.copy_(new[name])
-        self.draws, self._added = draws, int(self._state["stored"])
+            one.copy_(state[name])
+        self._added = int(self._state["stored"])
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def to_host(self, **options: Any) -> ReplayBuffer:
@@ -398,14 +391,15 @@ class DeviceReplay(DeviceView):
     ) -> DeviceReplay:
         """A replay with the rows of a ``ReplayBuffer``, its fields and its sampler.
 
-        Episodes end where they end in the buffer. Raises ``ValueError`` for absent rows, for fields
-        that have no fixed shape or no dtype of PyTorch, and for a capacity that is no multiple of
-        ``n_envs``; ``RuntimeError`` if rows are added meanwhile.
+        Episodes end where they end in the buffer. By default ``finals`` has also room for an end in
+        each row that has one. Raises ``ValueError`` for absent rows, for fields that have no fixed
+        shape or no dtype of PyTorch, for a capacity that is no multiple of ``n_envs``, and if
+        ``finals`` has too little room; ``RuntimeError`` if rows are added meanwhile.
         """
         from cpprb_like.device._host import blocks, declaration, with_priorities  # noqa: PLC0415
 
-        size, fields, given = declaration(buffer)
-        replay = cls(size, fields, device=device, seed=seed, finals=finals, **given)
+        size, fields, given = declaration(buffer, finals)
+        replay = cls(size, fields, device=device, seed=seed, **given)
         for block, flags in blocks(replay._rows, buffer):
             replay._add_flagged(block, flags)
         with_priorities(replay._rows, replay._state, buffer)
@@ -421,12 +415,15 @@ def _dtypes(wanted: Any) -> tuple[Any, np.dtype[Any]]:
     dtype = wanted
     if not isinstance(wanted, torch.dtype):
         dtype = getattr(torch, np.dtype(wanted).name)
+    value = torch.empty(1, dtype=dtype)
+    try:
+        value.index_copy_(0, torch.zeros(1, dtype=torch.int64), value.clone())
+    except RuntimeError as error:  # floats of 8 bits, wide unsigned integers
+        raise TypeError(f"PyTorch cannot write single rows of {dtype}") from error
     try:
         return dtype, torch.empty(0, dtype=dtype).numpy().dtype
-    except TypeError:  # NumPy has no such numbers: bfloat16, floats of 8 bits
-        if not dtype.is_floating_point:
-            raise
-        return dtype, np.dtype(np.float16 if dtype.itemsize > 1 else np.float32)
+    except TypeError:  # NumPy has no such numbers: bfloat16
+        return dtype, np.dtype(np.float16)
 
 
 def _is_captured(device: torch.device) -> bool:
@@ -437,5 +434,6 @@ def _is_captured(device: torch.device) -> bool:
 def _free_nbytes(device: torch.device) -> int:
     """Bytes that can be allocated on a device."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0] + kept)
     return available_nbytes()

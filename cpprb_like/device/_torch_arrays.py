@@ -54,6 +54,11 @@ class TorchArrays:
         return x.to(dtype)
 
     @staticmethod
+    def greatest(dtype: Any) -> float:
+        """The greatest finite number of a dtype."""
+        return float(torch.finfo(dtype).max)
+
+    @staticmethod
     def is_float(x: Any) -> bool:
         """Whether a tensor holds floats."""
         return bool(x.is_floating_point())
@@ -61,10 +66,12 @@ class TorchArrays:
     @staticmethod
     def differ(x: Any, y: Any) -> Any:
         """Whether rows of two tensors of shape (T, n, ...) have different bytes: shape (T * n,)."""
-        n = x.shape[0] * x.shape[1]
-        nbytes = x[0, 0].numel() * x.element_size()
-        whole = next(dtype for size, dtype in BITS.items() if nbytes % size == 0)
-        rows = (one.reshape(n, -1).contiguous().view(whole) for one in (x, y))
+        rows = []
+        for one in (x, y):
+            numbers = torch.view_as_real(one) if one.is_complex() else one
+            if numbers.is_floating_point():
+                numbers = numbers.view(BITS[numbers.element_size()])
+            rows.append(numbers.reshape(x.shape[0] * x.shape[1], -1))
         return torch.ne(*rows).any(1)
 
     @staticmethod

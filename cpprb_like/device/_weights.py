@@ -1,8 +1,8 @@
 """``Weights``: sums of the weights of rows, for prioritized draws on a device.
 
 A tree of fan-out 64: each node is the sum of 64 children, and up to 4,096 nodes are the top. A sum
-is always added up from its children, so errors do not grow. With float32 weights the probability of
-a row has a relative error of at most about ``2**-18``. Not here: which rows are drawn.
+is always added up from its children, so errors do not grow. In float32 the probability of a row has
+an error of at most about ``2**-18`` of that of its 64 neighbours. Not here: which rows are drawn.
 
 Source of the draws: Schaul et al. (2016), "Prioritized Experience Replay", section 3.3 and
 appendix B.2.1.
@@ -23,6 +23,7 @@ class Weights:
 
     def __init__(self, xp: Any, size: int, dtype: Any) -> None:
         self.xp, self.size, self.dtype = xp, size, dtype
+        self.most = xp.greatest(dtype) / size  # greatest weight of a row: all sums are finite
         # There is at least one more leaf than rows: ``size`` stands for no row, and weighs 0.
         self.widths = [(size // FAN + 1) * FAN]
         while self.widths[-1] > TOP:
@@ -96,8 +97,9 @@ class Weights:
         for level in levels[-2::-1]:
             block = xp.take(level.reshape(-1, FAN), nodes)
             sums = block.cumsum(1)
-            if not xp.is_wide:
-                rest = rest + random.unit(len(rest), xp.wide) * (top.sum() * 2.0**-24)
+            if not xp.is_wide:  # 23 digits are random; what passes the end begins anew
+                rest = rest + random.unit(len(rest), xp.wide) * (top.sum() * 2.0**-23)
+                rest = xp.where(sums[:, -1] > 0, rest % sums[:, -1], 0)
             child = (sums <= xp.cast(rest, self.dtype)[:, None]).sum(1)
             last = (sums < sums[:, -1:]).sum(1)
             child = xp.where(child < FAN, child, last)

@@ -37,7 +37,7 @@ def compiled(shape: int, prioritized: bool) -> tuple[Any, ...]:
 
     def sampler(layers: tuple[Layer, ...], names: Any) -> Any:
         source = replay.view(*layers) if layers else replay
-        return jax.jit(lambda state, key: source.sample(state, key, 9, fields=names, indexes=True))
+        return jax.jit(lambda state, key: source.sample(state, key, 9, fields=names))
 
     return (
         replay,

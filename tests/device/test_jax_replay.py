@@ -94,7 +94,7 @@ def test_a_draw_without_rows_shows() -> None:
     state = replay.add(replay.init(), step_at(0))
     assert not view.can_sample(state)
     assert replay.can_sample(state)
-    batch = view.sample(state, jax.random.key(0), 4, indexes=True)
+    batch = view.sample(state, jax.random.key(0), 4)
     assert jnp.isnan(batch["obs"]).all()
     assert (batch["indexes"] == -1).all()
     state = replay.clear(state)
@@ -141,9 +141,9 @@ def test_what_jax_cannot_hold_is_refused() -> None:
         JaxReplay(8, {"x": {"shape": (), "dtype": "float64"}}, n_envs=1)
     with pytest.raises(ValueError, match="size: expected at most"):
         JaxReplay(1 << 31, {"x": {"shape": ()}}, n_envs=1)
-    replay = replay_of(sampler=Prioritized(beta=Linear(0.4, 1.0, 10)))
-    state = replay.add(replay.init(), step_at(0))
     with pytest.raises(TypeError, match="schedule"):
-        replay.sample(state, jax.random.key(0), 2)
+        replay_of(sampler=Prioritized(beta=Linear(0.4, 1.0, 10)))
+    with pytest.raises(ValueError, match="jax_enable_x64"):
+        replay_of(sampler=Prioritized(weights_dtype="float64"))
     with pytest.raises(MemoryError, match=r"(?s)x: .*flags: "):
         JaxReplay(1 << 29, {"x": {"shape": 1 << 20}}, n_envs=1).init()

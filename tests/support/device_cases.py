@@ -118,6 +118,7 @@ class Twin:
         is_wrapped = self.written - self.first > self.size
         low = self.oldest + before * self.n_envs * is_wrapped
         bootstraps = n > 1 or fields is None or "next_obs" in fields
+        unsound = self.unknown | self.dropped
         found = set()
         for row in range(low, self.written - (rows + n - 2) * self.n_envs):
             item = [row]
@@ -128,7 +129,9 @@ class Twin:
             if items is not None and items.stride > 1 and not self._is_start(row, items.stride):
                 continue
             lasts = [self._last(one, n) for one in item]
-            if bootstraps and {*lasts} & (self.unknown | self.dropped):
+            if bootstraps and {*lasts} & unsound:
+                continue
+            if self.sampler is not None and row in unsound:  # it has no weight
                 continue
             found.add(row)
         return found
@@ -339,26 +342,30 @@ def check_weights(
 ) -> None:
     """Importance-sampling weights and probabilities are those of the host's weights."""
     weights = sampler.row_weights(slots)
-    among = weights
-    if is_plain and sampler.weights == "all":
-        among = sampler.row_weights(twin.host.ring.present_slots())
+    unsound = twin.unknown | twin.dropped
+    rows = np.array([row for row in range(twin.oldest, twin.written) if row not in unsound])
+    everything = sampler.row_weights(twin.host_slots(rows))
+    among = everything if is_plain and sampler.weights == "all" else weights
     beta: Any = sampler.beta
     expected = (weights / among[among > 0].min()) ** -beta
     np.testing.assert_allclose(batch.pop("weights"), expected, rtol=1e-5)
-    total = sampler.rows.total
+    total = everything.sum()
     np.testing.assert_allclose(batch.pop("probabilities"), weights / total, rtol=1e-5)
 
 
 def change(rng: np.random.Generator, twin: Twin, front: Front) -> None:
     """Update a field, and priorities, of rows of which some may be gone, and some come twice."""
-    slots = (twin.oldest + rng.integers(0, len(twin.host), 5)) % twin.size
+    rows = twin.oldest + rng.integers(0, len(twin.host), 5)
+    slots = rows % twin.size
     there, around = rng.random(5) < 0.7, front.rows.laps * twin.size
     indexes = front.handles(slots)
     indexes = np.where(there, indexes, (indexes - twin.size) % around).astype(indexes.dtype)
     known = handles(twin.host.ring, twin.host_slots(slots[there]))
+    weighs = there & [row not in twin.unknown | twin.dropped for row in rows.tolist()]
     new, priorities = rng.integers(10, 99, 5).astype("i4"), rng.random(5).astype("f4")
     front.update(indexes, new)
     twin.host.update(known, act=new[there])
     if twin.sampler is not None:
         front.update_priorities(indexes, priorities)
-        twin.host.update_priorities(known, priorities[there])
+        known = handles(twin.host.ring, twin.host_slots(slots[weighs]))
+        twin.host.update_priorities(known, priorities[weighs])
