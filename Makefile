@@ -84,7 +84,7 @@ test-tf-agents:
 # and of the documentation there is only what needs these packages.
 test-torch:
 	$(call libraries,tensors,$(TORCH_VENV))
-	CPPRB_LIKE_REQUIRE=torch,jax,ml_dtypes,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest \
+	CPPRB_LIKE_REQUIRE=torch,jax,ml_dtypes,pandas,tensordict,dm_env,gymnasium,brax $(TORCH_BIN)/pytest \
 		tests/compat/test_reagent*.py tests/fields/test_narrow_dtypes.py tests/buffers/test_out.py tests/buffers/test_tensors.py tests/buffers/test_learners.py \
 		tests/samplers/test_prioritized_misuse.py::test_tensors_are_priorities_and_indexes tests/device $(ARGS)
 	CPPRB_LIKE_REQUIRE=torch,tqdm $(TORCH_BIN)/pytest tests/integrations/test_torch_datasets.py tests/project/test_waiting.py $(ARGS)
