@@ -69,10 +69,12 @@ class TorchArrays:
         rows = []
         for one in (x, y):
             numbers = torch.view_as_real(one) if one.is_complex() else one
-            if numbers.is_floating_point():
+            if not numbers.dtype.is_signed or numbers.is_floating_point():
                 numbers = numbers.view(BITS[numbers.element_size()])
             rows.append(numbers.reshape(x.shape[0] * x.shape[1], -1))
-        return torch.ne(*rows).any(1)
+        bits = rows[0] ^ rows[1]
+        # ``any`` of bools takes five times as long on processors.
+        return (bits.amax(1) | bits.amin(1)) != 0
 
     @staticmethod
     def take(x: Any, places: Any) -> Any:

@@ -428,6 +428,28 @@ def test_steps_at_odd_places_of_memory_are_compared() -> None:
     assert torch.equal(batch["next_x"], batch["x"] + 1)
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "uint8", "int16", "int64", "bfloat16", "float16", "float32", "float64", "complex64"],
+)
+def test_next_values_are_compared_byte_by_byte(dtype: str) -> None:
+    """NaN equals itself, 0 differs from -0, and one number that differs takes room of its own."""
+    kind = getattr(torch, dtype)
+    fields = {"x": {"shape": 3, "dtype": kind}}
+    replay = DeviceReplay(12, fields, n_envs=3, next_of="x")
+    odd = float("nan") if kind.is_floating_point else 1
+    x = torch.tensor([[0, 1, odd], [1, 0, 1], [1, 1, 0]]).to(kind)
+    other = x.clone()
+    other[1, 1] = -other[1, 1] if kind.is_floating_point else 1
+    replay.add(x=x, next_x=other)
+    replay.add(x=x, next_x=x)
+    assert int(replay._state["final"]) == 1
+    whole = torch.view_as_real if kind.is_complex else torch.Tensor.clone
+    links = replay._state["links"][:3]
+    promised = whole(replay._state["values"]["x"][links])
+    torch.testing.assert_close(promised, whole(other), rtol=0, atol=0, equal_nan=True)
+
+
 def test_a_state_goes_on_bit_for_bit(tmp_path: Any) -> None:
     """A replay with the state of another one draws the same batches, also after a file."""
     replay, other = replay_of(seed=3), replay_of(seed=4)
