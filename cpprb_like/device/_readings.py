@@ -110,7 +110,7 @@ class Reading:
     @property
     def is_single(self) -> bool:
         """Whether an item is read from one row, and its next one."""
-        return self.rows == self.most == 1
+        return self.rows == 1 and self.nstep is None
 
     @property
     def may_refuse(self) -> bool:

@@ -117,7 +117,11 @@ class Twin:
         before = 0 if stacks is None else max(stacks.depths.values()) - 1
         is_wrapped = self.written - self.first > self.size
         low = self.oldest + before * self.n_envs * is_wrapped
-        bootstraps = n > 1 or fields is None or "next_obs" in fields
+        bootstraps = (
+            (nstep is not None and (n > 1 or nstep.discount))
+            or fields is None
+            or "next_obs" in fields
+        )
         unsound = self.unknown | self.dropped
         found = set()
         for row in range(low, self.written - (rows + n - 2) * self.n_envs):
@@ -200,7 +204,9 @@ def random_layers(rng: np.random.Generator, steps: int) -> tuple[Layer, ...]:
     room = steps - 1
     if rng.random() < 0.5 and room:
         n = int(rng.integers(1, room + 1))
-        layers.append(NStep(n, gamma=float(rng.choice([0.0, 0.5, 1.0])), discount=bool(n > 1)))
+        layers.append(
+            NStep(n, gamma=float(rng.choice([0.0, 0.5, 1.0])), discount=bool(rng.random() < 0.7))
+        )
         room -= n - 1
     if rng.random() < 0.5 and room:
         burn_in, across = int(rng.integers(0, min(room, 3))), bool(rng.random() < 0.3)
