@@ -81,12 +81,13 @@ test-tf-agents:
 	CPPRB_LIKE_REQUIRE=tf_agents $(TF_BIN)/pytest tests/tf_agents $(ARGS)
 
 # Tensors in and out, those of JAX too, and the front of ReAgent. JAX warns of forks: so workers are forked in a run of their own,
-# and of the documentation there is only what needs these packages.
+# and of the documentation there is only what needs these packages. Some tests switch JAX to 64 bits, so those of the device run apart.
 test-torch:
 	$(call libraries,tensors,$(TORCH_VENV))
-	CPPRB_LIKE_REQUIRE=torch,jax,ml_dtypes,pandas,tensordict,dm_env,gymnasium,brax $(TORCH_BIN)/pytest \
+	CPPRB_LIKE_REQUIRE=torch,jax,ml_dtypes,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest \
 		tests/compat/test_reagent*.py tests/fields/test_narrow_dtypes.py tests/buffers/test_out.py tests/buffers/test_tensors.py tests/buffers/test_learners.py \
-		tests/samplers/test_prioritized_misuse.py::test_tensors_are_priorities_and_indexes tests/device $(ARGS)
+		tests/samplers/test_prioritized_misuse.py::test_tensors_are_priorities_and_indexes $(ARGS)
+	CPPRB_LIKE_REQUIRE=torch,jax,ml_dtypes,brax $(TORCH_BIN)/pytest tests/device $(ARGS)
 	CPPRB_LIKE_REQUIRE=torch,tqdm $(TORCH_BIN)/pytest tests/integrations/test_torch_datasets.py tests/project/test_waiting.py $(ARGS)
 	CPPRB_LIKE_REQUIRE=torch,jax,pandas,tensordict,dm_env,gymnasium $(TORCH_BIN)/pytest -m packages tests/project/test_docs.py
 
