@@ -73,11 +73,14 @@ class Plan:
         default_dtype: Any = None,
         terminated: str | Literal[False] | None = None,
         truncated: str | Literal[False] | None = None,
+        **unknown: Any,
     ) -> Plan:
         """Check the arguments of a replay; ``dtypes`` gives a dtype in both libraries.
 
         NumPy lacks some dtypes of devices. It then gives another one of the same kind.
         """
+        if unknown:
+            raise TypeError(f"unknown options {[*unknown]}; expected {[*Options.__annotations__]}")
         capacity = read_size(size)
         n = read_n_envs(n_envs, capacity)
         if capacity % n:

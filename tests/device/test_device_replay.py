@@ -296,6 +296,7 @@ def test_errors_of_draws_and_views() -> None:
     [
         ({"size": 30}, "multiple of n_envs"),
         ({"finals": 3}, "finals"),
+        ({"batch_size": 3}, "unknown options.*batch_size.*sampler"),
         ({"sampler": Recency(0.5)}, "Uniform or Prioritized"),
         ({"env_dict": {"tokens": {"shape": ("T",)}}}, "fixed shape"),
         ({"env_dict": {"x": {"shape": (), "dtype": "U3"}}}, "'x'.*dtype of numbers"),
