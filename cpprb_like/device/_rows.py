@@ -18,7 +18,7 @@ from typing import Any
 from cpprb_like._core import FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED
 from cpprb_like.device._plan import DeviceField, Plan
 from cpprb_like.device._readings import Reading, Stacks
-from cpprb_like.device._weights import Weights
+from cpprb_like.device._weights import Weights, last_of
 from cpprb_like.samplers import Prioritized
 from cpprb_like.schedules import check
 
@@ -182,6 +182,21 @@ class Rows:
         places = xp.take(state["links"], slots) - (plan.size + plan.n_envs)
         return (places < 0) | (xp.take(state["owners"], places.clip(0)) == slots)
 
+    def _ends(self, state: State, slots: Any) -> Any:
+        """Whether episodes end at rows."""
+        return (self.xp.take(state["flags"], slots) & FLAG_END) == FLAG_END
+
+    def _begins(self, state: State, slots: Any) -> Any:
+        """Whether episodes begin at rows, as far as the rows before them are stored."""
+        is_oldest = self._age(state, slots) == 0
+        follows_end = self._ends(state, (slots - self.plan.n_envs) % self.plan.size)
+        return self.xp.where(is_oldest, ~state["wrapped"], follows_end)
+
+    def _age(self, state: State, slots: Any) -> Any:
+        """Steps between the oldest stored one and those of rows."""
+        oldest = state["cursor"] - state["stored"]
+        return (slots // self.plan.n_envs - oldest) % self.plan.steps
+
     def end_episodes(self, state: State) -> State:
         """End the open episodes of all environments as truncated. Their next values stay."""
         xp, plan = self.xp, self.plan
@@ -318,11 +333,8 @@ class Rows:
         if reading.stride > 1:
             step = slots // plan.n_envs
             lap = xp.where(step < state["cursor"], state["lap"], state["lap"] - 1)
-            before = xp.take(state["flags"], (slots - plan.n_envs) % plan.size)
-            begins = (before & FLAG_END) == FLAG_END
-            is_oldest = (step - state["cursor"] + state["stored"]) % plan.steps == 0
-            begins = xp.where(is_oldest, ~state["wrapped"], begins)
-            usable = usable & (((lap * plan.steps + step) % reading.stride == 0) | begins)
+            on_stride = (lap * plan.steps + step) % reading.stride == 0
+            usable = usable & (on_stride | self._begins(state, slots))
         if bootstraps:
             sound = self.knows_next(state, last)
             if reading.nstep is not None and not reading.last_fields >= plan.sources.keys():
@@ -343,7 +355,7 @@ class Rows:
         there = xp.full((len(slots), reading.rows), True, xp.bool)
         length = xp.full(there.shape, 1, xp.count)
         own = rows[:, : reading.rows]
-        ends = (xp.take(state["flags"], rows) & FLAG_END) == FLAG_END
+        ends = self._ends(state, rows)
         if reading.rows > 1 and not reading.across:
             passed = ends[:, : reading.rows - 1].cumsum(1) == 0
             there = xp.cat([there[:, :1], passed], 1)
@@ -360,7 +372,7 @@ class Rows:
         self, state: State, reading: Reading, fields: tuple[DeviceField, ...], slots: Any, most: Any
     ) -> Batch:
         """The batch of rows that can be drawn."""
-        xp, plan = self.xp, self.plan
+        xp, _plan = self.xp, self.plan
         rows: Any = slots
         there: Any = None
         last: Any = slots
@@ -391,10 +403,7 @@ class Rows:
             first = "discount" in reading.first_only
             batch["discount"] = found[:, 0] if first else self._padded(found, there, reading)
         if reading.across:
-            before = xp.take(state["flags"], (rows - plan.n_envs) % plan.size)
-            begins = (before & FLAG_END) == FLAG_END
-            oldest = (rows // plan.n_envs - state["cursor"] + state["stored"]) % plan.steps == 0
-            batch["is_first"] = xp.where(oldest, ~state["wrapped"], begins)
+            batch["is_first"] = self._begins(state, rows)
         elif reading.is_sequence:
             batch["mask"] = there
         return batch
@@ -434,13 +443,12 @@ class Rows:
         xp, plan = self.xp, self.plan
         is_next = name != stack.source
         depth = stack.depth - is_next
-        age = (rows // plan.n_envs - state["cursor"] + state["stored"]) % plan.steps
+        age = self._age(state, rows)
         goes, back, frames, missing = age >= 0, age * 0, [], []
         for k in range(depth):
             if k:
                 before = (rows - k * plan.n_envs) % plan.size
-                ends = (xp.take(state["flags"], before) & FLAG_END) == FLAG_END
-                goes = goes & (age >= k) & ~ends
+                goes = goes & (age >= k) & ~self._ends(state, before)
                 back = back + goes
             frames.append((rows - back * plan.n_envs) % plan.size)
             missing.append(~goes)
@@ -450,13 +458,10 @@ class Rows:
             is_padding = is_padding.reshape(*is_padding.shape, *[1] * (found.ndim - rows.ndim - 1))
             found = xp.where(is_padding, xp.full((), 0, found.dtype), found)
         if is_next:
-            newest = self._at(state, name, rows).reshape(*rows.shape, 1, *self._shape(stack.source))
+            newest = self._at(state, name, rows)
+            newest = newest.reshape(*rows.shape, 1, *newest.shape[rows.ndim :])
             found = newest if found is None else xp.cat([found, newest], rows.ndim)
         return xp.moveaxis(found, rows.ndim, rows.ndim + stack.axis)
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        (shape,) = [field.shape for field in self.plan.fields if field.name == name]
-        return shape
 
     def stats(self, state: State) -> dict[str, Any]:
         """Counts of a state: see ``DeviceReplay.stats``."""
@@ -467,8 +472,7 @@ class Rows:
         found["nbytes"] = sum(one.nbytes for one in arrays.values())
         if plan.sources:
             slots = xp.arange(plan.size)
-            age = (slots // plan.n_envs - state["cursor"] + state["stored"]) % plan.steps
-            lost = (age < state["stored"]) & ~self.knows_next(state, slots)
+            lost = (self._age(state, slots) < state["stored"]) & ~self.knows_next(state, slots)
             found |= {"finals": plan.finals, "lost": lost.sum()}
         return found
 
@@ -483,18 +487,16 @@ class Rows:
     def slots_of(self, state: State, handles: Any) -> Any:
         """The slots of handles, ``size`` for rows that are gone."""
         slots = handles % self.plan.size
-        age = (slots // self.plan.n_envs - state["cursor"] + state["stored"]) % self.plan.steps
-        is_there = (self.handles(state, slots) == handles) & (age < state["stored"])
+        is_there = self._age(state, slots) < state["stored"]
+        is_there = is_there & (self.handles(state, slots) == handles)
         return self.xp.where(is_there, slots, self.plan.size)
 
     def update(self, state: State, handles: Any, fields: Batch) -> State:
         """Set fields of rows; rows that are gone are skipped, and the last of equal rows counts."""
-        xp, size = self.xp, self.plan.size
+        xp = self.xp
         for name, value in fields.items():
             self.plan.check_batch(name, value, len(handles))
-        slots, places = xp.order(self.slots_of(state, handles))
-        no_other = xp.full((1,), True, xp.bool)
-        slots = xp.where(xp.cat([slots[:-1] != slots[1:], no_other]), slots, size)
+        slots, places = last_of(xp, self.slots_of(state, handles), self.plan.size)
         values = dict(state["values"])
         for name, new in fields.items():
             values[name] = xp.put(values[name], slots, xp.take(new, places))

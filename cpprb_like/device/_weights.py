@@ -59,11 +59,9 @@ class Weights:
 
     def put_last(self, state: State, slots: Any, weights: Any) -> State:
         """``put`` for slots that repeat: the last weight of a slot counts."""
-        xp = self.xp
-        slots, places = xp.order(slots)
-        is_last = xp.cat([slots[:-1] != slots[1:], xp.full((1,), True, xp.bool)])
-        weights = xp.where(is_last & (slots < self.size), xp.take(weights, places), 0)
-        return self.put(state, xp.where(is_last, slots, self.size), weights)
+        slots, places = last_of(self.xp, slots, self.size)
+        weights = self.xp.where(slots < self.size, self.xp.take(weights, places), 0)
+        return self.put(state, slots, weights)
 
     def before(self, state: State, slots: Any) -> Any:
         """The sum of the weights of all rows before each slot, 0 to ``size``."""
@@ -106,3 +104,10 @@ class Weights:
             rest = (rest - xp.cast(xp.along(sums - block, child), xp.wide)).clip(0)
             nodes = nodes * FAN + child
         return nodes
+
+
+def last_of(xp: Any, slots: Any, none: int) -> tuple[Any, Any]:
+    """Slots in ascending order and their places; all but the last of equal ones are ``none``."""
+    slots, places = xp.order(slots)
+    is_last = xp.cat([slots[:-1] != slots[1:], xp.full((1,), True, xp.bool)])
+    return xp.where(is_last, slots, none), places
