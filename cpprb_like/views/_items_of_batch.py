@@ -455,7 +455,7 @@ class FieldItems:
 
     def __init__(self, laid: LaidItems, field: Field) -> None:
         at, name = field.axis_at, field.name
-        self.laid, self.ring = laid, laid.ragged.ring
+        self.laid = laid  # its ring is another one for each answer of a cluster
         self.name, self.at, self.axis = name, at, str(field.axis)
         self.column, self.counted = laid.ragged.columns[name], laid.counted.get(name)
         self.before, self.behind = field.shape[:at], field.shape[at + 1 :]
@@ -464,15 +464,15 @@ class FieldItems:
 
     def read(self, slots: Slots, entries: Array, placed: Mapping[str, PlacedItems]) -> Array:
         """The array of the items of rows."""
-        laid, items = self.laid, placed[self.axis]
+        laid, items, ring = self.laid, placed[self.axis], self.laid.ragged.ring
         shape = (*items.lead, *self.before, items.length, *self.behind)
-        copy = new_items(self.ring, shape, self.dtype_of_copy)
+        copy = new_items(ring, shape, self.dtype_of_copy)
         blank = laid.blank(self.name, placed) if items.used < items.length else None
         if blank is not None and laid.is_packed:
             within(copy, self.at, items.used, items.length)[...] = blank
             blank = None
         take_items(
-            self.ring,
+            ring,
             slots,
             entries,
             self.column,
@@ -485,7 +485,7 @@ class FieldItems:
         )
         if self.dtype is self.dtype_of_copy:
             return copy
-        array = new_items(self.ring, shape, self.dtype)
+        array = new_items(ring, shape, self.dtype)
         array[...] = copy
         return array
 
