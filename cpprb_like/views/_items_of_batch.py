@@ -359,6 +359,8 @@ class PackedItems(LaidItems):
         super().__init__(ragged, dtypes, counted, values)
         numbers = [spec.dtype for spec in self.marks.values()]
         self.most_items = min((int(np.iinfo(one).max) for one in numbers), default=0)
+        for axis, total in totals.items():
+            self._check_length(axis, total)
 
     @property
     def options(self) -> tuple[Any, ...]:
@@ -393,12 +395,15 @@ class PackedItems(LaidItems):
                     "give a greater total"
                 )
             items.bounds, items.length = np.append(items.bounds, length), length
-        if items.length > self.most_items:
-            raise ValueError(
-                f"Packed: offsets: int32 has no number for {items.length} items of axis {axis!r}; "
-                "expected offsets=np.int64"
-            )
+        self._check_length(axis, items.length)
         return items
+
+    def _check_length(self, axis: str, length: int) -> None:
+        if length > self.most_items:
+            raise ValueError(
+                f"Packed: offsets: {self.offsets} has no number for {length} items of axis "
+                f"{axis!r}; expected offsets=np.int64, or fewer items"
+            )
 
     def mark(self, axis: str, items: PlacedItems) -> Batch:
         first, *numbers, last = self.names_of_marks[axis]

@@ -907,3 +907,13 @@ def test_layers_are_tested_on_values_of_any_length() -> None:
     check_layer(lambda: Padded(side="left"), fields)
     with pytest.raises(AssertionError, match=r"Unsteady.*'width' of slot"):
         check_layer(Unsteady, fields)
+
+
+@pytest.mark.parametrize("total", [2**31, 2**64])
+def test_a_total_that_offsets_cannot_say_is_refused_by_the_view(total: int) -> None:
+    """So a file that says it is refused when it is loaded, and not at the first draw."""
+    rb = ReplayBuffer(4, {"ids": {"shape": ("T",), "dtype": "i4"}}, room={"T": 8}, seed=0)
+    with pytest.raises(ValueError, match=f"int32 has no number for {total} items"):
+        rb.view(Packed(total={"T": total}))
+    if total < 2**63:
+        rb.view(Packed(total={"T": total}, offsets=np.int64))
