@@ -82,7 +82,7 @@ class DeviceView:
 
         Notes
         -----
-        Cost: one ``index_select`` for each field, and some 30 operations on ``batch_size`` numbers.
+        Cost: one ``index_select`` for each field, and some 60 operations on ``batch_size`` numbers.
         """
         replay, reading = self._replay, self._reading
         if replay._added <= reading.ahead:
