@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import report
@@ -13,6 +13,9 @@ from budgets import BEFORE, FLOOR, OURS
 from cases import EFFORTS, cases
 from reports.plots import PLOTS
 from reports.tables import missed, page, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.slow
 
@@ -67,16 +70,23 @@ def tree(tmp_path: Path) -> Path:
         page.parent.mkdir(exist_ok=True)
         page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
     write_results(tmp_path, run())
-    others = {
-        "any-length.json": run(),
-        "waiting-full.json": waited(),
-        "processes.json": shared(),
-        "examples.json": learned(),
-    }
-    for name, results in others.items():
+    for name, results in {"any-length.json": run, **OTHERS}.items():
         path = tmp_path / report.FOLDER / name
-        path.write_text(json.dumps(results), encoding="utf-8")
+        path.write_text(json.dumps(results()), encoding="utf-8")
     return tmp_path
+
+
+def measured_on_a_device() -> dict[str, Any]:
+    """What calls on a device take, as a run writes it."""
+    seconds = {OURS: 2e-5, PEER: 3e-5}
+    row = {"task": "pixels", "fast_td3": 1000, "ours": 600.0, "ours_long": 550.0}
+    return {
+        "cases": [{"call": "sample", "rows": 256, "envs": 64, "seconds": seconds}],
+        "nbytes": [row],
+        "packages": {"torch": "2.13.0"},
+        "rows": 1_000_000,
+        "machine": run()["machine"] | {"load": None},
+    }
 
 
 def waited() -> dict[str, Any]:
@@ -130,6 +140,15 @@ def learned() -> dict[str, Any]:
         "third.py": failing,
     }
     return {"packages": {"torch": "2.13.0"}, "examples": examples}
+
+
+# Results that are not of the cases of ``full.json``, each as a run writes it.
+OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "waiting-full.json": waited,
+    "processes.json": shared,
+    "examples.json": learned,
+    "device.json": measured_on_a_device,
+}
 
 
 def write_results(tree: Path, results: dict[str, Any]) -> None:
@@ -234,9 +253,11 @@ def test_the_report_is_written_where_it_belongs(tree: Path) -> None:
         assert text.startswith(f"before\n{report.BEGIN}\n\n")
         assert text.endswith(f"\n\n{report.END}\nafter\n")
         assert "\nold\n" not in text
-    assert [ADD in text for text in texts] == [True, True, True, True, False, False, False]
+    held = [name for name, text in zip(report.PAGES, texts, strict=True) if ADD in text]
+    assert held == [name for name, (file, _) in report.PAGES.items() if file not in OTHERS]
     assert "waited for" in texts[4]
     assert "beside a learner" in texts[5]
+    assert "FastTD3" in texts[6]
     report.update(tree)
     assert texts == [page.read_text(encoding="utf-8") for page in pages]
 
