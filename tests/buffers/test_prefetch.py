@@ -91,6 +91,7 @@ COPIES: dict[str, Callable[[Any, Path], Any]] = {
 # ---- the same batches ------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("ahead", [1, 2, 5])
 @pytest.mark.parametrize("name", MORE)
 def test_the_same_batches_as_without(name: str, ahead: int) -> None:
@@ -100,6 +101,7 @@ def test_the_same_batches_as_without(name: str, ahead: int) -> None:
     assert found == [listed(batch) for batch in islice(MORE[name]().batches(4), 12)]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "name", [name for name in MORE if "mixture" not in name and " " not in name]
 )
@@ -123,6 +125,7 @@ def test_a_wrong_number_is_refused(ahead: Any) -> None:
 # ---- saving ----------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("name", MORE)
 def test_a_save_loses_no_batch(name: str, way: str, tmp_path: Path) -> None:
@@ -229,6 +232,7 @@ def test_reseeding_gives_up_what_waits(name: str) -> None:
     assert ahead == [listed(other.sample(4))["x"] for _ in range(5)]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("ahead", [0, 1, 4, 50])
 @pytest.mark.parametrize("name", ["plain", "sequences", "goals"])

@@ -241,6 +241,7 @@ class Deleting:
                 self.rb.update_priorities(batch["indexes"], 1.0 + batch["x"] % 7)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("nstep", [1, 3])
 @pytest.mark.parametrize("kind", SAMPLERS)

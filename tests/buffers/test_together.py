@@ -508,6 +508,7 @@ FRONTS: list[tuple[Any, Any, Any]] = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("place", "change", "read"),
     FRONTS,

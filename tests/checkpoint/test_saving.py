@@ -204,6 +204,7 @@ def test_a_subset_of_fields_and_a_file_map(tmp_path: Path) -> None:
         other.restore(tmp_path / "rb")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", ["ragged", "narrow", "narrow+next_of+prioritized+n_envs"])
 @pytest.mark.parametrize("seed", range(20 if LONG else repeats(6, 2)))
 def test_values_of_any_length_go_on_as_the_original(kind: str, seed: int, tmp_path: Path) -> None:

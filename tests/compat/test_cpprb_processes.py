@@ -313,6 +313,7 @@ def test_no_row_is_drawn_before_it_is_written(kind: Any) -> None:
     rb.close()
 
 
+@pytest.mark.once
 @BOTH
 @FORKS
 def test_a_buffer_that_is_written_over_within_one_draw(kind: Any) -> None:

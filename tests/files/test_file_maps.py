@@ -190,6 +190,7 @@ def test_a_file_that_is_opened_to_be_read(tmp_path: Path) -> None:
         ReplayBuffer(7, FIELDS, mmap_prefix=tmp_path / "a", mmap_mode="r+")
 
 
+@pytest.mark.once
 def test_reading_beside_a_writer(tmp_path: Path) -> None:
     """Who opens a file that somebody writes to has the rows of that time, all of them whole."""
     rb = ReplayBuffer(5000, FIELDS, mmap_prefix=tmp_path / "a")

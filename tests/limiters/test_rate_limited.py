@@ -344,6 +344,7 @@ def waits(batches: Any) -> bool:
     return not has_made and work.requests.qsize() < batches._prefetcher._asked
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("timeout", [None, 60.0])
 @pytest.mark.parametrize("name", MAKE)
 def test_a_thread_that_waits_is_not_waited_for(name: str, timeout: float | None) -> None:

@@ -100,6 +100,7 @@ def draw_whole(learner: Learner, options: dict[str, Any], n: int = 60) -> set[in
 ADDING = sorted(set(STOPS) - {"editing"})
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("place", ADDING)
 @pytest.mark.parametrize("first", [7, CAPACITY + 20, CAPACITY + 22])  # the second ends an episode
 def test_a_writer_that_is_stopped_within_a_row(
@@ -125,6 +126,7 @@ def test_a_writer_that_is_stopped_within_a_row(
         assert max(draw_whole(learner, options)) > first
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("place", ADDING)
 @pytest.mark.parametrize("first", [7, CAPACITY + 22])
 def test_a_writer_that_is_killed_within_a_row(
@@ -149,6 +151,7 @@ def test_a_writer_that_is_killed_within_a_row(
         assert min(draw_whole(learner, options)) > first
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
 def test_an_edit_that_is_never_ended(
     replay: SharedReplay, options: dict[str, Any], number: int
@@ -172,6 +175,7 @@ def test_an_edit_that_is_never_ended(
         assert max(draw_whole(learner, options)) > 20
 
 
+@pytest.mark.once
 def test_an_episode_end_that_is_never_ended(replay: SharedReplay, options: dict[str, Any]) -> None:
     """Of the only writer: the learner sets its shard right, and draws all of its rows."""
 
@@ -196,6 +200,7 @@ def test_an_episode_end_that_is_never_ended(replay: SharedReplay, options: dict[
         assert max(draw_whole(learner, options)) == 30
 
 
+@pytest.mark.once
 def test_a_writer_that_is_stopped_in_an_edit_is_named(
     replay: SharedReplay, options: dict[str, Any]
 ) -> None:
@@ -239,6 +244,7 @@ def taking_over(replay: SharedReplay, wait: Callable[[], None]) -> Callable[[Chi
     return job
 
 
+@pytest.mark.once
 def test_a_shard_can_be_drawn_during_its_takeover() -> None:
     """Where the last actor left nothing half-done, learners do not hear of it."""
     with SharedReplay(CAPACITY, **PLAIN, writers=1) as replay:
@@ -253,6 +259,7 @@ def test_a_shard_can_be_drawn_during_its_takeover() -> None:
                 assert draw_whole(other, PLAIN) >= set(range(40, CAPACITY + 22))
 
 
+@pytest.mark.once
 def test_a_learner_waits_for_a_shard_that_is_set_right(
     replay: SharedReplay, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +279,7 @@ def test_a_learner_waits_for_a_shard_that_is_set_right(
         child.wait_for_beats(2)
 
 
+@pytest.mark.once
 def test_a_shard_is_edited_as_long_as_it_was_not_followed(
     replay: SharedReplay, options: dict[str, Any]
 ) -> None:
@@ -296,6 +304,7 @@ def rows(numbers: Any) -> dict[str, Any]:
     return {name: found[name] for name in HELD}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", [Uniform, lambda: Prioritized(1.0, eps=0.0)])
 def test_draws_follow_shards_that_die_and_come_back(kind: Callable[[], Sampler]) -> None:
     """Chi-square over all rows that are held: by actors that were killed, and by who took over."""
@@ -407,6 +416,7 @@ def test_kills_at_random_moments(options: dict[str, Any], seed: int) -> None:
     assert shared_memory() <= before
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("released", ["while it looks", "before it looks"])
 def test_an_actor_waits_for_who_sets_its_shard_right(
     replay: SharedReplay,
@@ -446,6 +456,7 @@ def test_an_actor_waits_for_who_sets_its_shard_right(
     mending.cancel()
 
 
+@pytest.mark.once
 def test_who_sets_a_shard_right_is_never_taken_for_its_writer(
     replay: SharedReplay, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,6 +479,7 @@ def test_who_sets_a_shard_right_is_never_taken_for_its_writer(
     assert seen == [[False]]
 
 
+@pytest.mark.once
 def test_a_place_is_never_without_a_record_of_its_last_owner(tmp_path: Path) -> None:
     """A process that was killed while it took a shard left none, as if the shard were a new one."""
 

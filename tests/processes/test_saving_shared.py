@@ -145,6 +145,7 @@ def written(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob(f"s{newest}-*"))
 
 
+@pytest.mark.once
 def test_a_save_that_follows_another_one(
     tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +382,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     return Meanwhile(monkeypatch)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "more",
     [
@@ -426,6 +428,7 @@ def test_rows_that_are_overwritten_during_the_save(
         assert_same(shards_of(again), expected)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("what", ["update", "clear", "delete", "another actor"])
 def test_rows_that_are_edited_during_the_save(
     tmp_path: Path, options: dict[str, Any], meanwhile: Meanwhile, what: str
@@ -574,6 +577,7 @@ def test_a_save_takes_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert max(seen) - before < 0.1 * rows * 10_000
 
 
+@pytest.mark.once
 def test_episodes_that_end_while_a_shard_is_copied(options: dict[str, Any]) -> None:
     """The copy is whole at the first try: its header is that of its rows.
 
@@ -628,6 +632,7 @@ def test_a_writer_that_was_killed_in_an_edit(tmp_path: Path, options: dict[str, 
         assert_same(shards_of(again), expected)
 
 
+@pytest.mark.once
 def test_a_save_that_is_killed(tmp_path: Path) -> None:
     """The folder has the state before, or the new one."""
     chance = random.Random(0)

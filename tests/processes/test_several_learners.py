@@ -49,6 +49,7 @@ def add_fast(replay: SharedReplay, number: int, kind: str) -> None:
             actor.add(**row)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", ["plain", "long", "chained", "returns", "sequences", "stacks"])
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized])
 def test_rows_that_are_overwritten_during_a_draw_are_never_torn(

@@ -120,6 +120,7 @@ def test_memory_that_runs_out_for_a_later_writer(monkeypatch: pytest.MonkeyPatch
     replay.close()
 
 
+@pytest.mark.once
 def test_an_actor_that_is_killed_while_it_makes_its_shard() -> None:
     """Before whichever line: the next one has it, and no warning says that rows are lost.
 

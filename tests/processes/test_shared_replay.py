@@ -41,6 +41,7 @@ def drawn(learner: Learner, times: int = 40) -> set[int]:
     return found
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("method", METHODS)
 @replays(PLAIN)
 def test_all_rows_of_all_actors_are_drawn(replay: SharedReplay, method: str) -> None:
@@ -110,6 +111,7 @@ def test_rows_of_vector_environments_are_whole(replay: SharedReplay) -> None:
     assert {number // EACH for number in drawn(learner)} == set(range(8))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("method", METHODS)
 @replays(PLAIN)
 def test_rows_are_whole_while_actors_add(replay: SharedReplay, method: str) -> None:

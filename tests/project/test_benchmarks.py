@@ -314,6 +314,7 @@ sys.exit(options.seed)
 '''
 
 
+@pytest.mark.once
 def test_scores_of_examples_are_collected_and_stored(tmp_path: Path) -> None:
     """The last score counts, also of a program that fails afterwards; other results stay."""
     (tmp_path / "adds.py").write_text(EXAMPLE, encoding="utf-8")

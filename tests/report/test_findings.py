@@ -15,12 +15,14 @@ from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.report import CHECKS
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", SOUND)
 def test_nothing_is_found_in_sound_data(name: str) -> None:
     """Real environments, with random actions and with a policy."""
     assert SOUND[name]().describe().findings == []
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_planted_fault_is_named(name: str) -> None:
     """With its field, in one message, and nothing else is."""

@@ -74,6 +74,7 @@ def flags_are_sound(layout: Layout, arena: Array) -> bool:
     return bool(sound) and absent == layout.state(arena)[WORD_ABSENT_ROWS]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("n_envs", [1, 4])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("ends", ENDS, ids=" ".join)

@@ -323,6 +323,7 @@ def histories(seed: int) -> Iterator[ReplayBuffer]:
         yield rb
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("seed", range(30))
 def test_any_history_leaves_a_buffer_that_holds_together(seed: int) -> None:
     """All derived state is sound, and all calls that list rows agree.
@@ -413,6 +414,7 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("n_envs", [1, 2])
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("prioritized", [False, True])

@@ -132,6 +132,7 @@ def check_same(
             np.testing.assert_array_equal(batch[name], values, err_msg=f"{name}, {n} rows")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("read", READS)
 def test_every_reading_has_the_same_bytes(
@@ -141,6 +142,7 @@ def test_every_reading_has_the_same_bytes(
     check_same(lowered, lambda: filled(**KINDS[kind]), READS[read])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("nbytes", ROWS)
 @pytest.mark.parametrize("kind", ["plain", "chained"])
 def test_rows_of_every_size(lowered: Callable[[bool], None], kind: str, nbytes: int) -> None:
@@ -251,6 +253,7 @@ def test_where_no_thread_can_be_started_the_caller_does_all() -> None:
     assert found.stdout == "done\n", found.stderr
 
 
+@pytest.mark.once
 @needs_fork
 def test_forks_while_others_draw(lowered: Callable[[bool], None]) -> None:
     """A child has none of the threads, needs none, and draws with its own."""

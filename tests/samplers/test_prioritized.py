@@ -976,6 +976,7 @@ def test_many_deletions_between_two_draws_are_all_followed() -> None:
 # ---- starts ------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("huge", [None, 2, 3], ids=["even", "a start", "no start"])
 @pytest.mark.parametrize("replace", [True, False])
 def test_starts_are_drawn_in_proportion_whatever_one_row_weighs(

@@ -131,6 +131,7 @@ def test_strata_have_one_draw_each() -> None:
     assert (abs(counts - 1000 * floats([chances[k] for k in range(30)])) < 2).all()
 
 
+@pytest.mark.once
 def test_draws_without_replacement() -> None:
     """Rows come once; the first two fit drawing one after another among those that are left."""
     rb = buffer(5, rank_based(1.0))
@@ -384,6 +385,7 @@ def test_a_save_between_two_updates_does_not_change_when_rows_are_sorted() -> No
     assert found[0] == found[1]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("growth", [1.001, 0.999])
 def test_where_priorities_drift_a_draw_sorts_sooner(growth: float) -> None:
     """After a quarter as many changes, if all weights are by a quarter off those of all ranks."""
@@ -560,6 +562,7 @@ def test_saved_ranks_that_cannot_be(name: str, wrong: Any) -> None:
 # ---- following the ring -----------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("capacity", [1, 2, 7, 50])
 def test_rows_that_come_go_and_change(capacity: int, rng: np.random.Generator) -> None:
     """After any history, draws are those of a dict of priorities: new rows have the greatest."""

@@ -552,6 +552,7 @@ def test_every_hook_of_the_base_classes_is_broken_here() -> None:
     assert set(BROKEN) == {name for name in declared if not name.startswith("_")}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("hook", BROKEN)
 def test_a_hook_that_breaks_its_promise_is_found(hook: str) -> None:
     """The message names the sampler, the promise and what came."""

@@ -45,6 +45,7 @@ def test_nodes_follow_from_the_leaves(capacity: int, rng: np.random.Generator) -
         assert trees.min.min == twin.min
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("capacity", range(1, 71))
 def test_search_finds_the_interval_of_the_running_sum(
     capacity: int, rng: np.random.Generator

@@ -224,6 +224,7 @@ def refusal(cell: Cell) -> None:
 
 
 # A quarter of a second each: 'make check' tries one sampler with each view, each of them in turn.
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("sampler", "view"),
     [

@@ -260,6 +260,7 @@ def test_a_batch_has_the_values_of_its_rows(sampler: str, layers: str, layout: s
         check_batch(view.sample(n), history.rows, expected, **options)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("layers", LAYERS)
 def test_options_of_draws(history: RaggedHistory, layers: str, layout: str) -> None:
@@ -289,6 +290,7 @@ def test_options_of_draws(history: RaggedHistory, layers: str, layout: str) -> N
             np.testing.assert_array_equal(copies[name], values)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("layers", ["rows", "Sequences", "NStep", "all", "Sequences, first rows"])
 def test_batches_of_several_sources(layers: str, layout: str) -> None:

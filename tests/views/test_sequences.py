@@ -314,6 +314,7 @@ def episodes_of(lengths: list[int], **options: Any) -> ReplayBuffer:
     return rb
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("n", [2, 5000])
 @pytest.mark.parametrize("stride", [1, 5])
 @pytest.mark.parametrize("length", [1, 4, 60])
@@ -336,6 +337,7 @@ def test_starts_are_uniform(length: int, stride: int, n: int) -> None:
     assert counts.sum() == counts[among].sum()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("rare", [False, True])
 @pytest.mark.parametrize("stratified", [False, True])
 @pytest.mark.parametrize("stride", [1, 4])
@@ -695,6 +697,7 @@ def test_bad_updates_change_nothing(
         update_sequence_priorities(rb, **(good | arguments))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized, RankBased])
 @pytest.mark.parametrize("across", [False, True])
 def test_threads_add_while_sequences_are_drawn(across: bool, sampler: Any) -> None:

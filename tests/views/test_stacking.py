@@ -224,6 +224,7 @@ def test_an_empty_buffer_has_zeros_only() -> None:
         rb.stack("x", [[0]])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("options", [{}, {"next_of": "x"}], ids=["plain", "next_of"])
 def test_stacks_are_of_rows_that_were_there_together(options: dict[str, Any]) -> None:
     """While each call replaces all rows, or an update does, a stack shows those of one moment."""

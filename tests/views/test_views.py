@@ -940,6 +940,7 @@ def counting(nstep: int, size: int, width: int, *, compress: bool = True) -> Rep
     )
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("switch_often")
 @pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize("width", [10, 3000])

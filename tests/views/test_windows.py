@@ -148,6 +148,7 @@ def assert_sequence(twin: Twin, batch: dict[str, Array], k: int, single: set[str
         assert marks[k].tolist() == [i < len(rows) for i in range(n_rows)]
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore:.* do not follow:UserWarning")
 @given(
     st.fixed_dictionaries(
