@@ -1,7 +1,8 @@
 """Checkpoints: a folder with the complete state of a buffer, and how it is loaded.
 
 ``save`` takes a snapshot while writers wait (``_save``), writes rows as segments (``_segments``)
-and other arrays as files (``_arrays``), and commits a manifest last (``_manifest``). ``load``
+other arrays (``_arrays``) and files of the caller (``_beside``), and commits a manifest last
+(``_manifest``). ``load``
 chooses a manifest (``_open_state``), builds its objects (``_values``, ``_classes``), and fills
 memory with rows (``_ring_reader``). Every change of a folder goes through ``_disk``.
 
@@ -10,11 +11,12 @@ files, and ``_copy`` copies a state. ``_cpprb_files`` writes and reads the files
 ``save_transitions``: one file, rows by value.
 
 Public: ``Checkpointed``, the base class with ``save``, ``save_async``, ``load`` and ``restore``;
-``save`` and ``load`` for any ``Savable``; ``Saving``, a save in another thread; ``DamagedError``
-and ``CancelledError``; and the functions of the command line: ``describe``, ``states``, ``verify``
-and its ``Verdict``, ``copy`` and ``describe_transitions``. Parts of these can be imported and are
-not listed: values of the descriptions, and what holders of rows in other rooms read a state with,
-``read_folder``, its ``OpenState``, ``reading``, and the ``Target`` of loaded rows.
+``save`` and ``load`` for any ``Savable``; ``open_beside``, which reads a file of the caller;
+``Saving``, a save in another thread; ``DamagedError`` and ``CancelledError``; and the functions of
+the command line: ``describe``, ``states``, ``verify`` and its ``Verdict``, ``copy`` and
+``describe_transitions``. Parts of these can be imported and are not listed: values of the
+descriptions, the files of the caller for another save, and what holders of rows in other rooms read
+a state with, ``read_folder``, its ``OpenState``, ``reading``, and the ``Target`` of loaded rows.
 
 May import: ``views`` and what is below it. Holders of rows derive from ``_savable.Savable``, so
 no module here knows the buffers.
@@ -26,6 +28,7 @@ _PARTS = (
     *("AS_IT_IS", "Damage", "Transitions"),
     *("describe_field", "reward_of", "spread", "statistics", "structure"),
     *("OpenState", "Target", "read_folder", "reading"),
+    *("Beside", "beside_of", "check_beside"),
 )
 
 __getattr__, __dir__ = attach(__name__, __file__, lambda: _PARTS)

@@ -1,3 +1,5 @@
+from cpprb_like.checkpoint._beside import beside_of as beside_of
+from cpprb_like.checkpoint._beside import open_beside as open_beside
 from cpprb_like.checkpoint._copy import AS_IT_IS as AS_IT_IS
 from cpprb_like.checkpoint._copy import copy as copy
 from cpprb_like.checkpoint._cpprb_files import Transitions as Transitions
@@ -12,7 +14,9 @@ from cpprb_like.checkpoint._describe import structure as structure
 from cpprb_like.checkpoint._open_state import OpenState as OpenState
 from cpprb_like.checkpoint._open_state import read_folder as read_folder
 from cpprb_like.checkpoint._open_state import reading as reading
+from cpprb_like.checkpoint._options import Beside as Beside
 from cpprb_like.checkpoint._options import Target as Target
+from cpprb_like.checkpoint._options import check_beside as check_beside
 from cpprb_like.checkpoint._progress import CancelledError as CancelledError
 from cpprb_like.checkpoint._savable import Savable as Savable
 from cpprb_like.checkpoint._save import Saving as Saving

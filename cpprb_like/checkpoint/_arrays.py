@@ -24,7 +24,7 @@ from cpprb_like._arguments.narrow_dtypes import descr_of
 from cpprb_like._machine.crc32 import crc32
 from cpprb_like.checkpoint._disk import Disk, Output
 from cpprb_like.checkpoint._options import Codec
-from cpprb_like.checkpoint._state import File
+from cpprb_like.checkpoint._state import File, StoredFile
 from cpprb_like.errors import DamagedError
 
 CHUNK_NBYTES = 1 << 20  # fits a cache; chunks of 256 KiB take a fifth longer to copy
@@ -146,14 +146,14 @@ def _expected_header(file: File) -> bytes:
     return expected
 
 
-def transcribe(disk: Disk, file: File, to: Disk, codec: Codec | None) -> File:
-    """Copy a file to another folder, with another codec unless ``codec`` is None.
+def transcribe(disk: Disk, file: StoredFile, to: Disk, codec: Codec | None) -> StoredFile:
+    """Copy a file to another folder; an array with another codec unless ``codec`` is None.
 
     Raises ``DamagedError``, and leaves no copy, if the file is damaged.
     """
-    if codec is None:
-        *_, output = _write(to, file.name, _bytes_of(disk, file), Codec(), file.nbytes)
-        copied = file
+    if codec is None or not isinstance(file, File):
+        *_, output = _write(to, file.name, bytes_of(disk, file), Codec(), file.nbytes)
+        copied: StoredFile = file
     else:
         name = file.name.partition(".npy")[0] + ".npy"
         pieces = (piece for _, piece in read(disk, file))
@@ -167,8 +167,8 @@ def transcribe(disk: Disk, file: File, to: Disk, codec: Codec | None) -> File:
     return copied
 
 
-def _bytes_of(disk: Disk, file: File) -> Iterator[memoryview]:
-    """The bytes of a file, not decompressed, in pieces that share one buffer."""
+def bytes_of(disk: Disk, file: StoredFile) -> Iterator[memoryview]:
+    """The bytes of a file, not decompressed, in pieces that share one buffer: see ``read``."""
     buffer = memoryview(bytearray(CHUNK_NBYTES))
     with _opened(disk, file, None) as source:
         while n := source.read(buffer):
@@ -177,7 +177,7 @@ def _bytes_of(disk: Disk, file: File) -> Iterator[memoryview]:
 
 
 @contextlib.contextmanager
-def _opened(disk: Disk, file: File, codec: str | None) -> Iterator[_Source]:
+def _opened(disk: Disk, file: StoredFile, codec: str | None) -> Iterator[_Source]:
     """A file, open for reading; its faults are raised as ``DamagedError``."""
     try:
         opened = disk.open(file.name)
@@ -198,7 +198,7 @@ class _Source:
     the file has the size of its manifest entry.
     """
 
-    def __init__(self, opened: BinaryIO, file: File, codec: str | None) -> None:
+    def __init__(self, opened: BinaryIO, file: StoredFile, codec: str | None) -> None:
         self._opened = opened
         self._file = file
         self._left = opened.seek(0, io.SEEK_END)

@@ -15,7 +15,7 @@ from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState, read_folder, reading
 from cpprb_like.checkpoint._options import Codec
-from cpprb_like.checkpoint._state import File
+from cpprb_like.checkpoint._state import StoredFile
 
 AS_IT_IS = "as it is"
 
@@ -80,7 +80,7 @@ def _copy(source: OpenState, other: Disk, codec: Codec | None) -> None:
     if _manifest.numbers(other):
         raise FileExistsError(f"{other.folder}: there is a checkpoint already")
     _manifest.clean(other, 1)  # removes files of a copy that was killed
-    copied: dict[str, File] = {}
+    copied: dict[str, StoredFile] = {}
     try:
         for file in source.state.files:
             copied[file.name] = _arrays.transcribe(source.disk, file, other, codec)
@@ -93,9 +93,9 @@ def _copy(source: OpenState, other: Disk, codec: Codec | None) -> None:
     _manifest.commit(other, replace(_with_files(source.state, copied), **changes))
 
 
-def _with_files(part: Any, new: dict[str, File]) -> Any:
+def _with_files(part: Any, new: dict[str, StoredFile]) -> Any:
     """A part of a state, in which new files replace the files of the same names."""
-    if isinstance(part, File):
+    if isinstance(part, StoredFile):
         return new[part.name]
     if isinstance(part, tuple):
         return tuple(_with_files(entry, new) for entry in part)

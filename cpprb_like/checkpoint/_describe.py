@@ -26,6 +26,7 @@ from cpprb_like.checkpoint._nodes import Node, nodes
 from cpprb_like.checkpoint._open_state import OpenState, read_folder, reading
 from cpprb_like.checkpoint._options import Target
 from cpprb_like.checkpoint._ring_reader import RingReader
+from cpprb_like.checkpoint._state import File
 from cpprb_like.samplers._base import priorities_of, weights_of
 from cpprb_like.samplers._prioritized import PrioritySampler
 from cpprb_like.samplers._uniform import Uniform
@@ -101,7 +102,8 @@ def _description(
         "states": states(folder),
         "files": len(found.files),
         "nbytes": sum(file.nbytes for file in found.files),
-        "codecs": sorted({file.codec or "none" for file in found.files}),
+        "codecs": sorted({file.codec or "none" for file in found.files if isinstance(file, File)}),
+        "beside": {file.label: {"nbytes": file.nbytes} for file in found.beside},
         "not_saved": [node.what for node in tagged if node.kind == "external"],
         "python_objects": sum(objects.stop - objects.first for objects in found.objects),
         "buffers": [_buffer(opened, node, reward, look) for node in tagged if node.kind == "rows"],

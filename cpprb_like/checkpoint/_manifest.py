@@ -18,12 +18,13 @@ from typing import NamedTuple
 from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._machine.crc32 import crc32
 from cpprb_like.checkpoint._disk import Disk, Signature
-from cpprb_like.checkpoint._state import ARRAY_NAME, State
+from cpprb_like.checkpoint._state import ARRAY_NAME, BESIDE_NAME, State
 from cpprb_like.errors import DamagedError
 
 FORMAT = "cpprb_like checkpoint"
 VERSION = 3
 WITH_ITEMS = 4  # version of states with values of any length
+WITH_BESIDE = 5  # version of states with files of the caller, and with or without such values
 NAME = re.compile(r"state-(\d{6}|[1-9]\d{6,17})\.json")
 UNFINISHED = "state.json.new"
 MOST_NBYTES = 1 << 30
@@ -64,10 +65,10 @@ def read(disk: Disk, number: int) -> State:
     if not isinstance(manifest, dict) or manifest.pop("format", None) != FORMAT:
         raise DamagedError(f"{name}: not a manifest of a checkpoint")
     version = manifest.pop("version", None)
-    if version not in (VERSION, WITH_ITEMS):
+    if version not in (VERSION, WITH_ITEMS, WITH_BESIDE):
         raise ValueError(
-            f"{disk.folder / name}: version {version!r} of the format; this reads {VERSION} and "
-            f"{WITH_ITEMS}"
+            f"{disk.folder / name}: version {version!r} of the format; this reads {VERSION} to "
+            f"{WITH_BESIDE}"
         )
     try:
         state: State = from_json(State, manifest | {"number": number})  # of the file name
@@ -79,6 +80,7 @@ def read(disk: Disk, number: int) -> State:
 def commit(disk: Disk, state: State) -> None:
     """Make this state the newest one. Its files must be synchronised; their names need not be."""
     version = WITH_ITEMS if any(ring.layout.schema.axes for ring in state.rings) else VERSION
+    version = WITH_BESIDE if state.beside else version
     manifest = {"format": FORMAT, "version": version, **to_json(state)}
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
     disk.sync_names()
@@ -144,7 +146,7 @@ _contents: dict[tuple[str, int], tuple[Signature, Content]] = {}
 
 
 def clean(disk: Disk, keep: int, *known: State | None) -> None:
-    """Remove all states but the newest ``keep``, and arrays that no remaining state names.
+    """Remove all states but the newest ``keep``, and files that no remaining state names.
 
     If none of the newest states was synchronised, the newest synchronised state stays too, as a
     crash of the machine may destroy the others. Manifests are removed before their files, so no
@@ -166,7 +168,8 @@ def clean(disk: Disk, keep: int, *known: State | None) -> None:
             disk.remove(name_of(number))
         disk.sync_names()
     for name in disk.names():
-        if (ARRAY_NAME.fullmatch(name) or name == UNFINISHED) and name not in named:
+        is_of_state = ARRAY_NAME.fullmatch(name) or BESIDE_NAME.fullmatch(name)
+        if (is_of_state or name == UNFINISHED) and name not in named:
             disk.remove(name)
 
 

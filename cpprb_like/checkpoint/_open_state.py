@@ -73,7 +73,8 @@ class OpenState:
             except DamagedError as error:  # noqa: PERF203 (there are few)
                 if not self._options.salvage:
                     raise DamagedError(
-                        f"{error}; salvage=True loads the newest state that is in order, of {there}"
+                        f"{error}; load(salvage=True) takes the newest state that is in order, of "
+                        f"{there}, and state= chooses one"
                     ) from None
                 self.damage.append(str(error))
         raise DamagedError(f"{self.disk.folder}: no state is in order: {self.damage}")
@@ -103,7 +104,8 @@ class OpenState:
         decoder.finish()
         if self.damage:
             damage = "; ".join(self.damage)
-            warn(f"{self.disk.folder}: loaded without what is damaged: {damage}")
+            loaded = f"state {self.state.number} was loaded without what is damaged"
+            warn(f"{self.disk.folder}: {loaded}: {damage}")
         return value, decoder.elements
 
     def part(self, saved: Any, replacing: Mapping[str, Any]) -> Any:

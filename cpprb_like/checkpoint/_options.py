@@ -5,11 +5,12 @@ Not here: the documentation of the options (``_saved``).
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from cpprb_like._arguments.checks import as_int, as_path
 from cpprb_like._fields.checked_options import CheckedOptions
@@ -17,8 +18,11 @@ from cpprb_like._fields.schema import read_size
 
 CODECS = ("zlib", "lzma")
 
+NAME_BESIDE = r"\w(?:[\w .+=@-]*\w)?"  # of files beside: in one folder, on every system
+
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
+Beside = Mapping[str, bytes | bytearray | memoryview | Callable[[BinaryIO], object]]
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,31 @@ class SaveOptions:
     sync: bool
     encode: Encode | None
     classes: tuple[type, ...]
+    beside: Beside | None
 
     def __post_init__(self) -> None:
         if not isinstance(self.sync, bool):
             raise TypeError(f"sync: expected a bool, got {self.sync!r}")
         as_int("keep", self.keep, 1)
+        check_beside(self.beside)
+
+
+def check_beside(beside: Beside | None) -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless these are files to save beside an object."""
+    given: Any = {} if beside is None else beside
+    if not isinstance(given, Mapping):
+        raise TypeError(f"beside: expected a dict of files by name, got {given!r}")
+    for name, content in given.items():
+        if not isinstance(name, str) or not re.fullmatch(NAME_BESIDE, name):
+            raise ValueError(
+                "beside: expected names of letters, digits and, inside of a name, of ' .+=@_-', as "
+                f"'model.pt', got {name!r}"
+            )
+        if not isinstance(content, (bytes, bytearray, memoryview)) and not callable(content):
+            raise TypeError(
+                f"beside[{name!r}]: expected bytes, or a function that writes to a file, got "
+                f"{type(content).__name__}"
+            )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.arrays import Bytes
 from cpprb_like._core import FLAG_ABSENT, WORD_ABSENT_ROWS, Ring
 from cpprb_like._rows.edits import Tracker
-from cpprb_like.checkpoint import _arrays, _manifest, _segments
+from cpprb_like.checkpoint import _arrays, _beside, _manifest, _segments
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._item_writer import SegmentItems, item_nbytes
@@ -29,6 +29,7 @@ from cpprb_like.checkpoint._savable import RowsToSave
 from cpprb_like.checkpoint._saved_layout import SavedLayout
 from cpprb_like.checkpoint._segments import RowBytes
 from cpprb_like.checkpoint._state import (
+    BesideFile,
     File,
     ItemFiles,
     NewestFiles,
@@ -37,6 +38,7 @@ from cpprb_like.checkpoint._state import (
     PartFile,
     Segment,
     State,
+    StoredFile,
     files_of,
 )
 from cpprb_like.checkpoint._state import Ring as SavedRing
@@ -57,6 +59,7 @@ class Files:
 
     def __init__(self, disk: Disk, number: int, codec: Codec, watch: Callable[[int], None]) -> None:
         self._disk = disk
+        self._number = number
         self._watch = watch
         self._codec = codec
         self._names = (f"s{number}-{place}.npy" for place in itertools.count())
@@ -78,6 +81,12 @@ class Files:
     def write_array(self, array: NDArray[Any]) -> File:
         """Write an array."""
         return self.write(array.dtype, array.shape, _pieces_of(array))
+
+    def write_beside(self, label: str, content: Any) -> BesideFile:
+        """Write a file of the caller: see ``_beside.write``."""
+        file, output = _beside.write(self._disk, self._number, label, content, self._watch)
+        self._open.append(output)
+        return file
 
     def sync(self, most: int = 0) -> None:
         """Synchronise all files but the newest ``most``, and close them."""
@@ -116,7 +125,7 @@ class PreviousState:
         """The id of the state; empty without a state."""
         return "" if self.state is None else self.state.id
 
-    def _is_there(self, file: File) -> bool:
+    def _is_there(self, file: StoredFile) -> bool:
         try:
             return self._disk.size(file.name) == file.nbytes
         except FileNotFoundError:

@@ -1,9 +1,10 @@
 """Saving: takes a snapshot of an object, and writes its files and manifest in order.
 
-Writers wait while the snapshot is taken. It has the row ids, copies of index bytes and attributes,
-and the plan of segments. Then the files are written, while writers may continue. The manifest is
-written last. Not here: rows (``_ring_writer``), other values (``_values``), and the methods that
-users call (``_saved``).
+Files of the caller are written first. Then writers wait while the snapshot is taken. It has the row
+ids, copies of index bytes and attributes, and the plan of segments. Then the other files are
+written, while writers may continue. The manifest is written last. Not here: rows
+(``_ring_writer``), files of the caller (``_beside``), other values (``_values``), and the methods
+that users call (``_saved``).
 """
 
 from __future__ import annotations
@@ -64,19 +65,18 @@ class Job:
         """Save while writers wait."""
         self.disk.make()
         with self.disk.locked():
-            self.hold(self._save_now)
+            self.hold(partial(self._save_now, Start(self)))
 
-    def _save_now(self) -> None:
-        self.begin(is_still=True)
+    def _save_now(self, start: Start) -> None:
+        self._snapshot = Snapshot(self, start, is_still=True)
         self.write()
 
-    def begin(self, *, is_still: bool = False) -> None:
-        """Take a snapshot, while writers wait. The caller has locked the folder.
+    def begin(self) -> None:
+        """Write the files of the caller, and take a snapshot while writers wait.
 
-        For ``is_still`` see ``RingWriter``.
+        The caller has locked the folder.
         """
-        previous = PreviousState(self.disk)
-        self._snapshot = self.hold(lambda: Snapshot(self, previous, is_still))
+        self._snapshot = self.hold(partial(Snapshot, self, Start(self), is_still=False))
 
     def write(self) -> None:
         """Write the snapshot. If this raises, the folder has its old states."""
@@ -96,30 +96,57 @@ class Job:
         return call()
 
 
-class Snapshot:
-    """The content of a save, before its files are written."""
+class Start:
+    """The previous state, the files to write, and the files of the caller, which are written.
 
-    def __init__(self, job: Job, previous: PreviousState, is_still: bool) -> None:
+    Their callables run in the thread of ``save`` or ``save_async``, before writers wait.
+    """
+
+    def __init__(self, job: Job) -> None:
+        disk, options = job.disk, job.options
+        self.previous = PreviousState(disk)
+        _manifest.clean(disk, options.keep, self.previous.state)
+        self.files = Files(disk, self.previous.following, options.codec, job.progress)
+        try:
+            self.beside = tuple(
+                self.files.write_beside(label, content)
+                for label, content in (options.beside or {}).items()
+            )
+        except BaseException:
+            self.files.close()
+            raise
+
+
+class Snapshot:
+    """The content of a save, before its files are written. For ``is_still`` see ``RingWriter``."""
+
+    def __init__(self, job: Job, start: Start, *, is_still: bool) -> None:
         self._job = job
-        self._previous = previous
-        self._root, encoder = job.encode()
-        if [id(holder) for holder in encoder.holders] != [id(holder) for holder in job.holders]:
-            raise RuntimeError("the parts of what is saved changed when it was read again")
-        self._arrays = encoder.arrays
-        self._objects = encoder.objects
+        self._previous = previous = start.previous
+        self._files, self._beside = start.files, start.beside
         self._rings: list[RingWriter] = []
         try:
+            self._root, encoder = job.encode()
+            if [id(holder) for holder in encoder.holders] != [id(holder) for holder in job.holders]:
+                raise RuntimeError("the parts of what is saved changed when it was read again")
+            self._arrays = encoder.arrays
+            self._objects = encoder.objects
             for number, holder in enumerate(encoder.holders):
                 self._rings.append(RingWriter(holder, number, previous, is_still))
         except BaseException:
             self.abandon()
             raise
-        job.progress.total = sum(ring.nbytes for ring in self._rings) + sum(
-            array.nbytes for _, array in self._arrays
+        job.progress.total = sum(
+            (
+                *(file.nbytes for file in self._beside),
+                *(ring.nbytes for ring in self._rings),
+                *(array.nbytes for _, array in self._arrays),
+            )
         )
 
     def abandon(self) -> None:
         """End a save that made no state."""
+        self._files.close()
         for ring in self._rings:
             ring.abandon()
 
@@ -132,10 +159,9 @@ class Snapshot:
             raise
 
     def _write(self) -> None:
-        job, number = self._job, self._previous.following
+        job = self._job
         disk, options = job.disk, job.options
-        _manifest.clean(disk, options.keep, self._previous.state)
-        with contextlib.closing(Files(disk, number, options.codec, job.progress)) as files:
+        with contextlib.closing(self._files) as files:
             state = self._write_files(files)
             files.sync()
         job.progress(0)
@@ -162,6 +188,7 @@ class Snapshot:
             arrays=arrays,
             objects=objects,
             root=self._root,
+            beside=self._beside,
         )
 
     def _settle(self, files: Files) -> None:

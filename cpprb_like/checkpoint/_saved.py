@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from cpprb_like._fields.schema import as_names
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._options import Codec, Decode, Encode, LoadOptions, SaveOptions, Target
+from cpprb_like.checkpoint._options import (
+    Beside,
+    Codec,
+    Decode,
+    Encode,
+    LoadOptions,
+    SaveOptions,
+    Target,
+)
 from cpprb_like.checkpoint._savable import Savable
 
 if TYPE_CHECKING:
@@ -38,6 +46,7 @@ class Checkpointed(Savable):
         sync: bool = True,
         encode: Encode | None = None,
         classes: Iterable[type] = (),
+        beside: Beside | None = None,
     ) -> None:
         """Save the complete state to a folder: rows, priorities, schedules, generator.
 
@@ -66,6 +75,12 @@ class Checkpointed(Savable):
             ``encode(object)`` gives bytes for fields of Python objects; ``load`` needs its inverse.
         classes : iterable of type
             Your own classes whose objects are attributes of the saved object.
+        beside : dict of str to bytes or callable, optional
+            Files that belong to this state, by name: the model, the optimizer, the environment. A
+            callable gets a binary file to write to, as in
+            ``{"model.pt": lambda file: torch.save(agent.state_dict(), file)}``. The file has no
+            ``seek``. ``checkpoint.open_beside(folder, "model.pt")`` opens a file for reading.
+            Rows and files become the newest state together. A later save has its own files.
 
         Raises
         ------
@@ -75,14 +90,17 @@ class Checkpointed(Savable):
         BlockingIOError
             Another program is saving to this folder.
         OSError
-            For example, the disk is full. After any error the folder has its old states.
+            For example, the disk is full. After any error, also one of a callable of ``beside``,
+            the folder has its old states.
 
         Notes
         -----
-        Threads that write wait for the end of the save; see ``save_async``. Functions and
+        Callables of ``beside`` run first, in the order of the dict. Then threads that write wait
+        for the end of the save; see ``save_async``. Functions and
         environments are not saved, only their paths. ``load`` needs them again, and ``restore``
         keeps the present ones. Cost: one copy of the changed bytes, their checksum, and the disk.
-        With each changed row, up to 32 MiB of unchanged rows are written again.
+        With each changed row, up to 32 MiB of unchanged rows are written again. Files of ``beside``
+        are written whole, and not compressed.
 
         Examples
         --------
@@ -97,7 +115,7 @@ class Checkpointed(Savable):
         >>> bool((other.sample(5)["rew"] == rb.sample(5)["rew"]).all())
         True
         """
-        options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes))
+        options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes), beside)
         _save(self, folder, options)
 
     def save_async(
@@ -110,6 +128,7 @@ class Checkpointed(Savable):
         sync: bool = True,
         encode: Encode | None = None,
         classes: Iterable[type] = (),
+        beside: Beside | None = None,
     ) -> Saving:
         """Save like ``save``, in another thread.
 
@@ -121,8 +140,9 @@ class Checkpointed(Savable):
 
         Parameters
         ----------
-        folder, keep, codec, level, sync, encode, classes
-            As for ``save``; ``encode`` is called in the other thread.
+        folder, keep, codec, level, sync, encode, classes, beside
+            As for ``save``. ``encode`` is called in the other thread. Callables of ``beside`` are
+            called before this method returns, so they write the model of this moment.
 
         Returns
         -------
@@ -150,7 +170,7 @@ class Checkpointed(Savable):
         """
         from cpprb_like.checkpoint._save import Job, Saving  # noqa: PLC0415 (by saves only)
 
-        options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes))
+        options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes), beside)
         saving = Saving(Job(self, Disk(folder, options.sync), options))
         saving._start()
         return saving
@@ -289,6 +309,7 @@ def save(
     sync: bool = True,
     encode: Encode | None = None,
     classes: Iterable[type] = (),
+    beside: Beside | None = None,
 ) -> None:
     """Save an object without this method, or with another ``save``, such as ReAgent's buffers.
 
@@ -296,7 +317,7 @@ def save(
     ----------
     value : Checkpointed or buffer of ``compat.reagent``
         The object to save.
-    folder, keep, codec, level, sync, encode, classes
+    folder, keep, codec, level, sync, encode, classes, beside
         As for ``Checkpointed.save``.
 
     Raises
@@ -318,7 +339,7 @@ def save(
         raise TypeError(
             f"value: expected a buffer, a view or a mixture, got {type(value).__name__}"
         )
-    options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes))
+    options = SaveOptions(keep, Codec(codec, level), sync, encode, tuple(classes), beside)
     _save(value, folder, options)
 
 

@@ -18,11 +18,13 @@ import numpy as np
 
 from cpprb_like._fields.field import LEFT_OUT
 from cpprb_like._files.json_codec import number
+from cpprb_like.checkpoint._options import NAME_BESIDE
 from cpprb_like.checkpoint._saved_layout import SavedLayout
 from cpprb_like.errors import DamagedError
 
 __all__ = [
     "ArrayFile",
+    "BesideFile",
     "File",
     "ItemFiles",
     "NewestFiles",
@@ -32,19 +34,41 @@ __all__ = [
     "Ring",
     "Segment",
     "State",
+    "StoredFile",
     "files_of",
 ]
 
 ARRAY_NAME = re.compile(r"s\d+-\d+\.npy(\.\w+)?")
+BESIDE_NAME = re.compile(rf"s\d+-beside-({NAME_BESIDE})")
 
 
 @dataclass(frozen=True)
-class File:
-    """A file of a state: an array, and its bytes on the disk."""
+class StoredFile:
+    """A file of a state: its bytes on the disk."""
 
     name: str
     nbytes: int
     crc32: int
+
+
+@dataclass(frozen=True)
+class BesideFile(StoredFile):
+    """A file of the caller beside the object."""
+
+    def __post_init__(self) -> None:
+        if not BESIDE_NAME.fullmatch(self.name):
+            raise DamagedError(f"the manifest names a file {self.name!r}")
+
+    @property
+    def label(self) -> str:
+        """The name that the caller chose."""
+        return self.name.partition("-beside-")[2]
+
+
+@dataclass(frozen=True)
+class File(StoredFile):
+    """A file with an array."""
+
     codec: Literal["zlib", "lzma"] | None
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -203,17 +227,18 @@ class State:
     arrays: tuple[ArrayFile, ...]
     objects: tuple[ObjectFiles, ...]
     root: Any  # JSON of the object: see ``_values``
+    beside: tuple[BesideFile, ...] = dataclasses.field(default=(), metadata=LEFT_OUT)
 
     @cached_property
-    def files(self) -> list[File]:
+    def files(self) -> list[StoredFile]:
         """All files, each once."""
-        found = files_of((self.rings, self.arrays, self.objects))
+        found = files_of((self.rings, self.arrays, self.objects, self.beside))
         return list({file.name: file for file in found}.values())
 
 
-def files_of(part: Any) -> list[File]:
+def files_of(part: Any) -> list[StoredFile]:
     """All files of a part of a state."""
-    if isinstance(part, File):
+    if isinstance(part, StoredFile):
         return [part]
     if not isinstance(part, tuple):
         part = part.values() if isinstance(part, dict) else getattr(part, "__dict__", {}).values()

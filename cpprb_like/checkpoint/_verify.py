@@ -7,16 +7,16 @@ lost rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._describe import count_lost
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
 from cpprb_like.checkpoint._options import LoadOptions
-from cpprb_like.checkpoint._state import File, Ring, State
+from cpprb_like.checkpoint._state import File, Ring, State, StoredFile
 from cpprb_like.errors import DamagedError
 
 
@@ -61,7 +61,7 @@ class Verdict(NamedTuple):
 class Use(NamedTuple):
     """A file of a state, its content in words, and the number of its ring."""
 
-    file: File
+    file: StoredFile
     content: str
     ring: int | None = None
 
@@ -95,7 +95,7 @@ def verify(folder: str | Path) -> list[Verdict]:
     there = _manifest.numbers(disk)
     if not there:
         raise FileNotFoundError(f"{folder}: there is no checkpoint")
-    known: dict[File, str] = {}
+    known: dict[StoredFile, str] = {}
     while True:
         verdicts = [_judge(disk, number, known) for number in there]
         left = _manifest.numbers(disk)
@@ -105,7 +105,7 @@ def verify(folder: str | Path) -> list[Verdict]:
         there = left  # a save replaced every state while its files were read
 
 
-def _judge(disk: Disk, number: int, known: dict[File, str]) -> Verdict:
+def _judge(disk: Disk, number: int, known: dict[StoredFile, str]) -> Verdict:
     options = LoadOptions(decode=bytes, salvage=True, state=number)
     try:
         return read_state(disk, options, lambda opened: _judge_open(opened, known))
@@ -113,7 +113,7 @@ def _judge(disk: Disk, number: int, known: dict[File, str]) -> Verdict:
         return Verdict(number, 0, 0, [], {}, str(error).removeprefix(f"{disk.folder}: "))
 
 
-def _judge_open(opened: OpenState, known: dict[File, str]) -> Verdict:
+def _judge_open(opened: OpenState, known: dict[StoredFile, str]) -> Verdict:
     disk, number = opened.disk, opened.state.number
     with reading(disk.folder):
         uses = list(_uses(opened.state))
@@ -124,8 +124,8 @@ def _judge_open(opened: OpenState, known: dict[File, str]) -> Verdict:
         if not known[use.file]:
             continue
         damage.append(Damage(use.file.name, use.content, known[use.file]))
-        if use.ring is None and use.file.dtype.kind == "f":
-            continue  # lost priorities: the rows get the priority of new rows
+        if not isinstance(use.file, File) or (use.ring is None and use.file.dtype.kind == "f"):
+            continue  # of the caller; or lost priorities: the rows get the priority of new rows
         if use.ring is None:
             fatal = f"{use.content} is lost"
         else:
@@ -143,10 +143,12 @@ def _judge_open(opened: OpenState, known: dict[File, str]) -> Verdict:
     return Verdict(number, len(files), nbytes, damage, lost, fatal)
 
 
-def _message(disk: Disk, file: File) -> str:
+def _message(disk: Disk, file: StoredFile) -> str:
     """The fault of a file; empty for an intact file."""
+    pieces: Iterable[Any]
+    pieces = _arrays.read(disk, file) if isinstance(file, File) else _arrays.bytes_of(disk, file)
     try:
-        for _ in _arrays.read(disk, file):
+        for _ in pieces:
             pass
     except (DamagedError, OSError) as error:
         return str(error).removeprefix(f"{file.name}: ")
@@ -163,6 +165,8 @@ def _uses(state: State) -> Iterator[Use]:
     for objects in state.objects:
         for file in (objects.lengths, objects.data):
             yield Use(file, "a list of Python objects")
+    for beside in state.beside:
+        yield Use(beside, f"{beside.label!r} beside the rows")
 
 
 def _uses_of_ring(number: int, ring: Ring, where: str) -> Iterator[Use]:

@@ -196,8 +196,11 @@ def convert(
     given |= {"no-sync": no_sync or None}
     _convert.check_options([name for name in given if given[name] is not None], kind, written)
     with _naming(source):
+        beside = None
         if kind == _convert.CHECKPOINT:
-            buffer = _convert.read_saved(source, size)
+            newest = max(checkpoint.states(source), default=None)
+            buffer = _convert.read_saved(source, size, newest)
+            beside = checkpoint.beside_of(source, newest)
         elif kind == _convert.CPPRB:
             discount = 0.99 if gamma is None else gamma
             options: dict[str, Any] = {"nstep": nstep, "gamma": discount, "reward": reward}
@@ -207,7 +210,7 @@ def convert(
         about = _convert.about_of(source, kind, written, split)
     with _naming(new):
         if written == _convert.CHECKPOINT:
-            buffer.save(new, sync=not no_sync)
+            buffer.save(new, sync=not no_sync, beside=beside)
         elif written == _convert.CPPRB:
             new = _convert.write_transitions(buffer, new)
         else:
@@ -267,11 +270,15 @@ def copy(
     else:
         _expect_none(new)
         names = _names(fields)
+        if state is None:
+            state = max(checkpoint.states(folder), default=None)
         with _naming(folder):
             found = checkpoint.load(folder, size=size, fields=names, state=state, decode=bytes)
+            beside = checkpoint.beside_of(folder, state)
+        options: dict[str, Any] = {"codec": chosen, "level": level, "beside": beside}
         with _naming(new):
-            found.save(new, codec=chosen, level=level, sync=not no_sync, encode=bytes)
-    files = list(new.glob("*.npy*"))
+            found.save(new, sync=not no_sync, encode=bytes, **options)
+    files = [file for file in new.glob("s*-*") if file.suffix != ".json"]
     nbytes = texts.amount(sum(file.stat().st_size for file in files))
     click.echo(f"{new}: {texts.plural(len(files), 'file')}, {nbytes}")
 

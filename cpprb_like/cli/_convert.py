@@ -56,9 +56,9 @@ def check_options(given: Collection[str], source: str, written: str) -> None:
             raise ValueError(f"--{name}: expected none, as {why}")
 
 
-def read_saved(folder: Path, size: int | None) -> ReplayBuffer:
-    """The buffer of a checkpoint."""
-    found = checkpoint.load(folder, size=size)
+def read_saved(folder: Path, size: int | None, state: int | None) -> ReplayBuffer:
+    """The buffer of a state of a checkpoint."""
+    found = checkpoint.load(folder, size=size, state=state)
     if not isinstance(found, ReplayBuffer):
         raise ValueError(f"{folder}: expected a buffer, got a {type(found).__name__}")
     return found

@@ -29,6 +29,7 @@ from cpprb_like._machine.opening import read_bytes
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import Source
 from cpprb_like.buffers._draw_counts import stats_of
+from cpprb_like.checkpoint import Beside
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._first_priorities import FirstPriorities
@@ -519,6 +520,7 @@ class SharedReplay(Closing):
         codec: str | None = None,
         level: int | None = None,
         sync: bool = True,
+        beside: Beside | None = None,
     ) -> None:
         """Save the rows of all actors to a folder, while actors and learners continue.
 
@@ -536,6 +538,9 @@ class SharedReplay(Closing):
             priorities and generator of each learner. ``restore_learner`` restores them.
         keep, codec, level, sync
             As for ``ReplayBuffer.save``.
+        beside : dict of str to bytes or callable, optional
+            As for ``ReplayBuffer.save``. Callables are called again if the save has to begin again:
+            see Notes.
 
         Raises
         ------
@@ -584,6 +589,7 @@ class SharedReplay(Closing):
                 raise ValueError(f"learners[{name!r}]: {learner!r} is one of another replay")
         saved = {str(name): learner._save() for name, learner in given.items()}
         how: dict[str, Any] = {"keep": keep, "codec": codec, "level": level, "sync": sync}
+        how["beside"] = beside
         save(self._folder.description(), self._shards(), self._options, saved, folder, **how)
 
     @classmethod

@@ -30,6 +30,7 @@ from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, every, wait_until
 from cpprb_like.buffers import _reported
 from cpprb_like.buffers._reported import Ranges
+from cpprb_like.checkpoint import Beside, check_beside
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Learner, Member
 from cpprb_like.processes._folder import Closing, check_name, memory_path, remove_left
@@ -427,6 +428,7 @@ class ClusterReplay(Closing):
         *,
         learners: Mapping[str, ClusterLearner] | None = None,
         timeout: float = 600.0,
+        beside: Beside | None = None,
     ) -> None:
         """Save the rows of all hosts to a folder that all nodes see, while actors continue.
 
@@ -444,8 +446,11 @@ class ClusterReplay(Closing):
             ``restore_learner`` restores these learners.
         timeout : float
             Seconds that hosts may take. After a ``TimeoutError`` the folder has the old state.
+        beside : dict of str to bytes or callable, optional
+            As for ``ReplayBuffer.save``. Callables run in this process, after the hosts have saved.
         """
         self._connection.check_open()
+        check_beside(beside)
         base = Path(folder).resolve()
         base.mkdir(parents=True, exist_ok=True)
         given: dict[str, Any] = dict(learners or {})
@@ -484,7 +489,7 @@ class ClusterReplay(Closing):
             saved,
             call(self._connection.ledger, "counts", timeout=timeout),
             None if newest is None else newest[1],
-        ).write(base)
+        ).write(base, beside)
 
     def _described(self) -> dict[str, Any]:
         """The description of the cluster that ``load`` needs besides the states of its hosts."""

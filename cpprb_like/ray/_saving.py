@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like.checkpoint import Checkpointed, states
+from cpprb_like.checkpoint import Beside, Checkpointed, states
+from cpprb_like.checkpoint._beside import CLUSTER
 from cpprb_like.checkpoint._manifest import name_of
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.samplers import Sampler
 
-CLUSTER = "cluster"  # folder of the checkpoint of a ``SavedCluster``
 STATES = "a", "b"  # folders of the states of hosts: a save leaves the one that is named alone
 
 
@@ -67,9 +67,9 @@ class SavedCluster(Checkpointed):
             raise DamagedError(f"{base}: expected states of hosts, got {saved.hosts}")
         return saved
 
-    def write(self, base: Path) -> None:
-        """Save this, which completes the save of the cluster."""
-        self.save(base / CLUSTER)
+    def write(self, base: Path, beside: Beside | None) -> None:
+        """Save this with files of the caller, which completes the save of the cluster."""
+        self.save(base / CLUSTER, beside=beside)
 
     def folder(self, base: Path, host: int) -> str:
         """Folder of the state of a host."""

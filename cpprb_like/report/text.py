@@ -76,7 +76,7 @@ def _pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
         numbers = {key: entry for key, entry in value.items() if not isinstance(entry, dict)}
         if numbers:
             yield name, ", ".join(f"{key} {_text(key, entry)}" for key, entry in numbers.items())
-        for key in value.keys() - numbers.keys():
+        for key in [key for key in value if key not in numbers]:
             yield from _pairs(f"{name}: {key}", value[key])
     elif value not in (None, "", []):
         yield name, _text(name, value)

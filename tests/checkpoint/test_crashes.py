@@ -19,17 +19,21 @@ from crashing_disk import Folder, MemoryDisk, crashes
 from forged_folders import files_in
 from interruptions import Cut, cut_at, first_and_last
 from saved_cases import add, digest, digest_of_copy, make, mixture, parts, small_segments, update
-from scale import LONG
+from scale import CRASH_IMAGES, LONG
 
 import cpprb_like
 from cpprb_like import ReplayBuffer
 from cpprb_like.checkpoint import (
     DamagedError,
+    _beside,
     _disk,
     _manifest,
+    _open_state,
     _ring_writer,
     _saved,
     load,
+    open_beside,
+    read_folder,
 )
 
 pytestmark = pytest.mark.once
@@ -46,7 +50,12 @@ _small_segments = small_segments(1100)
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[MemoryDisk], None]:
     """Let all folders be on this disk."""
-    return lambda disk: monkeypatch.setattr(_saved, "Disk", lambda *_: disk)
+
+    def use_it(disk: MemoryDisk) -> None:
+        for module in (_saved, _open_state, _beside):
+            monkeypatch.setattr(module, "Disk", lambda *_: disk)
+
+    return use_it
 
 
 Use = Callable[[MemoryDisk], None]
@@ -73,6 +82,7 @@ class Verdicts:
                 if key not in self._states:
                     self._use(MemoryDisk(files))
                     self._states[key] = digest(load("memory", state=number))
+                    check_beside(number, self._states[key])
                 found[number] = self._states[key]
         return found
 
@@ -85,7 +95,21 @@ class Verdicts:
         return self._manifests[manifest]
 
 
+def check_beside(number: int, rows: str) -> None:
+    """The files beside the rows of a state are those that were saved with these rows, all of them.
+
+    ``rows`` is the digest of what was loaded.
+    """
+    found = {
+        file.label: open_beside("memory", file.label, state=number).read()
+        for file in read_folder("memory", lambda opened: opened.state.beside, state=number)
+    }
+    assert found in ({}, {"model.pt": rows.encode() * 30, "env.pkl": ENV})
+
+
 # ---------------------------------------------------------------------- what is saved over what
+
+ENV = b"an environment" * 100
 
 
 class Case:
@@ -105,6 +129,13 @@ class Case:
         self.files = disk.files()
         self.states[_manifest.numbers(disk)[-1]] = digest_of_copy(self.thing)
         return disk
+
+    def write_model(self, file: Any) -> None:
+        """What belongs to the rows that the thing has now, in pieces."""
+        rows = digest_of_copy(self.thing).encode()
+        for _ in range(3):
+            file.write(rows * 10)
+            file.flush()
 
 
 def first_save(use: Use) -> tuple[Case, dict[str, Any]]:
@@ -197,6 +228,18 @@ def two_buffers(use: Use) -> tuple[Case, dict[str, Any]]:
     return case, {}
 
 
+def with_files(use: Use, kind: str = "prioritized") -> tuple[Case, dict[str, Any]]:
+    """Files of the caller beside the rows, over a state with others, and one without."""
+    case = Case(use, make(kind, 30))
+    beside = {"model.pt": case.write_model, "env.pkl": ENV}
+    for options in ({}, {"beside": beside}):
+        add(case.thing, 15)
+        case.save(keep=2, **options)
+    add(case.thing, 6)
+    update(case.thing, 3)
+    return case, {"keep": 2, "beside": beside}
+
+
 def leftovers(use: Use) -> tuple[Case, dict[str, Any]]:
     """A crash at the rename, which came through without the names before it being old."""
     case, _ = incremental(use)
@@ -225,6 +268,7 @@ CASES = [
     items,
     compressed,
     two_buffers,
+    with_files,
     leftovers,
 ]
 by_case = pytest.mark.parametrize("build", CASES, ids=lambda case: case.__name__)
@@ -260,6 +304,26 @@ def test_a_crash_leaves_the_old_state_or_the_new(
             assert set(wanted) <= set(found), (length, wanted, sorted(found))
     assert newest_seen == {before, now}
     assert verdicts.total > 500
+
+
+def test_a_crash_leaves_rows_and_files_of_one_state(use: Use) -> None:
+    """Both or neither, in each of so many folders."""
+    verdicts, seed = Verdicts(use), 0
+    newest_seen = set()
+    while verdicts.total < CRASH_IMAGES:
+        case, options = with_files(use, ("prioritized", "next_of", "narrow")[seed % 3])
+        disk = case.save(**options)
+        before, now = sorted(case.states)[-2:]
+        assert [len(_manifest.read(disk, number).beside) for number in (before, now)] == [2, 2]
+        for length, folders in crashes(disk, MOST, seed):
+            for folder in folders:
+                found = verdicts.of(folder)
+                newest_seen.add(max(found))
+                assert max(found) in (before, now), length
+                assert {n: case.states[n] for n in found} == found, length
+        seed += 1
+    assert newest_seen == {before, now}
+    print(f"{verdicts.total} folders")
 
 
 @pytest.mark.parametrize("most", [0, 2, 50])
@@ -316,13 +380,16 @@ def test_after_a_crash_it_goes_on(
             after = MemoryDisk(folder)
             use(after)
             thing = load("memory") if _manifest.numbers(after) else build(use)[0].thing
+            case.thing = thing
             use(after)
             for _ in range(2):
                 for rb in parts(thing):
                     add(rb, 3)
                     update(rb, 2)
                 thing.save("memory", **options)
-                assert digest(load("memory")) == digest_of_copy(thing)
+                saved = digest(load("memory"))
+                assert saved == digest_of_copy(thing)
+                check_beside(_manifest.numbers(after)[-1], saved)
             left = after.names()
             named = {
                 name

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forked import outcome
@@ -16,6 +17,7 @@ from saved_cases import add, check_rows, digest, digest_of_copy, make, small_seg
 from scale import LONG
 
 from cpprb_like import ReplayBuffer
+from cpprb_like.checkpoint import open_beside
 
 KILLS = 1000 if LONG else 12
 pytestmark = [
@@ -37,14 +39,17 @@ def save_for_ever(folder: Path, seed: int, pipe: int) -> None:
     for number in range(1_000_000):
         add(rb, rng.randrange(1, 30))
         update(rb, rng.randrange(1, 9))
-        os.write(pipe, f"{number} {digest_of_copy(rb)} {rb.ring.written}\n".encode())
+        rows = f"{digest_of_copy(rb)} {rb.ring.written}"
+        os.write(pipe, f"{number} {rows}\n".encode())
+        options: dict[str, Any] = {"keep": 1 + seed % 3, "sync": rng.random() < 0.5}
+        options["beside"] = {"model": rows.encode(), "env": lambda file: file.write(bytes(200_000))}
         if seed % 2:
-            saving = rb.save_async(folder, keep=1 + seed % 3, sync=rng.random() < 0.5)
+            saving = rb.save_async(folder, **options)
             add(rb, 2)
             update(rb, 2)
             saving.result()
         else:
-            rb.save(folder, keep=1 + seed % 3, sync=rng.random() < 0.5)
+            rb.save(folder, **options)
         os.write(pipe, f"{number} saved\n".encode())
 
 
@@ -91,6 +96,10 @@ def test_a_killed_save_leaves_a_state_that_was_announced(tmp_path: Path) -> None
             found = digest_of_copy(loaded)
             assert found in digests, (seed, possible)
             number = digests[found]
+        with open_beside(folder, "model") as file:
+            assert file.read().decode().split() == announced[number]
+        with open_beside(folder, "env") as file:
+            assert file.read() == bytes(200_000)
         within += max(announced) > saved
         new += number > saved
         # Nothing that the dead have left is in the way of the next one.

@@ -23,7 +23,7 @@ from cpprb_like import (
     ReplayBuffer,
     ReplayMemory,
 )
-from cpprb_like.checkpoint import copy, load
+from cpprb_like.checkpoint import copy, load, open_beside
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._manifest import read
 from cpprb_like.processes import SharedReplay
@@ -922,3 +922,32 @@ def test_a_suffix_that_tells_no_kind(tmp_path: Path) -> None:
     run("convert", tmp_path / "rows", tmp_path / "rows-0.5")
     run("convert", tmp_path / "rows", tmp_path / "new.csv", "--to", "checkpoint")
     assert len(load(tmp_path / "rows-0.5")) == len(load(tmp_path / "new.csv")) == 5
+
+
+# ---------------------------------------------------------------------- files beside the rows
+
+
+def test_files_beside_are_shown_and_checked(tmp_path: Path) -> None:
+    """Each with its bytes, or with what is wrong with it."""
+    filled().save(tmp_path, beside={"model.pt": b"1" * 5000, "env.pkl": b"2"})
+    shown = [" ".join(line.split()) for line in run("inspect", tmp_path).stdout.splitlines()]
+    assert "beside: model.pt nbytes 4.9 KiB" in shown
+    assert "beside: env.pkl nbytes 1 B" in shown
+    assert "OK" in run("verify", tmp_path).stdout
+    (tmp_path / "s1-beside-model.pt").write_bytes(b"1" * 4999)
+    said = run("verify", tmp_path, code=1).stdout
+    assert "s1-beside-model.pt  'model.pt' beside the rows  expected 5000 bytes, got 4999" in said
+    assert "cannot be loaded" not in said
+
+
+@pytest.mark.parametrize("words", [["copy"], ["copy", "--size", 7], ["convert"]])
+def test_files_beside_are_carried(words: list[Any], tmp_path: Path) -> None:
+    """Those of the state that is read."""
+    filled().save(tmp_path / "a", beside={"model.pt": b"1" * 5000, "empty": b""})
+    said = run(words[0], tmp_path / "a", tmp_path / "b", *words[1:]).stdout
+    for name, expected in (("model.pt", b"1" * 5000), ("empty", b"")):
+        with open_beside(tmp_path / "b", name) as file:
+            assert file.read() == expected
+    if words[0] == "copy":
+        assert f"{len(list((tmp_path / 'b').glob('s1-*')))} files" in said
+    refused(words[0], tmp_path / "nothing", tmp_path / "c", *words[1:])

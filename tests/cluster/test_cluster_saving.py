@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cluster_cases import ELSEWHERE, UNEVEN, cluster, fill, steps, until
 
+from cpprb_like.checkpoint import open_beside
 from cpprb_like.errors import DamagedError
 from cpprb_like.limiters import Backlog, SampleToInsertRatio
 from cpprb_like.ray import ClusterReplay
@@ -133,3 +134,22 @@ def test_a_save_that_was_changed_is_an_error(tmp_path: Path) -> None:
         content[len(content) // 2] ^= 8
         file.write_bytes(content)
     assert SavedCluster.read(tmp_path).hosts == {"host-0": 1}
+
+
+def test_files_beside_come_back(tmp_path: Path) -> None:
+    """They are of the state that names the states of the hosts; an error leaves those before."""
+    with cluster(2) as replay:
+        fill(replay, 0, steps(0, 10))
+        replay.save(tmp_path, beside={"model": lambda file: file.write(b"old"), "env": b"1"})
+        fill(replay, 1, steps(10, 10))
+        with pytest.raises(ZeroDivisionError):
+            replay.save(tmp_path, beside={"model": lambda _: 1 / 0})
+        with pytest.raises(ValueError, match="beside: expected names of"):
+            replay.save(tmp_path, beside={"../model": b""})
+        with ClusterReplay.load(tmp_path) as again, open_beside(tmp_path, "model") as file:
+            assert (again.stats()["rows"], file.read()) == (10, b"old")
+        replay.save(tmp_path, beside={"model": b"new"})
+        with ClusterReplay.load(tmp_path) as again, open_beside(tmp_path, "model") as file:
+            assert (again.stats()["rows"], file.read()) == (20, b"new")
+        with pytest.raises(ValueError, match=r"one of the files \['model'\]"):
+            open_beside(tmp_path, "env")

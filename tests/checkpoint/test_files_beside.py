@@ -1,0 +1,373 @@
+"""Files of the caller beside a saved object: one state with its rows, whatever is saved."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pytest
+from optional import need
+
+from cpprb_like import (
+    Mixture,
+    PrioritizedReplayBuffer,
+    RateLimited,
+    ReplayBuffer,
+    ReplayMemory,
+    checkpoint,
+)
+from cpprb_like.checkpoint import CancelledError, DamagedError, _segments, open_beside
+from cpprb_like.limiters import MinSize
+from cpprb_like.processes import SharedReplay
+from cpprb_like.processes._saving import Changed, SavedShard
+from cpprb_like.views import NStep
+
+FIELDS: Any = {"x": {"shape": ()}, "rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
+
+
+def filled(n: int = 10) -> PrioritizedReplayBuffer:
+    """A buffer with rows 0 to ``n - 1``."""
+    rb = PrioritizedReplayBuffer(50, FIELDS, seed=0)
+    rb.add(x=np.arange(n), rew=np.zeros(n), done=np.zeros(n))
+    return rb
+
+
+def content(folder: Path, name: str, state: int | None = None) -> bytes:
+    """The bytes of a file beside."""
+    with open_beside(folder, name, state=state) as file:
+        return file.read()
+
+
+def names(folder: Path) -> list[str]:
+    """The files of a folder, without its lock."""
+    return sorted(path.name for path in folder.iterdir() if path.name != "lock")
+
+
+# ---------------------------------------------------------------------- what is saved
+
+THINGS: dict[str, Callable[[], Any]] = {
+    "buffer": filled,
+    "view": lambda: filled().view(NStep(2, rew="rew")),
+    "mixture": lambda: Mixture({"a": filled(), "b": filled(5)}, {"a": 0.5, "b": 0.5}, seed=0),
+    "rate limited": lambda: RateLimited(filled(), MinSize(1)),
+    "objects": lambda: ReplayMemory(10),
+}
+SAVES: dict[str, Callable[..., Any]] = {
+    "method": lambda thing, *given, **options: thing.save(*given, **options),
+    "function": checkpoint.save,
+    "thread": lambda thing, *given, **options: thing.save_async(*given, **options).result(),
+}
+
+
+@pytest.mark.parametrize("how", SAVES)
+@pytest.mark.parametrize("what", THINGS)
+def test_files_come_back(what: str, how: str, tmp_path: Path) -> None:
+    """Bytes, and what callables write. A later save has its own files."""
+    thing = THINGS[what]()
+    beside: Any = {
+        "model.npz": lambda file: np.savez(file, weights=np.arange(9.0), bias=np.ones(2)),
+        "env.pkl": pickle.dumps({"t": 7}),
+        "random state-1": bytearray(b"abc"),
+        "empty": b"",
+    }
+    save = partial(SAVES[how], encode=bytes)
+    save(thing, tmp_path, beside=beside)
+    with open_beside(tmp_path, "model.npz") as file, np.load(file) as loaded:
+        assert loaded["weights"].tolist() == list(range(9))
+    assert pickle.loads(content(tmp_path, "env.pkl")) == {"t": 7}
+    assert content(tmp_path, "random state-1") == b"abc"
+    assert content(tmp_path, "empty") == b""
+    assert type(checkpoint.load(tmp_path, decode=bytes)) is type(thing)
+
+    save(thing, tmp_path, beside={"other": memoryview(b"1")})
+    assert content(tmp_path, "other") == b"1"
+    assert [name for name in names(tmp_path) if "beside" in name] == ["s2-beside-other"]
+    with pytest.raises(ValueError, match=r"one of the files \['other'\] of state 2, got 'env.pkl'"):
+        open_beside(tmp_path, "env.pkl")
+    save(thing, tmp_path)
+    with pytest.raises(ValueError, match=r"one of the files \[\] of state 3"):
+        open_beside(tmp_path, "other")
+
+
+def test_files_of_a_shared_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are of the state that is committed, also if the save has to begin again."""
+    models: list[int] = []
+    oldest_intact, calls = SavedShard._oldest_intact, []
+
+    def write(file: BinaryIO) -> None:
+        models.append(len(models))
+        file.write(bytes(models))
+
+    def changed_once(shard: SavedShard) -> int:
+        calls.append(shard)
+        if len(calls) == 1:
+            raise Changed
+        return oldest_intact(shard)
+
+    with SharedReplay(100, FIELDS, writers=1) as replay, replay.actor() as actor:
+        actor.add(x=1, rew=0, done=False)
+        replay.save(tmp_path, beside={"model": write})
+        assert content(tmp_path, "model") == bytes([0])
+        monkeypatch.setattr(SavedShard, "_oldest_intact", changed_once)
+        replay.save(tmp_path, beside={"model": write})
+        assert content(tmp_path, "model") == bytes([0, 1, 2])
+        assert [name for name in names(tmp_path) if "model" in name] == ["s3-beside-model"]
+    with SharedReplay.load(tmp_path) as again:
+        assert len(again.learner()) == 1
+
+
+def test_what_callables_get(tmp_path: Path) -> None:
+    """A binary file with a buffer that tells its place and cannot seek; it may be closed."""
+
+    def write(file: BinaryIO) -> None:
+        assert isinstance(file, io.BufferedIOBase)
+        assert (file.writable(), file.readable(), file.seekable()) == (True, False, False)
+        assert file.write(b"12345") == 5
+        assert file.tell() == 5
+        with pytest.raises(io.UnsupportedOperation):
+            file.seek(0)
+        with pytest.raises(io.UnsupportedOperation):
+            file.fileno()
+        pickle.dump(list(range(100_000)), file)
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("a.txt", "text")
+        file.close()
+
+    filled().save(tmp_path, beside={"all": write})
+    with open_beside(tmp_path, "all") as file:
+        assert file.read(5) == b"12345"
+        assert pickle.load(file) == list(range(100_000))
+        with zipfile.ZipFile(file) as archive:
+            assert archive.read("a.txt") == b"text"
+
+
+def test_models_of_torch(tmp_path: Path) -> None:
+    """What the first example of the page does."""
+    torch = need("torch", "make test-torch")
+    model = torch.nn.Linear(3, 2)
+    filled().save(tmp_path, beside={"model.pt": lambda file: torch.save(model.state_dict(), file)})
+    with open_beside(tmp_path, "model.pt") as file:
+        found = torch.load(file, weights_only=True)
+    assert all((found[name] == value).all() for name, value in model.state_dict().items())
+
+
+def test_a_save_in_a_thread_has_the_model_of_its_call(tmp_path: Path) -> None:
+    """Callables run before the call returns, and their bytes count in the progress."""
+    rb, model = filled(), bytearray(b"before")
+    saving = rb.save_async(tmp_path, beside={"model": lambda file: file.write(model)})
+    model[:] = b"after!"
+    rb.add(x=99, rew=0, done=0)
+    saving.result()
+    assert content(tmp_path, "model") == b"before"
+    assert len(ReplayBuffer.load(tmp_path, classes=[PrioritizedReplayBuffer])) == 10
+    assert saving.progress.done == saving.progress.total > 6
+
+    cancelled = rb.save_async(tmp_path, beside={"model": b"x" * (1 << 20)})
+    cancelled.cancel()
+    try:
+        cancelled.result()
+    except CancelledError:
+        assert content(tmp_path, "model") == b"before"
+    else:  # all but its manifest was written
+        assert content(tmp_path, "model") == b"x" * (1 << 20)
+
+
+def test_a_callable_may_use_the_buffer_and_other_threads(tmp_path: Path) -> None:
+    """It runs before the rows are copied, and no thread waits for it."""
+    rb = filled()
+
+    def write(file: BinaryIO) -> None:
+        rb.add(x=10, rew=0, done=0)
+        file.write(str(len(rb)).encode())
+
+    rb.save(tmp_path, beside={"rows": write})
+    assert int(content(tmp_path, "rows")) == len(PrioritizedReplayBuffer.load(tmp_path)) == 11
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def _fails(file: BinaryIO) -> None:
+    file.write(b"1" * 3_000_000)
+    raise KeyError("of the callable")
+
+
+@pytest.mark.parametrize(
+    ("beside", "error", "message"),
+    [
+        ([], TypeError, r"beside: expected a dict of files by name, got \[\]"),
+        ({"model": "text"}, TypeError, r"beside\['model'\]: expected bytes, .* got str"),
+        ({"model": {}}, TypeError, r"beside\['model'\]: expected bytes, .* got dict"),
+        ({"model": lambda _: b"1"}, TypeError, r"\['model'\]: .* wrote nothing and returned a byt"),
+        ({"ok": b"1", "model": _fails}, KeyError, "of the callable"),
+        ({"ok": b"1", "model": lambda: 1}, TypeError, "positional argument"),
+        ({"a" * 300: b"1"}, OSError, "a{200}"),
+        *(
+            ({"ok": b"1", name: b"1"}, ValueError, re.escape(f"as 'model.pt', got {name!r}"))
+            for name in ("", ".", "..", ".x", "x.", "a/b", "/a", "a\\b", "c:x", " x", "a\n", "a*")
+        ),
+    ],
+)
+@pytest.mark.parametrize("how", SAVES)
+def test_an_error_leaves_the_state_before(
+    how: str, beside: Any, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    """Nothing is torn, open, or left behind by the next save."""
+    rb = filled()
+    rb.save(tmp_path, beside={"model": b"old"})
+    rb.add(x=99, rew=0, done=0)
+    with pytest.raises(error, match=message):
+        SAVES[how](rb, tmp_path, beside=beside)
+    assert checkpoint.states(tmp_path) == [1]
+    assert content(tmp_path, "model") == b"old"
+    assert len(PrioritizedReplayBuffer.load(tmp_path)) == 10
+    SAVES[how](rb, tmp_path, beside={"model": b"new"})
+    state = checkpoint.states(tmp_path)[-1]
+    assert [name for name in names(tmp_path) if "beside" in name] == [f"s{state}-beside-model"]
+    assert len(PrioritizedReplayBuffer.load(tmp_path)) == 11
+
+
+@pytest.mark.parametrize("where", ["file", "manifest"])
+def test_a_damaged_file_is_no_other_one(where: str, tmp_path: Path) -> None:
+    """Neither it nor that of the state before is opened, with salvaged rows or without."""
+    rb = filled()
+    rb.save(tmp_path, keep=2, beside={"model": b"of 10 rows"})
+    rb.add(x=99, rew=0, done=0)
+    rb.save(tmp_path, keep=2, beside={"model": b"of 11 rows"})
+    path = tmp_path / {"file": "s2-beside-model", "manifest": "state-000002.json"}[where]
+    path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
+    with pytest.raises(DamagedError, match=path.name):
+        open_beside(tmp_path, "model")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rows = PrioritizedReplayBuffer.load(tmp_path, salvage=True)
+    # The warning names the state of the rows, and the caller has to ask for its model.
+    state = 1 if where == "manifest" else 2
+    assert len(rows) == 9 + state
+    said = [str(warning.message) for warning in caught]
+    assert ["state 1 was loaded without" in text for text in said] == [True] * (state == 1)
+    assert content(tmp_path, "model", state=1) == b"of 10 rows"
+    if where == "file":
+        path.unlink()
+        with pytest.raises(DamagedError, match="s2-beside-model: there is no such file"):
+            open_beside(tmp_path, "model")
+
+
+def test_salvaged_rows_have_the_model_of_their_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the newest state rows are lost: what is left of it and its model are given."""
+    monkeypatch.setattr(_segments, "SEGMENT_NBYTES", 200)
+    rb = filled()
+    for _ in range(2):
+        rb.add(x=np.arange(10), rew=np.zeros(10), done=np.zeros(10))
+        rb.save(tmp_path, keep=2, beside={"model": f"of {len(rb)} rows".encode()})
+    path = tmp_path / "s2-0.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="state 2 was loaded without what is damaged: s2-0"):
+        left = PrioritizedReplayBuffer.load(tmp_path, salvage=True)
+    assert 0 < len(left) < 30
+    assert content(tmp_path, "model") == b"of 30 rows"
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+    """As for a load, so that a program begins anew."""
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+        open_beside(tmp_path, "model")
+    filled().save(tmp_path, beside={"model": b""})
+    with pytest.raises(FileNotFoundError, match="there is no state 7"):
+        open_beside(tmp_path, "model", state=7)
+
+
+# ---------------------------------------------------------------------- states
+
+
+def test_older_states_keep_their_files(tmp_path: Path) -> None:
+    """As many as ``keep``, and with them their rows; files of the owner stay."""
+    rb = filled(5)
+    (tmp_path / "beside-model.pt").write_bytes(b"mine")
+    (tmp_path / "model.pt").write_bytes(b"mine")
+    for number in range(1, 6):
+        rb.add(x=number, rew=0, done=0)
+        rb.save(tmp_path, keep=3, beside={"model.pt": bytes([number])}, sync=number != 4)
+    assert checkpoint.states(tmp_path) == [3, 4, 5]
+    for number in (3, 4, 5):
+        assert content(tmp_path, "model.pt", state=number) == bytes([number])
+        assert len(PrioritizedReplayBuffer.load(tmp_path, state=number)) == 5 + number
+    assert [name for name in names(tmp_path) if "-beside-" in name] == [
+        f"s{number}-beside-model.pt" for number in (3, 4, 5)
+    ]
+    rb.save(tmp_path)
+    assert [name for name in names(tmp_path) if "model" in name] == ["beside-model.pt", "model.pt"]
+    assert (tmp_path / "beside-model.pt").read_bytes() == b"mine"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an open file cannot be removed")
+def test_an_open_file_outlives_its_state(tmp_path: Path) -> None:
+    """A reader beside a run that saves."""
+    rb = filled()
+    rb.save(tmp_path, beside={"model": b"old"})
+    with open_beside(tmp_path, "model") as file:
+        rb.save(tmp_path, beside={"model": b"new"})
+        assert file.read() == b"old"
+    assert content(tmp_path, "model") == b"new"
+
+
+@pytest.mark.parametrize("codec", [checkpoint.AS_IT_IS, None, "zlib"])
+def test_copies_have_the_files(codec: str | None, tmp_path: Path) -> None:
+    """As they are, whatever the codec of the rows."""
+    rb = filled()
+    for number in (1, 2):
+        rb.save(tmp_path / "a", keep=2, codec="lzma", beside={"model": b"1" * 1000 * number})
+    checkpoint.copy(tmp_path / "a", tmp_path / "b", codec=codec, state=1)
+    assert content(tmp_path / "b", "model") == b"1" * 1000
+    path = tmp_path / "a" / "s2-beside-model"
+    assert path.read_bytes() == b"1" * 2000
+    path.write_bytes(b"1" * 1999 + b"2")
+    with pytest.raises(DamagedError, match="s2-beside-model: checksum"):
+        checkpoint.copy(tmp_path / "a", tmp_path / "c")
+    assert names(tmp_path / "c") == []
+
+
+def test_restore_and_the_next_save(tmp_path: Path) -> None:
+    """A restored buffer and its files go on in the same folder."""
+    rb = filled()
+    rb.save(tmp_path, beside={"model": b"1"})
+    other = filled(3)
+    other.restore(tmp_path)
+    assert (len(other), content(tmp_path, "model")) == (10, b"1")
+    other.save(tmp_path, beside={"model": b"2"})
+    assert content(tmp_path, "model") == b"2"
+
+
+# ---------------------------------------------------------------------- descriptions
+
+
+def test_files_are_shown_and_checked(tmp_path: Path) -> None:
+    """By the functions; for the commands see their tests."""
+    filled().save(tmp_path / "a", beside={"model.pt": b"1" * 5000, "env.pkl": b"2"})
+    found = checkpoint.describe(tmp_path / "a")
+    assert found["beside"] == {"model.pt": {"nbytes": 5000}, "env.pkl": {"nbytes": 1}}
+    (verdict,) = checkpoint.verify(tmp_path / "a")
+    assert verdict.is_in_order
+    assert (verdict.files, verdict.nbytes) == (found["files"], found["nbytes"])
+    assert verdict.nbytes > 5001
+
+    (tmp_path / "a" / "s1-beside-model.pt").write_bytes(b"1" * 4999)
+    (verdict,) = checkpoint.verify(tmp_path / "a")
+    (damage,) = verdict.damage
+    assert damage == (
+        "s1-beside-model.pt",
+        "'model.pt' beside the rows",
+        "expected 5000 bytes, got 4999",
+    )
+    assert (verdict.lost, verdict.fatal) == ({}, "")
