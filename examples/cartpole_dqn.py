@@ -4,7 +4,8 @@ The agent learns Q(s, a), the discounted reward to come after action a in state 
 "Human-level control through deep reinforcement learning"; double estimate of van Hasselt et al.
 2016). It acts by Q, stores each step, and learns from steps drawn at random: see ``train``. With
 ``--prioritized`` those that Q was most wrong about are drawn most often (Schaul et al. 2016,
-"Prioritized Experience Replay").
+"Prioritized Experience Replay"). ``--resume FOLDER`` goes on with a run that was stopped, which
+then ends as if it had not been: see ``save`` and ``load``.
 
 Environment: CartPole-v1.
 Score: at least 475 (mean return of 20 episodes).
@@ -13,6 +14,7 @@ Time: a minute on one core.
 
 import argparse
 import os
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 from tqdm import trange
 
 from cpprb_like import GymnasiumRecorder, ReplayBuffer
+from cpprb_like.checkpoint import open_beside, states
 from cpprb_like.samplers import Prioritized, Uniform
 from cpprb_like.schedules import Linear
 
@@ -33,8 +36,9 @@ CAPACITY, BATCH, WARM_UP = 20_000, 64, 1_000  # steps held, steps drawn, steps b
 ALPHA = 0.4  # how much priorities count: 0 would be uniform
 GAMMA, LEARNING_RATE, TARGET_RATE = 0.99, 1e-3, 0.005
 EXPLORATION, EXPLORATION_STEPS = 0.02, 5_000  # share of random actions in the end, and from when
-EVALUATE_EVERY, SOLVED = 1_000, 475.0
+EVALUATE_EVERY, SAVE_EVERY, SOLVED = 1_000, 1_000, 475.0
 SCALE = np.array([1.2, 1.5, 0.1, 1.5], np.float32)  # typical position, speed, angle, angular speed
+RUN = ("step", "obs", "rng", "curve", "updates")  # what is saved besides networks, rows and env
 Array = NDArray[Any]
 
 
@@ -79,7 +83,35 @@ class Network:
         return np.asarray(wrong)
 
 
-def train(seed: int, steps: int, prioritized: bool) -> tuple[ReplayBuffer, list[tuple[int, float]]]:
+def arrays_of(*networks: Network) -> list[Array]:
+    """What training changes in networks."""
+    return [array for one in networks for array in (one.flat, one.mean, one.square)]
+
+
+def save(folder: Path, buffer: ReplayBuffer, arrays: list[Array], run: dict[str, Any]) -> None:
+    """Save the whole run. A crash at any moment leaves all of the old state, or all of this one."""
+    buffer.save(
+        folder,
+        beside={
+            "networks.npz": lambda file: np.savez(file, *arrays),
+            "run.pkl": lambda file: pickle.dump(run, file),
+        },
+    )
+
+
+def load(folder: Path, arrays: list[Array]) -> tuple[ReplayBuffer, dict[str, Any]]:
+    """The buffer and the run that were saved; the arrays get their values."""
+    buffer = ReplayBuffer.load(folder)
+    with open_beside(folder, "networks.npz") as file, np.load(file) as saved:
+        for array, values in zip(arrays, saved.values(), strict=True):
+            array[:] = values
+    with open_beside(folder, "run.pkl") as file:
+        return buffer, pickle.load(file)
+
+
+def train(
+    seed: int, steps: int, prioritized: bool, folder: Path | None = None
+) -> tuple[ReplayBuffer, list[tuple[int, float]]]:
     """Act, store, draw, learn; the buffer, and step and mean return of each evaluation."""
     rng = np.random.default_rng(seed)
     # The recorder is the environment, and stores its steps. At the end of an episode it resets: the
@@ -93,10 +125,17 @@ def train(seed: int, steps: int, prioritized: bool) -> tuple[ReplayBuffer, list[
     curve, every = [(0, evaluate(online, 20, seed))], max(1, min(EVALUATE_EVERY, steps // 4))
 
     obs, _ = env.reset(seed=seed)
-    for step in (bar := trange(1, steps + 1, unit="step", mininterval=0.5)):
+    saved = 0
+    if folder is not None and states(folder):
+        buffer, run = load(folder, arrays_of(online, target))
+        saved, obs, rng, curve, online.updates = (run[name] for name in RUN)
+        env = GymnasiumRecorder(run["env"])
+        env.attach(buffer)
+        env.reset(obs)  # the observation that its episode begins with
+    for step in (bar := trange(saved + 1, steps + 1, unit="step", mininterval=0.5)):
         explore = rng.random() < max(EXPLORATION, 1 - step / EXPLORATION_STEPS)
         action = int(rng.integers(2)) if explore else int(online(obs[None]).argmax())
-        obs, *_ = env.step(action)
+        obs, _, terminated, truncated, _ = env.step(action)
         if step < WARM_UP:
             continue
 
@@ -123,6 +162,11 @@ def train(seed: int, steps: int, prioritized: bool) -> tuple[ReplayBuffer, list[
             bar.set_postfix_str(f"greedy return {curve[-1][1]:.0f}")
             if curve[-1][1] >= SOLVED:
                 break
+        # Between two episodes, as a recorder begins with an episode.
+        if folder is not None and (terminated or truncated) and step >= saved + SAVE_EVERY:
+            saved = step
+            run = dict(zip(RUN, (step, obs, rng, curve, online.updates), strict=True))
+            save(folder, buffer, arrays_of(online, target), {**run, "env": env.env})
     return buffer, curve
 
 
@@ -178,10 +222,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60_000, help="environment steps at most")
     parser.add_argument("--prioritized", action="store_true", help="draw steps by priority")
     parser.add_argument("--quick", action="store_true", help="too few steps to learn")
+    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="go on, and save, here")
     parser.add_argument("--picture", type=Path, default=Path("cartpole_dqn.png"))
     options = parser.parse_args()
     steps = 2_000 if options.quick else options.steps
-    buffer, curve = train(options.seed, steps, options.prioritized)
+    buffer, curve = train(options.seed, steps, options.prioritized, options.resume)
     draw(buffer, curve, options.picture)
     print(buffer, f"Picture: {options.picture.resolve()}", sep="\n")
     print(f"score: {curve[-1][1]:.1f} (mean return of 20 episodes)")

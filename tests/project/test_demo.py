@@ -12,6 +12,8 @@ import pytest
 from optional import need
 from scale import LONG
 
+from cpprb_like import checkpoint
+
 need("gymnasium", "the demo plays Gymnasium's CartPole")
 need("matplotlib", "the demo draws with matplotlib")
 need("tqdm", "the demo shows its progress with tqdm")
@@ -67,6 +69,33 @@ def test_an_agent_that_did_not_learn_fails(tmp_path: Path) -> None:
         assert re.search(r"^ReplayBuffer\(", done.stdout, re.MULTILINE), done.stdout
         assert ("(sampler)" in done.stdout) is has_weights, done.stdout
     assert pictures[0] != pictures[1]
+
+
+RESUMED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import cartpole_dqn as demo
+from pathlib import Path
+demo.WARM_UP, demo.SAVE_EVERY, demo.EXPLORATION_STEPS = 100, 150, 300
+demo.evaluate = lambda network, *_: float(network.flat.sum())
+for folder in (None, Path("run"), Path("run")):  # the third goes on where the second saved last
+    buffer, curve = demo.train(0, 400, True, folder)
+    sums = [rows["obs"].sum() for rows in (buffer.get_all_transitions(), buffer.sample(99))]
+    print(curve, *sums)
+"""
+
+
+def test_a_resumed_agent_ends_as_one_that_was_not_stopped(tmp_path: Path) -> None:
+    """The same weights after each hundred steps, the same rows and the same draws."""
+    (tmp_path / "resumed.py").write_text(RESUMED)
+    done = run(tmp_path, str(SCRIPT.parent), script=tmp_path / "resumed.py")
+    assert done.returncode == 0, done.stderr
+    found = checkpoint.describe(tmp_path / "run")
+    assert found["beside"].keys() == {"networks.npz", "run.pkl"}
+    assert 150 <= found["buffers"][0]["rows"] < 400
+    whole, *others = done.stdout.splitlines()
+    assert whole.count("(") == 5
+    assert others == [whole] * 2
 
 
 @pytest.mark.skipif(not LONG, reason="takes minutes: CPPRB_LIKE_LONG=1 runs it")

@@ -16,7 +16,7 @@ KILLS = int(os.environ.get("CPPRB_LIKE_KILLS", "16"))
 # Folders that a crash may leave of saves with files of the caller.
 CRASH_IMAGES = int(os.environ.get("CPPRB_LIKE_CRASH_IMAGES", "100000" if LONG else "1500"))
 # Moments at which a whole run is stopped, and the interpreters that go on with it in turn.
-STOPS = int(os.environ.get("CPPRB_LIKE_STOPS", "200" if LONG else "4"))
+STOPS = int(os.environ.get("CPPRB_LIKE_STOPS", "200" if LONG else "2"))
 PYTHONS = os.environ.get("CPPRB_LIKE_PYTHONS", sys.executable).split(os.pathsep)
 # Processes that each test of random kills of a shared replay ends, at least.
 PROCESS_KILLS = int(os.environ.get("CPPRB_LIKE_PROCESS_KILLS", "1000" if LONG else "36"))
