@@ -80,6 +80,7 @@ cdef class Ring:
     cdef tuple trackers              # objects that record which rows are edited
     cdef int64_t[:, ::1] hidden      # circular log of rows that became absent: first, last, step
     cdef int64_t n_hidden            # entries ever written to ``hidden``
+    cdef int64_t rereads             # times that derived state had to read all rows
     cdef IncompleteRows incomplete   # rows without their n-step window; None without lookahead
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil
@@ -108,6 +109,7 @@ cdef class Ring:
     cdef int c_rebuild(self) except -1
     cdef int c_find_items(self) except -1
     cdef void c_log_hidden(self, int64_t first, int64_t last, intp_t step) noexcept nogil
+    cdef void c_note_rereads(self) noexcept nogil
     cdef bint c_is_absent(self, intp_t slot) noexcept nogil
     cdef intp_t c_publish(self, char** rows, intp_t n, const uint8_t* present) noexcept
     cdef void c_write_record(self, char** rows, intp_t slot) noexcept nogil

@@ -19,7 +19,7 @@ from cpprb_like._machine.clock cimport c_clock
 from cpprb_like._c.fences cimport c_fence, c_read_fence
 from cpprb_like._machine.aligned cimport Pool
 from cpprb_like._c.stops cimport (
-    NOWHERE, STOP_AMID, STOP_EDITING, STOP_RESERVED, STOP_WRITTEN, c_come_to, c_stop_at,
+    NOWHERE, STOP_AMID, STOP_EDITING, STOP_RESERVED, STOP_REWINDING, STOP_WRITTEN, c_come_to, c_stop_at,
 )
 from cpprb_like._rows.slot_set cimport AbsentRuns, SlotSet, c_has
 from cpprb_like._rows.edits cimport Tracker, Undo
@@ -67,6 +67,7 @@ STOPS = {
     "amid": STOP_AMID,
     "written": STOP_WRITTEN,
     "editing": STOP_EDITING,
+    "rewinding": STOP_REWINDING,
 }
 
 
@@ -162,6 +163,11 @@ cdef class Ring:
     def written(self):
         """Rows written since the last clear."""
         return self.state[WRITTEN]
+
+    @property
+    def rows(self):
+        """Rows ever written: see ``ReplayBuffer.rows``."""
+        return self.state[HANDLE_BASE] + self.state[WRITTEN]
 
     @property
     def stored(self):
@@ -432,15 +438,12 @@ cdef class Ring:
         self.runs.c_join(row, before, after)
 
     cdef int c_rebuild(self) except -1:
-        """Derive all state from the rows in memory, as if they had been added one by one.
-
-        The log of hidden rows skips more entries than it holds, so derived state reads all rows.
-        """
+        """Derive all state from the rows in memory, as if they had been added one by one."""
         cdef int64_t row, written = self.state[WRITTEN], oldest = written - c_stored(self)
         cdef intp_t slot
         if self.out.count:
             self.out.c_forget(self.out.c_allocate())
-        self.n_hidden += self.hidden.shape[0] + 1
+        self.c_note_rereads()
         if self.items and self.live == NULL:
             self.c_find_items()
         if self.lookahead:
@@ -606,6 +609,11 @@ cdef class Ring:
         cdef int64_t* entry = &self.hidden[self.n_hidden & (HIDDEN - 1), 0]
         entry[0], entry[1], entry[2] = first, last, step
         self.n_hidden += 1
+
+    cdef void c_note_rereads(self) noexcept nogil:
+        """Have derived state read all rows: the log of hidden rows skips more entries than it holds."""
+        self.n_hidden += self.hidden.shape[0] + 1
+        self.rereads += 1
 
     def episode_len(self, intp_t stream):
         """Steps of a stream since its last episode end."""
@@ -929,13 +937,14 @@ def keep_to_header(Ring ring not None, cnp.ndarray header not None):
         chain.c_find_promises(ring.state[HANDLE_BASE] + ring.state[WRITTEN])
 
 
-def stop_at(place, int signal):
-    """Make this process send itself a signal at its next visit to a place; for tests.
+def stop_at(place, int signal, int visits=1):
+    """Make this process send itself a signal at a later visit to a place, by default the next; for tests.
 
     ``place`` is a key of ``STOPS``, or None for nowhere. The first three are passed by rows that
-    are added to a file or to shared memory, ``"editing"`` by edits of stored rows.
+    are added to a file or to shared memory, ``"editing"`` by edits of stored rows, and
+    ``"rewinding"`` by each store of a rewind.
     """
-    c_stop_at(NOWHERE if place is None else STOPS[place], signal)
+    c_stop_at(NOWHERE if place is None else STOPS[place], signal, visits)
 
 
 def track(Ring ring not None, tuple trackers not None):

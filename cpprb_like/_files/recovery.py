@@ -1,8 +1,8 @@
 """Recovery of a buffer in a file after a kill of its process, or a crash of the machine.
 
-Rows that were being overwritten become absent, unfinished edits are undone, and counts in the
-header are derived from the rows again. After a crash the header is that of the last flush. A
-recovery can be interrupted and repeated. Not here: the files (``file_maps``), which rows a crash
+Rows that were being overwritten become absent, unfinished edits are undone, a rewind is finished,
+and counts in the header are derived from the rows again. After a crash the header is that of the
+last flush. A recovery can be interrupted and repeated. Not here: the files (``file_maps``), which rows a crash
 may have torn (``dirty_chunks``), the overflow of chained fields (``chained``), and checks of memory
 that no killed process left (``buffers._checking``).
 """
@@ -19,6 +19,7 @@ from cpprb_like._core import (
     FLAG_TRUNCATED,
     WORD_ABSENT_ROWS,
     WORD_EDITS,
+    WORD_EPISODES,
     WORD_HANDLE_BASE,
     WORD_RESERVED,
     WORD_WRITTEN,
@@ -27,6 +28,7 @@ from cpprb_like._fields.item_places import LEFT
 from cpprb_like._fields.layout import Layout
 from cpprb_like._files.dirty_chunks import Flush
 from cpprb_like._files.json_codec import MOST
+from cpprb_like._rows.edits import REWINDING
 
 __all__ = ["derive", "end_before", "hide", "open_steps", "recover", "restore"]
 
@@ -44,7 +46,10 @@ def recover(
 
     Raises ``ValueError`` for a damaged header or log.
     """
-    if int(log[:WORD].view(np.int64)[0]):
+    in_force = int(log[:WORD].view(np.int64)[0])
+    if in_force == REWINDING:
+        _finish_rewind(layout, arena, log)
+    elif in_force:
         _undo(arena, log)
     state = layout.state(arena)
     for items in layout.item_rings:  # ``clear`` may have removed the rows, and not their number
@@ -143,15 +148,30 @@ def _undo(arena: Bytes, log: Bytes) -> None:
     log[:WORD] = 0
 
 
-def hide(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
-    """Mark rows as absent. Counts have to be derived afterwards."""
-    layout.flags(arena)[rows % layout.capacity] = FLAG_ABSENT
+def _finish_rewind(layout: Layout, arena: Bytes, log: Bytes) -> None:
+    """Do what ``_rows.changes.c_rewind`` was doing. Counts have to be derived afterwards."""
+    row, episodes = log[WORD : 3 * WORD].view(np.int64).tolist()
+    state = layout.state(arena)
+    written = int(state[WORD_WRITTEN])
+    if not max(0, written - layout.capacity) <= row <= written:
+        raise ValueError("the undo log was damaged")
+    rows = np.arange(row, written)
+    hide(layout, arena, rows, FLAG_TRUNCATED)
+    end_before(layout, arena, rows)
+    state[WORD_EPISODES] = episodes
+    state[-layout.n_envs :] = 0
+    log[:WORD] = 0
+
+
+def hide(layout: Layout, arena: Bytes, rows: NDArray[np.int64], ends: int = 0) -> None:
+    """Mark rows as absent, with these flags of ends. Counts have to be derived afterwards."""
+    layout.flags(arena)[rows % layout.capacity] = FLAG_ABSENT | ends
 
 
 def end_before(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
     """Truncate each episode before its first lost row. Counts have to be derived afterwards.
 
-    ``rows`` are the ids of absent rows whose values were lost. Their ends were lost too, so an
+    ``rows`` are the ids of absent rows whose values were lost or forgotten. Their ends were lost too, so an
     episode that continued after a gap could join two episodes.
     """
     flags, n_envs = layout.flags(arena), layout.n_envs

@@ -1,4 +1,4 @@
-"""Changes of stored rows: an episode ends, rows are hidden, all rows are removed.
+"""Changes of stored rows: an episode ends, rows are hidden, the newest or all rows are removed.
 
 Each is an edit that readers see begin and end (``_core.c_begin_edit``), and that the next save and a
 file learn of. Compiled because no other thread may run within an edit. Not here: added rows
@@ -9,6 +9,7 @@ cimport numpy as cnp
 
 from cpprb_like._c.copying cimport c_swap
 from cpprb_like._c.fences cimport c_fence
+from cpprb_like._c.stops cimport STOP_REWINDING, c_come_to
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport (
     ABSENT_ROWS, CLEARS, EPISODES, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Moment, Ring, c_begin_edit,
@@ -190,6 +191,62 @@ cdef void c_mark_edited(Ring ring, intp_t slot) noexcept:
     cdef Tracker tracker
     for tracker in ring.trackers:
         tracker.c_mark_row(slot)
+
+
+cdef intp_t c_rewind(Ring ring, int64_t row) except -1:
+    """Make row ``row`` and all later ones absent, end all open episodes, and return how many rows there were.
+
+    The row is the first one of a time step, or older than all rows. Absent rows get the flags of truncated
+    ones, so an episode that is added next begins with its first row. After a kill the file that is opened
+    is as before ``c_begin_rewind``, or ``_files.recovery`` does all that follows it. Other threads wait.
+    """
+    cdef int64_t stop = ring.state[WRITTEN], first = max(row, stop - c_stored(ring)), last
+    cdef int64_t episodes = ring.state[EPISODES]
+    cdef intp_t slot, stream, count = 0
+    ring.c_check_writable()
+    if first >= stop:
+        return 0
+    c_mark_disk(ring, (np.arange(first, stop) % ring.capacity).astype(np.intp))
+    ring.c_expect_absent()
+    for row in range(first, stop):
+        slot = <intp_t> (row % ring.capacity)
+        if not ring.c_is_absent(slot):
+            count += 1
+            episodes -= ring.c_flags(slot)[0] & END
+    for stream in range(ring.n_envs):
+        last = c_previous(ring, first + stream)
+        episodes += last >= 0 and not ring.c_flags(<intp_t> (last % ring.capacity))[0] & END
+    episodes = max(episodes, 0)  # after a crash ends may be there that the header of the flush lacks
+    c_begin_edit(ring)
+    if ring.undo is not None:
+        ring.undo.c_begin_rewind(first, episodes)
+    c_come_to(STOP_REWINDING)
+    for stream in range(ring.n_envs):
+        last = c_previous(ring, first + stream)
+        slot = <intp_t> (last % ring.capacity)
+        if last >= 0 and not ring.c_flags(slot)[0] & END:
+            ring.c_flags(slot)[0] |= END | TRUNCATED
+            c_mark_edited(ring, slot)
+            c_come_to(STOP_REWINDING)
+    for row in range(first, stop):
+        slot = <intp_t> (row % ring.capacity)
+        if not ring.c_is_absent(slot):
+            c_hide_row(ring, row, slot)
+            c_come_to(STOP_REWINDING)
+        ring.c_flags(slot)[0] = ABSENT | END | TRUNCATED
+        c_mark_edited(ring, slot)
+        c_come_to(STOP_REWINDING)
+    ring.state[EPISODE_LENS:] = 0
+    ring.state[EPISODES] = episodes
+    c_come_to(STOP_REWINDING)
+    ring.c_note_rereads()
+    if ring.changes != NULL:
+        (<int64_t*> ring.changes)[0] += 2
+    if ring.undo is not None:
+        ring.undo.c_end()
+    c_come_to(STOP_REWINDING)
+    c_end_edit(ring)
+    return count
 
 
 cdef int c_clear_rows(Ring ring) except -1:

@@ -26,5 +26,6 @@ cdef class Undo:
 
     cdef void c_save(self, intp_t offset, intp_t nbytes) noexcept nogil
     cdef void c_begin_change(self) noexcept nogil
+    cdef void c_begin_rewind(self, int64_t row, int64_t episodes) noexcept nogil
     cdef void c_note_times(self, int64_t written, intp_t n) noexcept nogil
     cdef void c_end(self) noexcept nogil

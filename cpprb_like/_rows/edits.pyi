@@ -1,8 +1,10 @@
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
+
+REWINDING: Final[int]
 
 @final
 class Tracker:

@@ -21,6 +21,11 @@ import numpy as np
 
 cnp.import_array()
 
+cdef enum:
+    C_REWINDING = -1         # in place of the number of bytes
+
+REWINDING = C_REWINDING
+
 
 @cython.final
 cdef class Tracker:
@@ -58,7 +63,9 @@ cdef class Undo:
     """Log of old bytes of an arena that lies in a file.
 
     ``log`` begins with the number of bytes of entries in force, 0 most of the time. An entry is the
-    offset of bytes in the arena, their number, and the old bytes, padded to words. ``lens`` has the
+    offset of bytes in the arena, their number, and the old bytes, padded to words. Or it begins with
+    ``REWINDING``, and has the first row that a rewind forgets, and the word EPISODES after it: a
+    rewind is not undone but finished. ``lens`` has the
     episode lengths before the ``add`` in progress. ``added_at`` has two words: the ``clock`` of the last
     row, and a counter, +1 when entries come into force and +1 when they are dropped. ``times`` has the
     time of each row by slot; a later call of any process has a later time. ``chunks`` marks rows on a
@@ -95,6 +102,13 @@ cdef class Undo:
         c_fence()
         (<int64_t*> &self.log[0])[0] = self.used
         c_fence()
+
+    cdef void c_begin_rewind(self, int64_t row, int64_t episodes) noexcept nogil:
+        """Put a rewind in force, which an opened file finishes: see ``_rows.changes.c_rewind``."""
+        cdef int64_t* words = <int64_t*> &self.log[0]
+        words[1], words[2] = row, episodes
+        self.used = C_REWINDING
+        self.c_begin_change()
 
     cdef void c_note_times(self, int64_t written, intp_t n) noexcept nogil:
         """Write the time of n rows behind ``written``, after their slots were reserved."""

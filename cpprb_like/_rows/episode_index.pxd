@@ -39,6 +39,7 @@ cdef class EpisodeIndex(DerivedState):
     cdef ndarray memory
     cdef uint32_t* numbers
     cdef uint32_t shift
+    cdef int64_t rereads         # those of the ring when all rows were last read
 
     cdef int c_forget_episodes(self) except -1
     cdef int c_make_room(self) except -1

@@ -63,7 +63,7 @@ cdef class EpisodeIndex:
         return self.table.nbytes + self.gone.nbytes + by_row + 4 * 8 * self.ring.n_envs
 
     cdef int c_forget_episodes(self) except -1:
-        """Drop all episodes: the ring was cleared."""
+        """Drop all episodes: the ring was cleared, or all its rows have to be read again."""
         self.shift += <uint32_t> self.tail
         self.room = FIRST_ROOM
         self.table = np.empty(4 * self.room, np.int64)
@@ -75,7 +75,7 @@ cdef class EpisodeIndex:
         self.records[:] = NO_RECORD
         self.cut_firsts[:] = -1
         self.seen = self.oldest = 0
-        self.clears = self.ring.state[CLEARS]
+        self.clears, self.rereads = self.ring.state[CLEARS], self.ring.rereads
         return 0
 
     cdef void c_point_at_table(self) noexcept:
@@ -89,7 +89,7 @@ cdef class EpisodeIndex:
     cdef int c_sync_episodes(self) except -1:
         """Update for the rows that were added and overwritten since the last call."""
         cdef Ring ring = self.ring
-        if self.clears != ring.state[CLEARS]:
+        if self.clears != ring.state[CLEARS] or self.rereads != ring.rereads:
             self.c_forget_episodes()
         cdef int64_t row = max(self.seen, ring.c_first())
         cdef intp_t stream = <intp_t> (row % ring.n_envs), slot = <intp_t> (row % ring.capacity)
@@ -352,7 +352,7 @@ cdef class EpisodeIndex:
     def version(self):
         """Numbers that change when the episodes change."""
         self.c_sync_episodes()
-        return self.clears, self.seen, self.oldest, self.gone.count, self.n_cut
+        return self.clears, self.rereads, self.seen, self.oldest, self.gone.count, self.n_cut
 
     def slots(self, intp_t number):
         """The slots of the rows of an episode, in the order of time; and the flags of the last one.

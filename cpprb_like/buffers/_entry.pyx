@@ -23,7 +23,7 @@ from cpprb_like.buffers._draw_counts cimport DrawCounts
 from cpprb_like._core cimport (
     CLEARS, EPISODES, WRITTEN, Beside, Moment, Ring, c_begin_edit, c_end_edit, c_living, c_sync_open, c_walk_of,
 )
-from cpprb_like._rows.changes cimport c_clear_rows, c_end_episode, c_make_room, c_mark_disk
+from cpprb_like._rows.changes cimport c_clear_rows, c_end_episode, c_make_room, c_mark_disk, c_rewind
 from cpprb_like._rows.item_ring cimport Entry, ItemRing, Living, c_unpack
 from cpprb_like._rows.new_items cimport NewItems
 from cpprb_like._rows.walk cimport Walk
@@ -212,6 +212,10 @@ cdef class BufferBase:
             raise RuntimeError(not_initialised(self))
         with self._lock:
             c_clear_rows(self.c_ring)
+
+    def _rewind(self, int64_t row):
+        """Forget row ``row`` and all later ones, while other threads that write wait: see ``c_rewind``."""
+        return c_rewind(self.c_ring, row)
 
     cdef int c_check_ring(self, Ring ring) except -1:
         """Raise if the buffer has got another ring since a call began."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict, T
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cpprb_like._arguments.checks import warn
+from cpprb_like._arguments.checks import as_int, warn
 from cpprb_like._arguments.foreign_arrays import read_argument, read_array
 from cpprb_like._core import Beside, Ring, keep_to_header, rebuild
 from cpprb_like._fields.checked_options import CheckedOptions, warn_of_rows
@@ -31,7 +31,7 @@ from cpprb_like._fields.schema import Schema, read_columns, read_n_envs
 from cpprb_like._files import arenas
 from cpprb_like._machine.forks import BUFFER, GENERATOR, tell, tell_before, watch
 from cpprb_like._machine.generators import Seed, generator
-from cpprb_like._machine.prefetch_state import without_prefetch
+from cpprb_like._machine.prefetch_state import halted, without_prefetch
 from cpprb_like._rows.changes import items_in_use
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.edits import Tracker
@@ -631,6 +631,86 @@ class ReplayBuffer(BufferBase, Source):
         Raises ``OSError`` as ``add`` does if the disk of ``mmap_prefix`` failed or is full.
         """
         self._clear()
+
+    @property
+    def rows(self) -> int:
+        """The number of rows ever written, which is the number of the next row, for ``rewind``.
+
+        Rows that are gone count too, and each environment has a row in each time step. It never
+        decreases: after a ``clear`` it goes on, and may skip some numbers.
+        """
+        return self.ring.rows
+
+    def rewind(self, row: int) -> int:
+        """Forget the rows that were written from row ``row`` on, to go back to a checkpoint.
+
+        The rows are never drawn, read or counted again, as those of deleted episodes. Their slots,
+        and the room of their items, are reused when they would have been overwritten anyway, and
+        their numbers and handles name no other rows. Episodes that were cut, or are open, end as
+        truncated, so the next ``add`` begins an episode: reset the environments. What is known of
+        the rows that stay does not change: their values, next values and priorities.
+
+        Parameters
+        ----------
+        row : int
+            ``rows`` of the time to go back to; of a checkpoint, ``checkpoint.inspect(folder).rows``.
+
+        Returns
+        -------
+        int
+            Number of rows that were forgotten. Rows that were gone already do not count. It is 0,
+            and nothing changes, if ``row`` is the number of the next row.
+
+        Raises
+        ------
+        TypeError
+            ``row`` is not an integer.
+        ValueError
+            ``row`` is negative, is beyond the number of the next row, or is not the first row of a
+            time step of ``n_envs`` rows.
+        OSError
+            As ``add``: the disk of ``mmap_prefix`` failed or is full.
+        io.UnsupportedOperation
+            The file was opened with ``mmap_mode="r"``.
+
+        Notes
+        -----
+        If all rows before ``row`` were overwritten, none are left. After a ``clear`` since then
+        too. Batches that were drawn ahead are dropped. In a file a killed process has forgotten all
+        of the rows or none. Cost: proportional to the forgotten rows, about 15 ns each; the next
+        draw by priority, of sequences or of episodes reads the flags of all rows.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(10, {"x": {"shape": ()}, "done": {"shape": ()}})
+        >>> rb.add(x=[1, 2, 3], done=[0, 0, 0])
+        0
+        >>> row = rb.rows
+        >>> rb.add(x=[4, 5], done=[0, 1])
+        3
+        >>> rb.rewind(row)
+        2
+        >>> rb.get_all_transitions()["x"].tolist(), rb.episodes.list()[0].truncated
+        ([1.0, 2.0, 3.0], True)
+        """
+        with halted(element for element, _ in self._draw_states()):
+            return self._hold(True, lambda: self._rewind(self._first_of("row", row)))
+
+    def _first_of(self, name: str, row: int) -> int:
+        """The id, since the last clear, of the first row that ``rewind`` forgets."""
+        ring, number = self.ring, as_int(name, row, 0)
+        if number > ring.rows:
+            raise ValueError(
+                f"{name}: expected at most {ring.rows}, the number of the next row, got {number}"
+            )
+        first = max(number - ring.handle_base, 0)
+        if first % ring.n_envs:
+            raise ValueError(
+                f"{name}: expected the first of the {ring.n_envs} rows of a time step, got {number}, "
+                f"which is {first % ring.n_envs} behind it"
+            )
+        return first
 
     # ------------------------------------------------------------------ sampling
 

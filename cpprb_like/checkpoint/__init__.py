@@ -6,15 +6,15 @@ other arrays (``_arrays``) and files of the caller (``_beside``), and commits a 
 chooses a manifest (``_open_state``), builds its objects (``_values``, ``_classes``), and fills
 memory with rows (``_ring_reader``). Every change of a folder goes through ``_disk``.
 
-Three programs load no object: ``_describe`` lists the content of a folder, ``_verify`` checks its
+Three programs load no object: ``_describe`` tells the content of a folder, ``_verify`` checks its
 files, and ``_copy`` copies a state. ``_cpprb_files`` writes and reads the files of cpprb's
 ``save_transitions``: one file, rows by value.
 
 Public: ``Checkpointed``, the base class with ``save``, ``save_async``, ``load`` and ``restore``;
 ``save`` and ``load`` for any ``Savable``; ``open_beside``, which reads a file of the caller;
-``Saving``, a save in another thread; ``DamagedError`` and ``CancelledError``; and the functions of
-the command line: ``describe``, ``states``, ``verify`` and its ``Verdict``, ``copy`` and
-``describe_transitions``. Parts of these can be imported and are not listed: values of the
+``Saving``, a save in another thread; ``DamagedError`` and ``CancelledError``; ``inspect``; and the
+functions of the command line: ``describe``, ``states``, ``verify`` and its ``Verdict``, ``copy``
+and ``describe_transitions``. Parts of these can be imported and are not listed: values of the
 descriptions, the files of the caller for another save, and what holders of rows in other rooms read
 a state with, ``read_folder``, its ``OpenState``, ``reading``, and the ``Target`` of loaded rows.
 
@@ -25,7 +25,7 @@ no module here knows the buffers.
 from cpprb_like._arguments.later import attach
 
 _PARTS = (
-    *("AS_IT_IS", "Damage", "Transitions"),
+    *("AS_IT_IS", "Damage", "SavedState", "Transitions"),
     *("describe_field", "reward_of", "spread", "statistics", "structure"),
     *("OpenState", "Target", "read_folder", "reading"),
     *("Beside", "beside_of", "check_beside"),

@@ -4,8 +4,10 @@ from cpprb_like.checkpoint._copy import AS_IT_IS as AS_IT_IS
 from cpprb_like.checkpoint._copy import copy as copy
 from cpprb_like.checkpoint._cpprb_files import Transitions as Transitions
 from cpprb_like.checkpoint._cpprb_files import describe_transitions as describe_transitions
+from cpprb_like.checkpoint._describe import SavedState as SavedState
 from cpprb_like.checkpoint._describe import describe as describe
 from cpprb_like.checkpoint._describe import describe_field as describe_field
+from cpprb_like.checkpoint._describe import inspect as inspect
 from cpprb_like.checkpoint._describe import reward_of as reward_of
 from cpprb_like.checkpoint._describe import spread as spread
 from cpprb_like.checkpoint._describe import states as states

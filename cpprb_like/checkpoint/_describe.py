@@ -1,4 +1,4 @@
-"""Description of a checkpoint, without the object that was saved.
+"""Description of a checkpoint, without the object that was saved: ``inspect`` and ``describe``.
 
 Everything but the rows comes from the manifest, so a description needs no class or function of the
 caller. The rows of a ring are read into a plain ``ReplayBuffer``, with only the fields that mark
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,80 @@ from cpprb_like.samplers._uniform import Uniform
 Look = Callable[[Any, str | None], Mapping[str, Any]]
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SHARED = "processes.SavedReplay"  # class of a saved ``SharedReplay``
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """A state of a checkpoint, as ``inspect`` returns it.
+
+    Attributes
+    ----------
+    state : int
+        Its number.
+    rows : int or tuple of int
+        ``rows`` of the buffer at the save, for its ``rewind``. Of a ``SharedReplay`` a tuple with
+        that of each writer. Of several buffers, such as those of a mixture, a tuple in the order in
+        which ``describe`` lists them.
+    """
+
+    state: int
+    rows: Any
+
+
+def inspect(folder: str | Path, *, state: int | None = None) -> SavedState:
+    """The number of a state and of its rows, from its manifest alone.
+
+    Parameters
+    ----------
+    folder : str or path
+        The folder of ``save``.
+    state : int, optional
+        Number of the state; by default the newest.
+
+    Returns
+    -------
+    SavedState
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no checkpoint, or no such state.
+    ValueError
+        The manifest is damaged or of an unknown version.
+
+    Notes
+    -----
+    Cost: a read of the manifest. The rows are neither read nor checked.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from cpprb_like import ReplayBuffer, checkpoint
+    >>> folder = tempfile.mkdtemp()
+    >>> rb = ReplayBuffer(10, {"x": {"shape": ()}})
+    >>> rb.add(x=[1, 2, 3])
+    0
+    >>> rb.save(folder)
+    >>> saved = checkpoint.inspect(folder)
+    >>> rb.add(x=[4, 5])
+    3
+    >>> saved.rows, rb.rewind(saved.rows), len(rb)
+    (3, 2, 3)
+    """
+
+    def use(opened: OpenState) -> SavedState:
+        with reading(folder):
+            rings = [ring.handle_base + ring.written for ring in opened.state.rings]
+            if opened.root.cls == SHARED:
+                shards = opened.root.attribute("shards")
+                rows = tuple(shard and rings[Node("", shard).ring] or 0 for shard in shards)
+                return SavedState(opened.state.number, rows)
+            tagged = nodes(opened.state.root)
+            rows = tuple(rings[node.ring] for node in tagged if node.kind == "rows")
+            return SavedState(opened.state.number, rows[0] if len(rows) == 1 else rows)
+
+    return read_folder(folder, use, decode=bytes, state=state)
 
 
 def states(folder: str | Path) -> list[int]:

@@ -10,7 +10,8 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -19,7 +20,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._core import WORD_ABSENT_ROWS, WORD_EPISODES, WORD_WRITTEN
+from cpprb_like._core import (
+    WORD_ABSENT_ROWS,
+    WORD_EPISODES,
+    WORD_HANDLE_BASE,
+    WORD_WRITTEN,
+)
 from cpprb_like._fields.checked_options import CheckedOptions, warn_of_rows
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.schema import read_size
@@ -413,6 +419,59 @@ class SharedReplay(Closing):
 
     def _learner_lock_path(self, number: int) -> Path:
         return self._folder.path / "learners" / str(number)
+
+    @property
+    @while_open
+    def rows(self) -> tuple[int, ...]:
+        """The number of rows ever written to each shard: see ``ReplayBuffer.rows``."""
+        states = map(self._state_of, range(self.writers))
+        return tuple(
+            0 if state is None else int(state[WORD_HANDLE_BASE] + state[WORD_WRITTEN])
+            for state in states
+        )
+
+    @while_open
+    def rewind(self, rows: Sequence[int]) -> int:
+        """Forget the rows of each shard from row ``rows[writer]`` on: see ``ReplayBuffer.rewind``.
+
+        For a replay without actors. While an actor has a shard, only its own ``rewind`` can do it.
+        Learners follow. A batch that a learner has drawn ahead may still have forgotten rows.
+
+        Parameters
+        ----------
+        rows : sequence of int
+            ``rows`` of the time to go back to, one number for each writer; of a checkpoint,
+            ``checkpoint.inspect(folder).rows``.
+
+        Returns
+        -------
+        int
+            Number of rows that were forgotten.
+
+        Raises
+        ------
+        BlockingIOError
+            An actor has a shard. The message names its process.
+        TypeError, ValueError
+            A row is not one that ``ReplayBuffer.rewind`` takes, or there is not one for each
+            writer. After any error no row was forgotten.
+
+        Notes
+        -----
+        Each shard is rewound at once, one after the other. If the process is killed in between,
+        call this again.
+        """
+        if len(rows) != self.writers:
+            raise ValueError(f"rows: expected one for each of {self.writers} writers, got {rows}")
+        written = self.rows
+        for number, row in enumerate(rows):
+            as_int(f"rows[{number}]", row, 0, written[number])
+        numbers = [number for number in range(self.writers) if written[number]]
+        with ExitStack() as stack:
+            actors = [stack.enter_context(self.actor(number)) for number in numbers]
+            for actor in actors:
+                actor._first_of(f"rows[{actor.number}]", rows[actor.number])
+            return sum(actor.rewind(rows[actor.number]) for actor in actors)
 
     # ------------------------------------------------------------------ learners
 
