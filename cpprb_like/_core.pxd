@@ -189,6 +189,7 @@ cdef class Beside:
 cdef int64_t c_previous(Ring ring, int64_t row) noexcept nogil
 cdef void c_begin_edit(Ring ring) noexcept nogil
 cdef void c_end_edit(Ring ring) noexcept nogil
+cdef void c_note_store() noexcept nogil
 cdef int64_t c_bound(Ring ring) noexcept nogil
 cdef int64_t c_reserved(Ring ring) noexcept nogil
 

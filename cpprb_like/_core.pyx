@@ -973,6 +973,11 @@ cdef void c_begin_edit(Ring ring) noexcept nogil:
     c_come_to(STOP_EDITING)
 
 
+cdef void c_note_store() noexcept nogil:
+    """Come to a stop between two stores of a rewind. A place is of one compiled module."""
+    c_come_to(STOP_REWINDING)
+
+
 cdef void c_end_edit(Ring ring) noexcept nogil:
     c_fence()
     ring.state[EDITS] += 1

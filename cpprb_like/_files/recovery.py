@@ -2,9 +2,9 @@
 
 Rows that were being overwritten become absent, unfinished edits are undone, a rewind is finished,
 and counts in the header are derived from the rows again. After a crash the header is that of the
-last flush. A recovery can be interrupted and repeated. Not here: the files (``file_maps``), which rows a crash
-may have torn (``dirty_chunks``), the overflow of chained fields (``chained``), and checks of memory
-that no killed process left (``buffers._checking``).
+last flush. A recovery can be interrupted and repeated. Not here: the files (``file_maps``), which
+rows a crash may have torn (``dirty_chunks``), the overflow of chained fields (``chained``), and
+checks of memory that no killed process left (``buffers._checking``).
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def hide(layout: Layout, arena: Bytes, rows: NDArray[np.int64], ends: int = 0) -
 def end_before(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
     """Truncate each episode before its first lost row. Counts have to be derived afterwards.
 
-    ``rows`` are the ids of absent rows whose values were lost or forgotten. Their ends were lost too, so an
+    ``rows`` are the ids of absent rows that were lost or forgotten. Their ends were lost too, so an
     episode that continued after a gap could join two episodes.
     """
     flags, n_envs = layout.flags(arena), layout.n_envs

@@ -9,11 +9,10 @@ cimport numpy as cnp
 
 from cpprb_like._c.copying cimport c_swap
 from cpprb_like._c.fences cimport c_fence
-from cpprb_like._c.stops cimport STOP_REWINDING, c_come_to
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport (
     ABSENT_ROWS, CLEARS, EPISODES, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Moment, Ring, c_begin_edit,
-    c_end_edit, c_living, c_previous, c_stored,
+    c_end_edit, c_living, c_note_store, c_previous, c_stored,
 )
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.edits cimport Tracker
@@ -220,31 +219,31 @@ cdef intp_t c_rewind(Ring ring, int64_t row) except -1:
     c_begin_edit(ring)
     if ring.undo is not None:
         ring.undo.c_begin_rewind(first, episodes)
-    c_come_to(STOP_REWINDING)
+    c_note_store()
     for stream in range(ring.n_envs):
         last = c_previous(ring, first + stream)
         slot = <intp_t> (last % ring.capacity)
         if last >= 0 and not ring.c_flags(slot)[0] & END:
             ring.c_flags(slot)[0] |= END | TRUNCATED
             c_mark_edited(ring, slot)
-            c_come_to(STOP_REWINDING)
+            c_note_store()
     for row in range(first, stop):
         slot = <intp_t> (row % ring.capacity)
         if not ring.c_is_absent(slot):
             c_hide_row(ring, row, slot)
-            c_come_to(STOP_REWINDING)
+            c_note_store()
         ring.c_flags(slot)[0] = ABSENT | END | TRUNCATED
         c_mark_edited(ring, slot)
-        c_come_to(STOP_REWINDING)
+        c_note_store()
     ring.state[EPISODE_LENS:] = 0
     ring.state[EPISODES] = episodes
-    c_come_to(STOP_REWINDING)
+    c_note_store()
     ring.c_note_rereads()
     if ring.changes != NULL:
         (<int64_t*> ring.changes)[0] += 2
     if ring.undo is not None:
         ring.undo.c_end()
-    c_come_to(STOP_REWINDING)
+    c_note_store()
     c_end_edit(ring)
     return count
 

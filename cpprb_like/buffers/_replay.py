@@ -653,7 +653,8 @@ class ReplayBuffer(BufferBase, Source):
         Parameters
         ----------
         row : int
-            ``rows`` of the time to go back to; of a checkpoint, ``checkpoint.inspect(folder).rows``.
+            ``rows`` of the time to go back to. ``checkpoint.inspect(folder).rows`` is that of a
+            checkpoint.
 
         Returns
         -------
@@ -707,8 +708,8 @@ class ReplayBuffer(BufferBase, Source):
         first = max(number - ring.handle_base, 0)
         if first % ring.n_envs:
             raise ValueError(
-                f"{name}: expected the first of the {ring.n_envs} rows of a time step, got {number}, "
-                f"which is {first % ring.n_envs} behind it"
+                f"{name}: expected the first of the {ring.n_envs} rows of a time step, got "
+                f"{number}, which is {first % ring.n_envs} behind it"
             )
         return first
 

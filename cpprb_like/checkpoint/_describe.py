@@ -102,11 +102,11 @@ def inspect(folder: str | Path, *, state: int | None = None) -> SavedState:
             rings = [ring.handle_base + ring.written for ring in opened.state.rings]
             if opened.root.cls == SHARED:
                 shards = opened.root.attribute("shards")
-                rows = tuple(shard and rings[Node("", shard).ring] or 0 for shard in shards)
-                return SavedState(opened.state.number, rows)
+                rows = [0 if one is None else rings[Node("", one).ring] for one in shards]
+                return SavedState(opened.state.number, tuple(rows))
             tagged = nodes(opened.state.root)
-            rows = tuple(rings[node.ring] for node in tagged if node.kind == "rows")
-            return SavedState(opened.state.number, rows[0] if len(rows) == 1 else rows)
+            rows = [rings[node.ring] for node in tagged if node.kind == "rows"]
+            return SavedState(opened.state.number, rows[0] if len(rows) == 1 else tuple(rows))
 
     return read_folder(folder, use, decode=bytes, state=state)
 

@@ -31,7 +31,7 @@ ROOM = {"T": 2 * 40, "text": 1000}
 # Public names of one side that the other lacks, and parameters of methods that differ. The page
 # names all of them, but for the methods of a buffer that ``ClusterActor`` lacks.
 ONLY: dict[type, tuple[set[str], set[str]]] = {
-    SharedReplay: ({"attach", "folder"}, {"hosts", "losses"}),
+    SharedReplay: ({"attach", "folder", "rewind", "rows"}, {"hosts", "losses"}),
     Learner: (
         {"FOLLOWED", "consistently", "late_updates", "mass", "raise_max_priority"},
         {"flush"},

@@ -48,6 +48,7 @@ WHAT = [
     "end",
     "delete",
     "clear",
+    "rewind",
     "reopen",
 ]
 AROUND = 3  # rows of a window to each side
@@ -202,6 +203,8 @@ class Machine:
                     promise.weights.clear()
                 self.spare(named(rb, rb.episodes._index.slots(0)[0]))
                 rb.episodes.delete(0)
+            elif what == "rewind" and chance.random() < 0.5:
+                self.rewind(rb, chance.randint(0, 5) * case.n_envs)
             elif what == "clear" and case.clears and chance.random() < 0.3:
                 for promise in self.promises:
                     promise.sure.clear()  # rows that come next take their places
@@ -214,6 +217,19 @@ class Machine:
             self.folder.note()
             self.moment()
         self.flush(rb, rb.flush)
+
+    def rewind(self, rb: ReplayBuffer, n_rows: int) -> None:
+        """Forget the newest rows. None of them comes back after the call."""
+        row = max(rb.rows - n_rows, rb.ring.handle_base)
+        ids = np.arange(row - rb.ring.handle_base, rb.ring.written)
+        names = named(rb, ids % rb.ring.capacity)
+        for promise in self.promises:
+            promise.weights.clear()
+        self.spare(names)
+        rb.rewind(row)
+        for promise in self.promises:
+            for name in names:
+                promise.rows.pop(name, None)
 
     @staticmethod
     def full(path: Path) -> None:

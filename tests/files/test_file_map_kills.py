@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from file_map_cases import CASES, LONGEST, Case, items_of, step, twin_rows
+from file_map_cases import BACK, CASES, EACH, LONGEST, Case, items_of, step, twin_rows
 from interruptions import killed_everywhere
 from scale import KILLS
 
@@ -72,6 +72,9 @@ def check_after_kill(rb: ReplayBuffer, case: Case, published: int, kill: int) ->
     if case.clears:
         return int(max(published, counters.max(initial=0)) + 1)
     assert newest >= published, what
+    if case.rewinds:
+        check_rewinds(counters, newest, case, what)
+        return newest
     if len(counters):
         assert counters.max() >= published - case.n_step or case.deletes, what
     # At most the rows of one call are torn, beside those that were deleted on purpose.
@@ -81,6 +84,15 @@ def check_after_kill(rb: ReplayBuffer, case: Case, published: int, kill: int) ->
     elif not case.deletes and not case.room and case.n_step == 1:
         assert len(rb) >= min(published * rb.n_envs, rb.capacity) - torn, what
     return newest
+
+
+def check_rewinds(counters: Any, newest: int, case: Case, what: str) -> None:
+    """Of the steps that the writer goes back by, all were forgotten or none."""
+    found = set(counters.tolist())
+    for last in range(EACH, newest + 1, EACH):
+        steps = set(range(max(last - BACK, counters.min(initial=newest)), last))
+        forgotten = steps - found
+        assert not forgotten or forgotten == steps or case.n_step > 1, f"{what}: {forgotten}"
 
 
 def least_kept(case: Case, newest: int) -> int:

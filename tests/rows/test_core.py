@@ -141,6 +141,15 @@ class BufferAgainstTwin(RuleBasedStateMachine):
         self.rb.on_episode_end(env)
         self.twin.on_episode_end(env)
 
+    @rule(steps=st.integers(0, 50))
+    def rewind(self, steps: int) -> None:
+        first = max(self.twin.written - steps * self.rb.n_envs, 0)
+        living = len(self.twin.steps())
+        self.twin.rewind(first)
+        assert self.rb.rewind(self.rb.rows - self.twin.written + first) == living - len(
+            self.twin.steps()
+        )
+
     @rule(deep=st.booleans())
     def replace_by_copy(self, deep: bool) -> None:
         before = snapshot(self.rb)

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 
 __all__ = [
+    "BACK",
     "CASES",
+    "EACH",
     "LONGEST",
     "Case",
     "items_of",
@@ -41,6 +43,7 @@ RAGGED: dict[str, Any] = {
 }
 LONGEST = 40  # items of a row
 LONGER = 3  # further items after an update
+EACH, BACK = 9, 5  # a writer goes back by so many steps, after each so many
 
 
 def room_for(calls: int) -> Callable[[int, int, int], None]:
@@ -73,6 +76,7 @@ class Case:
     deletes: bool = False
     updates: bool = False
     clears: bool = False
+    rewinds: bool = False
     ids: dict[str, Any] = field(default_factory=dict)
     wide: int = WIDE
     room: int = 0  # items of each named axis; 0: there are none
@@ -136,6 +140,10 @@ CASES = [
     Case("ragged-next", room=300, has_next_items=True, deletes=True, clears=True, wide=40),
     Case("ragged-next-envs", room=600, has_next_items=True, n_envs=3, capacity=60, wide=40),
     Case("ragged-next-blocks", room=500, has_next_items=True, block=7, n_envs=2, wide=4),
+    Case("rewinds", rewinds=True, updates=True, wide=40),
+    Case("rewinds-chained", rewinds=True, chained=True, n_envs=3, capacity=60, wide=40),
+    Case("rewinds-prioritized", rewinds=True, prioritized=True, n_step=3, wide=40),
+    Case("rewinds-ragged", rewinds=True, room=300, has_next_items=True, wide=40),
 ]
 
 
@@ -306,6 +314,8 @@ def write(case: Case, folder: Path, first: int) -> None:
             ended = [k for k, one in enumerate(episodes) if one.terminated or one.truncated]
             for number in ended[:1]:
                 rb.episodes.delete(number)
+        if case.rewinds and t % EACH == 0:
+            rb.rewind(rb.rows - BACK * case.n_envs)
         if case.clears and t % 50 == 0:
             rb.clear()
 

@@ -568,6 +568,13 @@ class History:
         assert self.rb.episodes.delete(number) == len(rows)
         self.twin.delete(rows[0])
 
+    def rewind(self, rng: np.random.Generator) -> None:
+        """Back by some time steps, sometimes to before all rows."""
+        rows, step = len(self.twin.rows), self.case.n_envs
+        first = max(rows - step * int(rng.choice([0, 1, 2, 5, 100])), 0)
+        self.rb.rewind(self.rb.rows - rows + first)
+        self.twin.rewind(first)
+
     def end_of(self, row: RaggedRow) -> None:
         env = row.number % self.case.n_envs
         self.rb.on_episode_end(env)
@@ -883,6 +890,7 @@ ACTIONS: dict[str, Callable[[History, np.random.Generator], None]] = {
     "clear": History.clear,
     "end": History.end,
     "delete": History.delete,
+    "rewind": History.rewind,
     "copy": History.copy,
     "sample": History.sample,
     "sample into": History.sample_into,

@@ -69,6 +69,13 @@ class ReferenceBuffer:
             if steps and not steps[-1].end:
                 steps[-1].truncated = True
 
+    def rewind(self, first: int) -> None:
+        """The rows from a row id on are absent, and all episodes are cut."""
+        for row in self.history[first:]:
+            row.absent = True
+        if first < self.written:
+            self.on_episode_end()
+
     def clear(self) -> None:
         self.history = []
 

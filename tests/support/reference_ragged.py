@@ -371,6 +371,18 @@ class ReferenceRagged:
                 steps[-1].end = True
         self.leave_out()
 
+    def rewind(self, first: int) -> None:
+        """The rows from a number on go, and all episodes are cut."""
+        for row in self.rows[first:]:
+            row.end = row.holds_step
+            if row.there:
+                self._gone(row)
+        for stream in range(self.n_envs if first < len(self.rows) else 0):
+            steps = [row for row in self._steps_of(stream) if row.number < first]
+            if steps:
+                steps[-1].end = True
+        self.leave_out()
+
     def delete(self, row: RaggedRow) -> None:
         """The episode of a row goes, with rows that are left out."""
         for one in self._whole_episode(row):

@@ -100,8 +100,7 @@ class History:
     entries: list[Entry] = field(default_factory=list)
     t: int = 0
     deletes: int = 0
-    kept: list[tuple[int, dict[str, Array]]] = field(default_factory=list)  # ``rows`` and a batch
-    forgotten: set[int] = field(default_factory=set)  # numbers of steps
+    kept: list[Array] = field(default_factory=list)  # indexes of batches
 
     def __post_init__(self) -> None:
         self.rb: Any = self.kind.open(self.folder)
@@ -127,7 +126,9 @@ class History:
             values["next_t"] = number + (10 if self.chance.random() < 0.9 else 5)
         if kind.ragged:
             lengths = [self.chance.randint(0, 6) for _ in number]
-            values["token"] = [np.arange(n, dtype="i4") + one for n, one in zip(lengths, number, strict=True)]
+            values["token"] = [
+                np.arange(n, dtype="i4") + one for n, one in zip(lengths, number, strict=True)
+            ]
             if kind.n_envs == 1:
                 values["token"] = values["token"][0]
         return values
@@ -154,7 +155,7 @@ class History:
             self.delete()
         elif what == "update" and len(rb):
             batch = rb.sample(5, indexes=not rb.has_priorities)
-            self.kept.append((rb.rows, batch))
+            self.kept.append(batch["indexes"])
             self.update()
         elif what == "clear" and chance.random() < 0.3:
             self.entries.append(("clear", 0, 0, 0))
@@ -182,27 +183,27 @@ class History:
 
     def update(self) -> None:
         """Update rows of a batch from before; some are gone by now."""
-        _, batch = self.chance.choice(self.kept)
-        indexes = batch["indexes"]
+        indexes = self.chance.choice(self.kept)
         new = np.array([self.chance.randint(1, 9) for _ in indexes])
         self.entries.append(("update", indexes, new, 0))
         update(self.rb, indexes, new)
 
     def rewind(self, row: int) -> None:
         rb = self.rb
-        row = max(row, 0)
-        expected = [slot for slot in rb.ring.present_slots() if number_at(rb, slot) >= row]
-        gone = {int(t) for t in rb.ring_values(expected)} if hasattr(rb, "ring_values") else set()
-        before = rb.rows
-        count = rb.rewind(row)
-        assert count >= len(expected)  # incomplete rows cannot be drawn
+        row, before = max(row, 0), rb.rows
+        later = [slot for slot in rb.ring.present_slots() if number_at(rb, slot) >= row]
+        assert rb.rewind(row) >= len(later)  # incomplete rows count too
         if row < before:
-            for name, first, _, present in self.entries:
-                if name == "add" and first >= row:
+            for what, first, _, present in self.entries:
+                if what == "add" and first >= row:
                     present[:] = False
             self.entries.append(("end", None, 0, 0))
         assert rb.rows == before
-        self.forgotten |= gone
+
+    def compare(self) -> None:
+        """Compare the buffer with its twin; ended episodes only while all rows are there."""
+        is_whole = not self.deletes and self.rb.ring.written <= self.rb.ring.capacity
+        assert_same(self.rb, self.twin(), self.kind, counts_episodes=is_whole)
 
     def twin(self) -> ReplayBuffer:
         """The buffer that never had the forgotten rows."""
@@ -227,6 +228,7 @@ def number_at(rb: ReplayBuffer, slot: int) -> int:
 
 
 def add_to(rb: ReplayBuffer, values: dict[str, Any], present: Array) -> None:
+    """Add a time step of the environments that have one."""
     if present.all():
         rb.add(**values)
     else:
@@ -234,6 +236,7 @@ def add_to(rb: ReplayBuffer, values: dict[str, Any], present: Array) -> None:
 
 
 def update(rb: Any, indexes: Array, new: Array) -> None:
+    """Update rows, and their priorities where there are some."""
     rb.update(indexes, mark=new)
     if rb.has_priorities:
         rb.update_priorities(indexes, new / 10)  # below those of new rows, whose maximum stays 1
@@ -252,9 +255,9 @@ def number_of(rb: ReplayBuffer, rows: Array, *, ended: bool) -> int | None:
     """Number of the episode that has some of these rows."""
     for number in range(len(rb.episodes)):
         slots, flags = rb.episodes._index.slots(number)
-        if bool(flags & 1) == ended:
-            if np.isin(rb.ring.row_ids(slots) + rb.ring.handle_base, rows).any():
-                return number
+        ids = rb.ring.row_ids(slots) + rb.ring.handle_base
+        if bool(flags & 1) == ended and np.isin(ids, rows).any():
+            return number
     return None
 
 
@@ -303,7 +306,7 @@ def assert_same(rb: Any, twin: Any, kind: Kind, *, counts_episodes: bool) -> Non
             assert set(rb.sample(50)["t"].tolist()) <= set(rb.get_all_transitions()["t"].tolist())
         return
     views, expected_views = views_of(rb), views_of(twin)
-    if rb.ring.written > rb.ring.capacity:  # a row that begins an episode is known for longer
+    if rb.ring.first:  # a row that begins an episode is known for longer
         views.pop("strides", None), expected_views.pop("strides", None)
     for (name, view), its in zip(views.items(), expected_views.values(), strict=True):
         batches = []
@@ -327,5 +330,5 @@ def assert_same(rb: Any, twin: Any, kind: Kind, *, counts_episodes: bool) -> Non
 def same_batches(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Two batches have the same values."""
     assert list(one) == list(other)
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+    for name, values in one.items():
+        np.testing.assert_array_equal(values, other[name], err_msg=name)
