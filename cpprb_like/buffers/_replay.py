@@ -1247,6 +1247,7 @@ class ReplayBuffer(BufferBase, Source):
         env_dict: Mapping[str, FieldSpec] | None = None,
         strict: bool = False,
         resume: bool = False,
+        download: bool = False,
         progress: Callable[[int, int], None] | None = None,
         **options: Unpack[PrioritizedOptions],
     ) -> Self:
@@ -1255,7 +1256,9 @@ class ReplayBuffer(BufferBase, Source):
         Parameters
         ----------
         path : str or path
-            The file or folder, or the name of a local data set of Minari's.
+            The file or folder. If there is none, the name that the library of a format has for a
+            local data set: Minari's ``"D4RL/door/human-v2"``, LeRobot's ``"lerobot/pusht"``, or
+            ``"fractal20220817_data/0.1.0"`` of TensorFlow Datasets, by default the newest version.
         format : str, optional
             One of ``cpprb_like.datasets.FORMATS``. By default the files show it.
         split : str, optional
@@ -1272,6 +1275,9 @@ class ReplayBuffer(BufferBase, Source):
         resume : bool
             Leave the newest episode open if it is open in the files, so the first ``add`` goes on
             with it. By default it is truncated, as its environment is gone.
+        download : bool
+            Whether the library of ``format``, which has to be given, downloads a data set that is
+            not there: Minari, LeRobot or TensorFlow Datasets. Nothing is downloaded by default.
         progress : callable, optional
             ``progress(done, total)`` is called with numbers of bytes.
         **options
@@ -1299,7 +1305,8 @@ class ReplayBuffer(BufferBase, Source):
             The files show no format or are damaged. Or a buffer cannot hold a value, and ``strict``
             is true. The message names the file and the field.
         FileNotFoundError, OSError
-            The files do not exist, or cannot be read.
+            The files do not exist, or cannot be read. Of a name that is not found, the message
+            says where it was looked for, and which names are there.
         ImportError
             A package is not installed; the message names it.
 
@@ -1336,6 +1343,7 @@ class ReplayBuffer(BufferBase, Source):
             env_dict=env_dict,
             strict=strict,
             resume=resume,
+            download=download,
             progress=progress,
             options=options,
         )

@@ -63,7 +63,7 @@ def _kind_of(path: Path, state: int | None) -> str:
     """The kind of what is at a path; raises an error that says why it cannot be read."""
     kind = _kind_or_none(path)
     if kind is None:
-        raise FileNotFoundError(f"{path}: there is no such file or folder")
+        return describe_dataset(path).format  # raises; the error says where it was looked for
     if state is not None and kind != CHECKPOINT and not path.is_dir():
         raise ValueError(f"--state: expected none, as {path} is no checkpoint")
     if kind == CPPRB and path.is_dir():

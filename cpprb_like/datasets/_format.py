@@ -177,6 +177,8 @@ class Format:
     writer: ClassVar[type[Any]]
     keys: ClassVar[tuple[str, ...] | None] = None  # keys that ``about`` may have; None for any
     lacks: ClassVar[tuple[str, ...]] = ()  # contents that the files lose, with ``LACKS``
+    # The module that gives local data sets names, and downloads them; empty without names.
+    library: ClassVar[str] = ""
 
     def holds(self, field: Field) -> bool:
         """Whether the values of a field can be written."""
@@ -191,9 +193,22 @@ class Format:
         with open_regular(path) as file:
             return path.suffix in self.suffixes or file.read(len(self.magic)) == self.magic
 
+    def root(self) -> Path:
+        """The folder where ``library`` keeps its local data sets."""
+        raise NotImplementedError
+
+    def names(self) -> list[str]:
+        """The names of all data sets in ``root``."""
+        raise NotImplementedError
+
     def find(self, name: str) -> Path | None:
-        """Path of the data set of a name. By default data sets have no names."""
-        return None
+        """Path of the local data set of a name; None if there is none."""
+        path = self.root() / name
+        return path if self.matches(path) else None
+
+    def download(self, library: Any, name: str) -> None:
+        """Call the library, so that it downloads the data set of a name to ``root``."""
+        raise NotImplementedError
 
     def metadata(
         self,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -47,6 +48,7 @@ DEFAULTS = {
     "index": "int64",
     "task_index": "int64",
 }
+HUB = "datasets--"  # how names of folders begin in the cache of downloads
 REWARD, DONE = "next.reward", "next.done"
 TERMINATED, TRUNCATED = "next.terminated", "next.truncated"
 OBSERVATION = "observation"
@@ -663,6 +665,7 @@ class LeRobot(Format):
     name = NAME
     reader, writer = LerobotReader, LerobotWriter
     lacks = (CUT, FINAL, LISTS)
+    library = "lerobot.datasets.lerobot_dataset"
 
     def holds(self, field: Field) -> bool:
         """Whether LeRobot has such values: neither uint64 nor more than five axes."""
@@ -674,6 +677,28 @@ class LeRobot(Format):
 
     def matches(self, path: Path) -> bool:
         return path.is_dir() and (path / INFO).is_file()
+
+    def root(self) -> Path:
+        caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+        home = os.environ.get("HF_HOME", str(Path(caches, "huggingface")))
+        return Path(os.environ.get("HF_LEROBOT_HOME", str(Path(home, NAME)))).expanduser()
+
+    def names(self) -> list[str]:
+        found = (self.root().glob("*/" * depth + str(INFO)) for depth in (1, 2))
+        names = [
+            file.parents[1].relative_to(self.root()).as_posix() for one in found for file in one
+        ]
+        snapshots = self.root().glob(f"hub/{HUB}*/snapshots/*/{INFO}")
+        return names + [file.parents[3].name[len(HUB) :].replace("--", "/") for file in snapshots]
+
+    def find(self, name: str) -> Path | None:
+        """Path of a local data set; or of the newest snapshot that was downloaded."""
+        hub = self.root() / "hub" / (HUB + name.replace("/", "--")) / "snapshots"
+        found = [path for path in hub.glob("*") if self.matches(path) and (path / "data").is_dir()]
+        return super().find(name) or max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+    def download(self, library: Any, name: str) -> None:
+        library.LeRobotDataset(name)
 
 
 FORMAT = LeRobot()

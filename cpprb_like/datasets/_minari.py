@@ -254,15 +254,31 @@ class Minari(Format):
     reader = MinariReader
     writer: ClassVar[type[MinariWriter]] = MinariWriter
     lacks = (CUT, LISTS)
+    library = "minari"
     storages: ClassVar[tuple[str, ...]] = ("hdf5",)
 
     def matches(self, path: Path) -> bool:
         found = _minari_metadata.load(path) if path.is_dir() else None
         return found is not None and _minari_metadata.storage_of(found[1]) in self.storages
 
+    def root(self) -> Path:
+        return _minari_metadata.root()
+
+    def names(self) -> list[str]:
+        files = (
+            file
+            for depth in range(5)
+            for file in self.root().glob("*/" * depth + "data/metadata.json")
+        )
+        return [file.parents[1].relative_to(self.root()).as_posix() for file in files]
+
     def find(self, name: str) -> Path | None:
-        """Path of the local data set of this name, if Minari has one."""
-        return _minari_metadata.find(name)
+        """Path of the local data set of a name, of any storage."""
+        path = self.root() / name
+        return path if _minari_metadata.load(path) else None
+
+    def download(self, library: Any, name: str) -> None:
+        library.download_dataset(name)
 
     def metadata(self, path: Path, header: Header, about: Mapping[str, Any]) -> dict[str, Any]:
         return _minari_metadata.of_new(path, header, about)

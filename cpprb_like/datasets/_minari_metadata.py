@@ -70,15 +70,9 @@ def storage_of(found: Mapping[str, Any]) -> str:
     return str(found.get("data_format", "hdf5"))
 
 
-def _root() -> Path:
+def root() -> Path:
     """The folder of Minari's local data sets."""
     return Path(os.environ.get(ROOT) or Path("~/.minari/datasets").expanduser()).absolute()
-
-
-def find(name: str) -> Path | None:
-    """The path of the local data set of this name; None if there is none."""
-    path = _root() / name
-    return path if load(path) else None
 
 
 # ---------------------------------------------------------------------- what is written
@@ -126,13 +120,13 @@ def about_of(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _id_of(path: Path) -> str:
     """The name of a data set. In Minari's own folder, it must be the path within the folder."""
-    place, root = path.absolute(), _root().resolve()
+    place, folder = path.absolute(), root().resolve()
     place = place.parent.resolve() / place.name
-    if place.is_relative_to(root):
-        name = place.relative_to(root).as_posix()
+    if place.is_relative_to(folder):
+        name = place.relative_to(folder).as_posix()
         if not ID.fullmatch(name):
             raise ValueError(
-                f"{path}: expected a name as 'cartpole/random-v0' in Minari's folder {root}, "
+                f"{path}: expected a name as 'cartpole/random-v0' in Minari's folder {folder}, "
                 f"got {name!r}"
             )
         return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ MODULES = {
     "rllib": ("_rllib", "FORMAT"),
 }
 FORMATS = tuple(MODULES)
+NAMED = ["minari", "lerobot", "rlds"]  # whose libraries give local data sets names
 
 
 class DatasetInfo(NamedTuple):
@@ -77,10 +79,72 @@ def _format(name: str) -> Format:
     return found
 
 
-def _place(path: str | os.PathLike[str], format: str) -> Path:  # noqa: A002 (users' word)
-    """The path, or the path of the local data set of this name in the library of a format."""
+def _place(
+    path: str | os.PathLike[str],
+    format: str | None,  # noqa: A002 (users' word)
+    *,
+    download: bool = False,
+) -> Path:
+    """The path, or that of the local data set of this name. ``download`` asks the library for it.
+
+    A path that exists is no name. Raises ``ValueError`` if several libraries have the name.
+    """
     place = as_path("path", path)
-    return place if place.exists() else _format(format).find(os.fsdecode(path)) or place
+    if place.exists():
+        return place
+    name, known = _name(path), [format] if format else NAMED
+    formats = {one: _format(one) for one in known if _format(one).library}
+    found = {one: where for one in formats if (where := formats[one].find(name))}
+    if len(found) > 1:
+        where = ", ".join(f"{one!r} has {path}" for one, path in found.items())
+        raise ValueError(
+            f"{name}: expected one data set of this name, and {where}: say format=, or a path"
+        )
+    if not found and download and not Path(path).is_absolute():
+        if format not in formats:
+            raise ValueError(
+                f"download: expected a format that has names, one of {NAMED}, got {format!r}"
+            )
+        found = {format: _downloaded(formats[format], name)}
+    return next(iter(found.values()), place)
+
+
+def _name(path: str | os.PathLike[str]) -> str:
+    return Path(os.fsdecode(path)).as_posix()
+
+
+def _downloaded(format: Format, name: str) -> Path:  # noqa: A002 (users' word)
+    try:
+        library = importlib.import_module(format.library)
+    except ImportError as error:
+        package = format.library.partition(".")[0]
+        raise ImportError(
+            f"download: {name} needs {package}, which downloads it: {error}"
+        ) from error
+    format.download(library, name)
+    found = format.find(name)
+    if found is None:
+        raise FileNotFoundError(
+            f"{name}: {format.library} was called, and {format.root()} has no files of this name "
+            f"that format {format.name!r} can read"
+        )
+    return found
+
+
+def _missing(
+    path: str | os.PathLike[str],
+    format: str | None,  # noqa: A002 (users' word)
+) -> FileNotFoundError:
+    """The error for a path, or a name, that does not exist: where it was looked for."""
+    message = f"{path}: there is no such file or folder"
+    for one in [] if Path(path).is_absolute() else [format] if format else NAMED:
+        if library := _format(one).library.partition(".")[0]:
+            root, names = _format(one).root(), sorted(set(_format(one).names()))
+            near = difflib.get_close_matches(_name(path), names, 8, 0)
+            more = f" and {len(names) - len(near)} more" * (len(names) > len(near))
+            content = f"has {', '.join(near)}{more}" if names else "has no data sets"
+            message += f"; {root}, of {library}, {content if root.is_dir() else 'is no folder'}"
+    return FileNotFoundError(message)
 
 
 def detect_format(path: str | os.PathLike[str], *, is_new: bool = False) -> str | None:
@@ -89,7 +153,7 @@ def detect_format(path: str | os.PathLike[str], *, is_new: bool = False) -> str 
     Parameters
     ----------
     path : str or path
-        Also the name of a local data set of Minari's.
+        Also the name of a local data set: see ``ReplayBuffer.from_dataset``.
     is_new : bool
         Whether there is nothing yet: then the suffix tells it.
 
@@ -104,7 +168,7 @@ def detect_format(path: str | os.PathLike[str], *, is_new: bool = False) -> str 
     >>> detect_format("rows.hdf5", is_new=True)
     'd4rl'
     """
-    place = as_path("path", path) if is_new else _place(path, "minari")
+    place = as_path("path", path) if is_new else _place(path, None)
     for name in FORMATS:
         found = _format(name)
         if place.suffix in found.suffixes if is_new else found.matches(place):
@@ -117,11 +181,13 @@ def _reading(
     path: str | os.PathLike[str],
     format: str | None,  # noqa: A002 (the word that users know)
     split: str | None,
+    *,
+    download: bool,
 ) -> Iterator[tuple[str, Path, Reader]]:
     """Yield the format, the path and a loaded reader of a data set, or of one of its splits."""
-    place = _place(path, format or "minari")
+    place = _place(path, format, download=download)
     if format is None and not place.exists():
-        raise FileNotFoundError(f"{place}: there is no such file or folder")
+        raise _missing(path, None)
     name = detect_format(place) if format is None else format
     if name is None:
         raise ValueError(
@@ -129,7 +195,7 @@ def _reading(
         )
     found = _format(name)
     if not place.exists():
-        raise FileNotFoundError(f"{place}: there is no such file or folder")
+        raise _missing(path, name)
     reader = found.open_reader(place, split)
     try:
         with reading(place):
@@ -144,17 +210,20 @@ def describe(
     format: str | None = None,  # noqa: A002 (the word that users know)
     *,
     split: str | None = None,
+    download: bool = False,
 ) -> DatasetInfo:
     """What a data set holds, without its rows.
 
     Parameters
     ----------
     path : str or path
-        The file or folder, or the name of a local data set of Minari's.
+        The file or folder, or the name of a local data set: see ``ReplayBuffer.from_dataset``.
     format : str, optional
         One of ``FORMATS``; by default the files say it.
     split : str, optional
         The split that is meant, of format ``"rlds"``.
+    download : bool
+        Whether the library of ``format`` downloads a data set that is not there yet.
 
     Returns
     -------
@@ -189,7 +258,7 @@ def describe(
     >>> found.format, found.rows, [episode.is_open for episode in found.episodes]
     ('dreamerv3', 2, [False, True])
     """
-    with _reading(path, format, split) as (name, place, reader):
+    with _reading(path, format, split, download=download) as (name, place, reader):
         header = reader.header
         fields = {field.name: (_dtype(field), field.declared_shape) for field in header.fields}
         left_out = list(reader.left_out)
@@ -318,6 +387,7 @@ def from_dataset(
     env_dict: Mapping[str, Any] | None,
     strict: bool,
     resume: bool,
+    download: bool,
     progress: Callable[[int, int], None] | None,
     options: Mapping[str, Any],
 ) -> Any:
@@ -327,7 +397,7 @@ def from_dataset(
         raise ValueError(
             f"n_envs: expected 1, as no data set says the environment of an episode; got {n_envs!r}"
         )
-    with _reading(path, format, split) as (_, _, reader):
+    with _reading(path, format, split, download=download) as (_, _, reader):
         header = reader.header
         lost = []
         if reader.left_out:

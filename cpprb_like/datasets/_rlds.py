@@ -11,6 +11,7 @@ records and messages (``_tfrecord``), and images (``_images``).
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -49,6 +50,7 @@ DATASET, SPLIT, VERSION = "cpprb_like", "train", "1.0.0"
 CORE = "tensorflow_datasets.core.features."
 FLAGS = ("is_first", "is_last", "is_terminal")
 SHARD = re.compile(r"(?:.*-)?(\w+)\.tfrecord-[0-9]+(?:-of-[0-9]+)?")
+NUMBER = r"[0-9]+\.[0-9]+\.[0-9]+"  # of a version
 ROLES = {"observation": "obs", "action": "act", "reward": "rew"}
 DISCOUNT = "discount"
 IMAGE = "image"  # encoding of features that Pillow decodes
@@ -370,6 +372,7 @@ class Rlds(Format):
     has_splits = True
     keys = ("description", "citation")
     lacks = (BOTH,)
+    library = "tensorflow_datasets"
 
     def holds(self, field: Field) -> bool:
         """Whether the values of a field can be written: TensorFlow decodes no uint32."""
@@ -377,6 +380,32 @@ class Rlds(Format):
 
     def matches(self, path: Path) -> bool:
         return path.is_dir() and (path / FEATURES).is_file() and any(path.glob("*.tfrecord*"))
+
+    def root(self) -> Path:
+        return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
+
+    def names(self) -> list[str]:
+        found = (self.root().glob("*/" * depth + FEATURES) for depth in (2, 3))
+        return [file.parent.relative_to(self.root()).as_posix() for one in found for file in one]
+
+    def find(self, name: str) -> Path | None:
+        """Path of a local data set: of the newest version, and of the default config, by default.
+
+        A name is ``name``, ``name/config``, ``name:1.0.0`` or ``name/1.0.0``.
+        """
+        name, _, version = name.partition(":")
+        path = self.root() / name
+        default = path / ".config" / "metadata.json"
+        if default.is_file():
+            metadata = load_json(read_bytes(default), str(default))
+            path /= str(metadata.get("default_config_name"))
+        versions = [one for one in path.glob("*.*.*") if re.fullmatch(NUMBER, one.name)]
+        versions.sort(key=lambda one: [int(part) for part in one.name.split(".")])
+        choices = [path / version] if version else [path, *versions]
+        return next((one for one in reversed(choices) if self.matches(one)), None)
+
+    def download(self, library: Any, name: str) -> None:
+        library.builder(re.sub(rf"/({NUMBER})$", r":\1", name)).download_and_prepare()
 
 
 FORMAT = Rlds()
