@@ -38,7 +38,8 @@ class Description:
     Attributes
     ----------
     findings : list of Finding
-        What looks wrong, in all buffers; empty if nothing does.
+        What looks wrong, in all buffers; empty if nothing does. Each has a ``severity``: an
+        ``"alarm"``, or a ``"note"``, which says what is meant in many programs.
 
     Examples
     --------

@@ -27,6 +27,7 @@ MOST_ROWS = 1 << 16
 SAMPLED = 1 << 20  # elements of a field that are read for quantiles and histograms
 IMAGE_SIDE = 16
 MOST_CHANNELS = 16
+MOST_WIDTH = 1024  # elements of a row whose elements are judged one by one
 LARGE = float(np.finfo(np.float64).max) / 4
 NEXT = "next_"
 LENGTH = "length of "
@@ -49,6 +50,7 @@ class FieldFacts:
     hashes: Array = field(default_factory=lambda: np.empty(0, np.uint64))
     # Values of some of these rows, evenly spaced; empty without numbers.
     sampled: Array = field(default_factory=lambda: np.empty(0))
+    spacing: int = 1  # of the places of the sampled rows
     # The least and the greatest finite value of each element.
     least: Array = field(default_factory=lambda: np.empty(0))
     greatest: Array = field(default_factory=lambda: np.empty(0))
@@ -65,6 +67,11 @@ class FieldFacts:
     @property
     def is_constant(self) -> bool:
         return len(self.hashes) > 1 and bool((self.hashes == self.hashes[0]).all())
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether each row is a vector of numbers that is narrow enough to judge its columns."""
+        return self.is_number and len(self.shape) == 1 and 1 < self.shape[0] <= MOST_WIDTH
 
     @property
     def channels(self) -> int | None:
@@ -143,6 +150,38 @@ class Facts:
         found = np.minimum(np.searchsorted(one.rows, wanted), len(one.rows) - 1)
         there = one.rows[found] == wanted if len(one.rows) else np.empty(0, np.bool_)
         return np.flatnonzero(there), found[there]
+
+    @cached_property
+    def by_stream(self) -> tuple[Array, Array]:
+        """Places of rows that hold a step, environment by environment, and which begin an episode.
+
+        The first row of an environment does not: its episode may have begun before.
+        """
+        order = np.flatnonzero(self.rows.present)
+        order = order[np.argsort(order % self.rows.n_envs, kind="stable")]
+        begins = np.zeros(len(order), np.bool_)
+        is_next = (order[1:] - order[:-1]) % self.rows.n_envs == 0
+        begins[1:] = self.rows.ends[order[:-1]] & is_next
+        return order, begins
+
+    @cached_property
+    def whole(self) -> list[FieldFacts]:
+        """Fields of which every row was read."""
+        n = int(self.rows.present.sum())
+        return [one for one in self.fields.values() if len(one.rows) == n]
+
+    @cached_property
+    def row_hashes(self) -> NDArray[np.uint64]:
+        """A hash of all ``whole`` fields of each row, in the order of ``by_stream``."""
+        return self.hashes_of(self.whole)
+
+    def hashes_of(self, fields: list[FieldFacts]) -> NDArray[np.uint64]:
+        """A hash of some ``whole`` fields of each row, in the order of ``by_stream``."""
+        keys = np.random.default_rng(1).integers(2**64, size=len(fields), dtype=np.uint64) | 1
+        by_row = np.zeros(len(self.rows), np.uint64)
+        for key, one in zip(keys, fields, strict=True):
+            by_row[one.rows] += one.hashes * key
+        return by_row[self.by_stream[0]]
 
     @cached_property
     def rewards(self) -> NDArray[np.float64]:
@@ -229,6 +268,9 @@ def _read_field(rows: Rows, declared: Any, count: Callable[[int], None]) -> Fiel
     n = sum(piece.stop - piece.start for piece in pieces)
     # Image fields keep enough frames to judge and to show.
     spacing = max(1, n // max(64, SAMPLED // max(1, math.prod(shape))))
+    while math.gcd(spacing, rows.n_envs) > 1:  # rows of all environments
+        spacing += 1
+    found.spacing = spacing
     places, hashes, sampled, extremes = [], [], [], []
     for piece in pieces:
         values = rows.lengths(piece, found.axis) if found.axis else rows.read(piece, (name,))[name]

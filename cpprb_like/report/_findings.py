@@ -7,12 +7,13 @@ usual environments, with random and with trained agents, give none. Not here: wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from cpprb_like.report._facts import LENGTH, NEXT, Array, Facts, FieldFacts
+from cpprb_like.report._facts import LENGTH, MOST_WIDTH, NEXT, Array, Facts, FieldFacts
 
 FEW = 100  # fewer rows than this show no pattern
 NO_END = 10_000  # steps of each environment without an end, where no jump shows one
@@ -21,7 +22,14 @@ FROZEN_RUN = 200
 STRIDES = 256
 MOST_COMPARED = 20_000
 BOX_SHARE = 0.75  # elements within the range of first observations: a new one exceeds a few
-MOST_WIDTH = 1024  # elements of an observation that is compared with first ones
+MANY_RUNS = 50  # stretches with one value of a column that moves
+MOST_COPIES = 8  # times that each row is stored
+MOST_JUMPS = 64  # jumps after which copies are looked for
+MOST_FIRST = 1 << 18  # elements of first observations that are compared with one another
+SPLITS = 16
+LEAST_DISTANCE = 0.4  # between distributions of first observations
+LEAST_EVIDENCE = 2.6  # that distance, times the root of how many there are: 3e-6 by chance
+BRIGHTER = 20.0
 
 
 class Finding(NamedTuple):
@@ -37,12 +45,15 @@ class Finding(NamedTuple):
         What was found, with numbers.
     look_at : str
         What to check in the program that added the rows.
+    severity : str
+        ``"alarm"``; or ``"note"`` for what many sound programs have too.
     """
 
     name: str
     field: str
     message: str
     look_at: str
+    severity: str = "alarm"
 
 
 Found = Iterator[tuple[str, str, str]]  # field, message, what to look at
@@ -69,17 +80,45 @@ def _constant(facts: Facts) -> Found:
             yield name, f"all {len(one.rows):,} rows have the same value", _ALIASED
 
 
+def _constant_columns(facts: Facts) -> Found:
+    for one in facts.observations + facts.actions:
+        if one.has_columns and not one.is_constant and len(one.rows) >= FEW:
+            columns = np.flatnonzero(one.least == one.greatest)
+            if len(columns):
+                message = f"{_named('column', columns)} of {one.shape[0]} {_VERB[len(columns) > 1]}"
+                message += f" one value in all {len(one.rows):,} rows"
+                yield one.name, message, _MEANT
+
+
+_MEANT = "whether that is meant, as of a goal or of padding; or a sensor, or a joint, is dead"
+_VERB = "has", "have"
+
+
+def _named(what: str, numbers: Array, most: int = 8) -> str:
+    """The numbers of columns or environments as words, at most the first few."""
+    if len(numbers) == 1:
+        return f"{what} {numbers[0]}"
+    first = ", ".join(map(str, numbers[:most]))
+    return f"{what}s {first}" + (f" and {len(numbers) - most} more" * (len(numbers) > most))
+
+
 def _frozen(facts: Facts) -> Found:
     observations, pairs = facts.observations, list(facts.pairs)
+    episode = max((one.length for one in facts.episodes), default=0)
     for one in observations:
         if one.is_constant or len(one.rows) < FROZEN_RUN:
             continue
-        longest = _longest_run(one, facts.rows.n_envs)
         least = max(FROZEN_RUN, len(one.rows) // facts.rows.n_envs // 10)
-        if len(observations) > 1:  # one of several may be a goal, which stays for an episode
-            least = max(least, 1 + max((one.length for one in facts.episodes), default=0))
-        if longest >= least:
+        # One of several may be a goal, which stays for an episode; of an agent at a wall may all.
+        is_of_episodes = len(observations) > 1 or (
+            one.dtype.kind != "f" and 2 * episode < len(one.rows) // facts.rows.n_envs
+        )
+        by_field = max(least, is_of_episodes * (episode + 1))
+        longest = int(_runs(one.hashes, one.rows % facts.rows.n_envs).max())
+        if longest >= by_field:
             yield one.name, f"the same value in {longest:,} steps on end", _ALIASED
+        elif one.has_columns:
+            yield from _frozen_columns(facts, one, least, episode)
     if pairs and len({len(one.rows) for one, _ in pairs}) == 1:
         inner = ~facts.rows.ends[pairs[0][0].rows]
         same = np.all([one.hashes == following.hashes for one, following in pairs], axis=0)[inner]
@@ -89,19 +128,38 @@ def _frozen(facts: Facts) -> Found:
             yield moving[0], message, _ALIASED
 
 
+def _frozen_columns(facts: Facts, one: FieldFacts, least: int, episode: int) -> Found:
+    """Columns that stay the same for ten times as long as they do anywhere else."""
+    streams = one.rows[one.rows % one.spacing == 0] % facts.rows.n_envs
+    columns, steps = [], []
+    for column, values in enumerate(one.sampled.T):
+        runs = np.sort(_runs(values, streams))
+        if len(runs) < MANY_RUNS or runs[-1] < 10 * runs[-2] or len(np.unique(values)) < 16:
+            continue
+        is_of_episodes = len(runs) <= 2 * len(facts.episodes)  # such as a goal
+        if (longest := int(runs[-1]) * one.spacing) >= max(least, is_of_episodes * (episode + 1)):
+            columns.append(column)
+            steps.append(longest)
+    if columns:
+        message = (
+            f"{_named('column', np.array(columns))} of {one.shape[0]} {_VERB[len(columns) > 1]}"
+        )
+        message += f" the same value in {max(steps):,} steps on end, and elsewhere in few"
+        yield one.name, message, "whether a sensor, or a joint, stopped"
+
+
 _ALIASED = (
     "whether the environment, or a wrapper, returns the same array each time and overwrites it, or "
     "a sensor does not answer"
 )
 
 
-def _longest_run(one: FieldFacts, n_envs: int) -> int:
-    """The longest run of rows of an environment that have the same value."""
-    streams = one.rows % n_envs
+def _runs(values: Array, streams: Array) -> Array:
+    """The lengths of all runs of rows of an environment that have the same value."""
     order = np.argsort(streams, kind="stable")
-    values, streams = one.hashes[order], streams[order]
+    values, streams = values[order], streams[order]
     changes = np.flatnonzero((values[1:] != values[:-1]) | (streams[1:] != streams[:-1]))
-    return int(np.diff([-1, *changes, len(values) - 1]).max())
+    return np.diff(np.concatenate([[-1], changes, [len(values) - 1]]))
 
 
 def _no_reward_signal(facts: Facts) -> Found:
@@ -215,30 +273,60 @@ def _time_limit(facts: Facts) -> Found:
 def _lost_final(facts: Facts) -> Found:
     is_found = False
     for one, following in facts.pairs:
+        if one.is_constant:
+            continue
         before, after = facts.following(one)
         at_end = facts.rows.ends[one.rows[before]]
-        same = following.hashes[before[at_end]] == one.hashes[after[at_end]]
-        if len(same) >= 5 and same.mean() >= 0.9 and not one.is_constant:
-            message = f"is that of the row after in {same.mean():.0%} of {len(same):,} episode ends"
+        firsts = one.hashes[after[at_end]]
+        is_first = np.isin(following.hashes[before], firsts)
+        usual = float(is_first[~at_end].mean()) if not at_end.all() else 0.0
+        same = following.hashes[before[at_end]] == firsts
+        if lost := _share_lost(facts, one.rows[before[at_end]], same, 5, 0.9, usual):
+            message = f"is that of the row after in {lost[0]:.0%} of {lost[1]:,} {lost[2]}"
             look_at = (
                 "whether a vector environment has reset already: its final observation is "
                 "info['final_obs']; or whether the step of its reset was added too"
             )
             is_found = True
             yield following.name, message, look_at
-        elif share := _share_in_range(facts, one, following):
+        elif lost := _lost_in_range(facts, one, following):
             is_found = True
-            yield following.name, f"is like {_FIRST.format(share)}", _RESET_WITHIN_STEP
-    if not is_found and (share := _share_of_equal(facts)):
+            yield following.name, f"is like {_FIRST.format(*lost)}", _RESET_WITHIN_STEP
+    if not is_found and (lost := _lost_and_equal(facts)):
         names = [following.name for one, following in facts.pairs if not one.is_constant]
-        yield names[0], f"equals {_FIRST.format(share)}", _RESET_WITHIN_STEP
+        yield names[0], f"equals {_FIRST.format(*lost)}", _RESET_WITHIN_STEP
 
 
-_FIRST = "the first observation of an episode in {:.0%} of episode ends"
+_FIRST = "the first observation of an episode in {:.0%} of {:,} {}"
 _RESET_WITHIN_STEP = (
     "whether the environment resets itself within step: its final observation is lost then, or in "
     "info['final_obs']"
 )
+_KINDS = "truncations", "terminations"
+
+
+def _share_lost(
+    facts: Facts, places: Array, is_lost: Array, least: int, share: float, usual: float = 0.0
+) -> tuple[float, int, str] | None:
+    """The share, the number and the name of the ends that are lost; None if too few are.
+
+    ``places`` are those of rows that end an episode. All ends are judged first, then those of each
+    kind, of each environment, and of each kind in each environment. In each group that counts there
+    are at least ``least`` ends, and more if as many other rows as ``usual`` look lost.
+    """
+    n_envs = facts.rows.n_envs
+    for by_kind, by_env in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        kind = by_kind * facts.rows.terminated[places].astype(np.int64)
+        groups = n_envs * kind + by_env * (places % n_envs)
+        n, lost = np.bincount(groups), np.bincount(groups, is_lost)
+        found = np.flatnonzero((n >= least) & (lost >= share * n) & (usual**lost < 1e-6))
+        if len(found):
+            found = found[found // n_envs == found[0] // n_envs]  # of one kind
+            name = _KINDS[found[0] // n_envs] if by_kind else "episode ends"
+            if by_env:
+                name += f" of {_named('environment', found % n_envs)}"
+            return float(lost[found].sum() / n[found].sum()), int(n[found].sum()), name
+    return None
 
 
 def _ends_and_begins(facts: Facts, one: FieldFacts) -> tuple[Array, Array] | None:
@@ -253,18 +341,18 @@ def _ends_and_begins(facts: Facts, one: FieldFacts) -> tuple[Array, Array] | Non
     return None if is_few or one.is_constant else (ends, begins)
 
 
-def _share_of_equal(facts: Facts) -> float:
-    """The share of ends whose next observation equals a first observation.
+def _lost_and_equal(facts: Facts) -> tuple[float, int, str] | None:
+    """The ends whose next observation equals a first observation: see ``_share_lost``.
 
-    0.0 for a small share, or if many other next observations do, too. Observations of several
-    fields are equal if all of their fields are.
+    None also if many other next observations do, too. Observations of several fields are equal if
+    all of their fields are.
     """
     pairs = [pair for pair in facts.pairs if not pair[0].is_constant]
     if not pairs or len({len(one.rows) for one, _ in pairs}) > 1:
-        return 0.0
+        return None
     rows = _ends_and_begins(facts, pairs[0][0])
     if rows is None:
-        return 0.0
+        return None
     ends, begins = rows
     obs, nexts = np.zeros((2, len(ends)), np.uint64)
     keys = np.random.default_rng(2).integers(2**64, size=len(pairs), dtype=np.uint64) | 1
@@ -272,29 +360,33 @@ def _share_of_equal(facts: Facts) -> float:
         obs += key * one.hashes
         nexts += key * following.hashes
     is_first = np.isin(nexts, obs[begins])
-    share, others = float(is_first[ends].mean()), is_first[~ends].mean()
-    is_lost = (share >= 0.9 and others <= 0.3) or (share >= 0.5 and others <= 0.01)
-    return share if is_lost else 0.0
+    others = float(is_first[~ends].mean())
+    if others > 0.3:
+        return None
+    places = pairs[0][0].rows[ends]
+    return _share_lost(facts, places, is_first[ends], 20, 0.5 if others <= 0.01 else 0.9)
 
 
-def _share_in_range(facts: Facts, one: FieldFacts, following: FieldFacts) -> float:
-    """The share of ends whose next values are like first observations; 0.0 if few are.
+def _lost_in_range(
+    facts: Facts, one: FieldFacts, following: FieldFacts
+) -> tuple[float, int, str] | None:
+    """The ends whose next values are like first observations: see ``_share_lost``.
 
     Such values lie within the range of first observations, and other next values do not. They
     differ from the value of their row by more than a step usually does.
     """
     rows, values = _ends_and_begins(facts, one), _values(one, following)
     if rows is None or values is None:
-        return 0.0
+        return None
     (ends, begins), (obs, nexts) = rows, values
     first = obs[begins]
     inside = (nexts >= first.min(axis=0)) & (nexts <= first.max(axis=0))
     is_first = inside.mean(axis=1) >= BOX_SHARE
+    if is_first[~ends].mean() > 0.3:
+        return None
     moves = np.abs(nexts - obs).mean(axis=1)
-    is_far = moves[ends] > np.quantile(moves[~ends], 0.95)
-    share = float(is_first[ends].mean())
-    is_lost = share >= 0.9 and is_first[~ends].mean() <= 0.3 and is_far.mean() >= 0.8
-    return share if is_lost else 0.0
+    is_far = moves > np.quantile(moves[~ends], 0.95)
+    return _share_lost(facts, one.rows[ends], (is_first & is_far)[ends], 20, 0.8)
 
 
 def _values(one: FieldFacts, following: FieldFacts) -> tuple[Array, Array] | None:
@@ -422,9 +514,11 @@ def _clipped(facts: Facts) -> Found:
     for one in facts.actions:
         if one.dtype.kind != "f" or len(one.rows) < FEW or one.nan or one.inf:
             continue
-        at_bound = (one.sampled == one.least) | (one.sampled == one.greatest)
+        moves = one.least < one.greatest
+        values = one.sampled[:, moves]
+        at_bound = (values == one.least[moves]) | (values == one.greatest[moves])
         share = float(at_bound.mean())
-        if share >= 0.3 and len(np.unique(one.sampled[~at_bound])) >= 16:
+        if share >= 0.3 and len(np.unique(values[~at_bound])) >= 16:
             message = f"{share:.0%} of its values are its least or its greatest value"
             yield one.name, message, "the scale of actions: the agent's are clipped to the bounds"
 
@@ -458,17 +552,11 @@ def _weights_shape(facts: Facts) -> Found:
 
 
 def _duplicates(facts: Facts) -> Found:
-    rows = facts.rows
-    whole = [one for one in facts.fields.values() if len(one.rows) == int(rows.present.sum())]
-    keys = np.random.default_rng(1).integers(2**64, size=len(rows) + 1, dtype=np.uint64) | 1
-    if not whole or not rows.ends.any():
+    rows, (order, _), values = facts.rows, facts.by_stream, facts.row_hashes
+    if not facts.whole or not rows.ends.any():
         return
-    order = np.flatnonzero(rows.present)
-    by_row = np.zeros(len(rows), np.uint64)
-    for key, one in zip(keys, whole, strict=False):
-        by_row[order] += one.hashes * key
-    order = order[np.argsort(order % rows.n_envs, kind="stable")]
-    stream, values = order % rows.n_envs, by_row[order]
+    keys = np.random.default_rng(1).integers(2**64, size=len(rows) + 1, dtype=np.uint64) | 1
+    stream = order % rows.n_envs
     begins = np.ones(len(order), np.bool_)
     begins[1:] = rows.ends[order[:-1]] | (stream[1:] != stream[:-1])
     starts = np.flatnonzero(begins)
@@ -476,13 +564,131 @@ def _duplicates(facts: Facts) -> Found:
     changes = np.ones(len(order), np.int64)
     changes[1:] = values[1:] != values[:-1]
     sums = np.add.reduceat(values * keys[place], starts)
-    information = np.add.reduceat(changes, starts)
-    least = 9 if any(one.dtype.kind == "f" for one in facts.observations if one in whole) else 40
-    sums = sums[information >= least]
-    n = len(sums) - len(np.unique(sums))
-    if n:
+    is_long = np.add.reduceat(changes, starts) >= _least_copied(facts)
+    begun = facts.hashes_of([one for one in facts.whole if one in facts.observations])[starts]
+    _, episode, copies = np.unique(sums[is_long], return_inverse=True, return_counts=True)
+    _, first, alike = np.unique(begun[is_long], return_inverse=True, return_counts=True)
+    # Where others begin alike too, the next episode has to be a copy too: a policy may be fixed.
+    is_copy = (copies[episode] > 1) & (copies[episode] == alike[first])
+    pairs = np.where(episode[:-1] != episode[1:], episode[:-1] * len(copies) + episode[1:], -1)
+    _, pair, twice = np.unique(pairs, return_inverse=True, return_counts=True)
+    in_order = (pairs >= 0) & (twice[pair] > 1)
+    is_copy[:-1] |= in_order
+    is_copy[1:] |= in_order
+    n = int(is_copy.sum()) - len(np.unique(episode[is_copy]))
+    if n > 0:
         message = f"{n:,} of {len(starts):,} episodes are step for step those of another one"
         yield "", message, "whether files were added twice, or environments have the same seed"
+
+
+def _least_copied(facts: Facts) -> int:
+    """The number of equal steps on end that do not come about by chance."""
+    is_float = any(one.dtype.kind == "f" for one in facts.observations if one in facts.whole)
+    return 9 if is_float else 40
+
+
+def _rows_twice(facts: Facts) -> Found:
+    if all(one.is_constant for one in facts.observations if one in facts.whole):
+        return
+    (order, _), values = facts.by_stream, facts.row_hashes
+    runs = _runs(values, order % facts.rows.n_envs)
+    times = int(np.median(runs))
+    if len(runs) >= FEW and 1 < times <= MOST_COPIES and (runs == times).mean() >= 0.9:
+        message = f"each row is stored {times} times on end"
+        yield "", message, "whether add is called again for a step, or runs ahead of the sensors"
+        return
+    jumps = _places_of_jumps(facts)
+    again = int((values[jumps] == values[jumps + 1]).sum())
+    if again >= max(3, len(jumps) / 2):
+        message = f"{again:,} rows are the same as the row before, whose next values are others"
+        yield "", message, "whether add is called again for a step, as after an error"
+    elif n := sum(_is_copied(facts, jump) for jump in jumps[:MOST_JUMPS]):
+        message = (
+            f"{n:,} parts of the run are there twice; next values do not lead to the row after"
+        )
+        yield "", message, "whether a part was added twice, as after the restart of a worker"
+
+
+def _places_of_jumps(facts: Facts) -> Array:
+    """Places in ``by_stream`` of rows without an end whose next value is not that of the next row.
+
+    Those of the first field with next values that has such rows.
+    """
+    order, _ = facts.by_stream
+    place = np.zeros(len(facts.rows), np.int64)
+    place[order] = np.arange(len(order))
+    for one, following in facts.pairs:
+        before, after = facts.following(one)
+        is_jump = ~facts.rows.ends[one.rows[before]]
+        is_jump &= following.hashes[before] != one.hashes[after]
+        if is_jump.any():
+            return np.sort(place[one.rows[before[is_jump]]])
+    return np.empty(0, np.int64)
+
+
+def _is_copied(facts: Facts, jump: int) -> bool:
+    """Whether the rows that begin after a jump, or those that end before it, are there again."""
+    values, least = facts.row_hashes, _least_copied(facts)
+    for run in (values[jump + 1 :][:least], values[: jump + 1][-least:]):
+        if len(run) == least:
+            starts = np.flatnonzero(values[: len(values) - least + 1] == run[0])
+            windows = np.lib.stride_tricks.sliding_window_view(values, least)[starts]
+            if (windows == run).all(axis=1).sum() > 1:
+                return True
+    return False
+
+
+def _changed_normalization(facts: Facts) -> Found:
+    order, begins = facts.by_stream
+    firsts = np.sort(order[begins])
+    for one in facts.observations:
+        if one.dtype.kind != "f" or one.is_constant:
+            continue
+        message = ""
+        if one.has_columns and one in facts.whole and len(firsts):
+            n = min(len(firsts), MOST_FIRST // one.shape[0])
+            chosen = firsts[np.linspace(0, len(firsts) - 1, n).astype(int)]
+            values = facts.rows.read(chosen, (one.name,))[one.name].astype(np.float64)
+            if at := _change_point(values):
+                message = f"first observations are distributed otherwise from row {chosen[at]:,} on"
+        elif one.channels is not None:
+            sizes = np.abs(one.sampled.reshape(len(one.sampled), -1)).mean(axis=1)
+            for at in _splits(len(sizes)):
+                low, high = sorted(float(np.median(part)) for part in (sizes[:at], sizes[at:]))
+                if low > 0 and high / low >= BRIGHTER:
+                    message = f"pixels are {high / low:,.0f} times as large in a part of the run"
+        if message:
+            yield one.name, message, "whether the normalization changes there, or the environment"
+
+
+def _splits(n: int) -> list[int]:
+    """Places at which a run may be parted."""
+    return np.unique(np.linspace(0, n, SPLITS + 1).astype(int)[1:-1]).tolist() if n > SPLITS else []
+
+
+def _change_point(values: Array) -> int:
+    """The place from which on at least half of the columns have another distribution; 0 for none.
+
+    Distributions of values, and of distances from the median, are compared by the greatest
+    difference of their distribution functions. Constant columns are left out.
+    """
+    values = values[:, values.min(axis=0) < values.max(axis=0)]
+    found, best, n = 0, LEAST_EVIDENCE, len(values)
+    orders = []
+    for one in (values, np.abs(values - np.median(values, axis=0))):
+        order = np.argsort(one, axis=0)
+        orders.append((order, np.diff(np.take_along_axis(one, order, 0), axis=0) > 0))
+    for at in _splits(n) if values.size else []:
+        distances = np.zeros(values.shape[1])
+        for order, is_step in orders:
+            before = np.cumsum(order < at, axis=0)[:-1]
+            after = np.arange(1, n)[:, None] - before
+            gaps = np.abs(before / at - after / (n - at))
+            distances = np.maximum(distances, np.where(is_step, gaps, 0.0).max(axis=0))
+        distance = float(np.median(distances))
+        if distance >= LEAST_DISTANCE and distance * math.sqrt(at * (n - at) / n) > best:
+            found, best = at, distance * math.sqrt(at * (n - at) / n)
+    return found
 
 
 def _empty(facts: Facts) -> Found:
@@ -514,6 +720,7 @@ def _left(facts: Facts) -> Found:
 _CHECKS: dict[str, Callable[[Facts], Found]] = {
     "not-finite": _not_finite,
     "constant": _constant,
+    "constant-column": _constant_columns,
     "frozen": _frozen,
     "no-reward-signal": _no_reward_signal,
     "reward-scale": _reward_scale,
@@ -530,14 +737,27 @@ _CHECKS: dict[str, Callable[[Facts], Found]] = {
     "collapsed-priorities": _collapsed_priorities,
     "weights-shape": _weights_shape,
     "duplicate-episodes": _duplicates,
+    "duplicate-rows": _rows_twice,
+    "changed-normalization": _changed_normalization,
     "empty-rows": _empty,
     "same-length": _same_length,
     "rows-leave-early": _left,
 }
 CHECKS = tuple(_CHECKS)
+NOTES = frozenset({"constant-column"})  # the others are alarms
+BECAUSE = {  # what a finding explains
+    "duplicate-rows": {"unmarked-end", "order-of-rows"},
+    "frozen": {"changed-normalization"},
+}
 
 
 def findings(facts: Facts) -> list[Finding]:
     """What the checks find, in their order."""
     with np.errstate(all="ignore"):
-        return [Finding(name, *one) for name, check in _CHECKS.items() for one in check(facts)]
+        found = [
+            Finding(name, *one, "note" if name in NOTES else "alarm")
+            for name, check in _CHECKS.items()
+            for one in check(facts)
+        ]
+    explained = {name for one in found for name in BECAUSE.get(one.name, ())}
+    return [one for one in found if one.name not in explained]

@@ -31,6 +31,7 @@ overflow-x:auto}
 & .tiles b{display:block;font-size:1.3rem;font-weight:600}
 & .finding{border-left:5px solid var(--warn);background:var(--warnback);margin:8px 0}
 & .finding b{color:var(--warn)}
+& .note{border-left:5px solid var(--blue);margin:8px 0}
 & .good{border-left:5px solid var(--good);background:var(--goodback)}& .good b{color:var(--good)}
 & code{font:.92em ui-monospace,monospace;overflow-wrap:anywhere}
 & table{border-collapse:collapse;color:inherit}& .fields{width:100%}
@@ -186,8 +187,9 @@ def _findings(found: Sequence[Mapping[str, str]]) -> Iterator[str]:
         )
     for one in found:
         field = f" <code>{html.escape(text.clean(one['field']))}</code>" if one["field"] else ""
+        kind, mark = ("finding", "⚠") if one["severity"] == "alarm" else ("note", "i")
         yield (
-            f'<section class="card finding"><b>⚠ {one["name"].replace("-", " ")}</b>{field}: '
+            f'<section class="card {kind}"><b>{mark} {one["name"].replace("-", " ")}</b>{field}: '
             f"{html.escape(text.clean(one['message']))}."
             f'<p class="soft">Look at: {html.escape(text.clean(one["look_at"]))}.</p></section>'
         )

@@ -63,7 +63,8 @@ def _section(document: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield "findings: " + ("" if document["findings"] else "none of the known faults")
     for one in document.get("findings", ()):
-        yield f"! {' '.join(filter(None, (one['name'], one['field'])))}: {one['message']}"
+        mark = "!" if one["severity"] == "alarm" else "-"
+        yield f"{mark} {' '.join(filter(None, (one['name'], one['field'])))}: {one['message']}"
         yield f"  look at {one['look_at']}"
     for buffer in document.get("buffers", ()):
         yield ""

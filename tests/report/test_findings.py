@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ from optional import need
 
 need("gymnasium", "the data are runs of its environments")
 from report_cases import FAULTY, SOUND, filled, rows_of
+from report_runs import PLANTED, Run, faulty_runs, sound_runs
+from scale import LONG
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
-from cpprb_like.report import CHECKS
+from cpprb_like.report import CHECKS, _facts
 
 
 @pytest.mark.once
@@ -35,8 +38,151 @@ def test_a_planted_fault_is_named(name: str) -> None:
 
 def test_each_check_has_a_planted_fault() -> None:
     """No check is there that never finds anything."""
-    others = {"constant", "out-of-range"}  # tested below
+    others = {"constant", "out-of-range"} | {one.finding for one in PLANTED}  # tested below
     assert {name for _, expected in FAULTY.values() for name in expected} | others == set(CHECKS)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("run", [*sound_runs(250 if LONG else 4)], ids=lambda run: run.name)
+def test_sound_runs_give_no_alarm(run: Run) -> None:
+    """Of many environments and policies; notes may say what is meant."""
+    found = run.make().describe().findings
+    assert [one for one in found if one.severity != "note"] == []
+
+
+@pytest.mark.once
+def test_planted_faults_are_found() -> None:
+    """All of them in CartPole; in the long form most of them in many environments."""
+    missed, planted = Counter[str](), Counter[str]()
+    for name, fault, rb in faulty_runs(None if LONG else 1):
+        found = {(one.name, one.field) for one in rb.describe().findings}
+        planted[fault.plant.__name__] += 1
+        missed[fault.plant.__name__] += (fault.finding, fault.field) not in found
+        assert LONG or not missed.total(), name
+    assert len(planted) == len(PLANTED) - (not LONG)  # actions of CartPole have no columns
+    assert all(missed[name] <= 0.5 * n for name, n in planted.items())
+
+
+def test_columns_are_named_one_by_one() -> None:
+    """With what happens to them; a constant one is a note."""
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(4000, 12))
+    obs[:, [1, 4, 5]] = [0.0, 2.0, 3.0]
+    obs[2500:, 2] = obs[2500, 2]
+    act = rng.uniform(-1, 1, (4000, 3))
+    act[:, 2] = 0
+    rb = filled({"obs": obs, "act": act, "truncated": np.arange(4000) % 100 == 99})
+    found = {(one.name, one.field): one for one in rb.describe().findings}
+    assert list(found) == [
+        ("constant-column", "obs"),
+        ("constant-column", "act"),
+        ("frozen", "obs"),
+    ]
+    columns, action, frozen = found.values()
+    assert columns.message == "columns 1, 4, 5 of 12 have one value in all 4,000 rows"
+    assert action.message == "column 2 of 3 has one value in all 4,000 rows"
+    assert frozen.message == (
+        "column 2 of 12 has the same value in 1,500 steps on end, and elsewhere in few"
+    )
+    assert [columns.severity, action.severity, frozen.severity] == ["note", "note", "alarm"]
+    lines = str(rb.describe()).splitlines()
+    assert [line[0] for line in lines if "column" in line] == ["-", "-", "!"]
+
+
+def test_goals_and_flags_may_stay() -> None:
+    """A part of the observation that is drawn for an episode, and one that is nearly always 0."""
+    rng = np.random.default_rng(0)
+    lengths = [*rng.integers(10, 30, 90), 900]  # the agent has learnt to survive
+    obs = rng.normal(size=(sum(lengths), 4)).astype(np.float32)
+    obs[:, 1] = np.repeat(rng.normal(size=91), lengths)
+    obs[:, 2] = rng.random(len(obs)) < 0.01
+    ends = np.isin(np.arange(len(obs)), np.cumsum(lengths) - 1)
+    assert filled({"obs": obs, "terminated": ends}).describe().findings == []
+
+
+def test_a_column_of_one_environment_is_found_in_a_part_of_the_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows of all environments are among those that are read of a large field."""
+    monkeypatch.setattr(_facts, "SAMPLED", 8000)
+    obs = np.random.default_rng(0).normal(size=(4000, 4, 3))
+    obs[1000:, 3, 1] = 0
+    rb = ReplayBuffer(16_000, {"obs": {"shape": 3}}, n_envs=4)
+    rb.add(obs=obs)
+    (found,) = rb.describe().findings
+    assert found.message.startswith("column 1 of 3 has the same value in 3,0")
+
+
+@pytest.mark.parametrize(
+    ("which", "words"),
+    [
+        (lambda env, truncated: truncated, "truncations"),
+        (lambda env, truncated: env == 2, "episode ends of environment 2"),
+        (lambda env, truncated: (env % 2 == 1) & truncated, "truncations of environments 1, 3"),
+    ],
+)
+def test_leaks_are_named_by_kind_and_environment(which: Any, words: str) -> None:
+    """The smallest group of ends that has them all."""
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(600, 4, 2)).astype(np.float32)
+    step, env = np.mgrid[:600, :4]
+    truncated, terminated = step % 20 == 19, step % 20 == 9
+    ends = truncated | terminated
+    lost = ends & which(env, truncated)
+    nexts = np.concatenate([obs[1:], obs[:1]])
+    nexts[ends & ~lost] = rng.normal(size=((ends & ~lost).sum(), 2))
+    fields: Any = {"obs": {"shape": 2}, "next_obs": {"shape": 2}}
+    fields |= {name: {"shape": (), "dtype": bool} for name in ("terminated", "truncated")}
+    rb = ReplayBuffer(2400, fields, n_envs=4)
+    rb.add(obs=obs, next_obs=nexts, terminated=terminated, truncated=truncated)
+    (found,) = rb.describe().findings
+    assert found.name == "lost-final-observation"
+    assert found.message.endswith(f" {words}")
+
+
+def test_ends_where_others_begin_are_no_leak() -> None:
+    """A time limit at the state where episodes begin, which other steps reach as well."""
+    rng = np.random.default_rng(0)
+    obs = np.where(rng.random(4000) < 0.6, 0, rng.integers(1, 9, 4000))
+    ends = np.arange(4000) % 400 == 399
+    obs[1:][ends[:-1]] = obs[:-1][ends[:-1]] = 0
+    nexts = np.append(obs[1:], 0)
+    rows = {"obs": obs, "next_obs": nexts, "rew": rng.normal(size=4000), "truncated": ends}
+    assert filled(rows).describe().findings == []
+
+
+def test_a_fixed_policy_may_repeat_an_episode() -> None:
+    """From a fixed start; and episodes that are added twice are copies all the same."""
+    rng = np.random.default_rng(0)
+    acts = rng.normal(size=(40, 20))
+    acts[[7, 30]] = acts[3]
+    obs = np.concatenate([np.zeros((40, 1)), np.cumsum(acts, axis=1)[:, :-1]], axis=1)
+    rows = {"obs": obs.reshape(-1), "act": acts.reshape(-1)}
+    rows["terminated"] = np.arange(800) % 20 == 19
+    assert filled(rows).describe().findings == []
+    both = {name: np.concatenate([values, values[100:200]]) for name, values in rows.items()}
+    (found,) = filled(both).describe().findings
+    assert found.message.startswith("5 of 45 episodes")
+
+
+def test_rows_that_are_stored_twice_without_next_values_are_named() -> None:
+    """Each row, as by a second call of ``add``; an agent that rests now and then is no fault."""
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(500, 3))
+    (found,) = filled({"obs": np.repeat(obs, 2, axis=0)}).describe().findings
+    assert (found.name, found.message) == ("duplicate-rows", "each row is stored 2 times on end")
+    rests = np.repeat(obs, rng.integers(1, 4, 500), axis=0)
+    assert filled({"obs": rests}).describe().findings == []
+
+
+def test_images_of_another_scale_are_named() -> None:
+    """Pixels that are divided by 255 from some row on."""
+    rng = np.random.default_rng(0)
+    images = rng.uniform(0, 255, (400, 16, 16, 1)).astype(np.float32)
+    assert filled({"obs": images}).describe().findings == []
+    images[160:] /= 255
+    (found,) = filled({"obs": images}).describe().findings
+    assert (found.name, found.field) == ("changed-normalization", "obs")
 
 
 def test_a_constant_field_is_named() -> None:
