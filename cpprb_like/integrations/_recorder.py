@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from cpprb_like._arguments.arrays import Array, Flags
 from cpprb_like.buffers import ReplayBuffer
+from cpprb_like.integrations._infos import InfoFields
 from cpprb_like.integrations._libraries import refuse_bad
 from cpprb_like.integrations._nests import Tree, field_name, names_of
 from cpprb_like.integrations._steps import SpaceParts, Steps
@@ -29,6 +30,7 @@ class Recorder:
     """Base class of recorders: see ``GymnasiumRecorder`` and ``DmEnvRecorder``."""
 
     n_envs: int
+    _infos: InfoFields | None = None  # fields of infos, which only some recorders read
     _nest: ClassVar[str]  # "spaces" or "specs", for messages
     _keeps_floats: ClassVar[str]  # the value of ``float_type`` that keeps dtypes
     _restored: ClassVar[tuple[str, ...]]  # roots that ``restore`` nests
@@ -99,18 +101,22 @@ class Recorder:
         Parameters
         ----------
         buffer : ReplayBuffer
-            Buffer with the fields of ``env_dict``. The field ``discount`` is optional. The buffer
-            may have further fields, and other dtypes or shapes that suit the values. Values with
-            any number of items need a named axis. An empty buffer that was made without ``n_envs``
-            takes ``n_envs`` of the recorder. A buffer with rows in a file keeps its own ``n_envs``.
+            Buffer with the fields of ``env_dict`` and of ``info_fields``. The field ``discount`` is
+            optional. The buffer may have further fields, and other dtypes or shapes that suit the
+            values. Values with any number of items need a named axis. An empty buffer that was made
+            without ``n_envs`` takes ``n_envs`` of the recorder. A buffer with rows in a file keeps
+            its own ``n_envs``.
 
         Raises
         ------
         ValueError
             A field is missing or lacks a named axis, or the number of environments differs.
         """
-        lacking = [name for name in self._names if name not in buffer.schema.names]
+        known = buffer.schema.names
+        lacking = [name for name in self._names if name not in known]
+        infos = () if self._infos is None else tuple(self._infos.keys)
         missing = [name for name in lacking if name not in self._optional]
+        missing += [name for name in infos if name not in known]
         if missing:
             raise ValueError(f"the buffer lacks the fields {missing}")
         ragged = [field.name for field in buffer.schema.declared if field.is_ragged]
@@ -129,6 +135,8 @@ class Recorder:
             raise ValueError(f"expected a buffer of n_envs={self.n_envs}, got {buffer.n_envs}")
         self._steps.attach(buffer)
         self._lacking = lacking
+        if self._infos is not None:
+            self._infos.nexts = [name for name in infos if f"next_{name}" in known]
         return buffer
 
     def restore(self, batch: Mapping[str, Array]) -> dict[str, Any]:

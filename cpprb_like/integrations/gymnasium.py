@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import numpy as np
 
 from cpprb_like._arguments.arrays import Array, Flags
-from cpprb_like.integrations._libraries import missing
+from cpprb_like.integrations._libraries import missing, refuse_bad
 
 try:
     import gymnasium
@@ -22,6 +22,7 @@ try:
 except ImportError as error:
     raise missing(__name__, "gymnasium 1.1 or newer", "gymnasium", error) from error
 
+from cpprb_like.integrations._infos import InfoFields
 from cpprb_like.integrations._nests import Leaf, Tree
 from cpprb_like.integrations._recorder import FloatType, Recorder, names_of_envs
 from cpprb_like.integrations._spaces import (
@@ -77,6 +78,14 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         and PyTorch refuses to mix the two dtypes. ``add`` refuses a number that is too large for
         the dtype. With ``"space"``, observations and actions keep the dtype of their space, and
         rewards are float32.
+    info_fields : dict of str to str, optional
+        Fields that are read from ``info``, with their keys: ``{"mask": "action_mask"}``. A row has
+        the value that came with its observation, from ``reset`` or the step before. If the buffer
+        has a field ``next_mask``, as by ``next_of``, the row has there the value that came with its
+        next observation. At the end of an episode this is the value of the final observation, which
+        in mode SAME_STEP is in ``info["final_info"]``. Declare the fields in the buffer:
+        ``env_dict`` lacks them, as no space describes an info. Every info needs every key, of each
+        environment.
 
     Attributes
     ----------
@@ -105,7 +114,8 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         ``env`` has no spaces, or ``float_type`` is not a dtype.
     ValueError
         A vector environment does not declare its autoreset mode, two parts of a space share a name,
-        or ``float_type`` is not a floating-point dtype.
+        ``info_fields`` has the name of another field, or ``float_type`` is not a floating-point
+        dtype.
     NotImplementedError
         A space is not one of Gymnasium's own.
 
@@ -178,6 +188,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         *,
         autoreset_mode: AutoresetMode | str | None = None,
         float_type: FloatType = None,
+        info_fields: Mapping[str, str] | None = None,
     ) -> None:
         single = "single_" if hasattr(env, "single_observation_space") else ""
         try:
@@ -198,6 +209,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         n_rows = getattr(env, "num_envs", None)
         parts = parts_of(obs, n_rows), parts_of(obs, None), parts_of(act, n_rows)
         self._set_up(trees, n_rows, float_type, self.autoreset_mode.name, parts)
+        self._infos = InfoFields(info_fields, self._names, n_rows) if info_fields else None
 
     def render(self) -> Any:
         """Return the result of ``render`` of the environment."""
@@ -218,7 +230,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
     ) -> tuple[Any, dict[str, Any]]: ...
 
     @overload
-    def reset(self, obs: object, mask: npt.ArrayLike | None = ...) -> None: ...
+    def reset(self, obs: object, mask: npt.ArrayLike | None = ..., *, info: Any = ...) -> None: ...
 
     def reset(
         self,
@@ -227,6 +239,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         *,
         seed: int | list[int | None] | None = None,
         options: dict[str, Any] | None = None,
+        info: Any = None,
     ) -> tuple[Any, dict[str, Any]] | None:
         """Reset the environment, end open episodes and begin new ones.
 
@@ -248,6 +261,8 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
             default all were reset.
         seed, options
             Arguments for ``reset`` of the environment, if no ``obs`` is given.
+        info
+            The info that ``env.reset`` returned with ``obs``, for a recorder with ``info_fields``.
 
         Returns
         -------
@@ -259,17 +274,23 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         RuntimeError
             No buffer is attached, or a mask is given before all environments were reset once.
         TypeError
-            ``obs`` is given together with ``seed`` or ``options``, or ``mask`` without ``obs``.
+            ``obs`` is given together with ``seed`` or ``options``; ``mask`` or ``info`` without
+            ``obs``; or ``info`` is lacking, and the recorder has ``info_fields``.
         ValueError
-            The observation is not in its space, or the mask has another shape or dtype.
+            The observation is not in its space, the mask has another shape or dtype, or ``info``
+            lacks a key of ``info_fields``.
         """
         if obs is not NOT_GIVEN:
             if seed is not None or options is not None:
                 raise TypeError("reset: expected obs of a reset that is done, or seed and options")
-            self._reset(obs, mask)
+            if self._infos is not None and info is None:
+                raise TypeError(f"reset: expected info=, for the fields {list(self._infos.keys)}")
+            self._reset(obs, mask, info)
             return None
-        if mask is not None:
-            raise TypeError("reset: expected mask with obs; or options={'reset_mask': mask}")
+        if mask is not None or info is not None:
+            raise TypeError(
+                "reset: expected mask and info with obs; or options={'reset_mask': mask}"
+            )
         self._attached()
         first, self._first = self._first, None
         if first is not None and first[0] is self._steps.obs and seed is None and options is None:
@@ -281,7 +302,7 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
             mask = None if mask is None else np.array(mask)
         try:
             obs, info = self.env.reset(**given)
-            self._reset(obs, mask)
+            self._reset(obs, mask, info)
         except BaseException:
             self._steps.obs = None  # the state of the environment is unknown
             raise
@@ -356,8 +377,18 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
             obs, first_info = self.reset(options={"reset_mask": ended.copy()})
         return obs, reward, terminated, truncated, {**info, **first_info, **final}
 
-    def _reset(self, obs: object, mask: npt.ArrayLike | None) -> None:
-        """Begin new episodes with these observations."""
+    def _reset(self, obs: object, mask: npt.ArrayLike | None, info: Any) -> None:
+        """Begin new episodes with these observations, and values of their info."""
+        if self._infos is None:
+            self._begin_with(obs, mask)
+            return
+        chosen = ~self._steps.none if mask is None else self._flags(mask, "mask")
+        values = self._infos.begin(info, chosen)
+        refuse_bad(self._attached(), self._infos.as_given(values))
+        self._begin_with(obs, mask)
+        self._infos.now = values
+
+    def _begin_with(self, obs: object, mask: npt.ArrayLike | None) -> None:
         if self._steps.begin(obs, mask) is not NotImplemented:
             return
         self._attached()
@@ -412,9 +443,42 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
             A field is missing, unknown or given twice.
             Any of these errors leaves buffer and recorder unchanged.
         """
+        infos = None if self._steps.obs is None else self._infos
+        if infos is not None:
+            extra, after = self._with_infos(infos, info, terminated, truncated, extra)
         slot: int | None = self._steps.add(action, obs, reward, terminated, truncated, info, extra)
-        if slot is not NotImplemented:
-            return slot
+        if slot is NotImplemented:
+            slot = self._add(action, obs, reward, terminated, truncated, info, extra)
+        if infos is not None:
+            infos.now = after
+        return slot
+
+    def _with_infos(
+        self,
+        infos: InfoFields,
+        info: object,
+        terminated: object,
+        truncated: object,
+        extra: dict[str, Any],
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The further fields of a step with those of infos, and the values to act on next."""
+        final = self._steps.none
+        if self._is_same_step and infos.nexts:
+            final = self._flags(terminated, "terminated") | self._flags(truncated, "truncated")
+        following, after = infos.step(info, final)
+        return infos.with_fields(extra, following), after
+
+    def _add(
+        self,
+        action: object,
+        obs: object,
+        reward: object,
+        terminated: object,
+        truncated: object,
+        info: object,
+        extra: dict[str, Any],
+    ) -> int | None:
+        """Record a step that the compiled path does not take."""
         self._attached()
         before, arrived = self._observed(), self._collect("next_obs", obs)
         ends = [self._flags(terminated, "terminated"), self._flags(truncated, "truncated")]
