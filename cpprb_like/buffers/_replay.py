@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict, TypeVar
 
@@ -483,6 +484,50 @@ class ReplayBuffer(BufferBase, Source):
         """
         if self._files is not None and not self._files.frozen:
             self._files.flush(self._hold)
+
+    def prefault(self, rows: int) -> None:
+        """Touch the memory of the next rows, so that ``add`` does not wait for it.
+
+        The system hands memory out at its first use, which may take tens of milliseconds for an
+        image in a file. A loop at a fixed rate calls this method before it begins. No value
+        changes.
+
+        Parameters
+        ----------
+        rows : int
+            Number of rows that are added next, of all environments; at most all are touched.
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``rows`` is not an integer of at least 0.
+        RuntimeError
+            This process was forked from the one that writes to the file.
+
+        Notes
+        -----
+        Cost: that of the first use, a second or more for 500 MB in a file. Other threads that write
+        wait. Values of any length are not touched, nor what is kept aside at ends of episodes, nor
+        a file that is open to read.
+
+        Examples
+        --------
+        >>> from cpprb_like import ReplayBuffer
+        >>> rb = ReplayBuffer(100, {"image": {"shape": (480, 640, 3), "dtype": "u1"}})
+        >>> rb.prefault(30)
+        """
+        count = as_int("rows", rows, 0)
+        if self._files is None or not self._files.frozen:
+            self._hold(True, self._touch, min(count, self._layout.capacity))
+
+    def _touch(self, rows: int) -> None:
+        layout = self._layout
+        first = self.ring.written % layout.capacity
+        for start, stop in ((first, first + rows), (0, first + rows - layout.capacity)):
+            ranges = layout.spans(start), layout.spans(max(start, stop))
+            for (offset, before), (_, after) in zip(*ranges, strict=True):
+                pages = self._arena[offset + before : offset + after : PAGESIZE]
+                np.bitwise_or(pages, 0, out=pages)
 
     def _warn_of_values_apart(self) -> None:
         said = [
