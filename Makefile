@@ -117,7 +117,7 @@ test-datasets:
 	$(call libraries,datasets,$(DATASETS_VENV))
 	CPPRB_LIKE_REQUIRE=datasets,minari,tensorflow,tensorflow_datasets,gymnasium,h5py,pyarrow,lerobot,av,torch,torchvision,PIL,d4rl,embodied,gym HF_HUB_OFFLINE=1 $(DATASETS_BIN)/pytest \
 		tests/datasets/test_minari.py tests/datasets/test_rlds.py tests/datasets/test_lerobot.py \
-		tests/datasets/test_d4rl.py tests/datasets/test_dreamerv3.py tests/datasets/test_any_length.py $(ARGS)
+		tests/datasets/test_d4rl.py tests/datasets/test_dreamerv3.py tests/datasets/test_any_length.py tests/datasets/test_robots.py $(ARGS)
 
 # Ray, in runs of its own: Ray changes what pyarrow knows, and a process that starts Ray's twice ends with a warning.
 test-ray:

@@ -52,6 +52,7 @@ NEEDED = {
     "learners.md": ("torch", "jax"),
     "on-device.md": ("torch", "jax"),
     "rllib.md": ("ray", "torch", "gymnasium"),
+    "robots.md": ("h5py", "pyarrow", "PIL", "gymnasium"),
     "stable-baselines3.md": ("torch", "stable_baselines3"),
     "torchrl.md": ("torch", "tensordict"),
 }
