@@ -25,10 +25,12 @@ from cpprb_like.samplers import LaBERmax as LaBERmax
 from cpprb_like.samplers import LaBERmean as LaBERmean
 from cpprb_like.samplers import Prioritized as Prioritized
 from cpprb_like.samplers import Uniform as Uniform
+from cpprb_like.views import Advantages as Advantages
 from cpprb_like.views import Among as Among
 from cpprb_like.views import FrameStacks as FrameStacks
 from cpprb_like.views import Hindsight as Hindsight
 from cpprb_like.views import NStep as NStep
+from cpprb_like.views import Offsets as Offsets
 from cpprb_like.views import Sequences as Sequences
 from cpprb_like.views import sequence_priorities as sequence_priorities
 

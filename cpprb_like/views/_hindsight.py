@@ -19,6 +19,7 @@ from cpprb_like._fields import casting
 from cpprb_like._fields.field import NEXT, Field
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.views._layer import Fields, Layer, ViewedRows, as_names
+from cpprb_like.views._offsets import IS_PAD
 from cpprb_like.views._rows import discounted_sums
 from cpprb_like.views._sequences import put_rows
 from cpprb_like.views._windows import STRATEGIES, Strategy, Windows
@@ -253,6 +254,12 @@ class Goals(Layer):
                 raise ValueError(
                     f"Hindsight: expected {field.name!r} as it is stored, {kind(field)}, and no "
                     f"layer that makes it {fields[field.name]}"
+                )
+        for name in self.cut:
+            if name + IS_PAD in fields:
+                raise ValueError(
+                    f"terminated_func: it would end n-step returns earlier, and {name + IS_PAD!r} "
+                    f"not follow; expected no Offsets of {name!r}"
                 )
         names = [*self.cut, "discount"] if self.cuts_discount else self.cut
         found: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {name: fields[name] for name in names}

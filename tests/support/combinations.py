@@ -25,11 +25,13 @@ from cpprb_like.samplers import (
     Uniform,
 )
 from cpprb_like.views import (
+    Advantages,
     Among,
     FrameStacks,
     Hindsight,
     Layer,
     NStep,
+    Offsets,
     Packed,
     Padded,
     Sequences,
@@ -110,6 +112,11 @@ def is_chosen(rows: Mapping[str, Array]) -> Array:
 
 CHOSEN = Among(is_chosen, "id")
 PADDED, PACKED = Padded(side="left", length=4), Packed(segments=True)
+# Fields of which the next one goes on with the first one, and one that ends with the step.
+WINDOWS = Offsets({"obs": (-2, 0), "next_obs": (-2, 0, 1), "goal": range(2)})
+BLANK = Offsets({"obs": (1, -1), "next_obs": (-3, 0)}, padding="zeros")
+CHUNKS = Offsets({"obs": (-1, 0, 2)})
+GAINS = Advantages(GAMMA, 0.5, value="achieved")
 RETURNS: Layer = ReturnsToGo(GAMMA, 4)  # a layer of the caller
 
 VIEWS: dict[str, tuple[Layer, ...]] = {
@@ -142,6 +149,14 @@ VIEWS: dict[str, tuple[Layer, ...]] = {
     "Packed + NStep": (PACKED, N_STEP),
     "Packed + Sequences": (WITHIN, PACKED),
     "Packed + Among + Sequences, strided": (STRIDED, CHOSEN, PACKED),
+    "Offsets": (WINDOWS,),
+    "Offsets + NStep, drawn n": (WINDOWS, RANDOM_STEPS),
+    "Offsets + Sequences, across + NStep": (ACROSS, BLANK, N_STEP),
+    "Offsets + Among + Sequences": (WITHIN, WINDOWS, CHOSEN),
+    "Offsets + Hindsight + Packed": (PACKED, CHUNKS, GOALS),
+    "Advantages": (GAINS,),
+    "Advantages + FrameStacks + NStep": (GAINS, STACKS, N_STEP),
+    "Advantages + Offsets + Sequences": (GAINS, BLANK, WITHIN),
     "all four": (GOALS, STACKS, RANDOM_STEPS, ACROSS),
     "a layer of your own": (RETURNS,),
     "a layer of your own + Sequences": (WITHIN, RETURNS),

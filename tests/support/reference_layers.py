@@ -11,7 +11,16 @@ from combinations import GAMMA, Cell, reward, step
 from own_layers import ReturnsToGo
 
 from cpprb_like import ReplayBuffer
-from cpprb_like.views import Among, FrameStacks, Hindsight, Layer, NStep, Sequences
+from cpprb_like.views import (
+    Advantages,
+    Among,
+    FrameStacks,
+    Hindsight,
+    Layer,
+    NStep,
+    Offsets,
+    Sequences,
+)
 
 Array = npt.NDArray[Any]
 Values = dict[str, Any]
@@ -116,6 +125,13 @@ class Reading:
         returns = found.get(ReturnsToGo)
         self.is_chosen = found[Among].by if Among in found else None
         self.horizon = 0 if returns is None else returns.horizon
+        self.gains: Advantages | None = found.get(Advantages)
+        self.offsets: Offsets | None = found.get(Offsets)
+        self.back, self.ahead = self.depth - 1, max(self.sizes[1], self.horizon) - 1
+        for name, offsets in {} if self.offsets is None else self.offsets.offsets.items():
+            last = self.sizes[1] - 1 if name == "next_obs" else 0
+            self.back = max(self.back, -min(offsets))
+            self.ahead = max(self.ahead, max(offsets) + last)
 
     # ---- which rows can be drawn ----------------------------------------------------------
 
@@ -123,7 +139,7 @@ class Reading:
         """Whether all that the view reads of a row is there, and it is one to choose from."""
         if self.is_chosen is not None and not self.is_chosen(first.values):
             return False
-        ring, more = self.history.rb.ring, max(self.sizes[1], self.horizon) - 1
+        ring, more = self.history.rb.ring, self.ahead
         steps, oldest = first.episode.steps, ring.first
         behind = len(steps) - first.place
         if self.sequences is None:
@@ -140,7 +156,7 @@ class Reading:
             on_stride = first.row // ring.n_envs % self.sequences.stride == 0
             enough &= on_stride or (first.place == 0 and self.is_known(first, oldest))
         known = first
-        for _ in range(self.depth - 1):
+        for _ in range(self.back):
             if known.place == 0 and self.is_known(known, oldest):
                 break
             if known.place == 0 or steps[known.place - 1].row < oldest:
@@ -248,15 +264,35 @@ class Reading:
             values["return_to_go"] = sum(
                 GAMMA**k * row.values["rew"] for k, row in enumerate(later)
             )
+        if self.gains is not None:
+            values |= advantages(first, self.gains.gamma, self.gains.lam)
         if "tokens" in values:
             values["tokens"] = code(values["tokens"])
         values["obs"] = self.stacked(first, 0)
         values["next_obs"] = self.stacked(last, 1)
+        for name, offsets in {} if self.offsets is None else self.offsets.offsets.items():
+            row = last if name == "next_obs" else first
+            values |= self.at_offsets(name, row, offsets)
         if goal is not None:
             values["goal"] = goal
         if self.has_discount:
             values["discount"] = 0.0 if over else GAMMA ** len(window)
         return {name: value for name, value in values.items() if value is not None}
+
+    def at_offsets(self, name: str, row: Step, offsets: tuple[int, ...]) -> Values:
+        """A field at offsets from a row, and which of them are padding."""
+        assert self.offsets is not None
+        steps, at = row.episode.steps, [row.place + offset for offset in offsets]
+        values = [np.asarray(one.values[name]) for one in steps]
+        if name == "next_obs":  # it goes on with ``obs``
+            values.insert(0, np.asarray(steps[0].values["obs"]))
+            at = [place + 1 for place in at]
+        found = [values[min(max(place, 0), len(values) - 1)] for place in at]
+        is_pad = [not 0 <= place < len(values) for place in at]
+        if self.offsets.padding == "zeros":
+            pairs = zip(found, is_pad, strict=True)
+            found = [np.zeros_like(value) if padded else value for value, padded in pairs]
+        return {name: np.stack(found), f"{name}_is_pad": np.array(is_pad)}
 
     @staticmethod
     def asked(row: Step, goal: float) -> tuple[Array, Array, dict[str, Array]]:
@@ -272,6 +308,17 @@ class Reading:
             return np.asarray(frames[-1])
         frames = [frames[0]] * self.depth + frames
         return np.stack(frames[-self.depth :], axis=-1)
+
+
+def advantages(row: Step, gamma: float, lam: float) -> Values:
+    """The advantage and the lambda-return of a row whose value is ``achieved``."""
+    total = 0.0
+    for one in reversed(row.episode.steps[row.place :]):
+        value, following = one.values["achieved"], one.values["next_achieved"]
+        if one.values["terminated"]:
+            following = 0.0
+        total = one.values["rew"] + gamma * following - value + gamma * lam * total
+    return {"advantage": total, "return": total + row.values["achieved"]}
 
 
 def code(tokens: Array) -> int:
