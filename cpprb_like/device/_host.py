@@ -16,7 +16,7 @@ from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED, FLAG_TRUNCA
 from cpprb_like._rows.row_handles import handles
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.device._plan import EPISODE, Plan
-from cpprb_like.device._rows import Batch, Rows, State
+from cpprb_like.device._rows import UNKNOWN, Batch, Rows, State, Values
 from cpprb_like.samplers import Prioritized
 from cpprb_like.views._rows import read_fields
 
@@ -31,8 +31,9 @@ def declaration(
     """The size, the fields and the options of a replay with the fields of a buffer."""
     schema, n = buffer.schema, buffer.n_envs
     if finals is None:
-        ends = int(((buffer.ring.flags() & FLAG_END) == FLAG_END).sum())
-        finals = max(ends + n, n * (buffer.capacity // n // EPISODE + 1))
+        ends = (buffer.ring.flags() & FLAG_END) == FLAG_END
+        most = max(int(ends[env::n].sum()) for env in range(n))
+        finals = n * (max(most, buffer.capacity // n // EPISODE) + 1)
     fields = {
         one.name: {"shape": one.declared_shape, "dtype": one.dtype} for one in schema.declared
     }
@@ -60,21 +61,19 @@ def to_host(rows: Rows, state: State, options: Mapping[str, Any]) -> ReplayBuffe
         sampler=copy.deepcopy(plan.sampler),
         **options,
     )
-    stored, cursor = int(state["stored"]), int(state["cursor"])
+    stored = int(rows.stats(state)["stored"]) // n
+    first = int(state["written"]) // n - stored
     weights = []
     for start, stop in _pieces(plan, stored):
-        steps = (cursor - stored + np.arange(start, stop)) % plan.steps
+        steps = (first + np.arange(start, stop)) % plan.steps
         places = xp.from_host((steps[:, None] * n + np.arange(n)).reshape(-1))
         flags = xp.to_host(xp.take(state["flags"], places)).reshape(-1, n)
-        known = xp.to_host(rows.knows_next(state, places)).reshape(-1, n)
-        following = xp.take(state["links"], places) if plan.sources else places
-        block = {}
-        for one in plan.fields:
-            source = plan.sources.get(one.name)
-            values = state["values"][source or one.name]
-            values = xp.to_host(xp.take(values, places if source is None else following))
-            block[one.name] = values.reshape(-1, n, *one.shape)
-        _add(host, plan, block, flags, known)
+        values = Values(rows, state)
+        block = {
+            one.name: xp.to_host(values.at(one.name, places)).reshape(-1, n, *one.shape)
+            for one in plan.fields
+        }
+        _add(host, plan, block, flags, flags < UNKNOWN)
         if rows.weights is not None:
             weights.append(xp.to_host(xp.take(state["level_0"], places)))
     sampler = plan.sampler
@@ -137,15 +136,16 @@ def blocks(rows: Rows, buffer: ReplayBuffer) -> Iterator[tuple[Batch, Any]]:
         flags = ring.flags_at(slots)
         if (flags & FLAG_ABSENT).any():
             raise ValueError("from_host: expected a step of all environments, got absent rows")
-        values = read_fields(ring, slots, frozenset(plan.schema.names))
+        values = read_fields(ring, slots, frozenset(plan.names))
         if ring.written != written:
             raise RuntimeError("from_host: rows were added meanwhile")
-        block = {
+        step = {
             one.name: xp.from_host(values[one.name].reshape(stop - start, n, *one.shape), one.dtype)
             for one in plan.fields
         }
         kept = flags & (FLAG_TERMINATED | FLAG_TRUNCATED)
-        yield block, xp.from_host(kept.reshape(stop - start, n))
+        block, _ = rows.block(step, True)
+        yield block, xp.from_host(kept)
 
 
 def with_priorities(rows: Rows, state: State, buffer: ReplayBuffer) -> State:
@@ -158,10 +158,10 @@ def with_priorities(rows: Rows, state: State, buffer: ReplayBuffer) -> State:
     if rows.weights is None or not buffer.has_priorities:
         return state
     xp, ring = rows.xp, buffer.ring
-    stored = int(state["stored"]) * rows.plan.n_envs
+    stored = int(rows.stats(state)["stored"])
     slots = (np.arange(ring.written - stored, ring.written) % ring.capacity).astype(np.intp)
     weights: Any = buffer.sampler.row_weights(slots)
-    first = int(state["cursor"]) * rows.plan.n_envs - stored
+    first = int(state["written"]) - stored
     places = (first + np.arange(stored)) % rows.plan.size
     for start in range(0, stored, WEIGHTS_AT_ONCE):
         piece = slice(start, start + WEIGHTS_AT_ONCE)

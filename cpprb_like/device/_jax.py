@@ -89,7 +89,7 @@ class JaxView:
 
     def can_sample(self, state: State) -> Any:
         """Whether as many steps are stored as the layers need: a bool array."""
-        return state["stored"] > self._reading.ahead
+        return state["stored"] > self._reading.ahead * self._rows.plan.n_envs
 
     def __repr__(self) -> str:
         return f"JaxView({', '.join(map(repr, self._reading.layers))})"
@@ -139,7 +139,7 @@ class JaxReplay(JaxView):
         n_envs: int,
         **options: Unpack[Options],
     ) -> None:
-        plan = Plan.read(size, env_dict, _dtypes, n_envs=n_envs, **options)
+        plan = Plan(size, env_dict, _dtypes, n_envs=n_envs, **options)
         sampler = plan.sampler
         if isinstance(sampler, Prioritized) and sampler.weights_dtype.itemsize > 4:
             _dtypes(sampler.weights_dtype)  # raises without 64 bits
@@ -226,7 +226,7 @@ class JaxReplay(JaxView):
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields, in declared order; next values without a declaration last."""
-        return self._rows.plan.schema.names
+        return self._rows.plan.names
 
     def __repr__(self) -> str:
         return f"JaxReplay(size={self._rows.plan.size}, n_envs={self._rows.plan.n_envs})"

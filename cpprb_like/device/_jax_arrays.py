@@ -5,6 +5,7 @@ All functions are pure. Not here: what JAX's own functions do.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import jax
@@ -60,14 +61,14 @@ class JaxArrays:
 
     @staticmethod
     def differ(x: Any, y: Any) -> Any:
-        """Whether rows of two arrays of shape (T, n, ...) have different bytes: shape (T * n,)."""
+        """Whether rows of two arrays have different bytes."""
         rows = []
         for one in (x, y):
             if jnp.issubdtype(one.dtype, jnp.complexfloating):
                 one = jnp.stack([one.real, one.imag], -1)
             if jnp.issubdtype(one.dtype, jnp.floating):
                 one = lax.bitcast_convert_type(one, jnp.dtype(f"uint{8 * one.dtype.itemsize}"))
-            rows.append(one.reshape(x.shape[0] * x.shape[1], -1))
+            rows.append(one.reshape(len(x), -1))
         return (rows[0] != rows[1]).any(1)
 
     @staticmethod
@@ -86,23 +87,42 @@ class JaxArrays:
         return jnp.take_along_axis(x, columns[:, None], 1)[:, 0]
 
     @staticmethod
-    def put(x: Any, places: Any, values: Any, start: int = 0) -> Any:
-        """X with rows, counted from ``start`` on, set to values."""
-        return x.at[places + start].set(values, mode="promise_in_bounds")
+    def rows(values: list[Any], count: int) -> Any:
+        """Values of fields side by side, in rows."""
+        return jnp.concatenate([one.reshape(count, -1) for one in values], 1)
 
     @staticmethod
-    def put_steps(x: Any, times: Any, values: Any) -> Any:
-        """X with whole steps set to values, shape (T, n_envs, ...); the ring is x from row 0 on."""
-        steps, n = values.shape[:2]
-        if steps == 1:  # one copy, in place where the array is donated
-            return lax.dynamic_update_slice_in_dim(x, values[0], times[0] * n, 0)
-        rows = (times[:, None] * n + jnp.arange(n)).reshape(-1)
-        return x.at[rows].set(values.reshape(-1, *values.shape[2:]), mode="promise_in_bounds")
+    def columns(x: Any, start: int, shape: tuple[int, ...]) -> Any:
+        """A field of rows of a table."""
+        return x[..., start : start + prod(shape)].reshape(*x.shape[:-1], *shape)
 
     @staticmethod
-    def put_block(x: Any, start: int, values: Any) -> Any:
-        """X with the rows from ``start`` on set to values."""
-        return lax.dynamic_update_slice_in_dim(x, values, start, 0)
+    def put(x: Any, places: Any, values: Any) -> Any:
+        """X with rows set to values."""
+        return x.at[places].set(values, mode="promise_in_bounds")
+
+    @staticmethod
+    def put_columns(x: Any, places: Any, start: int, values: Any) -> Any:
+        """X with numbers of rows, from ``start`` on, set to values."""
+        columns = slice(start, start + values.shape[1])
+        return x.at[places, columns].set(values, mode="promise_in_bounds")
+
+    @staticmethod
+    def put_steps(x: Any, slots: Any, values: Any, n: int) -> Any:
+        """X with whole steps of n rows set to values; the ring is x from row 0 on."""
+        if len(values) == n:  # one copy, in place where the array is donated
+            return lax.dynamic_update_slice_in_dim(x, values, slots[0], 0)
+        return x.at[slots].set(values, mode="promise_in_bounds")
+
+    @staticmethod
+    def advance(x: Any, by: Any, most: int | None = None, period: int | None = None) -> Any:
+        """X, counted on, up to the most, or modulo a period."""
+        return (x + by) % period if most is None else (x + by).clip(None, most)
+
+    @staticmethod
+    def wrap(x: Any, period: int) -> Any:
+        """X modulo a period."""
+        return x % period
 
     @staticmethod
     def keep(old: Any, new: Any) -> Any:

@@ -6,7 +6,7 @@ Not here: layers (``_readings``), and the arrays (``_rows``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal, TypedDict
 
@@ -19,6 +19,7 @@ from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.errors import FieldNameError
 from cpprb_like.samplers import Prioritized, Sampler, Uniform
 
+TOGETHER = 64  # bytes of the largest fields that lie side by side, so that a gather reads several
 EPISODE = 16  # steps of the shortest episodes whose finals all have room, by default
 RESERVED = ("final",)  # an option of ``add``
 Index = Literal["int32", "int64"]
@@ -43,48 +44,39 @@ class DeviceField:
     dtype: Any
     shape: tuple[int, ...]
     nbytes: int  # of one value
+    table: str  # where it lies
+    start: int  # the first of its numbers in a row of the table
 
 
-@dataclass(frozen=True)
+Fields = tuple[DeviceField, ...]
+
+
 class Plan:
-    """The declaration of a replay: rows of ``n_envs`` environments that step together."""
+    """The declaration of a replay: rows of ``n_envs`` environments that step together.
 
-    size: int
-    n_envs: int
-    fields: tuple[DeviceField, ...]
-    schema: Schema  # of the same fields in NumPy
-    finals: int  # next values that have room beside the ring
-    sampler: Uniform | Prioritized
-    sources: dict[str, str]  # the field that each field of next values is read from
-    next_names: frozenset[str]  # those of ``next_of``, and each ``next_x`` beside ``x``
-    ends: tuple[tuple[str, int, int], ...]  # end fields: flags that a value sets, and clears
+    ``dtypes`` gives a dtype in both libraries. NumPy lacks some dtypes of devices. It then gives
+    another one of the same kind.
+    """
 
-    @classmethod
-    def read(
-        cls,
+    def __init__(
+        self,
         size: float,
         env_dict: Mapping[str, Mapping[str, Any]],
         dtypes: Callable[[Any], tuple[Any, np.dtype[Any]]],
         *,
         n_envs: int,
-        next_of: str | Iterable[str] | None = None,
         sampler: Sampler | None = None,
         finals: int | None = None,
         default_dtype: Any = None,
-        terminated: str | Literal[False] | None = None,
-        truncated: str | Literal[False] | None = None,
-        **unknown: Any,
-    ) -> Plan:
-        """Check the arguments of a replay; ``dtypes`` gives a dtype in both libraries.
-
-        NumPy lacks some dtypes of devices. It then gives another one of the same kind.
-        """
+        **options: Any,
+    ) -> None:
+        unknown = [name for name in options if name not in Options.__annotations__]
         if unknown:
-            raise TypeError(f"unknown options {[*unknown]}; expected {[*Options.__annotations__]}")
-        capacity = read_size(size)
-        n = read_n_envs(n_envs, capacity)
-        if capacity % n:
-            raise ValueError(f"size: expected a multiple of n_envs={n}, got {capacity}")
+            raise TypeError(f"unknown options {unknown}; expected {[*Options.__annotations__]}")
+        self.size = read_size(size)
+        self.n_envs = read_n_envs(n_envs, self.size)
+        if self.size % self.n_envs:
+            raise ValueError(f"size: expected a multiple of n_envs={n_envs}, got {self.size}")
         if not isinstance(env_dict, Mapping):
             raise TypeError(f"env_dict: expected a dict, got {type(env_dict).__name__}")
         given: dict[str, Any] = {}
@@ -103,56 +95,69 @@ class Plan:
                     f"({error})"
                 ) from error
             given[name] = {**spec, "dtype": as_numpy}
+        self.sampler = _options_of(sampler)
         # A buffer of one row reads the declaration, so it has the rules and the messages of all.
-        chosen = _options_of(sampler)
-        schema = ReplayBuffer(
-            1,
-            given,
-            next_of=next_of,
-            terminated=terminated,
-            truncated=truncated,
-            sampler=_options_of(sampler),
+        self.schema = schema = ReplayBuffer(
+            1, given, sampler=_options_of(sampler), **options
         ).schema
+        self.names = names = schema.names
         empty = [one.name for one in schema.declared if 0 in one.shape]
         if empty:
             raise ValueError(f"fields {empty}: expected shapes with elements")
-        taken = [name for name in schema.names if name in RESERVED]
+        taken = [name for name in names if name in RESERVED]
         if taken:
             raise ValueError(f"env_dict: {taken} are options of add; expected other names")
-        for following, source in schema.next_of:
-            found.setdefault(following, found[source])
-        fields = tuple(
-            DeviceField(one.name, found[one.name], one.shape, one.nbytes) for one in schema.declared
-        )
-        steps = capacity // n
+        self.steps = self.size // self.n_envs  # that the ring holds
+        # The field that each field of next values is read from.
+        self.sources = dict(schema.next_of)
+        # The fields of ``next_of``, and each ``next_x`` beside ``x``.
+        self.next_names = {f"next_{name}" for name in names} & {*names}
+        # End fields: the flags that a value sets, and those that it clears.
+        self.ends = [(names[k], sets, clears) for k, _, sets, clears in schema.end_fields()]
         if finals is None:
-            finals = n * (steps // EPISODE + 1)
-        finals = as_int("finals", finals, n) if schema.next_of else 0
-        names = schema.names
-        beside = {f"next_{name}" for name in names} & {*names}
-        ends = tuple((names[k], sets, clears) for k, _, sets, clears in schema.end_fields())
-        sources = dict(schema.next_of)
-        return cls(capacity, n, fields, schema, finals, chosen, sources, frozenset(beside), ends)
+            finals = self.n_envs * (self.steps // EPISODE + 1)
+        finals = as_int("finals", finals, self.n_envs) // self.n_envs * self.n_envs
+        self.finals = finals if self.sources else 0  # next values that have room beside the ring
+        self.room = self.finals + self.n_envs if self.sources else 0  # and those of the newest step
+        self._lay_out(found)
 
-    @property
-    def steps(self) -> int:
-        """Steps of all environments that the ring holds."""
-        return self.size // self.n_envs
+    def _lay_out(self, dtypes: Mapping[str, Any]) -> None:
+        """Put fields side by side into tables: of one dtype, and all or none of ``next_of``.
 
-    @property
-    def stored(self) -> tuple[DeviceField, ...]:
-        """The fields that have memory of their own."""
-        return tuple(field for field in self.fields if field.name not in self.sources)
+        A large field has a table of its own, so that no call moves more than it needs.
+        """
+        nexts = {source: following for following, source in self.sources.items()}
+        places: dict[Any, str] = {}
+        self.tables: dict[str, Fields] = {}
+        self.widths: dict[str, int] = {}  # numbers of a row
+        for one in self.schema.declared:
+            if one.name in self.sources:
+                continue
+            dtype = dtypes[one.name]
+            kind: Any = (dtype, one.name in nexts) if one.nbytes <= TOGETHER else one.name
+            table = places.setdefault(kind, one.name)
+            start = self.widths.get(table, 0)
+            field = DeviceField(one.name, dtype, one.shape, one.nbytes, table, start)
+            self.tables[table] = (*self.tables.get(table, ()), field)
+            self.widths[table] = start + prod(one.shape)
+        # Of each table of ``next_of`` the fields of next values, in the same order.
+        self.following = {
+            table: tuple(replace(one, name=nexts[one.name]) for one in fields)
+            for table, fields in self.tables.items()
+            if fields[0].name in nexts
+        }
+        laid = (*self.tables.values(), *self.following.values())
+        self.named = {one.name: one for fields in laid for one in fields}
+        self.fields = tuple(self.named[name] for name in self.names)
 
-    def rows_of(self, field: DeviceField) -> int:
-        """Rows of memory of a field: the ring, one to write over, and those of next values."""
-        beside = self.n_envs + self.finals + 1 if field.name in self.sources.values() else 0
-        return self.size + beside + 1
+    def rows_of(self, table: str) -> int:
+        """Rows of memory of a table: the ring, next values, and one to write over."""
+        return self.size + (self.room if table in self.following else 0) + 1
 
     @property
     def index(self) -> Index:
         """The dtype of places of rows."""
-        most = self.size + self.n_envs + self.finals + 3
+        most = self.size + self.room + 1
         return "int32" if most <= np.iinfo(np.int32).max else "int64"
 
     @property
@@ -166,20 +171,19 @@ class Plan:
             f"next_of={self.sources}, finals={self.finals}, {options}"
         )
 
-    def nbytes(self) -> dict[str, int]:
-        """Bytes of each array: fields, ``flags``, and what next values and priorities need."""
-        found = {field.name: self.rows_of(field) * field.nbytes for field in self.stored}
-        found["flags"] = self.size
-        if self.sources:
-            found["links"] = (self.size + self.finals + 3) * np.dtype(self.index).itemsize
-        if isinstance(self.sampler, Prioritized):
-            numbers = int(1.05 * self.size) + 8192  # leaves, the sums above them, and least ones
-            found["priorities"] = numbers * self.sampler.weights_dtype.itemsize
-        return found
-
     def require(self, available: int, device: object) -> None:
         """Raise ``MemoryError``, with the bytes of each field, if a device has fewer."""
-        nbytes = self.nbytes()
+        nbytes = {
+            one.name: self.rows_of(table) * one.nbytes
+            for table, fields in self.tables.items()
+            for one in fields
+        }
+        nbytes["flags"] = self.size
+        if self.sources:
+            nbytes["links"] = (self.size + self.room) * np.dtype(self.index).itemsize
+        if isinstance(self.sampler, Prioritized):
+            numbers = int(1.05 * self.size) + 8192  # leaves, the sums above them, and least ones
+            nbytes["priorities"] = numbers * self.sampler.weights_dtype.itemsize
         if sum(nbytes.values()) > available:
             table = "\n".join(f"  {name}: {format_nbytes(size)}" for name, size in nbytes.items())
             raise MemoryError(
@@ -189,12 +193,11 @@ class Plan:
 
     def check_step(self, given: Mapping[str, Any]) -> int:
         """Number of time steps of one call of ``add``; raises unless dtypes and shapes fit."""
-        names = self.schema.names
-        if given.keys() != set(names):
-            unknown = [name for name in given if name not in names]
-            missing = [name for name in names if name not in given]
+        if given.keys() != self.named.keys():
+            unknown = [name for name in given if name not in self.names]
+            missing = [name for name in self.names if name not in given]
             what = f"unknown fields {unknown}" if unknown else f"missing fields {missing}"
-            raise FieldNameError(f"{what}; this replay has {list(names)}")
+            raise FieldNameError(f"{what}; this replay has {list(self.names)}")
         lengths = {}
         for field in self.fields:
             value, row = given[field.name], (self.n_envs, *field.shape)
@@ -204,10 +207,10 @@ class Plan:
                     f"field {field.name!r}: expected {field.dtype} of shape {row} or (T, "
                     f"{', '.join(map(str, row))}), got {value.dtype} of shape {shape}"
                 )
-            lengths[field.name] = prod(shape[: len(shape) - len(row)])
-        if len(set(lengths.values())) > 1:
+            lengths[field.name] = shape[0] if len(shape) > len(row) else 1
+        if len({*lengths.values()}) > 1:
             raise ValueError(f"expected as many steps of all fields, got {lengths}")
-        count: int = next(iter(lengths.values()))
+        count: int = lengths[self.names[0]]
         if not count:
             raise ValueError("expected at least 1 step, got 0")
         return count
@@ -217,16 +220,39 @@ class Plan:
         reasons = dict.fromkeys(self.sources.values(), "the row before shares it")
         reasons |= dict.fromkeys(self.sources, "rows share it")
         reasons |= {end: "it says where an episode ends" for end, _, _ in self.ends}
-        if name not in self.schema.names:
-            raise FieldNameError(f"unknown fields [{name!r}]; expected {list(self.schema.names)}")
+        if name not in self.names:
+            raise FieldNameError(f"unknown fields [{name!r}]; expected {list(self.names)}")
         if name in reasons:
             raise ValueError(f"field {name!r} cannot be replaced: {reasons[name]}")
-        (field,) = [field for field in self.fields if field.name == name]
+        field = self.named[name]
         if value.dtype != field.dtype or tuple(value.shape) != (n, *field.shape):
             raise ValueError(
                 f"field {name!r}: expected {field.dtype} of shape {(n, *field.shape)}, got "
                 f"{value.dtype} of shape {tuple(value.shape)}"
             )
+
+
+def _laid_out(schema: Schema, dtypes: Mapping[str, Any]) -> tuple[DeviceField, ...]:
+    """The fields with their places in tables: of one dtype, and all or none of ``next_of``.
+
+    A large field has a table of its own, so that no call moves more than it needs.
+    """
+    sources = dict(schema.next_of)
+    tables: dict[Any, str] = {}
+    widths: dict[str, int] = {}
+    found: dict[str, DeviceField] = {}
+    for one in schema.declared:
+        if one.name not in sources:
+            kind: Any = (dtypes[one.name], one.name in sources.values())
+            table = tables.setdefault(kind if one.nbytes <= TOGETHER else one.name, one.name)
+            start = widths.get(table, 0)
+            widths[table] = start + prod(one.shape)
+            found[one.name] = DeviceField(
+                one.name, dtypes[one.name], one.shape, one.nbytes, table, start
+            )
+    for following, source in sources.items():
+        found[following] = replace(found[source], name=following)
+    return tuple(found[one.name] for one in schema.declared)
 
 
 def _options_of(sampler: Sampler | None) -> Uniform | Prioritized:

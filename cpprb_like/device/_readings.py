@@ -97,7 +97,7 @@ class Reading:
         """The fields that the option ``fields`` names, or all."""
         if names is None:
             return self.plan.fields
-        chosen = read_names("fields", as_names("fields", names), self.plan.schema.names)
+        chosen = read_names("fields", as_names("fields", names), self.plan.names)
         if not chosen or len(set(chosen)) < len(chosen):
             raise ValueError(f"fields: expected some names, each once, got {chosen}")
         return tuple(one for one in self.plan.fields if one.name in chosen)
@@ -124,7 +124,7 @@ def _powers(returns: NStepReturns) -> tuple[float, ...]:
 
 
 def _of_sequences(layer: Sequences, plan: Plan) -> dict[str, Any]:
-    names = [*plan.schema.names, "discount"]
+    names = [*plan.names, "discount"]
     items = layer.items()
     return {
         "rows": items.rows,
@@ -139,7 +139,7 @@ def _of_sequences(layer: Sequences, plan: Plan) -> dict[str, Any]:
 def _of_stacks(layer: FrameStacks, plan: Plan) -> dict[str, Stacks]:
     shapes = {one.name: one.shape for one in plan.fields}
     found = {}
-    for name in read_names("depths", layer.depths, plan.schema.names):
+    for name in read_names("depths", layer.depths, plan.names):
         if name in plan.sources:
             raise ValueError(f"depths: {name!r} is a next value; name {plan.sources[name]!r}")
         depth, ndim = layer.depths[name], len(shapes[name]) + 1

@@ -4,27 +4,30 @@ The functions take a state, a dict of arrays, and return a state: new arrays for
 written in place, for PyTorch. All shapes follow from arguments and never from values. Here is no
 loop over rows and no branch on a value, so programs are compiled once.
 
-A row is known by its *slot*, ``step % steps * n_envs + environment``. The *link* of a row says
-where its next values are: in the next row of its environment, among the pending values of the
-newest step, or among the finals. So each field is read by one gather. Not here: checks of arguments
-(``_plan``), and what users call (``_torch``, ``_jax``).
+Rows are numbered as they are written. A clear goes on at the next multiple of ``size``. The *slot*
+of a row is its number modulo ``size``, and its number, which may repeat for JAX, its handle. The
+*link* of a row says where its next values are: in the next row of its environment, or among the
+finals. So each field is read by one gather. Not here: checks of arguments (``_plan``), and what
+users call (``_torch``, ``_jax``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
 from cpprb_like._core import FLAG_END, FLAG_TERMINATED, FLAG_TRUNCATED
 from cpprb_like.device._plan import DeviceField, Plan
-from cpprb_like.device._readings import Reading, Stacks
+from cpprb_like.device._readings import Reading
 from cpprb_like.device._weights import Weights, last_of
 from cpprb_like.samplers import Prioritized
 from cpprb_like.schedules import check
 
 State = dict[str, Any]
 Batch = dict[str, Any]
-UNKNOWN = 64  # flag of a truncated row whose next values are not those of its episode
+Block = dict[Any, Any]
+UNKNOWN = 64  # flag of a row whose next values are lost, or not of its episode; greatest of all
 # Candidates of a draw of n rows, in case that some are refused: n, a share of n, and a number.
 # Windows of several rows are refused more often than single rows.
 SHARE_OF_ROWS, SHARE_OF_WINDOWS, SPARE = 8, 1, 64
@@ -36,10 +39,15 @@ class Rows:
 
     def __init__(self, xp: Any, plan: Plan) -> None:
         self.xp, self.plan = xp, plan
-        self.laps = xp.most // plan.size - 1  # numbers of passes over the ring, which repeat
-        if self.laps < 2:
+        laps = xp.most // plan.size - 1
+        if laps < 2:
             raise ValueError(f"size: expected at most {xp.most // 3} rows, got {plan.size}")
+        self.period = laps * plan.size  # numbers of rows, which then repeat
         self.envs = xp.arange(plan.n_envs)
+        self.no_flags = xp.full((), 0, xp.byte)
+        self.end_flags = [
+            (name, xp.full((), sets, xp.byte), clears > 0) for name, sets, clears in plan.ends
+        ]
         self.weights: Weights | None = None
         if isinstance(plan.sampler, Prioritized):
             is_single = plan.sampler.weights_dtype.itemsize == 4
@@ -49,21 +57,20 @@ class Rows:
         """The state without rows."""
         xp, plan = self.xp, self.plan
         state: State = {
-            # The step that is written next, the steps that are stored, and the pass over the ring.
-            **{name: xp.full((), 0, xp.count) for name in ("cursor", "stored", "lap")},
-            "wrapped": xp.full((), False, xp.bool),  # whether steps were overwritten
-            "flags": xp.full((plan.size,), 0, xp.byte),
+            "written": xp.full((), 0, xp.count),  # number of the row that is written next
+            "stored": xp.full((), 0, xp.count),  # rows since the last clear, at most size + n_envs
+            "flags": xp.full((plan.size + 1,), 0, xp.byte),
             "values": {
-                field.name: xp.full((plan.rows_of(field), *field.shape), 0, field.dtype)
-                for field in plan.stored
+                name: xp.full((plan.rows_of(name), plan.widths[name]), 0, fields[0].dtype)
+                for name, fields in plan.tables.items()
             },
         }
         if plan.sources:
             state |= {
-                "links": xp.full((plan.size + 1,), 0, xp.index),
-                # The slots of the finals' rows; the last place is that of unknown next values.
-                "owners": xp.full((plan.finals + 2,), -1, xp.index),
-                "final": xp.full((), 0, xp.count),  # the place of the next final
+                "links": xp.full((plan.size + 1,), -1, xp.index),
+                # Each environment has a ring of finals. One is that of its newest row.
+                "newest": xp.arange(plan.n_envs),
+                "owners": xp.full((plan.room + 1,), plan.size, xp.index),  # slots of their rows
             }
         if self.weights is not None:
             state |= self._no_weights()
@@ -71,116 +78,114 @@ class Rows:
 
     # ------------------------------------------------------------------ adding
 
-    def block(self, step: Mapping[str, Any], final: Any) -> tuple[Batch, Any]:
-        """The checked values of ``add`` with axes (T, n_envs, ...), and the flags of the rows."""
+    def block(self, step: Mapping[str, Any], final: Any) -> tuple[Block, Any]:
+        """The checked values of ``add``, of shape (T * n_envs, numbers), and the flags of the rows.
+
+        The next values of a table have the key ``("next", name)``.
+        """
         xp, plan = self.xp, self.plan
         shape = (plan.check_step(step), plan.n_envs)
-        block = {one.name: step[one.name].reshape(*shape, *one.shape) for one in plan.fields}
-        flags = xp.full(shape, 0, xp.byte)
-        for name, sets, clears in plan.ends:
-            flags = xp.where(
-                (block[name] != 0).reshape(shape), flags & (255 - clears) | sets, flags
-            )
+        block: Block = {}
+        for name, fields in plan.tables.items():
+            block[name] = xp.rows([step[one.name] for one in fields], prod(shape))
+        for name, fields in plan.following.items():
+            block["next", name] = xp.rows([step[one.name] for one in fields], prod(shape))
+        flags: Any = None
+        for name, flag, overrides in self.end_flags:
+            is_end = step[name] if step[name].dtype == xp.bool else step[name] != 0
+            others = flags if overrides and flags is not None else self.no_flags
+            ended = xp.where(is_end.reshape(-1), flag, others)
+            flags = ended if flags is None or overrides else flags | ended
+        if flags is None:
+            flags = xp.full((prod(shape),), 0, xp.byte)
         if final is True:
             return block, flags
         if not plan.ends:
             raise ValueError("final: expected end fields, such as terminated and truncated")
         if not isinstance(final, bool) and not hasattr(final, "dtype"):
             raise TypeError(f"final: expected a bool or an array, got {type(final).__name__}")
-        if final is False:
-            known = xp.full(shape, False, xp.bool)
-        elif final.dtype != xp.bool or tuple(final.shape) not in (shape, shape[shape[0] == 1 :]):
-            raise ValueError(
-                f"final: expected bools of shape {shape}, got {final.dtype} of shape "
-                f"{tuple(final.shape)}"
-            )
-        else:
-            known = final.reshape(shape)
         is_cut = (flags & FLAG_TERMINATED) == FLAG_END
-        return block, xp.where(is_cut & ~known, flags | UNKNOWN, flags)
+        if final is not False:
+            if final.dtype != xp.bool or tuple(final.shape) not in (shape, shape[shape[0] == 1 :]):
+                raise ValueError(
+                    f"final: expected bools of shape {shape}, got {final.dtype} of shape "
+                    f"{tuple(final.shape)}"
+                )
+            is_cut = is_cut & ~final.reshape(-1)
+        return block, xp.where(is_cut, flags | UNKNOWN, flags)
 
-    def add(self, state: State, block: Batch, flags: Any) -> State:
+    def add(self, state: State, block: Block, flags: Any) -> State:
         """Write steps of all environments, in pieces whose next values all have room."""
-        plan, count = self.plan, flags.shape[0]
-        most = min(plan.steps, plan.finals // plan.n_envs) if plan.sources else plan.steps
-        for start in range(0, count, most):
+        plan = self.plan
+        most = min(plan.size, plan.room) if plan.sources else plan.size
+        for start in range(0, flags.shape[0], most):
             piece = {name: values[start : start + most] for name, values in block.items()}
             state = self._add(state, piece, flags[start : start + most])
         return state
 
-    def _add(self, state: State, step: Batch, flags: Any) -> State:
+    def _add(self, state: State, step: Block, flags: Any) -> State:
         xp, plan = self.xp, self.plan
+        count = flags.shape[0]
         state = {**state, "values": dict(state["values"])}
-        values, n, count = state["values"], plan.n_envs, flags.shape[0]
-        times = (state["cursor"] + xp.arange(count)) % plan.steps
-        slots = (times[:, None] * n + self.envs).reshape(-1)
+        values = state["values"]
+        slots = state["written"] % plan.size + self.envs
+        if count > plan.n_envs:
+            slots = (slots[:1] + xp.arange(count)) % plan.size
         if plan.sources:
-            self._link(state, step, flags.reshape(-1), slots)
-        for field in plan.stored:
-            values[field.name] = xp.put_steps(values[field.name], times, step[field.name])
-        state["flags"] = xp.put(state["flags"], slots, flags.reshape(-1))
+            self._link(state, step, slots)
+        state["flags"] = xp.put(state["flags"], slots, flags)
+        for name in plan.tables:
+            values[name] = xp.put_steps(values[name], slots, step[name], plan.n_envs)
         if self.weights is not None:
-            largest = state["largest"] + xp.full(slots.shape, 0, self.weights.dtype)
-            unknown = (flags.reshape(-1) & UNKNOWN) == UNKNOWN
-            state |= self.weights.put(state, slots, xp.where(unknown, 0, largest))
-        after = state["cursor"] + count
-        lap = (state["lap"] + after // plan.steps) % self.laps
-        state["lap"] = xp.keep(state["lap"], lap)
-        stored = state["stored"] + count
-        state["wrapped"] = xp.keep(state["wrapped"], state["wrapped"] | (stored > plan.steps))
-        state["stored"] = xp.keep(state["stored"], stored.clip(None, plan.steps))
-        state["cursor"] = xp.keep(state["cursor"], after % plan.steps)
+            weights = xp.where(flags < UNKNOWN, state["largest"], 0)
+            state |= self.weights.put(state, slots, weights)
+        state["written"] = xp.advance(state["written"], count, period=self.period)
+        state["stored"] = xp.advance(state["stored"], count, most=plan.size + plan.n_envs)
         return state
 
-    def _link(self, state: State, step: Batch, flags: Any, slots: Any) -> None:
+    def _link(self, state: State, step: Block, slots: Any) -> None:
         """Link new rows, and the rows before them, to their next values.
 
-        The next values of a row are the values of the row after it, if these are the same bytes.
-        Others go to the finals, in place of the oldest ones.
+        The next values of a row go to the place of a final. If those of the row after it are the
+        same bytes, this is their link, and the place is free again.
         """
         xp, plan, values = self.xp, self.plan, state["values"]
-        n, size = plan.n_envs, plan.size
-        unknown = size + n + plan.finals + 1  # a link, which stays
-        previous = (slots - n) % size
-        promised, differs = {}, None
-        for following, source in plan.sources.items():
-            new = step[following]
-            waiting = values[source][size : size + n][None]
-            promised[following] = waiting if len(new) == 1 else xp.cat([waiting, new[:-1]])
-            differ = xp.differ(promised[following], step[source])
+        n, size, room, is_block = plan.n_envs, plan.size, plan.room, len(slots) > plan.n_envs
+        waiting = state["newest"] + size
+        differs = None
+        for name in plan.following:
+            promised = xp.take(values[name], waiting)
+            if is_block:
+                promised = xp.cat([promised, step["next", name][:-n]])
+            differ = xp.differ(promised, step[name])
             differs = differ if differs is None else differs | differ
-        is_later = xp.arange(len(slots)) >= n
-        differs = differs & (is_later | (state["stored"] > 0))
-        number = differs.cumsum(0)
-        places = xp.where(differs, (state["final"] + number - 1) % plan.finals, plan.finals)
-        after = xp.cat([slots[n:], self.envs + size])
-        before = previous
-        if len(slots) == size:  # the row before the first ones is overwritten by the last ones
-            before = xp.where(is_later, previous, size)
-        after = xp.where((flags & UNKNOWN) == UNKNOWN, unknown, after)
-        links = xp.put(state["links"], slots, xp.cast(after, xp.index))
-        here = xp.where(differs, places + (size + n), slots)
-        here = xp.where(xp.take(links, previous) == unknown, unknown, here)
-        if self.weights is not None:  # rows whose finals are overwritten now
-            owners = xp.cast(xp.take(state["owners"], places), xp.count)
-            is_lost = xp.take(links, owners.clip(0)) == places + (size + n)
-            lost = xp.where(differs & (owners >= 0) & is_lost, owners, size)
+        assert differs is not None
+        steps = differs.reshape(-1, n).cumsum(0) if is_block else differs
+        finals = ((state["newest"] + steps * n) % room).reshape(-1)
+        places = finals + size
+        newest, last, before = places, finals, waiting
+        if is_block:
+            newest, last, before = places[-n:], finals[-n:], xp.cat([waiting, places[:-n]])
+        here = xp.cast(xp.where(differs, before, slots), xp.index)
+        links = xp.put(state["links"], (slots - n) % size, here)
+        links = xp.put(links, slots[-n:] if is_block else slots, xp.cast(newest, xp.index))
+        state["newest"] = xp.keep(state["newest"], last)
+        if is_block:  # a place that is free again has the values of the last step that takes it
+            is_last = xp.cat([differs[n:], xp.full((n,), True, xp.bool)])
+            finals = xp.where(is_last, finals, room)
+            places = finals + size
+        # Rows whose finals are overwritten now lose them. New rows at their slots are flagged later.
+        owners = xp.take(state["owners"], finals)
+        lost = xp.where(xp.take(links, owners) == places, owners, size)
+        lost = xp.cast(lost, xp.count)
+        flags = state["flags"]
+        state["flags"] = xp.put(flags, lost, xp.take(flags, lost) | UNKNOWN)
+        state["owners"] = xp.put(state["owners"], finals, xp.cast(slots, xp.index))
+        state["links"] = links
+        if self.weights is not None:
             state |= self.weights.put(state, lost, xp.full(lost.shape, 0, self.weights.dtype))
-        state["links"] = xp.put(links, before, xp.cast(here, xp.index))
-        state["owners"] = xp.put(state["owners"], places, xp.cast(previous, xp.index))
-        state["final"] = xp.keep(state["final"], (state["final"] + number[-1]) % plan.finals)
-        for following, source in plan.sources.items():
-            rows = promised[following].reshape(len(slots), *promised[following].shape[2:])
-            kept = xp.put(values[source], places, rows, start=size + n)
-            values[source] = xp.put_block(kept, size, step[following][-1])
-
-    def knows_next(self, state: State, slots: Any) -> Any:
-        """Whether the next values of stored rows are there, and of the same episode."""
-        xp, plan = self.xp, self.plan
-        if not plan.sources:
-            return (xp.take(state["flags"], slots) & UNKNOWN) == 0
-        places = xp.take(state["links"], slots) - (plan.size + plan.n_envs)
-        return (places < 0) | (xp.take(state["owners"], places.clip(0)) == slots)
+        for name in plan.following:
+            values[name] = xp.put(values[name], places, step["next", name])
 
     def _ends(self, state: State, slots: Any) -> Any:
         """Whether episodes end at rows."""
@@ -190,17 +195,17 @@ class Rows:
         """Whether episodes begin at rows, as far as the rows before them are stored."""
         is_oldest = self._age(state, slots) == 0
         follows_end = self._ends(state, (slots - self.plan.n_envs) % self.plan.size)
-        return self.xp.where(is_oldest, ~state["wrapped"], follows_end)
+        return self.xp.where(is_oldest, state["stored"] <= self.plan.size, follows_end)
 
     def _age(self, state: State, slots: Any) -> Any:
         """Steps between the oldest stored one and those of rows."""
-        oldest = state["cursor"] - state["stored"]
-        return (slots // self.plan.n_envs - oldest) % self.plan.steps
+        stored = state["stored"].clip(None, self.plan.size)
+        return (slots + stored - state["written"]) % self.plan.size // self.plan.n_envs
 
     def end_episodes(self, state: State) -> State:
         """End the open episodes of all environments as truncated. Their next values stay."""
         xp, plan = self.xp, self.plan
-        slots = (state["cursor"] - 1) % plan.steps * plan.n_envs + self.envs
+        slots = (state["written"] - plan.n_envs + self.envs) % plan.size
         flags = xp.take(state["flags"], slots)
         is_open = ((flags & FLAG_END) == 0) & (state["stored"] > 0)
         flags = xp.where(is_open, flags | FLAG_TRUNCATED, flags)
@@ -208,9 +213,10 @@ class Rows:
 
     def clear(self, state: State) -> State:
         """Forget all rows. Handles of the rows before stay those of no row."""
-        xp = self.xp
-        state = {**state, "stored": xp.keep(state["stored"], state["stored"] * 0)}
-        state["wrapped"] = xp.keep(state["wrapped"], state["wrapped"] & False)
+        xp, written = self.xp, state["written"]
+        rest = -written % self.plan.size
+        state = {**state, "written": xp.advance(written, rest, period=self.period)}
+        state["stored"] = xp.keep(state["stored"], state["stored"] * 0)
         if self.weights is not None:
             for name, new in self._no_weights().items():
                 state[name] = xp.keep(state[name], new)
@@ -266,79 +272,90 @@ class Rows:
         More candidates than n are drawn, and the first n that can be drawn are taken. If there are
         fewer, these repeat.
         """
-        xp, plan, size = self.xp, self.plan, self.plan.size
-        steps, begin = state["stored"], state["cursor"] - state["stored"]
-        if reading.before:  # the oldest rows lack frames, once steps were overwritten
-            low = xp.where(state["wrapped"], reading.before, 0)
-            steps, begin = steps - low, begin + low
-        count = (steps - reading.ahead if reading.ahead else steps) * plan.n_envs
-        first = begin * plan.n_envs
+        xp, plan = self.xp, self.plan
+        before, ahead = reading.before * plan.n_envs, reading.ahead * plan.n_envs
+        stored = state["stored"].clip(1, plan.size)  # at least 1, as it divides
+        count, there = stored, state["stored"]
+        if before:  # the oldest rows lack frames, once steps were overwritten
+            before = xp.where(state["stored"] > plan.size, before, 0)
+        is_part = reading.before or reading.ahead
+        if is_part:
+            there = state["stored"].clip(None, plan.size) - before - ahead
+            count = there.clip(1)
         refuses = reading.may_refuse or self.weights is not None
         refuses = refuses or (bootstraps and bool(plan.sources or plan.ends))
         share = SHARE_OF_ROWS if reading.is_single else SHARE_OF_WINDOWS
         m = n * reading.stride * (share + 1) // share + SPARE if refuses else n
+        first = (state["written"] - stored + before) % plan.size if is_part else None
         if self.weights is None:
-            slots = (random.below(m, count.clip(1)) + first) % size
+            slots = random.below(m, count)
+            if is_part:
+                slots = (slots + first) % plan.size
         else:
-            slots = self._draw_by_weight(state, n, m, first % size, count, random)
-        most = None
+            slots = self._draw_by_weight(state, n, m, first, there, random)
+        columns = [slots]
         if reading.least < reading.most:
             most = reading.most - random.below(m * reading.rows, reading.most - reading.least + 1)
-            most = most.reshape(m, reading.rows)
-        if not refuses:
-            return slots, most, count > 0
-        usable = self._usable(state, reading, slots, most, bootstraps)
-        if self.weights is not None:  # rounding may lead out of the interval
-            usable = usable & ((slots - first) % size < count)
-            usable = usable & (xp.take(state["level_0"], slots) > 0)
-        ranks = usable.cumsum(0)
-        found = ranks[-1]
-        picked = xp.searchsorted(ranks, xp.arange(n) % found.clip(1) + 1).clip(None, m - 1)
-        most = None if most is None else xp.take(most, picked)
-        return xp.take(slots, picked), most, (found > 0) & (count > 0)
+            columns.append(most.reshape(m, reading.rows))
+        if refuses:
+            usable = self._usable(state, reading, *columns, bootstraps=bootstraps)
+            if self.weights is not None:
+                usable = usable & (xp.take(state["level_0"], slots) > 0)
+                if is_part:  # rounding may lead out of the interval
+                    usable = usable & ((slots - first) % plan.size < there)
+            ranks = usable.cumsum(0)
+            places, found = ranks * usable, ranks[-1]  # place 0 is for those that are refused
+            picked = xp.arange(n) % found.clip(1) + 1
+            for k, column in enumerate(columns):
+                chosen = xp.put(
+                    xp.full((m + 1, *column.shape[1:]), 0, column.dtype), places, column
+                )
+                columns[k] = xp.take(chosen, picked)
+            there = there * found
+        return columns[0], columns[1] if columns[1:] else None, there > 0
 
     def _draw_by_weight(
         self, state: State, n: int, m: int, first: Any, count: Any, random: Any
     ) -> Any:
-        """Draw m rows of an interval of slots by their weights, the first n by strata."""
+        """Draw m rows by their weights, the first n by strata: of an interval, if it has a first."""
         xp, weights, sampler = self.xp, self.weights, self.plan.sampler
         assert weights is not None
         assert isinstance(sampler, Prioritized)
-        size = self.plan.size
-        end = (first + count.clip(0)) % size
-        bounds = weights.before(state, xp.cat([first.reshape(1), end.reshape(1)]))
         total = weights.total(state)
-        length = bounds[1] - bounds[0]
-        is_whole = (count > 0) & (end <= first)
-        length = xp.where(is_whole, length + total, length).clip(0)
         units = random.unit(m, xp.wide)
         if sampler.stratified:
             stratum = xp.arange(m)
             units = xp.where(stratum < n, (stratum + units) / n, units)
+        if first is None:
+            return weights.find(state, units * total, random)
+        end = (first + count.clip(0)) % self.plan.size
+        bounds = weights.before(state, xp.cat([first.reshape(1), end.reshape(1)]))
+        length = bounds[1] - bounds[0]
+        is_split = (count > 0) & (end <= first)
+        length = xp.where(is_split, length + total, length).clip(0)
         targets = units * length + bounds[0]
         targets = xp.where(targets >= total, targets - total, targets)
         return weights.find(state, targets, random)
 
     def _usable(
-        self, state: State, reading: Reading, slots: Any, most: Any, bootstraps: bool
+        self, state: State, reading: Reading, slots: Any, most: Any = None, *, bootstraps: bool
     ) -> Any:
         """Whether each candidate can be drawn, given that the steps around it are stored."""
         xp, plan = self.xp, self.plan
-        if reading.is_single and not reading.is_sequence and bootstraps:
-            return self.knows_next(state, slots)
-        usable = xp.full(slots.shape, True, xp.bool)
+        flags = state["flags"]
+        if reading.is_single and not reading.is_sequence:
+            return xp.take(flags, slots) < UNKNOWN if bootstraps else slots >= 0
         rows, there, last, _ = self.windows(state, reading, slots, most)
+        usable = slots >= 0
         if reading.least_rows > 1:
             usable = usable & (there.sum(1) >= reading.least_rows)
         if reading.stride > 1:
-            step = slots // plan.n_envs
-            lap = xp.where(step < state["cursor"], state["lap"], state["lap"] - 1)
-            on_stride = (lap * plan.steps + step) % reading.stride == 0
+            on_stride = self.handles(state, slots) // plan.n_envs % reading.stride == 0
             usable = usable & (on_stride | self._begins(state, slots))
         if bootstraps:
-            sound = self.knows_next(state, last)
+            sound = xp.take(flags, last) < UNKNOWN
             if reading.nstep is not None and not reading.last_fields >= plan.sources.keys():
-                sound = sound & self.knows_next(state, rows)
+                sound = sound & (xp.take(flags, rows) < UNKNOWN)
             usable = usable & (sound | ~there).all(1)
         return usable
 
@@ -372,48 +389,39 @@ class Rows:
         self, state: State, reading: Reading, fields: tuple[DeviceField, ...], slots: Any, most: Any
     ) -> Batch:
         """The batch of rows that can be drawn."""
-        xp, _plan = self.xp, self.plan
-        rows: Any = slots
-        there: Any = None
-        last: Any = slots
-        length: Any = None
+        xp = self.xp
+        rows, there, last, length = slots, None, slots, None
         if not reading.is_single or reading.is_sequence:
             rows, there, last, length = self.windows(state, reading, slots, most)
-        if not reading.is_sequence and length is not None:
-            rows, last, length = rows[:, 0], last[:, 0], length[:, 0]
-        stacks = reading.stacks
+            if not reading.is_sequence:
+                rows, last, length = rows[:, 0], last[:, 0], length[:, 0]
+        whole = (rows, last, length)
+        firsts = (rows[:, 0], last[:, 0], length[:, 0]) if reading.first_only else whole
+        values = Values(self, state)
         batch: Batch = {}
         for field in fields:
-            name, first = field.name, reading.is_sequence and field.name in reading.first_only
-            ends, starts = (last, rows) if not first else (last[:, 0], rows[:, 0])
-            if name in stacks:
-                upto = ends if name in reading.last_fields else starts
-                column = self._stacked(state, stacks[name], name, upto, reading)
+            name, is_first = field.name, field.name in reading.first_only
+            starts, ends, steps = firsts if is_first else whole
+            upto = ends if name in reading.last_fields else starts
+            if name in reading.stacks:
+                column = self._stacked(state, values, name, upto, reading)
             elif reading.nstep is not None and name in reading.nstep.rewards:
-                steps = length[:, 0] if first else length
-                column = self._summed(state, field, reading, starts, steps)
+                column = self._summed(values, field, reading, starts, steps)
             else:
-                column = self._at(state, name, ends if name in reading.last_fields else starts)
-            batch[name] = column if first else self._padded(column, there, reading)
+                column = values.at(name, upto)
+            batch[name] = column if is_first else self._padded(column, there, reading)
         if reading.nstep is not None and reading.nstep.discount:
-            powers = xp.take(reading.powers, length)
-            flags = xp.take(state["flags"], last)
-            found = xp.where((flags & FLAG_TERMINATED) == FLAG_TERMINATED, 0, powers)
-            found = xp.cast(found, xp.float).reshape(*length.shape, *reading.nstep.discount_shape)
-            first = "discount" in reading.first_only
-            batch["discount"] = found[:, 0] if first else self._padded(found, there, reading)
+            is_first = "discount" in reading.first_only
+            _, ends, steps = firsts if is_first else whole
+            terminates = (xp.take(state["flags"], ends) & FLAG_TERMINATED) == FLAG_TERMINATED
+            column = xp.where(terminates, 0, xp.take(reading.powers, steps))
+            column = xp.cast(column, xp.float).reshape(*steps.shape, *reading.nstep.discount_shape)
+            batch["discount"] = column if is_first else self._padded(column, there, reading)
         if reading.across:
             batch["is_first"] = self._begins(state, rows)
         elif reading.is_sequence:
             batch["mask"] = there
         return batch
-
-    def _at(self, state: State, name: str, rows: Any) -> Any:
-        """A field of rows, as it was added."""
-        source = self.plan.sources.get(name)
-        if source is None:
-            return self.xp.take(state["values"][name], rows)
-        return self.xp.take(state["values"][source], self.xp.take(state["links"], rows))
 
     def _padded(self, column: Any, there: Any, reading: Reading) -> Any:
         """A column of sequences with zeros behind the ends of episodes."""
@@ -423,24 +431,22 @@ class Rows:
         return self.xp.where(is_there, column, self.xp.full((), 0, column.dtype))
 
     def _summed(
-        self, state: State, field: DeviceField, reading: Reading, rows: Any, length: Any
+        self, values: Values, field: DeviceField, reading: Reading, rows: Any, length: Any
     ) -> Any:
         """n-step returns, summed from the first step on."""
         xp, plan = self.xp, self.plan
-        assert reading.nstep is not None
-        first = xp.take(state["values"][field.name], rows)
+        first = values.at(field.name, rows)
         total = xp.cast(first, xp.wide)
         steps = length.reshape(*length.shape, *[1] * len(field.shape))
         for k in range(1, reading.most):
-            power = reading.gammas[k]
-            later = xp.take(state["values"][field.name], (rows + k * plan.n_envs) % plan.size)
-            if power:
+            if power := reading.gammas[k]:
+                later = values.at(field.name, (rows + k * plan.n_envs) % plan.size)
                 total = xp.where(steps > k, total + power * xp.cast(later, xp.wide), total)
         return xp.where(steps > 1, xp.cast(total, field.dtype), first)
 
-    def _stacked(self, state: State, stack: Stacks, name: str, rows: Any, reading: Reading) -> Any:
+    def _stacked(self, state: State, values: Values, name: str, rows: Any, reading: Reading) -> Any:
         """Stacks of the frames of an episode up to given rows, or up to their next values."""
-        xp, plan = self.xp, self.plan
+        xp, plan, stack = self.xp, self.plan, reading.stacks[name]
         is_next = name != stack.source
         depth = stack.depth - is_next
         age = self._age(state, rows)
@@ -452,13 +458,13 @@ class Rows:
                 back = back + goes
             frames.append((rows - back * plan.n_envs) % plan.size)
             missing.append(~goes)
-        found = self._at(state, stack.source, _stack(xp, frames[::-1])) if frames else None
+        found = values.at(stack.source, _stack(xp, frames[::-1])) if frames else None
         if found is not None and reading.pads_with_zeros:
             is_padding = _stack(xp, missing[::-1])
             is_padding = is_padding.reshape(*is_padding.shape, *[1] * (found.ndim - rows.ndim - 1))
             found = xp.where(is_padding, xp.full((), 0, found.dtype), found)
         if is_next:
-            newest = self._at(state, name, rows)
+            newest = values.at(name, rows)
             newest = newest.reshape(*rows.shape, 1, *newest.shape[rows.ndim :])
             found = newest if found is None else xp.cat([found, newest], rows.ndim)
         return xp.moveaxis(found, rows.ndim, rows.ndim + stack.axis)
@@ -466,30 +472,30 @@ class Rows:
     def stats(self, state: State) -> dict[str, Any]:
         """Counts of a state: see ``DeviceReplay.stats``."""
         xp, plan = self.xp, self.plan
+        stored = state["stored"].clip(None, plan.size)
         arrays = {**state, **state["values"]}
         del arrays["values"]
-        found = {"size": plan.size, "stored": state["stored"] * plan.n_envs}
+        found = {"size": plan.size, "stored": stored}
         found["nbytes"] = sum(one.nbytes for one in arrays.values())
         if plan.sources:
-            slots = xp.arange(plan.size)
-            lost = (self._age(state, slots) < state["stored"]) & ~self.knows_next(state, slots)
+            is_stored = self._age(state, xp.arange(plan.size)) * plan.n_envs < stored
+            lost = is_stored & (state["flags"][:-1] >= UNKNOWN)
             found |= {"finals": plan.finals, "lost": lost.sum()}
         return found
 
     # ------------------------------------------------------------------ handles and priorities
 
     def handles(self, state: State, slots: Any) -> Any:
-        """Numbers of rows that stay those of no other row until the ring was passed very often."""
-        xp, plan = self.xp, self.plan
-        lap = xp.where(slots // plan.n_envs < state["cursor"], state["lap"], state["lap"] - 1)
-        return lap % self.laps * plan.size + slots
+        """The numbers of the rows of slots."""
+        newest = state["written"] - 1
+        return self.xp.wrap(newest - (newest - slots) % self.plan.size, self.period)
 
     def slots_of(self, state: State, handles: Any) -> Any:
         """The slots of handles, ``size`` for rows that are gone."""
-        slots = handles % self.plan.size
-        is_there = self._age(state, slots) < state["stored"]
-        is_there = is_there & (self.handles(state, slots) == handles)
-        return self.xp.where(is_there, slots, self.plan.size)
+        size = self.plan.size
+        age = (state["written"] - 1 - handles) % self.period
+        is_there = age < state["stored"].clip(None, size)
+        return self.xp.where(is_there, handles % size, size)
 
     def update(self, state: State, handles: Any, fields: Batch) -> State:
         """Set fields of rows; rows that are gone are skipped, and the last of equal rows counts."""
@@ -499,7 +505,9 @@ class Rows:
         slots, places = last_of(xp, self.slots_of(state, handles), self.plan.size)
         values = dict(state["values"])
         for name, new in fields.items():
-            values[name] = xp.put(values[name], slots, xp.take(new, places))
+            field = self.plan.named[name]
+            rows = xp.take(new, places).reshape(len(slots), -1)
+            values[field.table] = xp.put_columns(values[field.table], slots, field.start, rows)
         return {**state, "values": values}
 
     def update_priorities(self, state: State, handles: Any, priorities: Any) -> tuple[State, Any]:
@@ -518,7 +526,7 @@ class Rows:
         weights = (xp.cast(priorities, self.weights.dtype) + sampler.eps) ** sampler.alpha
         is_right = (priorities >= 0) & (weights >= 0) & (weights <= self.weights.most)
         slots, size = self.slots_of(state, handles), self.plan.size
-        weighs = is_right & self.knows_next(state, slots.clip(None, size - 1))
+        weighs = is_right & (xp.take(state["flags"], slots) < UNKNOWN)
         slots = xp.where(weighs, slots, size)
         changed = self.weights.put_last(state, slots, weights)
         greatest = xp.where(slots < size, weights, 0)
@@ -538,6 +546,24 @@ class Rows:
         if sampler.probabilities:
             found["probabilities"] = xp.cast(weights, xp.wide) / self.weights.total(state)
         return found
+
+
+class Values:
+    """Fields of rows. A table is read once for all of its fields, as long as this object lives."""
+
+    def __init__(self, rows: Rows, state: State) -> None:
+        self.xp, self.plan, self.state = rows.xp, rows.plan, state
+        self._rows: dict[Any, Any] = {}
+
+    def at(self, name: str, slots: Any) -> Any:
+        """A field of rows, as it was added."""
+        field = self.plan.named[name]
+        key = field.table, field.name in self.plan.sources, id(slots)
+        if key not in self._rows:
+            places = self.xp.take(self.state["links"], slots) if key[1] else slots
+            # The slots are kept, so that no other ones have their id.
+            self._rows[key] = self.xp.take(self.state["values"][field.table], places), slots
+        return self.xp.columns(self._rows[key][0], field.start, field.shape)
 
 
 def _stack(xp: Any, rows: list[Any]) -> Any:

@@ -181,7 +181,7 @@ class DeviceReplay(DeviceView):
         seed: int = 0,
         **options: Unpack[Options],
     ) -> None:
-        plan = Plan.read(size, env_dict, _dtypes, n_envs=n_envs, **options)
+        plan = Plan(size, env_dict, _dtypes, n_envs=n_envs, **options)
         self.device = torch.empty(0, device=device).device  # "cuda" with its number
         plan.require(_free_nbytes(self.device), self.device)
         self._rows = Rows(TorchArrays(self.device, plan.index), plan)
@@ -234,7 +234,9 @@ class DeviceReplay(DeviceView):
         most = self._rows.plan.steps
         # A program that is compiled or captured is not counted: the device then tells if rows lack.
         is_counted = not (torch.compiler.is_compiling() or _is_captured(self.device))
-        self._added = min(self._added + len(flags), most) if is_counted else most
+        self._added = (
+            min(self._added + len(flags) // self._rows.plan.n_envs, most) if is_counted else most
+        )
 
     def _expect_tensor(self, what: str, value: Any) -> None:
         if not isinstance(value, torch.Tensor):
@@ -326,11 +328,11 @@ class DeviceReplay(DeviceView):
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields, in declared order; next values without a declaration last."""
-        return self._rows.plan.schema.names
+        return self._rows.plan.names
 
     def __len__(self) -> int:
         """Number of rows. This waits for the device."""
-        return int(self._state["stored"]) * self._rows.plan.n_envs
+        return int(self.stats()["stored"])
 
     def stats(self) -> dict[str, float]:
         """Counts of the replay. This waits for the device.
@@ -361,7 +363,7 @@ class DeviceReplay(DeviceView):
             )
         for name, one in own.items():
             one.copy_(state[name])
-        self._added = int(self._state["stored"])
+        self._added = len(self) // self._rows.plan.n_envs
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def to_host(self, **options: Any) -> ReplayBuffer:

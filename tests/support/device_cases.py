@@ -36,7 +36,7 @@ class Twin:
     finals: int
     sampler: Sampler | None = None
     written: int = 0  # rows
-    kept: deque[int] = field(default_factory=deque)  # rows with finals, oldest first
+    kept: dict[int, deque[int]] = field(default_factory=dict)  # of an environment: with finals
     dropped: set[int] = field(default_factory=set)
     unknown: set[int] = field(default_factory=set)
     first: int = 0  # the oldest row since the last clear
@@ -69,7 +69,7 @@ class Twin:
     @property
     def piece(self) -> int:
         """Steps that are written together: rows that they overwrite lose nothing."""
-        return min(self.steps, self.finals // self.n_envs) if self.next_of else self.steps
+        return min(self.steps, self.finals // self.n_envs + 1) if self.next_of else self.steps
 
     def add(self, step: Step, final: NDArray[np.bool_] | bool, stop: int) -> None:
         """Add one step of all environments; ``stop`` rows are there after the piece."""
@@ -77,7 +77,7 @@ class Twin:
             row = self.written + env - self.n_envs
             promised = step["obs"] if self.pending is None else self.pending
             if self.next_of and promised[env].tobytes() != step["obs"][env].tobytes():
-                self._keep(row, stop)
+                self._keep(env, row, stop)
             cut = any(step[name][env] for name in self.ends) and not _terminates(step, env)
             if cut and not np.broadcast_to(final, (self.n_envs,))[env]:
                 self.unknown.add(self.written + env)
@@ -87,18 +87,20 @@ class Twin:
         self.pending = step["next_obs"]
         self.over = np.logical_or.reduce([step[name] for name in self.ends])
 
-    def _keep(self, row: int, stop: int) -> None:
-        if len(self.kept) == self.finals:
-            gone = self.kept.popleft()
+    def _keep(self, env: int, row: int, stop: int) -> None:
+        kept = self.kept.setdefault(env, deque())
+        if len(kept) == self.finals // self.n_envs:
+            gone = kept.popleft()
             if gone >= max(self.first, stop - self.size):
                 self.dropped.add(gone)
-        self.kept.append(row)
+        kept.append(row)
 
     def end_episodes(self) -> None:
         self.host.on_episode_end()
 
     def clear(self) -> None:
         self.host.clear()
+        self.written += -self.written % self.size
         self.first, self.pending = self.written, None
 
     def host_slots(self, slots: Any) -> NDArray[np.intp]:
@@ -306,7 +308,7 @@ def play(rng: np.random.Generator, twin: Twin, front: Front, calls: int = 12) ->
             compared += compare(rng, twin, front)
         if rng.random() < 0.3:
             change(rng, twin, front)
-    assert int(front.state["stored"]) * twin.n_envs == len(twin.host)
+    assert int(front.rows.stats(front.state)["stored"]) == len(twin.host)
     if twin.next_of:
         gone = {row for row in twin.dropped | twin.unknown if row >= twin.oldest}
         assert int(front.rows.stats(front.state)["lost"]) == len(gone)
@@ -363,7 +365,7 @@ def change(rng: np.random.Generator, twin: Twin, front: Front) -> None:
     """Update a field, and priorities, of rows of which some may be gone, and some come twice."""
     rows = twin.oldest + rng.integers(0, len(twin.host), 5)
     slots = rows % twin.size
-    there, around = rng.random(5) < 0.7, front.rows.laps * twin.size
+    there, around = rng.random(5) < 0.7, front.rows.period
     indexes = front.handles(slots)
     indexes = np.where(there, indexes, (indexes - twin.size) % around).astype(indexes.dtype)
     known = handles(twin.host.ring, twin.host_slots(slots[there]))
