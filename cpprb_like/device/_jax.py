@@ -38,10 +38,11 @@ class JaxView:
     """A replay read through layers: ``replay.view(*layers)``."""
 
     _rows: Rows
+    _kinds: Any  # shapes and dtypes of a state
     _reading: Reading
 
     def __init__(self, replay: JaxReplay, layers: tuple[Layer, ...]) -> None:
-        self._rows = replay._rows
+        self._rows, self._kinds = replay._rows, replay._kinds
         self._reading = Reading.of(replay._rows.xp, replay._rows.plan, layers)
 
     def sample(
@@ -80,7 +81,9 @@ class JaxView:
         """
         rows = self._rows
         n = as_int("batch_size", batch_size, 1)
-        batch, there = rows.sample(state, self._reading, n, fields, True, beta, JaxRandom(key))
+        batch, there = rows.sample(
+            self._own(state), self._reading, n, fields, True, beta, JaxRandom(key)
+        )
         for name, column in batch.items():
             if jnp.issubdtype(column.dtype, jnp.floating):
                 batch[name] = jnp.where(there, column, jnp.asarray(jnp.nan, column.dtype))
@@ -89,7 +92,17 @@ class JaxView:
 
     def can_sample(self, state: State) -> Any:
         """Whether as many steps are stored as the layers need: a bool array."""
-        return state["stored"] > self._reading.ahead * self._rows.plan.n_envs
+        return self._own(state)["stored"] > self._reading.ahead * self._rows.plan.n_envs
+
+    def _own(self, state: State) -> State:
+        """The state, if it is one of this replay."""
+        kinds = _kinds(state)
+        if kinds != self._kinds:
+            raise ValueError(
+                f"state: expected that of a replay with the same arguments, {self._kinds}, got "
+                f"{kinds}"
+            )
+        return state
 
     def __repr__(self) -> str:
         return f"JaxView({', '.join(map(repr, self._reading.layers))})"
@@ -144,6 +157,7 @@ class JaxReplay(JaxView):
         if isinstance(sampler, Prioritized) and sampler.weights_dtype.itemsize > 4:
             _dtypes(sampler.weights_dtype)  # raises without 64 bits
         self._rows = Rows(JaxArrays(plan.index), plan)
+        self._kinds = _kinds(jax.eval_shape(self._rows.init))
         self._reading = Reading.of(self._rows.xp, plan, ())
 
     def init(self) -> State:
@@ -166,7 +180,7 @@ class JaxReplay(JaxView):
         for name, value in step.items():
             if not hasattr(value, "dtype"):
                 raise TypeError(f"field {name!r}: expected an array, got {type(value).__name__}")
-        return self._rows.add(state, *self._rows.block(step, final))
+        return self._rows.add(self._own(state), *self._rows.block(step, final))
 
     def view(self, *layers: Layer) -> JaxView:
         """The rows read through ``NStep``, ``Sequences`` and ``FrameStacks``, one of each at most.
@@ -178,7 +192,7 @@ class JaxReplay(JaxView):
     def update(self, state: State, indexes: Any, /, **fields: Any) -> State:
         """The state with fields of rows replaced: see ``DeviceReplay.update``."""
         values = {name: jnp.asarray(value) for name, value in fields.items()}
-        return self._rows.update(state, jnp.asarray(indexes), values)
+        return self._rows.update(self._own(state), jnp.asarray(indexes), values)
 
     def update_priorities(self, state: State, indexes: Any, priorities: Any) -> State:
         """The state with the priorities of rows set: see ``DeviceReplay.update_priorities``.
@@ -186,25 +200,25 @@ class JaxReplay(JaxView):
         Priorities that are negative, NaN, or too large for the sums are skipped.
         """
         indexes, priorities = jnp.asarray(indexes), jnp.asarray(priorities)
-        return self._rows.update_priorities(state, indexes, priorities)[0]
+        return self._rows.update_priorities(self._own(state), indexes, priorities)[0]
 
     def on_episode_end(self, state: State) -> State:
         """The state with the open episodes of all environments ended as truncated."""
-        return self._rows.end_episodes(state)
+        return self._rows.end_episodes(self._own(state))
 
     def clear(self, state: State) -> State:
         """The state without rows."""
-        return self._rows.clear(state)
+        return self._rows.clear(self._own(state))
 
     def stats(self, state: State) -> dict[str, Any]:
         """Counts of a state, as of ``DeviceReplay.stats``."""
-        return self._rows.stats(state)
+        return self._rows.stats(self._own(state))
 
     def to_host(self, state: State, **options: Any) -> ReplayBuffer:
         """A ``ReplayBuffer`` with the same rows: see ``DeviceReplay.to_host``."""
         from cpprb_like.device._host import to_host  # noqa: PLC0415 (on demand)
 
-        return to_host(self._rows, state, options)
+        return to_host(self._rows, self._own(state), options)
 
     @classmethod
     def from_host(
@@ -230,6 +244,11 @@ class JaxReplay(JaxView):
 
     def __repr__(self) -> str:
         return f"JaxReplay(size={self._rows.plan.size}, n_envs={self._rows.plan.n_envs})"
+
+
+def _kinds(state: Any) -> Any:
+    """The shape and dtype of each array."""
+    return jax.tree.map(lambda one: (one.shape, str(one.dtype)), state)
 
 
 def _dtypes(wanted: Any) -> tuple[Any, np.dtype[Any]]:

@@ -5,6 +5,7 @@ All functions are pure. Not here: what JAX's own functions do.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -12,47 +13,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from numpy.typing import NDArray
 
 
 class JaxArrays:
-    """Functions of arrays; ``put`` and ``keep`` return new arrays."""
+    """Functions of arrays; ``put``, ``keep`` and the like return new arrays."""
 
-    where = staticmethod(jnp.where)
-    cat = staticmethod(jnp.concatenate)
-    searchsorted = staticmethod(jnp.searchsorted)
-    moveaxis = staticmethod(jnp.moveaxis)
+    where, cat = staticmethod(jnp.where), staticmethod(jnp.concatenate)
+    searchsorted, along = staticmethod(jnp.searchsorted), staticmethod(jnp.take_along_axis)
+    argsort, least = partial(jnp.argsort, stable=True), partial(jnp.min, axis=1)
+    cast, full = staticmethod(lax.convert_element_type), staticmethod(jnp.full)
+    moveaxis, finfo = staticmethod(jnp.moveaxis), staticmethod(jnp.finfo)
+    host_dtype, to_host = staticmethod(np.dtype), staticmethod(np.array)
+    from_host = staticmethod(jnp.asarray)
 
     def __init__(self, index: str) -> None:
         self.index = jnp.dtype(index)
         self.bool, self.float, self.byte = jnp.bool_, jnp.float32, jnp.uint8
-        self.is_wide = bool(jax.config.jax_enable_x64)
+        self.is_wide = jax.config.jax_enable_x64
         self.wide = jnp.float64 if self.is_wide else jnp.float32
         self.count = jnp.int64 if self.is_wide else jnp.int32
         self.most = int(jnp.iinfo(self.count).max)
-
-    @staticmethod
-    def full(shape: tuple[int, ...], value: float, dtype: Any) -> Any:
-        """A new array of one value."""
-        return jnp.full(shape, value, dtype)
-
-    def arange(self, n: int) -> Any:
-        """The integers from 0 to n - 1."""
-        return jnp.arange(n, dtype=self.count)
-
-    def floats(self, values: tuple[float, ...]) -> Any:
-        """A new array of numbers."""
-        return jnp.asarray(values, self.wide)
-
-    @staticmethod
-    def cast(x: Any, dtype: Any) -> Any:
-        """An array of another dtype."""
-        return x.astype(dtype)
-
-    @staticmethod
-    def greatest(dtype: Any) -> float:
-        """The greatest finite number of a dtype."""
-        return float(jnp.finfo(dtype).max)
+        self.arange = partial(jnp.arange, dtype=self.count)
+        self.floats = partial(jnp.asarray, dtype=self.wide)
 
     @staticmethod
     def is_float(x: Any) -> bool:
@@ -75,16 +57,6 @@ class JaxArrays:
     def take(x: Any, places: Any) -> Any:
         """Rows of x, in the shape of ``places``."""
         return x.at[places].get(mode="promise_in_bounds")
-
-    @staticmethod
-    def least(x: Any) -> Any:
-        """The least value of each row of x."""
-        return x.min(1)
-
-    @staticmethod
-    def along(x: Any, columns: Any) -> Any:
-        """The value of one column of each row of x."""
-        return jnp.take_along_axis(x, columns[:, None], 1)[:, 0]
 
     @staticmethod
     def rows(values: list[Any], count: int) -> Any:
@@ -128,28 +100,6 @@ class JaxArrays:
     def keep(old: Any, new: Any) -> Any:
         """The new value, of the dtype of the old one."""
         return jnp.asarray(new, old.dtype)
-
-    @staticmethod
-    def order(x: Any) -> tuple[Any, Any]:
-        """X in ascending order, and the places of the values; equal ones keep their order."""
-        places = jnp.argsort(x, stable=True)
-        return x[places], places
-
-    @staticmethod
-    def host_dtype(dtype: Any) -> np.dtype[Any]:
-        """The same dtype for NumPy."""
-        found: np.dtype[Any] = np.dtype(dtype)
-        return found
-
-    @staticmethod
-    def to_host(x: Any) -> NDArray[Any]:
-        """An array of JAX as one of NumPy."""
-        return np.array(x)
-
-    @staticmethod
-    def from_host(x: NDArray[Any], dtype: Any = None) -> Any:
-        """An array of NumPy as one of JAX."""
-        return jnp.asarray(x, dtype)
 
 
 class JaxRandom:

@@ -44,9 +44,9 @@ class Rows:
             raise ValueError(f"size: expected at most {xp.most // 3} rows, got {plan.size}")
         self.period = laps * plan.size  # numbers of rows, which then repeat
         self.envs = xp.arange(plan.n_envs)
-        self.no_flags = xp.full((), 0, xp.byte)
+        self.no_flags = xp.full((), 0, dtype=xp.byte)
         self.end_flags = [
-            (name, xp.full((), sets, xp.byte), clears > 0) for name, sets, clears in plan.ends
+            (name, xp.full((), sets, dtype=xp.byte), clears > 0) for name, sets, clears in plan.ends
         ]
         self.weights: Weights | None = None
         if isinstance(plan.sampler, Prioritized):
@@ -57,20 +57,24 @@ class Rows:
         """The state without rows."""
         xp, plan = self.xp, self.plan
         state: State = {
-            "written": xp.full((), 0, xp.count),  # number of the row that is written next
-            "stored": xp.full((), 0, xp.count),  # rows since the last clear, at most size + n_envs
-            "flags": xp.full((plan.size + 1,), 0, xp.byte),
+            "written": xp.full((), 0, dtype=xp.count),  # number of the row that is written next
+            "stored": xp.full(
+                (), 0, dtype=xp.count
+            ),  # rows since the last clear, at most size + n_envs
+            "flags": xp.full((plan.size + 1,), 0, dtype=xp.byte),
             "values": {
-                name: xp.full((plan.rows_of(name), plan.widths[name]), 0, fields[0].dtype)
+                name: xp.full((plan.rows_of(name), plan.widths[name]), 0, dtype=fields[0].dtype)
                 for name, fields in plan.tables.items()
             },
         }
         if plan.sources:
             state |= {
-                "links": xp.full((plan.size + 1,), -1, xp.index),
+                "links": xp.full((plan.size + 1,), -1, dtype=xp.index),
                 # Each environment has a ring of finals. One is that of its newest row.
                 "newest": xp.arange(plan.n_envs),
-                "owners": xp.full((plan.room + 1,), plan.size, xp.index),  # slots of their rows
+                "owners": xp.full(
+                    (plan.room + 1,), plan.size, dtype=xp.index
+                ),  # slots of their rows
             }
         if self.weights is not None:
             state |= self._no_weights()
@@ -97,7 +101,7 @@ class Rows:
             ended = xp.where(is_end.reshape(-1), flag, others)
             flags = ended if flags is None or overrides else flags | ended
         if flags is None:
-            flags = xp.full((prod(shape),), 0, xp.byte)
+            flags = xp.full((prod(shape),), 0, dtype=xp.byte)
         if final is True:
             return block, flags
         if not plan.ends:
@@ -171,19 +175,19 @@ class Rows:
         links = xp.put(links, slots[-n:] if is_block else slots, xp.cast(newest, xp.index))
         state["newest"] = xp.keep(state["newest"], last)
         if is_block:  # a place that is free again has the values of the last step that takes it
-            is_last = xp.cat([differs[n:], xp.full((n,), True, xp.bool)])
+            is_last = xp.cat([differs[n:], xp.full((n,), True, dtype=xp.bool)])
             finals = xp.where(is_last, finals, room)
             places = finals + size
-        # Rows whose finals are overwritten now lose them. New rows at their slots are flagged later.
+        # Rows whose finals are overwritten now lose them. ``_add`` flags new rows in their slots.
         owners = xp.take(state["owners"], finals)
-        lost = xp.where(xp.take(links, owners) == places, owners, size)
-        lost = xp.cast(lost, xp.count)
+        is_lost = xp.take(links, owners) == places
+        lost = xp.cast(xp.where(is_lost, owners, size), xp.count)
         flags = state["flags"]
         state["flags"] = xp.put(flags, lost, xp.take(flags, lost) | UNKNOWN)
         state["owners"] = xp.put(state["owners"], finals, xp.cast(slots, xp.index))
         state["links"] = links
         if self.weights is not None:
-            state |= self.weights.put(state, lost, xp.full(lost.shape, 0, self.weights.dtype))
+            state |= self.weights.put(state, lost, xp.full(lost.shape, 0, dtype=self.weights.dtype))
         for name in plan.following:
             values[name] = xp.put(values[name], places, step["next", name])
 
@@ -230,7 +234,7 @@ class Rows:
         first = (1.0 + sampler.eps) ** sampler.alpha
         return {
             **weights.init(),
-            "largest": self.xp.full((), first, weights.dtype),
+            "largest": self.xp.full((), first, dtype=weights.dtype),
         }
 
     # ------------------------------------------------------------------ drawing
@@ -308,7 +312,7 @@ class Rows:
             picked = xp.arange(n) % found.clip(1) + 1
             for k, column in enumerate(columns):
                 chosen = xp.put(
-                    xp.full((m + 1, *column.shape[1:]), 0, column.dtype), places, column
+                    xp.full((m + 1, *column.shape[1:]), 0, dtype=column.dtype), places, column
                 )
                 columns[k] = xp.take(chosen, picked)
             there = there * found
@@ -317,7 +321,7 @@ class Rows:
     def _draw_by_weight(
         self, state: State, n: int, m: int, first: Any, count: Any, random: Any
     ) -> Any:
-        """Draw m rows by their weights, the first n by strata: of an interval, if it has a first."""
+        """Draw m rows by weight, the first n by strata; of an interval, if ``first`` is given."""
         xp, weights, sampler = self.xp, self.weights, self.plan.sampler
         assert weights is not None
         assert isinstance(sampler, Prioritized)
@@ -369,14 +373,14 @@ class Rows:
         xp, plan = self.xp, self.plan
         width = reading.rows + reading.most - 1
         rows = (slots[:, None] + xp.arange(width) * plan.n_envs) % plan.size
-        there = xp.full((len(slots), reading.rows), True, xp.bool)
-        length = xp.full(there.shape, 1, xp.count)
+        there = xp.full((len(slots), reading.rows), True, dtype=xp.bool)
+        length = xp.full(there.shape, 1, dtype=xp.count)
         own = rows[:, : reading.rows]
         ends = self._ends(state, rows)
         if reading.rows > 1 and not reading.across:
             passed = ends[:, : reading.rows - 1].cumsum(1) == 0
             there = xp.cat([there[:, :1], passed], 1)
-        goes = xp.full(there.shape, True, xp.bool)
+        goes = xp.full(there.shape, True, dtype=xp.bool)
         for k in range(1, reading.most):
             goes = goes & ~ends[:, k - 1 : k - 1 + reading.rows]
             length = length + (goes if most is None else goes & (k < most))
@@ -390,7 +394,9 @@ class Rows:
     ) -> Batch:
         """The batch of rows that can be drawn."""
         xp = self.xp
-        rows, there, last, length = slots, None, slots, None
+        there: Any = None  # no windows
+        length: Any = None
+        rows = last = slots
         if not reading.is_single or reading.is_sequence:
             rows, there, last, length = self.windows(state, reading, slots, most)
             if not reading.is_sequence:
@@ -428,7 +434,7 @@ class Rows:
         if not reading.is_sequence or reading.across or reading.rows == 1:
             return column
         is_there = there.reshape(*there.shape, *[1] * (column.ndim - 2))
-        return self.xp.where(is_there, column, self.xp.full((), 0, column.dtype))
+        return self.xp.where(is_there, column, self.xp.full((), 0, dtype=column.dtype))
 
     def _summed(
         self, values: Values, field: DeviceField, reading: Reading, rows: Any, length: Any
@@ -462,7 +468,7 @@ class Rows:
         if found is not None and reading.pads_with_zeros:
             is_padding = _stack(xp, missing[::-1])
             is_padding = is_padding.reshape(*is_padding.shape, *[1] * (found.ndim - rows.ndim - 1))
-            found = xp.where(is_padding, xp.full((), 0, found.dtype), found)
+            found = xp.where(is_padding, xp.full((), 0, dtype=found.dtype), found)
         if is_next:
             newest = values.at(name, rows)
             newest = newest.reshape(*rows.shape, 1, *newest.shape[rows.ndim :])

@@ -189,6 +189,8 @@ class DeviceReplay(DeviceView):
         start = TorchRandom.start(as_int("seed", seed))
         self._state["random"] = torch.tensor(start, device=self.device)
         self._random = TorchRandom(self._state["random"])
+        tensors = [one for one in self.state_dict().values() if isinstance(one, torch.Tensor)]
+        self._memory = {one.untyped_storage().data_ptr() for one in tensors}
         self._added = 0  # steps since the last clear, up to a full ring
         self._reading = Reading.of(self._rows.xp, plan, ())
 
@@ -224,6 +226,9 @@ class DeviceReplay(DeviceView):
         """
         for name, value in step.items():
             self._expect_tensor(f"field {name!r}", value)
+            is_checked = not torch.compiler.is_compiling()
+            if is_checked and value.untyped_storage().data_ptr() in self._memory:
+                raise ValueError(f"field {name!r}: expected a copy, got memory of the replay")
         if not isinstance(final, bool):
             self._expect_tensor("final", final)
         block, flags = self._rows.block(step, final)

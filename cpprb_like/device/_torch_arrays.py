@@ -7,6 +7,7 @@ graph and compiled.
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -24,48 +25,25 @@ BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 class TorchArrays:
-    """Functions of tensors on one device; ``put`` and ``keep`` write in place."""
+    """Functions of tensors on one device; ``put``, ``keep`` and the like write in place."""
 
-    where = staticmethod(torch.where)
-    cat = staticmethod(torch.cat)
-    searchsorted = staticmethod(torch.searchsorted)
-    moveaxis = staticmethod(torch.moveaxis)
+    where, cat = staticmethod(torch.where), staticmethod(torch.cat)
+    searchsorted, along = staticmethod(torch.searchsorted), staticmethod(torch.take_along_dim)
+    argsort, least = partial(torch.argsort, stable=True), partial(torch.amin, dim=1)
+    cast, keep = staticmethod(torch.Tensor.to), staticmethod(torch.Tensor.copy_)
+    moveaxis, finfo = staticmethod(torch.moveaxis), staticmethod(torch.finfo)
+    is_float = staticmethod(torch.is_floating_point)
 
     def __init__(self, device: torch.device, index: str) -> None:
-        self.device = device
-        self.index = getattr(torch, index)
+        self.index, self.count, self.most = getattr(torch, index), torch.int64, 2**63 - 1
         self.bool, self.float, self.byte = torch.bool, torch.float32, torch.uint8
         # Of sums of rewards and targets of draws; devices of Apple have no float64.
-        self.wide = torch.float32 if device.type == "mps" else torch.float64
-        self.is_wide = self.wide == torch.float64
-        self.count, self.most = torch.int64, 2**63 - 1
-
-    def full(self, shape: tuple[int, ...], value: float, dtype: Any) -> Any:
-        """A new tensor of one value."""
-        return torch.full(shape, value, dtype=dtype, device=self.device)
-
-    def arange(self, n: int) -> Any:
-        """The integers from 0 to n - 1."""
-        return torch.arange(n, dtype=self.count, device=self.device)
-
-    def floats(self, values: tuple[float, ...]) -> Any:
-        """A new tensor of numbers."""
-        return torch.tensor(values, dtype=self.wide, device=self.device)
-
-    @staticmethod
-    def cast(x: Any, dtype: Any) -> Any:
-        """A tensor of another dtype."""
-        return x.to(dtype)
-
-    @staticmethod
-    def greatest(dtype: Any) -> float:
-        """The greatest finite number of a dtype."""
-        return float(torch.finfo(dtype).max)
-
-    @staticmethod
-    def is_float(x: Any) -> bool:
-        """Whether a tensor holds floats."""
-        return bool(x.is_floating_point())
+        self.is_wide = device.type != "mps"
+        self.wide = torch.float64 if self.is_wide else torch.float32
+        self.device = device
+        self.full = partial(torch.full, device=device)
+        self.arange = partial(torch.arange, dtype=self.count, device=device)
+        self.floats = partial(torch.tensor, dtype=self.wide, device=device)
 
     @staticmethod
     def differ(x: Any, y: Any) -> Any:
@@ -93,16 +71,6 @@ class TorchArrays:
         if width < x.shape[-1]:
             x = x.narrow(-1, start, width)
         return x if x.shape[x.ndim - 1 :] == shape else x.reshape(*x.shape[:-1], *shape)
-
-    @staticmethod
-    def least(x: Any) -> Any:
-        """The least value of each row of x."""
-        return x.amin(1)
-
-    @staticmethod
-    def along(x: Any, columns: Any) -> Any:
-        """The value of one column of each row of x."""
-        return x.gather(1, columns[:, None])[:, 0]
 
     @staticmethod
     def put(x: Any, places: Any, values: Any) -> Any:
@@ -141,17 +109,6 @@ class TorchArrays:
     def wrap(x: Any, period: int) -> Any:  # noqa: ARG004
         """X modulo a period, which does not end."""
         return x
-
-    @staticmethod
-    def keep(old: Any, new: Any) -> Any:
-        """The new value in the memory of the old one."""
-        return old.copy_(new)
-
-    @staticmethod
-    def order(x: Any) -> tuple[Any, Any]:
-        """X in ascending order, and the places of the values; equal ones keep their order."""
-        values, places = torch.sort(x, stable=True)
-        return values, places
 
     @staticmethod
     def host_dtype(dtype: Any) -> np.dtype[Any]:

@@ -23,7 +23,9 @@ class Weights:
 
     def __init__(self, xp: Any, size: int, dtype: Any) -> None:
         self.xp, self.size, self.dtype = xp, size, dtype
-        self.most = xp.greatest(dtype) / size  # greatest weight of a row: all sums are finite
+        self.most = (
+            float(xp.finfo(dtype).max) / size
+        )  # greatest weight of a row: all sums are finite
         # There is at least one more leaf than rows: ``size`` stands for no row, and weighs 0.
         self.widths = [(size // FAN + 1) * FAN]
         while self.widths[-1] > TOP:
@@ -33,9 +35,9 @@ class Weights:
     def init(self) -> State:
         """The state without weights: levels, leaves first, and the least weight of each block."""
         xp, blocks = self.xp, self.widths[0] // FAN
-        levels = [xp.full((width,), 0, self.dtype) for width in self.widths]
+        levels = [xp.full((width,), 0, dtype=self.dtype) for width in self.widths]
         found = {f"level_{k}": level for k, level in enumerate(levels)}
-        return {**found, "least": xp.full((blocks,), float("inf"), self.dtype)}
+        return {**found, "least": xp.full((blocks,), float("inf"), dtype=self.dtype)}
 
     def _levels(self, state: State) -> list[Any]:
         return [state[f"level_{k}"] for k in range(len(self.widths))]
@@ -66,7 +68,7 @@ class Weights:
     def before(self, state: State, slots: Any) -> Any:
         """The sum of the weights of all rows before each slot, 0 to ``size``."""
         xp, levels = self.xp, self._levels(state)
-        found = xp.full(slots.shape, 0, xp.wide)
+        found = xp.full(slots.shape, 0, dtype=xp.wide)
         for level in levels[:-1]:
             block = xp.take(level.reshape(-1, FAN), slots // FAN)
             is_before = xp.arange(FAN) < (slots % FAN)[:, None]
@@ -101,13 +103,16 @@ class Weights:
             child = (sums <= xp.cast(rest, self.dtype)[:, None]).sum(1)
             last = (sums < sums[:, -1:]).sum(1)
             child = xp.where(child < FAN, child, last)
-            rest = (rest - xp.cast(xp.along(sums - block, child), xp.wide)).clip(0)
+            rest = (rest - xp.cast(xp.along(sums - block, child[:, None], 1)[:, 0], xp.wide)).clip(
+                0
+            )
             nodes = nodes * FAN + child
         return nodes
 
 
 def last_of(xp: Any, slots: Any, none: int) -> tuple[Any, Any]:
     """Slots in ascending order and their places; all but the last of equal ones are ``none``."""
-    slots, places = xp.order(slots)
-    is_last = xp.cat([slots[:-1] != slots[1:], xp.full((1,), True, xp.bool)])
+    places = xp.argsort(slots)
+    slots = xp.take(slots, places)
+    is_last = xp.cat([slots[:-1] != slots[1:], xp.full((1,), True, dtype=xp.bool)])
     return xp.where(is_last, slots, none), places

@@ -246,6 +246,7 @@ def test_beta_is_given_to_a_draw() -> None:
         ({"rew": torch.zeros(2, N)}, "as many steps"),
         ({"rew": np.zeros(N, "f4")}, "rew.*expected a tensor"),
         ({"rew": torch.zeros(N, device="meta")}, "rew.*cpu.*meta"),
+        ({"rew": None, "own": "rew"}, "rew.*a copy.*memory of the replay"),
         ({"final": torch.ones(N)}, "final.*bools"),
         ({"final": torch.ones(3, dtype=torch.bool)}, "final.*bools"),
     ],
@@ -256,6 +257,8 @@ def test_a_wrong_step_changes_nothing(change: dict[str, Any], message: str) -> N
     replay.add(**one(steps_from(0, 1)))
     before = {name: copy.deepcopy(x) for name, x in replay.state_dict().items()}
     step = {**one(steps_from(1, 1)), **change}
+    if own := step.pop("own", None):
+        step[own] = replay.state_dict()[f"values.{own}"][:N, 0]
     step = {name: value for name, value in step.items() if value is not None}
     with pytest.raises((TypeError, ValueError), match=message):
         replay.add(**step)
@@ -393,7 +396,7 @@ def test_next_values_from_the_host_have_room() -> None:
         rb.add(x=[t, t], next_x=[t + 0.5, t + 0.5], done=[0, t % 2])
     replay = DeviceReplay.from_host(rb, finals=32)
     assert replay.stats()["lost"] == 0
-    with pytest.raises(ValueError, match="finals: 18 have no room .* of 12 rows"):
+    with pytest.raises(ValueError, match=r"finals: 18 have no room .* of 12 rows"):
         DeviceReplay.from_host(rb)
 
 

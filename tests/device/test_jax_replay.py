@@ -135,6 +135,15 @@ def test_a_wrong_step_is_refused(change: dict[str, Any], message: str) -> None:
         replay.add(replay.init(), step)
 
 
+def test_the_state_of_another_replay_is_refused() -> None:
+    """The message has the arrays of both."""
+    replay, other = replay_of(), replay_of(sampler=Prioritized())
+    with pytest.raises(ValueError, match=r"state: expected .* got .*'largest'"):
+        replay.add(other.init(), step_at(0))
+    with pytest.raises(ValueError, match=r"state: expected .*'largest'.* got"):
+        other.sample(replay.init(), jax.random.key(0), 2)
+
+
 def test_what_jax_cannot_hold_is_refused() -> None:
     """Dtypes of 64 bits, rows beyond int32, and schedules inside of compiled programs."""
     with pytest.raises(TypeError, match="jax_enable_x64"):

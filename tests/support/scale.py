@@ -20,6 +20,8 @@ STOPS = int(os.environ.get("CPPRB_LIKE_STOPS", "200" if LONG else "2"))
 PYTHONS = os.environ.get("CPPRB_LIKE_PYTHONS", sys.executable).split(os.pathsep)
 # Processes that each test of random kills of a shared replay ends, at least.
 PROCESS_KILLS = int(os.environ.get("CPPRB_LIKE_PROCESS_KILLS", "1000" if LONG else "36"))
+# Random histories of rows on a device, of PyTorch; of JAX a quarter.
+HISTORIES = int(os.environ.get("CPPRB_LIKE_HISTORIES", "20000" if LONG else "60"))
 
 
 def repeats(thorough: int, few: int) -> int:
