@@ -122,6 +122,8 @@ class Rows:
         """Write steps of all environments, in pieces whose next values all have room."""
         plan = self.plan
         most = min(plan.size, plan.room) if plan.sources else plan.size
+        if flags.shape[0] <= most:
+            return self._add(state, block, flags)
         for start in range(0, flags.shape[0], most):
             piece = {name: values[start : start + most] for name, values in block.items()}
             state = self._add(state, piece, flags[start : start + most])

@@ -226,12 +226,13 @@ class DeviceReplay(DeviceView):
         """
         for name, value in step.items():
             self._expect_tensor(f"field {name!r}", value)
-            is_checked = not torch.compiler.is_compiling()
-            if is_checked and value.untyped_storage().data_ptr() in self._memory:
-                raise ValueError(f"field {name!r}: expected a copy, got memory of the replay")
         if not isinstance(final, bool):
             self._expect_tensor("final", final)
         block, flags = self._rows.block(step, final)
+        if not torch.compiler.is_compiling():
+            for name, values in block.items():  # rows that are overwritten are copied before
+                if values.untyped_storage().data_ptr() in self._memory:
+                    block[name] = values.clone()
         self._add_flagged(block, flags)
 
     def _add_flagged(self, block: Batch, flags: Any) -> None:
