@@ -67,7 +67,7 @@ class DeviceView:
         -------
         dict of tensor
             Each field, shape ``(batch_size, *shape)``, and the columns of layers and of
-            ``Prioritized`` as on the host.
+            ``Prioritized`` as on the host. Small fields are columns of one tensor.
 
         Raises
         ------
@@ -82,7 +82,8 @@ class DeviceView:
 
         Notes
         -----
-        Cost: one ``index_select`` for each field, and some 60 operations on ``batch_size`` numbers.
+        Cost: an ``index_select`` of each large field, and of small ones of a dtype together; and
+        some 30 operations on ``batch_size`` numbers.
         """
         replay, reading = self._replay, self._reading
         if replay._added <= reading.ahead:
@@ -132,9 +133,10 @@ class DeviceReplay(DeviceView):
         ``weights_dtype``: float32 by default, and exact to rounding in float64. ``beta`` is a
         number. Rows whose next values are lost or unknown get the weight 0.
     finals : int, optional
-        Room for next values that differ from the next row, at least ``n_envs``. By default enough
-        for episodes of 16 steps and more. Where a newer one takes the place of an old one, the row
-        of the old one is not drawn any more by what reads next values, and ``stats`` counts it.
+        Room for next values that differ from the next row, a multiple of ``n_envs``; others are
+        rounded down. All environments have the same room, by default enough for episodes of 16
+        steps and more. Where a newer one takes the place of an old one, the row of the old one is
+        not drawn any more by what reads next values, and ``stats`` counts it.
     default_dtype : dtype, optional
         Dtype of fields without one. Default float32.
     terminated, truncated : str or False, optional
@@ -221,8 +223,8 @@ class DeviceReplay(DeviceView):
 
         Notes
         -----
-        Cost: a copy of the values, and a comparison of observations with the next ones of the step
-        before.
+        Cost: a copy of the values, a comparison of observations with the next ones of the step
+        before, and some 40 operations on ``n_envs`` numbers.
         """
         for name, value in step.items():
             self._expect_tensor(f"field {name!r}", value)
