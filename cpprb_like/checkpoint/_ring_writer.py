@@ -86,6 +86,7 @@ class Files:
         """Write a file of the caller: see ``_beside.write``."""
         file, output = _beside.write(self._disk, self._number, label, content, self._watch)
         self._open.append(output)
+        self.sync(MOST_OPEN)
         return file
 
     def sync(self, most: int = 0) -> None:

@@ -96,11 +96,11 @@ class Checkpointed(Savable):
         Notes
         -----
         Callables of ``beside`` run first, in the order of the dict. Then threads that write wait
-        for the end of the save; see ``save_async``. Functions and
-        environments are not saved, only their paths. ``load`` needs them again, and ``restore``
-        keeps the present ones. Cost: one copy of the changed bytes, their checksum, and the disk.
-        With each changed row, up to 32 MiB of unchanged rows are written again. Files of ``beside``
-        are written whole, and not compressed.
+        for the end of the save; see ``save_async``. Functions and environments are not saved, only
+        their paths. ``load`` needs them again, and ``restore`` keeps the present ones. Cost: one
+        copy of the changed bytes, their checksum, and the disk. With each changed row, up to 32 MiB
+        of unchanged rows are written again. Files of ``beside`` are written whole, and not
+        compressed.
 
         Examples
         --------

@@ -505,7 +505,8 @@ def test_a_save_that_is_cut_at_any_line_leaves_no_trace(use: Use) -> None:
 
     _, rb = start()
     new, verdicts = digest_of_copy(rb), Verdicts(use)
-    lines = first_and_last(lambda: rb.save("memory"), has_effects)
+    beside: Any = {"env.pkl": ENV, "model.pt": lambda file: file.write(new.encode() * 30)}
+    lines = first_and_last(lambda: rb.save("memory", beside=beside), has_effects)
     if LONG:
         lines = [*range(1, lines[-1] + 1, 3)]
     assert len(lines) > 300
@@ -514,7 +515,7 @@ def test_a_save_that_is_cut_at_any_line_leaves_no_trace(use: Use) -> None:
         disk, rb = start()
         try:
             with cut_at(line, only=has_effects):
-                rb.save("memory")
+                rb.save("memory", beside=beside)
         except Cut:
             n_cut += 1
         assert not disk.is_locked
