@@ -37,7 +37,8 @@ class _Bytes(io.RawIOBase):
         return self.nbytes
 
     def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
+        # The first bytes, which a cache holds: the file with the buffer writes the others.
+        view = memoryview(data).cast("B")[: _arrays.CHUNK_NBYTES]
         self._watch(len(view))
         self._output.write(view)
         self.crc32 = crc32(view, self.crc32)
@@ -53,16 +54,13 @@ def write(
     output: Output = disk.create(name)
     try:
         data = _Bytes(output, watch)
-        if callable(content):
-            with io.BufferedWriter(data, _arrays.CHUNK_NBYTES) as file:
-                answer = content(file)
-            if answer is not None and not data.nbytes:
-                raise TypeError(
-                    f"beside[{label!r}]: expected a function that writes to its file, got one "
-                    f"that wrote nothing and returned a {type(answer).__name__}"
-                )
-        else:
-            data.write(content)
+        with io.BufferedWriter(data, _arrays.CHUNK_NBYTES) as file:
+            answer = content(file) if callable(content) else file.write(content)
+        if callable(content) and answer is not None and not data.nbytes:
+            raise TypeError(
+                f"beside[{label!r}]: expected a function that writes to its file, got one "
+                f"that wrote nothing and returned a {type(answer).__name__}"
+            )
     except BaseException:
         try:
             output.close()
