@@ -789,7 +789,7 @@ class ReplayBuffer(BufferBase, Source):
 
         Parameters
         ----------
-        *layers : NStep, Sequences, FrameStacks or Hindsight
+        *layers : NStep, Sequences, FrameStacks, Offsets, Advantages or Hindsight
             Layers of ``cpprb_like.views``: at most one of each, in any order. Without ``NStep`` the
             option ``Nstep`` of the buffer applies, if given. ``NStep(1)`` reads single steps.
 

@@ -35,7 +35,7 @@ CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 
 
 class Rollout:
-    """Random rollouts of some environments: episodes end in both ways, and the last ones are open."""
+    """Random rollouts: episodes end in both ways, and the last ones are open."""
 
     def __init__(self, seed: int) -> None:
         rng, shape = np.random.default_rng(seed), (STEPS, ENVS)
@@ -69,7 +69,7 @@ def of_torchrl(*found: Any) -> list[Array]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_those_of_stable_baselines3(seed: int) -> None:
-    """Equal where its algorithms add the final value to the reward; its buffer alone takes it as 0."""
+    """Equal with the final value that its algorithms add to rewards; its buffer takes it as 0."""
     play = Rollout(seed)
     space = gymnasium.spaces.Box(-1, 1, (1,))
     results = []

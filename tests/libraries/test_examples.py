@@ -32,6 +32,7 @@ EXAMPLES = [
     "her_bits.py",
     "jax_dqn.py",
     "offline_minari.py",
+    "ppo.py",
     "r2d2_memory.py",
     "rainbow_frames.py",
     "rlpd.py",

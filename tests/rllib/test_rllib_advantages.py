@@ -58,15 +58,13 @@ def test_value_targets_of_rllib(seed: int) -> None:
         values += [*one["value"], one["final"]]
         rewards += [*one["rew"], 0.0]
         terminated += [False] * (n - 1) + [one["end"] == "terminated", False]
-        truncated += [False] * (n - 1) + [one["end"] != "terminated", True]
+        truncated += [False] * (n - 1) + [one["end"] != "terminated", False]
         rows += [True] * n + [False]
     columns = [np.array(one) for one in (values, rewards, terminated, truncated)]
     found = compute_value_targets(*columns, GAMMA, LAMBDA)
     batch = ours(played, LAMBDA)
     np.testing.assert_allclose(found[rows], batch["return"], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(
-        (found - columns[0])[rows], batch["advantage"], rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose((found - columns[0])[rows], batch["advantage"], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -92,3 +90,28 @@ def test_v_trace_of_rllib(seed: int) -> None:
     returns, advantages = (torch.cat(parts)[:, 0].numpy() for parts in zip(*found, strict=True))
     np.testing.assert_allclose(returns, batch["return"], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(advantages, batch["advantage"], rtol=1e-4, atol=1e-4)
+
+
+def test_v_trace_of_rllib_loses_the_final_value() -> None:
+    """IMPALA's learner puts a step without discount and reward behind an episode that was cut.
+
+    On policy its target takes the value of that step away again, so the last row bootstraps from 0.
+    """
+    zero = torch.zeros((4, 1))
+    discounts = torch.tensor([GAMMA, GAMMA, GAMMA, 0.0])[:, None]
+    rewards, values = torch.tensor([[1.0], [1.0], [1.0], [0.0]]), torch.full((4, 1), 10.0)
+    theirs, _ = vtrace_torch(
+        target_action_log_probs=zero,
+        behaviour_action_log_probs=zero,
+        discounts=discounts,
+        rewards=rewards,
+        values=values,
+        bootstrap_values=torch.zeros(1),
+    )
+    row = {"rew": np.ones(3, "f4"), "value": np.full(3, 10.0), "final": 10.0, "end": "truncated"}
+    played = [row | {"logp": np.zeros(3), "target": np.zeros(3)}]
+    batch = ours(played, 1.0, target_logp=lambda rows: rows["target"])
+    sums = np.array([1 + GAMMA + GAMMA**2, 1 + GAMMA, 1.0])
+    np.testing.assert_allclose(theirs[:3, 0].numpy(), sums, rtol=1e-5)
+    expected = sums + 10.0 * GAMMA ** np.array([3, 2, 1])
+    np.testing.assert_allclose(batch["return"], expected, rtol=1e-5)
