@@ -121,8 +121,11 @@ class _Windows(Layer):
         most = 1 if rows.nstep is None else rows.nstep.size
         ahead = () if rows.nstep is None else rows.nstep.last_step_fields
         self._partners: dict[str, str] = {}  # by next field: the field that it continues
-        self._before = self._after = 0
-        for name, offsets in layer.offsets.items():
+        self._least = {name: min(found) for name, found in layer.offsets.items()}
+        self._most = {name: max(found) for name, found in layer.offsets.items()}
+        self._before = max(0, -min(self._least.values()))
+        self._after = 0
+        for name in layer.offsets:
             if name not in self._columns:
                 raise ValueError(f"offsets: expected some of {list(self._columns)}, got {name!r}")
             column = self._columns[name]
@@ -134,8 +137,7 @@ class _Windows(Layer):
                 column.shape,
             ):
                 self._partners[name] = partner.name
-            self._before = max(self._before, -min(offsets))
-            self._after = max(self._after, max(offsets) + (most - 1 if name in ahead else 0))
+            self._after = max(self._after, self._most[name] + (most - 1) * (name in ahead))
 
     def around(self, fields: Fields) -> tuple[int, int]:  # noqa: ARG002
         """See ``Layer.around``."""
@@ -157,25 +159,30 @@ class _Windows(Layer):
 
     def fill(self, windows: Windows, wanted: Fields) -> Batch:
         found: Batch = {}
-        rows, before, behind = windows.rows, windows.counts[:, :1], windows.counts[:, 1:]
+        rows, behind = windows.rows, windows.counts[:, 1:]
+        first = -windows.counts[:, :1]  # offset of the first row of the window
         for name, offsets in self._offsets.items():
             if name in windows.last_fields:
                 at = (windows.steps - 1)[:, np.newaxis] + offsets
                 slots = np.take_along_axis(rows, at + windows.before, 1)
             else:  # places outside of the window repeat its first or last row
                 at, slots = offsets, rows.take(offsets + windows.before, axis=1)
-            early, late = at < -before, at > behind
+            # Half of the comparisons are left out, which are an eighth of a small batch.
+            is_pad = at > behind if self._most[name] > 0 else np.zeros(slots.shape, np.bool_)
+            if self._least[name] < 0:
+                early = at < first
+                is_pad |= early
             if not self._repeats:
-                slots[early | late] = -1
+                slots[is_pad] = -1
             if name in wanted:
                 column, out = self._columns[name], windows.out.get(name)
                 found[name] = read_stacks(self._ring, column, slots, 0, out)
-            if name in self._partners:
-                known = at == -before - 1  # the first value of the field itself
+            if name in self._partners and self._least[name] < 0:
+                known = at == first - 1  # the first value of the field itself
                 if name in wanted:
                     self._put_first(name, found[name], rows, early if self._repeats else known)
-                early &= ~known
-            found[name + IS_PAD] = early | late
+                is_pad &= ~known
+            found[name + IS_PAD] = is_pad
         return found
 
     def _put_first(self, name: str, values: Array, rows: Slots, places: NDArray[np.bool_]) -> None:
