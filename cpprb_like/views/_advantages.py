@@ -37,10 +37,9 @@ NO_NEXT = (
 class Advantages(Layer):
     """Advantages and returns for policy gradients: GAE, lambda-returns, returns-to-go and V-trace.
 
-    Each batch has two more float32 columns of shape ``(batch_size,)``: ``advantage``, and
-    ``return``, the target of the value function. The first draw after a change of rows computes
-    them for all rows of the buffer. Later draws look them up: they are computed once for a rollout,
-    whatever the number of epochs.
+    Batches have two more float32 columns of shape ``(batch_size,)``: ``advantage``, and ``return``,
+    the target of the value function. The first draw after a change of rows computes them for all
+    rows. Later draws look them up: once for a rollout, whatever the number of epochs.
 
     - GAE, the default. With ``delta = r + gamma * V(next) - V`` it is
       ``advantage = delta + gamma * lam * (advantage of the next row)``. ``return`` is
@@ -89,11 +88,10 @@ class Advantages(Layer):
     -----
     Rows change by ``add``, ``update``, deletion and ``clear``, not by priorities. Functions are not
     called again because a network has learned: a new view, ``rb.view(Advantages(...))``, computes
-    anew. Functions may be called while writers to the buffer wait.
+    anew. Where other threads add rows meanwhile, functions are called while these threads wait.
 
-    Cost: after a change some 10 ns for each row of the buffer, and the functions. Otherwise a
-    look-up. Memory: 8 bytes a row, and 8 more for each function and each field of other dtypes than
-    float32 and float64 during the computation.
+    Cost: after a change some 10 ns for each row of the buffer, and the functions; else a look-up.
+    Memory: 8 bytes a row, and during the computation 8 more for each function.
 
     Sources: Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized
     Advantage Estimation", equation 16. Espeholt et al. (2018), "IMPALA", section 4.1; ``lam`` in
@@ -231,7 +229,11 @@ class _OfRows(Layer):
     def fill(self, windows: Windows, wanted: Fields) -> Batch:  # noqa: ARG002
         computed = self._computed
         if computed is None or not self._ring.is_now(computed[0]):
-            self._computed = computed = self._ring.now(), self._compute(windows)
+            computed = self._ring.now(), self._compute(windows)
+            if self._ring.is_now(computed[0]):
+                self._computed = computed
+            else:  # the batch is drawn again, while writers wait
+                windows._attempt.is_gone = True
         columns = zip(NAMES, computed[1], strict=True)
         return {name: values.take(windows.slots) for name, values in columns}
 
@@ -264,17 +266,13 @@ class _OfRows(Layer):
             for option, source in self._sources.items():
                 if option not in sources:
                     asked = last if option == "next_value" and callable(source) else rows
-                    sources[option] = np.zeros(len(flags))
+                    sources[option] = np.zeros(ring.capacity)
                     sources[option][asked] = self._read(option, asked << bits | number, windows)
         ratios = None
         if layer.target_logp is not None:
             differences = sources["target_logp"] - sources["logp"]
-            wrong = ~(differences < np.inf)  # true for NaN
-            if wrong.any():
-                target, logp = (sources[one][wrong][0] for one in ("target_logp", "logp"))
-                raise ValueError(
-                    f"target_logp, logp: expected log-probabilities, got {target} and {logp}"
-                )
+            if not (differences < np.inf).all():
+                raise ValueError("target_logp, logp: expected log-probabilities, got NaN or inf")
             ratios = np.exp(np.minimum(differences, 700.0))  # greater ones overflow
         reverse_pass(
             ring,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from typing import Any
 
 import numpy as np
@@ -101,8 +102,10 @@ class Play:
             self.rb.on_episode_end()
             for each in self.episodes:
                 each.append([])
-        if rng.random() < 0.02 and len(self.rb.episodes) > 2:
-            self.rb.episodes.delete(1)
+        if rng.random() < 0.02 and len(self.rb.episodes) > n:
+            number = int(np.argmax([one.terminated for one in self.rb.episodes.list()]))
+            if self.rb.episodes.list()[number].terminated:
+                self.rb.episodes.delete(number)
 
     def expected(self, *options: float, **bounds: float) -> dict[int, tuple[float, float]]:
         """By ``id``."""
@@ -243,6 +246,28 @@ def test_once_for_a_rollout() -> None:
     assert (view.sample(4)["return"] == 0).all()
 
 
+def test_rows_that_change_while_a_critic_is_called() -> None:
+    """Rows that other threads add meanwhile: the batch is drawn again, with their values."""
+    play = Play(3, 0, next_of="obs")
+    for _ in range(10):
+        play.step()
+    late = iter(range(2))  # of two calls of the function: rows, and last rows
+
+    def value(rows: Any) -> Array:
+        for _ in late:
+            other = threading.Thread(target=play.step)
+            other.start()
+            other.join()
+            break
+        return critic(rows["obs"])
+
+    layer = Advantages(0.9, 0.8, value=value)
+    batch = play.rb.view(layer).sample(200)
+    expected = play.expected(0.9, 0.8)
+    for i, *found in zip(batch["id"].tolist(), batch["advantage"], batch["return"], strict=True):
+        np.testing.assert_allclose(found, expected[i], rtol=1e-5, atol=1e-5)
+
+
 def test_rows_of_sequences_and_of_several_processes() -> None:
     """Padding is 0; each shard has its own episodes, and functions get rows of all of them."""
     layer = Advantages(0.5, 1.0, value=lambda rows: rows["obs"][:, 0])
@@ -328,7 +353,7 @@ def test_what_functions_return_is_checked(function: Any, words: str) -> None:
         with pytest.raises(ValueError, match=f"value: .*{words}"):
             view.sample(2)
     wrong = Advantages(value=lambda rows: rows["obs"][:, 0], target_logp=lambda rows: [np.nan] * 3)
-    with pytest.raises(ValueError, match="target_logp, logp: expected log-probabilities, got nan"):
+    with pytest.raises(ValueError, match="target_logp, logp: expected log-probabilities"):
         rb.view(wrong).sample(1)
     with pytest.raises(KeyError, match="'goal' is none of the fields"):
         rb.view(Advantages(value=lambda rows: rows["goal"])).sample(1)
