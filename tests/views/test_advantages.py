@@ -118,14 +118,12 @@ class Play:
 
     def check(self, layer: Advantages, expected: dict[int, tuple[float, float]]) -> None:
         """All rows of an epoch."""
-        seen = 0
-        for batch in self.rb.view(layer).epoch(17):
-            for i, *found in zip(
-                batch["id"].tolist(), batch["advantage"], batch["return"], strict=True
-            ):
-                np.testing.assert_allclose(found, expected[i], rtol=1e-5, atol=1e-5)
-                seen += 1
-        assert seen == len(self.rb)
+        batches = list(self.rb.view(layer).epoch(17))
+        columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+        found = np.stack([columns["advantage"], columns["return"]], axis=1)
+        wanted = np.array([expected[i] for i in columns["id"].tolist()])
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        assert len(found) == len(self.rb)
 
 
 SOURCES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
