@@ -90,8 +90,9 @@ class Advantages(Layer):
     called again because a network has learned: a new view, ``rb.view(Advantages(...))``, computes
     anew. Where other threads add rows meanwhile, functions are called while these threads wait.
 
-    Cost: after a change some 10 ns for each row of the buffer, and the functions; else a look-up.
-    Memory: 8 bytes a row, and during the computation 8 more for each function.
+    Cost: after a change some 10 ns for each row of the buffer if all is stored in fields of their
+    own, else up to 80 ns and the functions. Later draws: a look-up. Memory: 8 bytes a row, and
+    during the computation 8 more for each function.
 
     Sources: Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized
     Advantage Estimation", equation 16. Espeholt et al. (2018), "IMPALA", section 4.1; ``lam`` in
@@ -255,8 +256,14 @@ class _OfRows(Layer):
         if len(sources) < len(self._sources) or layer.value is None:
             flags = ring.flags()
             rows = (flags & FLAG_ABSENT == 0).nonzero()[0]
-            counts, ends = ring.windows(rows, 0, 1)[1:]
-            last = rows[(counts[:, 1] == 0) & (ends & FLAG_TERMINATED != FLAG_TERMINATED)]
+            # By time steps, the newest one first: which environments have a row.
+            present = np.roll(flags & FLAG_ABSENT == 0, -(stop % ring.capacity))
+            steps = np.pad(present, (-len(flags) % ring.n_envs, 0)).reshape(-1, ring.n_envs)[::-1]
+            newest = stop - (1 + steps.argmax(axis=0)) * ring.n_envs + np.arange(ring.n_envs)
+            is_last = flags & FLAG_END != 0
+            is_last[newest[steps.any(axis=0)] % ring.capacity] = True
+            is_last &= flags & (FLAG_ABSENT | FLAG_TERMINATED & ~FLAG_END) == 0
+            last = is_last.nonzero()[0]
             unfinished = int((flags[last] & FLAG_END == 0).sum())
             if layer.value is None and unfinished:
                 raise ValueError(
