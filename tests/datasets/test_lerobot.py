@@ -18,6 +18,7 @@ from cpprb_like.datasets import describe
 from cpprb_like.datasets._lerobot import Feature, Statistics, _frames
 from cpprb_like.datasets._model import Field
 from cpprb_like.errors import DataLossWarning
+from cpprb_like.views import Offsets
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*do not have the next observation:cpprb_like.errors.DataLossWarning"
@@ -86,6 +87,24 @@ def lerobot() -> Any:
 
 
 # ---------------------------------------------------------------------- with LeRobot as the judge
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_offsets_are_the_delta_timestamps_of_lerobot(tmp_path: Path) -> None:
+    """The same windows, padding and masks for each frame, at the ends of episodes too."""
+    dataset_class = lerobot()
+    rb = filled()
+    rb.on_episode_end()  # LeRobot has no unfinished episodes
+    rb.export(tmp_path / "ours", "lerobot", about={"fps": 10, "task": "reach"})
+    offsets = {"obs.state": (-3, 0), "act": range(-1, 5)}
+    keys = {"obs.state": "observation.state", "act": "action"}
+    times = {keys[name]: [k / 10 for k in found] for name, found in offsets.items()}
+    theirs = dataset_class("some/name", root=tmp_path / "ours", delta_timestamps=times)
+    (batch,) = rb.view(Offsets(offsets)).epoch(25, shuffle=False)
+    for k in range(25):
+        for name, key in keys.items():
+            np.testing.assert_array_equal(theirs[k][key], batch[name][k])
+            np.testing.assert_array_equal(theirs[k][f"{key}_is_pad"], batch[f"{name}_is_pad"][k])
 
 
 @pytest.mark.filterwarnings("ignore")
