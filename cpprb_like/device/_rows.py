@@ -139,7 +139,7 @@ class Rows:
             slots = (slots[:1] + xp.arange(count)) % plan.size
         if plan.sources:
             self._link(state, step, slots)
-        state["flags"] = xp.put(state["flags"], slots, flags)
+        state["flags"] = xp.put_steps(state["flags"], slots, flags, plan.n_envs)
         for name in plan.tables:
             values[name] = xp.put_steps(values[name], slots, step[name], plan.n_envs)
         if self.weights is not None:
@@ -173,8 +173,9 @@ class Rows:
         if is_block:
             newest, last, before = places[-n:], finals[-n:], xp.cat([waiting, places[:-n]])
         here = xp.cast(xp.where(differs, before, slots), xp.index)
-        links = xp.put(state["links"], (slots - n) % size, here)
-        links = xp.put(links, slots[-n:] if is_block else slots, xp.cast(newest, xp.index))
+        links = xp.put_steps(state["links"], (slots - n) % size, here, n)
+        here = xp.cast(newest, xp.index)
+        links = xp.put_steps(links, slots[-n:] if is_block else slots, here, n)
         state["newest"] = xp.keep(state["newest"], last)
         if is_block:  # a place that is free again has the values of the last step that takes it
             is_last = xp.cat([differs[n:], xp.full((n,), True, dtype=xp.bool)])

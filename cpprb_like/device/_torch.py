@@ -97,10 +97,6 @@ class DeviceView:
         torch._assert_async(there, NO_ROWS)
         return batch
 
-    def update_priorities(self, indexes: Any, priorities: Any) -> None:
-        """See ``DeviceReplay.update_priorities``."""
-        self._replay.update_priorities(indexes, priorities)
-
     def __repr__(self) -> str:
         return f"DeviceView({self._replay!r}, {', '.join(map(repr, self._reading.layers))})"
 

@@ -88,10 +88,8 @@ class TorchArrays:
         """X with whole steps of n rows set to values; the ring is x from row 0 on."""
         if values.nbytes < LARGE:
             return x.index_copy_(0, slots, values)
-        steps, new = (
-            x[: x.shape[0] // n * n].view(x.shape[0] // n, -1),
-            values.view(-1, n * values.shape[1]),
-        )
+        steps = x[: x.shape[0] // n * n].view(x.shape[0] // n, -1)
+        new = values.view(values.shape[0] // n, -1)
         sizes = (new.shape[1] * new.itemsize, new.storage_offset() * new.itemsize)
         is_plain = x.device.type == "mps" or torch.compiler.is_compiling()
         if not is_plain and not any(size % WIDE.itemsize for size in sizes):

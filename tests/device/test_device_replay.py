@@ -107,7 +107,7 @@ def test_a_training_step_is_compiled_whole(sampler: Any) -> None:
         replay.add(**step)
         batch = view.sample(8)
         if sampler is not None:
-            view.update_priorities(batch["indexes"], batch["rew"])
+            replay.update_priorities(batch["indexes"], batch["rew"])
         return batch
 
     views = [replay.view(NStep(2, gamma=0.9)) for replay in (plain, compiled)]
@@ -415,6 +415,22 @@ def test_a_replay_is_freed_at_once() -> None:
     known = weakref.ref(replay)
     del replay
     assert known() is None
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_large_steps_wrap(shift: int) -> None:
+    """Steps of some 100 KB, which are written in another way, lie in their places."""
+    replay = DeviceReplay(12, {"x": {"shape": 8192}}, n_envs=4, next_of="x")
+    values = torch.arange(7 * 4 * 8192.0)
+    for t, count in ((0, 1), (1, 2), (3, 1), (4, 2)):
+        rows = torch.cat([values[:shift], values[t * 4 * 8192 :]])[shift:]
+        x, following = (rows[k * 4 * 8192 :][: count * 4 * 8192] for k in (0, 1))
+        replay.add(x=x.view(count, 4, 8192), next_x=following.reshape(count, 4, 8192))
+    batch = replay.sample(99, indexes=True)
+    assert replay.stats()["lost"] == 0
+    assert torch.equal(batch["x"][:, 0], batch["indexes"] * 8192.0)
+    assert torch.equal(batch["next_x"], batch["x"] + 4 * 8192)
+    assert batch["indexes"].unique().tolist() == list(range(12, 24))
 
 
 def test_rows_of_the_replay_itself_are_added() -> None:

@@ -142,6 +142,14 @@ class Twin:
             found.add(row)
         return found
 
+    def share(self, rows: set[int]) -> float:
+        """The share of some rows in all that are stored: of their weights, if they have some."""
+        stored = np.arange(self.oldest, self.written)
+        weights = np.ones(len(stored))
+        if self.sampler is not None:
+            weights = self.sampler.row_weights(self.host_slots(stored))
+        return float(weights[np.isin(stored, [*rows])].sum() / max(weights.sum(), 1e-9))
+
     def _ends(self, row: int) -> bool:
         return bool(self.host.ring.flags_at(self.host_slots(np.array([row])))[0] & 1)
 
@@ -324,7 +332,7 @@ def compare(rng: np.random.Generator, twin: Twin, front: Front) -> int:
     wanted = twin.drawable(layers, fields)
     batch = front.sample(layers, 9, fields)
     if batch is None:  # a draw tries some 70 rows, of which a tenth would be enough
-        assert 10 * len(wanted) < twin.written - twin.oldest
+        assert twin.share(wanted) < 0.1
         return 0
     assert wanted
     slots = batch.pop("indexes") % twin.size
