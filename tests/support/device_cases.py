@@ -145,7 +145,7 @@ class Twin:
     def share(self, rows: set[int]) -> float:
         """The share of some rows in all that are stored: of their weights, if they have some."""
         stored = np.arange(self.oldest, self.written)
-        weights = np.ones(len(stored))
+        weights: Any = np.ones(len(stored))
         if self.sampler is not None:
             weights = self.sampler.row_weights(self.host_slots(stored))
         return float(weights[np.isin(stored, [*rows])].sum() / max(weights.sum(), 1e-9))
