@@ -75,7 +75,14 @@ class TorchArrays:
     @staticmethod
     def put(x: Any, places: Any, values: Any) -> Any:
         """X with rows set to values."""
-        return x.index_copy_(0, places, values)
+        if x.ndim == 1 or values.nbytes < LARGE:
+            return x.index_copy_(0, places, values)
+        sizes = (values.shape[1] * values.itemsize, values.storage_offset() * values.itemsize)
+        is_plain = x.device.type == "mps" or torch.compiler.is_compiling()
+        if is_plain or any(size % WIDE.itemsize for size in sizes):
+            return x.index_copy_(0, places, values)
+        x.view(WIDE).index_copy_(0, places, values.view(WIDE))
+        return x
 
     @staticmethod
     def put_columns(x: Any, places: Any, start: int, values: Any) -> Any:
@@ -83,18 +90,13 @@ class TorchArrays:
         x.narrow(1, start, values.shape[1]).index_copy_(0, places, values)
         return x
 
-    @staticmethod
-    def put_steps(x: Any, slots: Any, values: Any, n: int) -> Any:
+    @classmethod
+    def put_steps(cls, x: Any, slots: Any, values: Any, n: int) -> Any:
         """X with whole steps of n rows set to values; the ring is x from row 0 on."""
         if values.nbytes < LARGE:
             return x.index_copy_(0, slots, values)
         steps = x[: x.shape[0] // n * n].view(x.shape[0] // n, -1)
-        new = values.view(values.shape[0] // n, -1)
-        sizes = (new.shape[1] * new.itemsize, new.storage_offset() * new.itemsize)
-        is_plain = x.device.type == "mps" or torch.compiler.is_compiling()
-        if not is_plain and not any(size % WIDE.itemsize for size in sizes):
-            steps, new = steps.view(WIDE), new.view(WIDE)
-        steps.index_copy_(0, slots[::n] // n, new)
+        cls.put(steps, slots[::n] // n, values.view(values.shape[0] // n, -1))
         return x
 
     @staticmethod
