@@ -11,5 +11,5 @@ cdef int c_end_episode(Ring ring, intp_t stream) except -1
 cdef int c_hide(Ring ring, ndarray slots, Moment moment) except -1
 cdef bint c_make_room(Ring ring, NewItems given, intp_t rows, int64_t kept) except -1
 cdef void c_mark_edited(Ring ring, intp_t slot) noexcept
-cdef intp_t c_rewind(Ring ring, int64_t row) except -1
+cdef object c_rewind(Ring ring, int64_t row)
 cdef int c_clear_rows(Ring ring) except -1

@@ -192,14 +192,15 @@ cdef void c_mark_edited(Ring ring, intp_t slot) noexcept:
         tracker.c_mark_row(slot)
 
 
-cdef intp_t c_rewind(Ring ring, int64_t row) except -1:
-    """Make row ``row`` and all later ones absent, end all open episodes, and return how many rows there were.
+cdef object c_rewind(Ring ring, int64_t row):
+    """Make row ``row`` and all later ones absent, and end all open episodes.
 
-    The row is the first one of a time step, or older than all rows. Absent rows get the flags of truncated
-    ones, so an episode that is added next begins with its first row. After a kill the file that is opened
-    is as before ``c_begin_rewind``, or ``_files.recovery`` does all that follows it. Other threads wait.
+    Returns how many rows held a step; None, and changes nothing, if a signal handler changed the rows.
+    Forgotten rows get the flags of truncated ones: the row that is added next begins an episode. After a
+    kill nothing has changed, or ``_files.recovery`` does all that follows ``c_begin_rewind``.
     """
-    cdef int64_t stop = ring.state[WRITTEN], first = max(row, stop - c_stored(ring)), last
+    cdef Moment moment = ring.c_now()
+    cdef int64_t stop = moment.written, first = max(row, stop - c_stored(ring)), last
     cdef int64_t episodes = ring.state[EPISODES]
     cdef intp_t slot, stream, count = 0
     ring.c_check_writable()
@@ -207,6 +208,8 @@ cdef intp_t c_rewind(Ring ring, int64_t row) except -1:
         return 0
     c_mark_disk(ring, (np.arange(first, stop) % ring.capacity).astype(np.intp))
     ring.c_expect_absent()
+    if not ring.c_is_now(moment):
+        return None
     for row in range(first, stop):
         slot = <intp_t> (row % ring.capacity)
         if not ring.c_is_absent(slot):

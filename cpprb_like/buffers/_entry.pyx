@@ -214,7 +214,7 @@ cdef class BufferBase:
             c_clear_rows(self.c_ring)
 
     def _rewind(self, int64_t row):
-        """Forget row ``row`` and all later ones, while other threads that write wait: see ``c_rewind``."""
+        """See ``c_rewind``. Other threads that write wait."""
         return c_rewind(self.c_ring, row)
 
     cdef int c_check_ring(self, Ring ring) except -1:

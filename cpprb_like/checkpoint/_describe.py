@@ -47,9 +47,8 @@ class SavedState:
     state : int
         Its number.
     rows : int or tuple of int
-        ``rows`` of the buffer at the save, for its ``rewind``. Of a ``SharedReplay`` a tuple with
-        that of each writer. Of several buffers, such as those of a mixture, a tuple in the order in
-        which ``describe`` lists them.
+        ``rows`` at the save, for ``rewind``: of a ``SharedReplay`` one for each writer, and of a
+        mixture one for each buffer, in the order of ``describe``.
     """
 
     state: int
@@ -59,27 +58,8 @@ class SavedState:
 def inspect(folder: str | Path, *, state: int | None = None) -> SavedState:
     """The number of a state and of its rows, from its manifest alone.
 
-    Parameters
-    ----------
-    folder : str or path
-        The folder of ``save``.
-    state : int, optional
-        Number of the state; by default the newest.
-
-    Returns
-    -------
-    SavedState
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no checkpoint, or no such state.
-    ValueError
-        The manifest is damaged or of an unknown version.
-
-    Notes
-    -----
-    Cost: a read of the manifest. The rows are neither read nor checked.
+    ``folder``, ``state`` and errors are those of ``describe``. The rows are neither read nor
+    checked.
 
     Examples
     --------

@@ -254,6 +254,18 @@ class LimitedAdds:
         self._adds.on_episode_end(env)
         self._inserts.count_rows()
 
+    @property
+    def rows(self) -> int:
+        """The number of rows ever written: see ``ReplayBuffer.rows``."""
+        found: int = self._adds.rows
+        return found
+
+    def rewind(self, row: int) -> int:
+        """Forget row ``row`` and all later ones: see ``ReplayBuffer.rewind``. They stay inserts."""
+        found: int = self._adds.rewind(row)
+        self._inserts.count_rows()
+        return found
+
     def clear(self) -> None:
         """Delete all rows, also in the counts of the limiter."""
         self._adds.clear()

@@ -432,16 +432,14 @@ class SharedReplay(Closing):
 
     @while_open
     def rewind(self, rows: Sequence[int]) -> int:
-        """Forget the rows of each shard from row ``rows[writer]`` on: see ``ReplayBuffer.rewind``.
+        """Forget row ``rows[writer]`` and all later ones of each shard: ``ReplayBuffer.rewind``.
 
-        For a replay without actors. While an actor has a shard, only its own ``rewind`` can do it.
-        Learners follow. A batch that a learner has drawn ahead may still have forgotten rows.
+        Learners follow. A batch that one has drawn ahead may still have forgotten rows.
 
         Parameters
         ----------
         rows : sequence of int
-            ``rows`` of the time to go back to, one number for each writer; of a checkpoint,
-            ``checkpoint.inspect(folder).rows``.
+            ``rows`` at the time to go back to; ``checkpoint.inspect(folder).rows`` at a save.
 
         Returns
         -------
@@ -451,15 +449,14 @@ class SharedReplay(Closing):
         Raises
         ------
         BlockingIOError
-            An actor has a shard. The message names its process.
+            An actor has a shard: its own ``rewind`` does it. The message names its process.
         TypeError, ValueError
-            A row is not one that ``ReplayBuffer.rewind`` takes, or there is not one for each
-            writer. After any error no row was forgotten.
+            ``rows`` are not one for each writer, as ``ReplayBuffer.rewind`` takes them. After any
+            error no row was forgotten.
 
         Notes
         -----
-        Each shard is rewound at once, one after the other. If the process is killed in between,
-        call this again.
+        A killed process may have rewound some shards: then call this again.
         """
         if len(rows) != self.writers:
             raise ValueError(f"rows: expected one for each of {self.writers} writers, got {rows}")

@@ -19,6 +19,8 @@ from rewound import KINDS, History, Kind
 from scale import LONG
 
 from cpprb_like import Mixture, PrioritizedReplayBuffer, ReplayBuffer, checkpoint
+from cpprb_like.limiters import MinSize, RateLimited
+from cpprb_like.processes import SharedReplay
 from cpprb_like.views import Sequences
 
 HISTORIES = int(os.environ.get("CPPRB_LIKE_REWINDS", "50" if LONG else "1"))  # of each kind
@@ -107,7 +109,8 @@ def test_what_row_can_be() -> None:
     assert rb.rewind(rb.rows) == 0
     assert rb.ring.now().edits == edits
     assert [rb.get_current_episode_len(env) for env in range(2)] == [3, 3]
-    assert rb.rewind(np.int64(4)) == 2
+    row = np.int64(4)
+    assert rb.rewind(row) == 2
     assert [rb.get_current_episode_len(env) for env in range(2)] == [0, 0]
     assert (rb.rewind(4), rb.rewind(0), len(rb), rb.rows) == (0, 4, 0, 6)
     assert ReplayBuffer(5, FIELDS).rewind(0) == 0
@@ -233,6 +236,26 @@ def test_objects_and_checkpoints_after_a_rewind(tmp_path: Path) -> None:
     assert other.rows == checkpoint.inspect(tmp_path).rows == 45
     other.rewind(22)
     assert numbers(other) == [*range(22)]
+
+
+def test_a_limiter_counts_the_rows_that_are_left() -> None:
+    """A draw waits for them; the forgotten rows stay inserts."""
+    limiter = MinSize(10, timeout=0.01)
+    rb = RateLimited(ReplayBuffer(50, FIELDS, next_of="obs", seed=0), limiter)
+    rb.add(**steps(0, 9))
+    row = rb.rows
+    rb.add(**steps(9, 6))
+    rb.sample(4)
+    assert rb.rewind(row) == 6
+    assert (rb.stats()["rows"], rb.stats()["inserts"]) == (9, 15)
+    with pytest.raises(TimeoutError, match="9 of 10 rows"):
+        rb.sample(4)
+    with SharedReplay(50, FIELDS, writers=1, next_of="obs", limiter=limiter) as replay:
+        with replay.actor() as actor:
+            actor.add(**steps(0, 15))
+            assert actor.rewind(9) == 6
+        with pytest.raises(TimeoutError, match="9 of 10 rows"):
+            replay.learner().sample(4)
 
 
 def test_rows_of_several_buffers(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 }
 ATTRIBUTES = {
     *("absent", "capacity", "chains", "clears", "columns", "first", "handle_base"),
-    *("n_envs", "row_nbytes", "size", "span", "stop", "stored", "stored_columns"),
+    *("n_envs", "row_nbytes", "rows", "size", "span", "stop", "stored", "stored_columns"),
     *("index_nbytes", "items", "left_before", "lookahead", "written"),
 }
 
