@@ -83,9 +83,9 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
     reasons = []
     if is_absent:
         reasons.append(
-            "it was deleted, with its episode"
+            "it was deleted with its episode, or rewind() forgot it"
             if held_step
-            else "it is absent: its environment had no step then, or it was deleted"
+            else "it is absent: its environment had no step then, or it was deleted or forgotten"
         )
     else:
         far = min(FAR, (ring.capacity - 1) // ring.n_envs)  # rows of a stream beside this one

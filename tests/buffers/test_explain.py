@@ -86,7 +86,7 @@ def test_a_deleted_row_by_its_index() -> None:
     rb.episodes.delete(1)
     found = rb.explain(index)
     assert (found["row"], found["can_be_drawn"]) == (13, False)
-    assert found["reasons"] == ["it was deleted, with its episode"]
+    assert found["reasons"] == ["it was deleted with its episode, or rewind() forgot it"]
 
 
 def test_a_row_that_a_buffer_with_nstep_leaves_out() -> None:

@@ -156,7 +156,7 @@ def test_handles_of_forgotten_rows() -> None:
         np.testing.assert_array_equal(values, before[name])
     np.testing.assert_array_equal(rb.sampler.rows.get(np.arange(20)), weights)
     assert rb.stats()["late_updates"] == len(late)
-    assert "deleted" in str(rb.explain(int(late[0])))
+    assert "rewind() forgot it" in str(rb.explain(int(late[0])))
     with pytest.raises(IndexError):
         rb[10]
     assert numbers(rb) == [*range(10), *range(100, 105)]

@@ -19,6 +19,7 @@ from scale import KILLS
 
 from cpprb_like import ReplayBuffer
 from cpprb_like._core import stop_at
+from cpprb_like._files.dirty_chunks import DirtyChunks
 
 pytestmark = pytest.mark.once
 
@@ -65,6 +66,27 @@ def filled(case: Case, folder: Path, first: int) -> ReplayBuffer:
     rb.episodes.delete(1)
     add(rb, case, first + 25, 4)
     return rb
+
+
+def test_a_signal_handler_that_adds_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are forgotten too: they were left, in an open episode of length 0."""
+    case = CASES[0]
+    rb = filled(case, tmp_path / "live", 0)
+    rb.flush()
+    write = DirtyChunks._write
+
+    def add_too(chunks: Any, parts: Any) -> None:
+        monkeypatch.setattr(DirtyChunks, "_write", write)
+        write(chunks, parts)
+        add(rb, case, 50, 2)
+
+    monkeypatch.setattr(DirtyChunks, "_write", add_too)
+    row = rb.rows - 5
+    assert rb.rewind(row) == 7
+    assert rb.get_all_transitions()["t"].max() == row - 1
+    assert contents(rb, case)[2] == [0]
 
 
 @forking
