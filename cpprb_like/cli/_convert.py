@@ -18,10 +18,14 @@ KINDS = (CHECKPOINT, CPPRB, *FORMATS)
 
 
 def kind_of(path: Path) -> str:
-    """The kind of a path: a checkpoint, a data set of some format, or else a file of cpprb."""
+    """The kind of a path: a checkpoint, a data set of some format, or else a file of cpprb.
+
+    ``FileNotFoundError`` that says where it was looked for, if there is none.
+    """
     if path.is_dir() and checkpoint.states(path):
         return CHECKPOINT
-    return detect_format(path) or CPPRB
+    is_found = path.exists() or path.with_name(f"{path.name}.npz").is_file()
+    return detect_format(path) or (CPPRB if is_found else describe(path).format)  # raises
 
 
 def written_as(path: Path, kind: str | None) -> str:

@@ -31,13 +31,12 @@ def inspect(path: Path, state: int | None = None, reward: str | None = None) -> 
 
 def describe(path: Path, state: int | None = None, reward: str | None = None) -> Description:
     """The description of the rows at a path, or of the running replay of this name."""
-    if path.name == str(path) and not path.exists() and _kind_or_none(path) is None:
-        replay = SharedReplay.attach(path.name)
-        try:
-            return describe_rows(replay, about={"name": path.name}, reward=reward)
-        finally:
-            replay.close()
-    kind = _kind_of(path, state)
+    try:
+        kind = _kind_of(path, state)
+    except FileNotFoundError as missing:
+        if path.name != str(path) or path.exists():
+            raise
+        return _running(path.name, reward, missing)
     if kind == CHECKPOINT:
         return describe_saved(path, state=state, reward=reward)
     if kind == CPPRB:
@@ -52,18 +51,23 @@ def describe(path: Path, state: int | None = None, reward: str | None = None) ->
     return describe_rows(buffer, about=about, reward=reward)
 
 
-def _kind_or_none(path: Path) -> str | None:
-    """The kind of the checkpoint, data set or file at a path; None if there is none."""
-    kind = kind_of(path)
-    there = path.exists() or path.with_name(f"{path.name}.npz").is_file()
-    return kind if there or kind != CPPRB else None
+def _running(name: str, reward: str | None, missing: FileNotFoundError) -> Description:
+    """The description of the running replay of a name. ``missing``: it names no data set."""
+    try:
+        replay = SharedReplay.attach(name)
+    except ValueError:  # replays have no such names
+        raise missing from None
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error.strerror}; and {missing}") from None
+    try:
+        return describe_rows(replay, about={"name": name}, reward=reward)
+    finally:
+        replay.close()
 
 
 def _kind_of(path: Path, state: int | None) -> str:
     """The kind of what is at a path; raises an error that says why it cannot be read."""
-    kind = _kind_or_none(path)
-    if kind is None:
-        return describe_dataset(path).format  # raises; the error says where it was looked for
+    kind = kind_of(path)
     if state is not None and kind != CHECKPOINT and not path.is_dir():
         raise ValueError(f"--state: expected none, as {path} is no checkpoint")
     if kind == CPPRB and path.is_dir():

@@ -96,9 +96,9 @@ def _place(
     formats = {one: _format(one) for one in known if _format(one).library}
     found = {one: where for one in formats if (where := formats[one].find(name))}
     if len(found) > 1:
-        where = ", ".join(f"{one!r} has {path}" for one, path in found.items())
+        several = ", ".join(f"{one!r} has {path}" for one, path in found.items())
         raise ValueError(
-            f"{name}: expected one data set of this name, and {where}: say format=, or a path"
+            f"{name}: expected one data set of this name, and {several}: say format=, or a path"
         )
     if not found and download and not Path(path).is_absolute():
         if format not in formats:

@@ -841,6 +841,26 @@ def test_a_local_data_set_of_minaris_is_named(
     assert described("cart/pole-v1")["about"] == found["about"]
 
 
+@pytest.mark.parametrize("command", ["inspect", "report", "convert"])
+def test_a_name_that_is_not_found_says_what_is_there(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the data sets of each library; and of a running replay, where it may be one."""
+    need("h5py")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    fields: Any = {"obs": {"shape": 2}, "act": {"shape": ()}, "rew": {"shape": ()}}
+    rb = ReplayBuffer(9, fields, next_of="obs")
+    rb.add(obs=[1, 2], act=2, rew=3, next_obs=[2, 3])
+    rb.export(tmp_path / "bridge" / "0.1.0", "rlds")
+    new = [str(tmp_path / "new")] if command == "convert" else []
+    assert "tensorflow_datasets, has bridge/0.1.0" in refused(command, "bridge:0.2.0", *new)
+    said = refused(command, "bridg", *new)
+    assert "tensorflow_datasets, has bridge/0.1.0" in said
+    assert ("there is no replay of this name" in said) == (command == "report")
+    if command != "report":
+        run(command, "bridge", *new)
+
+
 def test_a_file_of_cpprbs_is_written(tmp_path: Path) -> None:
     """The suffix or --to names it; a folder of this name was made of it."""
     need("h5py")

@@ -46,7 +46,12 @@ def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 def put(path: Path, format: str, steps: int = 5) -> None:  # noqa: A002 (as the option is called)
     """Write a data set of so many steps."""
-    fields = {"obs": {"shape": 2}, "act": NUMBER, "rew": NUMBER, "terminated": NUMBER}
+    fields: dict[str, Any] = {
+        "obs": {"shape": 2},
+        "act": NUMBER,
+        "rew": NUMBER,
+        "terminated": NUMBER,
+    }
     rb = ReplayBuffer(steps, fields, next_of="obs")
     for t in range(steps):
         obs = np.full(2, t)

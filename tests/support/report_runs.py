@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -75,9 +77,7 @@ class Mask(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def _atari(name: str, **options: Any) -> Any:
-    import ale_py  # noqa: PLC0415 (where it is installed)
-
-    gym.register_envs(ale_py)
+    gym.register_envs(import_module("ale_py"))
     if options:
         return gym.make(f"ALE/{name}-v5", **options)
     env = gym.make(f"ALE/{name}-v5", frameskip=1)
@@ -85,17 +85,14 @@ def _atari(name: str, **options: Any) -> Any:
 
 
 def _minigrid(name: str, *, flat: bool = False) -> Any:
-    import minigrid  # noqa: PLC0415 (where it is installed)
-
+    minigrid: Any = import_module("minigrid.wrappers")
     gym.register_envs(minigrid)
-    env = minigrid.wrappers.ImgObsWrapper(gym.make(name))
+    env = minigrid.ImgObsWrapper(gym.make(name))
     return gym.wrappers.FlattenObservation(env) if flat else env
 
 
 def _robotics(name: str, **options: Any) -> Any:
-    import gymnasium_robotics  # noqa: PLC0415 (where it is installed)
-
-    gym.register_envs(gymnasium_robotics)
+    gym.register_envs(import_module("gymnasium_robotics"))
     return gym.make(name, **options)
 
 
@@ -152,14 +149,14 @@ ENVIRONMENTS: dict[str, dict[str, tuple[Callable[[], Any], int]]] = {
     },
     "ale_py": {
         f"{name}{', RAM' * bool(options)}": (
-            lambda name=name, options=options: _atari(name, **options),
+            partial(_atari, name, **options),
             3000 if options else 1200,
         )
         for name in ("Pong", "Breakout", "MsPacman", "Freeway", "MontezumaRevenge")
         for options in ({}, {"obs_type": "ram"})
     },
     "minigrid": {
-        f"{name}{', flat' * flat}": (lambda name=name, flat=flat: _minigrid(name, flat=flat), 3000)
+        f"{name}{', flat' * flat}": (partial(_minigrid, name, flat=flat), 3000)
         for name in (
             "MiniGrid-Empty-8x8-v0",
             "MiniGrid-DoorKey-6x6-v0",
@@ -168,7 +165,7 @@ ENVIRONMENTS: dict[str, dict[str, tuple[Callable[[], Any], int]]] = {
         for flat in (False, True)
     },
     "gymnasium_robotics": {
-        name: (lambda name=name: _robotics(name, max_episode_steps=50), 3000)
+        name: (partial(_robotics, name, max_episode_steps=50), 3000)
         for name in (
             "FetchReach-v4",
             "FetchPush-v4",
@@ -268,9 +265,7 @@ def sound_runs(n: int) -> Iterator[Run]:
         kind = kind if is_vector or not kind.endswith("Step") else "one"
         yield Run(
             f"{name}, {policy}, {kind}, {number}",
-            lambda make=make, steps=steps, policy=policy, kind=kind, number=number: run(
-                make, steps, policy, kind, number
-            ),
+            partial(run, make, steps, policy, kind, number),
         )
 
 
@@ -464,7 +459,9 @@ def faulty_runs(n: int | None = None, seed: int = 0) -> Iterator[tuple[str, Plan
 
 def filled_of(rows: Rows, n_envs: int) -> ReplayBuffer:
     """A buffer of rows of shape (steps, environments, ...)."""
-    fields = {name: {"shape": v.shape[2:], "dtype": v.dtype} for name, v in rows.items()}
+    fields: dict[str, Any] = {
+        name: {"shape": v.shape[2:], "dtype": v.dtype} for name, v in rows.items()
+    }
     rb = ReplayBuffer(rows["obs"].shape[0] * n_envs, fields, n_envs=n_envs, seed=0)
     rb.add(**(rows if n_envs > 1 else {name: values[:, 0] for name, values in rows.items()}))
     return rb
