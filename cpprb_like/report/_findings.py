@@ -76,13 +76,23 @@ def _constant(facts: Facts) -> Found:
     for name, one in facts.fields.items():
         is_next = name.startswith(NEXT) and name.removeprefix(NEXT) in facts.fields
         is_told = one.dtype.kind == "b" or one.nan or is_next or name in left_out or one.axis
+        is_told = is_told or one in _constant_parts(facts)
         if one.is_constant and len(one.rows) >= FEW and not is_told:
             yield name, f"all {len(one.rows):,} rows have the same value", _ALIASED
 
 
+def _constant_parts(facts: Facts) -> list[FieldFacts]:
+    """Observations that stay the same in at least 100 rows, if there are others that do not."""
+    found = [one for one in facts.observations if one.is_constant and len(one.rows) >= FEW]
+    return found if len(found) < len(facts.observations) else []
+
+
 def _constant_columns(facts: Facts) -> Found:
+    for one in _constant_parts(facts):
+        yield one.name, f"all {len(one.rows):,} rows have the same value", _MEANT
     for one in facts.observations + facts.actions:
-        if one.has_columns and not one.is_constant and len(one.rows) >= FEW:
+        is_odd = one.is_constant or one.nan or one.inf  # which other checks name
+        if one.has_columns and not is_odd and len(one.rows) >= FEW:
             columns = np.flatnonzero(one.least == one.greatest)
             if len(columns):
                 message = f"{_named('column', columns)} of {one.shape[0]} {_VERB[len(columns) > 1]}"
@@ -405,8 +415,9 @@ def _values(one: FieldFacts, following: FieldFacts) -> tuple[Array, Array] | Non
 def _order(facts: Facts) -> Found:
     for one, following in facts.pairs:
         own, share = facts.rows.n_envs, _share_that_follows(facts, one, following, None)
-        is_aliased = bool((one.hashes == following.hashes).mean() >= 0.99)
-        if share is None or share >= 0.5 or is_aliased:  # ``_frozen`` has the latter
+        if share is None or share >= 0.5:
+            continue
+        if (one.hashes == following.hashes).mean() >= 0.99:  # ``_frozen`` has these
             continue
         shares = {
             stride: _share_that_follows(facts, one, following, stride) or 0.0

@@ -87,6 +87,19 @@ def test_columns_are_named_one_by_one() -> None:
     assert [columns.severity, action.severity, frozen.severity] == ["note", "note", "alarm"]
     lines = str(rb.describe()).splitlines()
     assert [line[0] for line in lines if "column" in line] == ["-", "-", "!"]
+    page = rb.describe()._repr_html_()
+    assert (page.count('class="card note"'), page.count('class="card finding"')) == (2, 1)
+
+
+def test_a_constant_part_of_an_observation_is_a_note() -> None:
+    """Such as a fixed goal; an observation that is constant altogether is an alarm."""
+    rows = {"obs.at": np.random.default_rng(0).normal(size=200), "obs.goal": np.ones(200)}
+    (found,) = filled(rows).describe().findings
+    assert (found.name, found.field, found.severity) == ("constant-column", "obs.goal", "note")
+    rows["obs.at"] = np.zeros(200)
+    found, other = filled(rows).describe().findings
+    assert found.name == other.name == "constant"
+    assert found.severity == other.severity == "alarm"
 
 
 def test_goals_and_flags_may_stay() -> None:
