@@ -121,7 +121,7 @@ def test_a_save_that_was_changed_is_an_error(tmp_path: Path) -> None:
     learner = SavedLearner("name", 3, 5, rng, Prioritized(beta=0.5))
     counts = {"samples": 1, "gone_before": 0}
     saved = SavedCluster({"writers": 1}, "a", {"host-0": 1}, {"main": learner}, counts, values)
-    saved.write(tmp_path)
+    saved.write(tmp_path, None)
     again = SavedCluster.read(tmp_path)
     assert (again.parameters["w"] == values["w"]).all()
     assert again.learner("main").rng.random() == np.random.default_rng(0).random()
