@@ -1,4 +1,4 @@
-"""``InfoFields``: values of infos that a recorder stores, such as masks of actions.
+"""Infos of a recorder. ``InfoFields`` are values that it stores, such as masks of actions.
 
 An info describes the observation that it came with. Not here: final observations (``gymnasium``).
 """
@@ -109,13 +109,41 @@ class InfoFields:
         """The new values of the chosen environments, and the old ones of the others."""
         if self._n_rows is None:
             return new if chosen else old
-        merged: Values = {}
-        for name, values in new.items():
-            if values.shape != old[name].shape:
-                raise ValueError(
-                    f"field {name!r}: expected shape {old[name].shape}, as of the values before, "
-                    f"got {values.shape}"
-                )
-            here = chosen.reshape(-1, *[1] * (values.ndim - 1))
-            merged[name] = np.where(here, values, old[name])
-        return merged
+        return {
+            name: _by_env(f"field {name!r}", chosen, values, old[name])
+            for name, values in new.items()
+        }
+
+
+def copied(info: Any) -> Any:
+    """A copy of an info, with copies of its dicts and arrays. Other values are the same objects."""
+    if isinstance(info, Mapping):
+        return {key: copied(value) for key, value in info.items()}
+    return info.copy() if isinstance(info, np.ndarray) else info
+
+
+def with_first(info: Mapping[str, Any], first: Mapping[str, Any], ended: Flags) -> Values:
+    """The info of a vector step, with entries of the reset of the ``ended`` environments.
+
+    Gymnasium names the environments that have an entry by the mask ``_key``. The others have 0 or
+    None there. Without a mask the entry is of all environments, of which ``ended`` were reset.
+    """
+    merged = {**info, **first}
+    for key in info.keys() & first.keys():
+        old, new = info[key], first[key]
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            merged[key] = with_first(old, new, ended)
+        elif isinstance(old, np.ndarray) and np.shape(new)[:1] == ended.shape:
+            is_mask = key[:1] == "_" and key[1:] in first
+            present = first.get(f"_{key}", new if is_mask else ended)
+            merged[key] = _by_env(f"info {key!r}", present, new, old)
+    return merged
+
+
+def _by_env(what: str, chosen: Flags, new: Any, old: Any) -> Any:
+    """Arrays by environment: the new values of those chosen, and the old ones of the others."""
+    if new.shape != old.shape:
+        raise ValueError(
+            f"{what}: expected shape {old.shape}, as of the values before, got {new.shape}"
+        )
+    return np.where(chosen.reshape(-1, *[1] * (new.ndim - 1)), new, old)

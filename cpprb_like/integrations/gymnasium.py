@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     raise missing(__name__, "gymnasium 1.1 or newer", "gymnasium", error) from error
 
-from cpprb_like.integrations._infos import InfoFields
+from cpprb_like.integrations._infos import InfoFields, copied, with_first
 from cpprb_like.integrations._nests import Leaf, Tree
 from cpprb_like.integrations._recorder import FloatType, Recorder, names_of_envs
 from cpprb_like.integrations._spaces import (
@@ -327,9 +327,10 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
             Observation, reward, terminated, truncated and info, as from ``step`` of the
             environment. Single environments have mode DISABLED. In this mode, the observation after
             an episode end is the first of the next episode. Then info has the entries of the step,
-            such as ``episode`` of ``RecordEpisodeStatistics``. Entries of the reset override them.
-            ``final_obs`` and ``final_info`` hold the observation and the info of the step. For a
-            vector environment ``_final_obs`` is the mask of the ended environments.
+            such as ``episode`` of ``RecordEpisodeStatistics``. Entries of the reset override them,
+            in a vector environment those of the environments that were reset. ``final_obs`` and
+            ``final_info`` hold the observation and the info of the step. For a vector environment
+            ``_final_obs`` and ``_final_info`` are the mask of the ended environments.
 
         Raises
         ------
@@ -338,6 +339,9 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         ValueError, TypeError
             As for ``add``. Nothing was recorded. The environment has moved on, so call ``reset``
             next. Call ``reset`` also after any error of the environment.
+        TypeError
+            A vector environment in mode DISABLED returned an info that is not a dict at an episode
+            end. Wrap the recorder in ``DictInfoToList``, not the environment.
 
         Examples
         --------
@@ -367,15 +371,23 @@ class GymnasiumRecorder(Recorder, _Wrappable):  # type: ignore[misc]
         self, obs: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Reset the environments that ended, and return the result of ``step``."""
-        final = {"final_obs": copy.deepcopy(obs), "final_info": info}  # a reset may overwrite obs
+        if not isinstance(info, Mapping):
+            raise TypeError(
+                f"info: expected a dict, got {type(info).__name__}: in autoreset mode DISABLED "
+                "wrap the recorder in DictInfoToList, not the environment"
+            )
+        # A reset may overwrite the arrays of both.
+        final = {"final_obs": copy.deepcopy(obs), "final_info": (info := copied(info))}
         if self._n_rows is None:
             obs, first_info = self.reset()
             self._first = self._steps.obs, obs, first_info
+            info = {**info, **first_info}
         else:
             ended = np.array(self._steps.waiting)
-            final["_final_obs"] = ended
+            final["_final_obs"] = final["_final_info"] = ended
             obs, first_info = self.reset(options={"reset_mask": ended.copy()})
-        return obs, reward, terminated, truncated, {**info, **first_info, **final}
+            info = with_first(info, first_info, ended)
+        return obs, reward, terminated, truncated, {**info, **final}
 
     def _reset(self, obs: object, mask: npt.ArrayLike | None, info: Any) -> None:
         """Begin new episodes with these observations, and values of their info."""

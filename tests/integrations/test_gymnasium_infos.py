@@ -100,7 +100,9 @@ def test_masks_are_those_of_the_observations(case: str, *, by_hand: bool) -> Non
     make, options = CASES[case]
     recorder, rb = attached(make(), **options)
     if case == "lists, DISABLED" and not by_hand:
-        return  # ``step`` of the recorder returns one dict, so it cannot reset these
+        with pytest.raises(TypeError, match=r"got list: .* wrap the recorder in DictInfoToList"):
+            run(recorder, by_hand=False)
+        return
     run(recorder, by_hand=by_hand)
 
     rows, mask = rb.get_all_transitions(), taxi(1)().unwrapped.action_mask
@@ -112,6 +114,74 @@ def test_masks_are_those_of_the_observations(case: str, *, by_hand: bool) -> Non
     assert (rows["next_mask"][:-1] != rows["mask"][1:]).any()
     far = rb.view(NStep(3, gamma=0.9, discount=True)).sample(64)
     np.testing.assert_array_equal(far["next_mask"], [mask(int(obs)) for obs in far["next_obs"]])
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, lists])
+@pytest.mark.parametrize("mode", MODES)
+def test_masks_to_act_on_are_in_the_info_of_a_step(mode: AutoresetMode, wrap: Any) -> None:
+    """Of each environment. In mode DISABLED those that had not ended got zeros with a reset."""
+    recorder, _ = attached(many(mode))
+    env: Any = wrap(recorder)
+    obs, info = env.reset(seed=0)
+    mask, n_ended = taxi(1)().unwrapped.action_mask, 0
+    for _ in range(40):
+        obs, _, terminated, truncated, info = env.step(recorder.action_space.sample())
+        ended, expected = terminated | truncated, [mask(int(one)) for one in obs]
+        n_ended += ended.sum()
+        if wrap is lists:
+            assert [one["action_mask"].tolist() for one in info] == np.array(expected).tolist()
+            said = [{"final_obs", "final_info"} & one.keys() for one in info]
+            ends = ended & (mode is not AutoresetMode.NEXT_STEP)
+            assert [len(one) for one in said] == (2 * ends).tolist()
+        else:
+            np.testing.assert_array_equal(info["action_mask"], expected)
+            assert info["_action_mask"].all()
+    assert n_ended > 9
+
+
+def test_infos_of_resets_are_merged_by_environment() -> None:
+    """Also in nested dicts, under keys of the step alone, and under keys without a mask."""
+
+    class Counting(SyncVectorEnv):
+        """Infos without a mask too, of the environments and of the whole."""
+
+        def reset(self, **options: Any) -> Any:
+            obs, info = super().reset(**options)
+            return obs, {**info, "plain": np.array([7, 8]), "shared": np.zeros(5)}
+
+        def step(self, actions: Any) -> Any:
+            *step, info = super().step(actions)
+            return *step, {**info, "plain": np.array([1, 2]), "shared": np.ones(5)}
+
+    first: dict[str, Any] = {"in": {"x": 10}, "both": 1.5}
+    then: dict[str, Any] = {"in": {"x": 20, "y": 30}, "both": 2, "of step": "s"}
+    envs = [lambda n=n: Told([first, *[then] * n, first], n) for n in (2, 3)]
+    env = Counting(envs, autoreset_mode=AutoresetMode.DISABLED)
+    recorder: Any = GymnasiumRecorder(env)
+    recorder.attach(ReplayBuffer(9, recorder.env_dict))
+    recorder.reset()
+    recorder.step(np.zeros(2, int))
+    info = recorder.step(np.zeros(2, int))[4]
+    assert info["in"]["x"].tolist() == [10, 20]
+    assert info["in"]["y"].tolist() == [30, 30]
+    assert info["both"].tolist() == [1.5, 2]
+    assert info["of step"].tolist() == ["s", "s"]
+    assert info["plain"].tolist() == [7, 2]
+    assert info["shared"].tolist() == [0] * 5
+    for name in ("in", "both", "of step", "final_obs"):
+        assert info[f"_{name}"].tolist() == [True, name != "final_obs"], name
+    assert info["final_info"]["in"]["x"].tolist() == [20, 20]
+
+
+def test_the_final_info_is_that_of_the_step() -> None:
+    """Of an environment whose reset writes over the array of its infos, too."""
+    recorder: Any = GymnasiumRecorder(Told(told(1, 2, 3, 4, 5)), info_fields=KEYS)
+    recorder.attach(ReplayBuffer(9, recorder.env_dict | FIELDS))
+    recorder.reset()
+    for _ in range(3):
+        info = recorder.step(0)[4]
+    assert info["final_info"]["action_mask"].tolist() == [4, 4]
+    assert info["action_mask"].tolist() == [5, 5]
 
 
 @pytest.mark.parametrize("mode", MODES)
