@@ -526,8 +526,9 @@ class ReplayBuffer(BufferBase, Source):
         for start, stop in ((first, first + rows), (0, first + rows - layout.capacity)):
             ranges = layout.spans(start), layout.spans(max(start, stop))
             for (offset, before), (_, after) in zip(*ranges, strict=True):
-                pages = self._arena[offset + before : offset + after : PAGESIZE]
-                np.bitwise_or(pages, 0, out=pages)
+                span = self._arena[offset + before : offset + after]
+                for touched in (span[::PAGESIZE], span[-1:]):  # the last page may be a step behind
+                    np.bitwise_or(touched, 0, out=touched)
 
     def _warn_of_values_apart(self) -> None:
         said = [

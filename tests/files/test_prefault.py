@@ -73,6 +73,24 @@ def test_rows_do_not_wait_for_memory(tmp_path: Path) -> None:
     assert touched < others / 2
 
 
+def test_the_last_page_of_each_field_is_touched(tmp_path: Path) -> None:
+    """Rows begin anywhere in a page, so steps of a page from there may end before the last one."""
+    resource = need("resource")
+    page = resource.getpagesize()
+    fields: dict[str, Any] = {f"x{k}": {"shape": page - 96, "dtype": "u1"} for k in range(32)}
+    rb = ReplayBuffer(128, fields, mmap_prefix=tmp_path / "x")  # an even number of pages each
+    row = {name: np.ones(page - 96, np.uint8) for name in fields}
+
+    def faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        rb.add(**row)
+        return int(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+    others = faults()
+    rb.prefault(1)
+    assert faults() < 16 < others
+
+
 def test_misuse_and_read_only(tmp_path: Path) -> None:
     """Numbers are checked. A file that is open to read, and that of a parent, are left alone."""
     fields: dict[str, Any] = {"rew": {"shape": ()}}
