@@ -87,16 +87,21 @@ def open_takes(prefix: Path, rows: int) -> ReplayBuffer:
 
 
 def drop_unfinished(takes: ReplayBuffer) -> None:
-    """Delete each take whose last row does not say that it ended: it was cut, or nobody kept it."""
+    """Delete each take whose last row does not say that it ended, and flush.
+
+    Until the flush a power cut may cost rows beside the deleted ones, too.
+    """
+    takes.on_episode_end()
     for number in reversed(range(len(takes.episodes))):
         last = takes.episodes.read(number, fields=["terminated", "truncated"], start=-1)
         if not (last["terminated"] | last["truncated"]).any():
             takes.episodes.delete(number)
+    takes.flush()
 
 
 def record(
     takes: ReplayBuffer,
-    arm: Any,
+    robot: Any,
     instruction: str,
     keep: Callable[[bool], bool],
     *,
@@ -109,28 +114,28 @@ def record(
         raise RuntimeError("no room for a take: it would take the place of the oldest one")
     if len(instruction.encode()) > LONGEST:
         raise ValueError(f"instruction: expected at most {LONGEST} bytes, got {instruction!r}")
+    takes.on_episode_end()  # as the last take is still open if its ``drop_unfinished`` failed
     takes.prefault(most_ticks)  # so that no tick waits for memory
-    begin = time.monotonic()
-    before, now = arm.observe(), 0.0
-    for tick in range(1, most_ticks + 1):
-        act = arm.demonstrate()
-        arm.move(act)
-        if rate is not None:
-            time.sleep(max(0.0, begin + tick / rate - time.monotonic()))
-        after, is_there = arm.observe(), arm.is_there()
-        row = {**before, **{f"next_{name}": value for name, value in after.items()}}
-        row |= {"act": act, "rew": float(is_there), "time": now, "instruction": instruction}
-        before, now = after, time.monotonic() - begin
-        if is_there or tick == most_ticks:
-            break
-        takes.add(**row, terminated=False, truncated=False)
-    is_kept = keep(is_there)
-    if is_kept:
-        takes.add(**row, terminated=is_there, truncated=not is_there)
-    else:
-        takes.on_episode_end()
+    try:
+        begin = time.monotonic()
+        before, now = robot.observe(), 0.0
+        for tick in range(1, most_ticks + 1):
+            act = robot.demonstrate()
+            robot.move(act)
+            if rate is not None:
+                time.sleep(max(0.0, begin + tick / rate - time.monotonic()))
+            after, is_there = robot.observe(), robot.is_there()
+            row = {**before, **{f"next_{name}": value for name, value in after.items()}}
+            row |= {"act": act, "rew": float(is_there), "time": now, "instruction": instruction}
+            before, now = after, time.monotonic() - begin
+            if is_there or tick == most_ticks:
+                break
+            takes.add(**row, terminated=False, truncated=False)
+        is_kept = keep(is_there)
+        if is_kept:
+            takes.add(**row, terminated=is_there, truncated=not is_there)
+    finally:  # a take that is not kept, and one that raised
         drop_unfinished(takes)
-    takes.flush()  # a power cut then costs at most the next take
     return is_kept
 
 
