@@ -37,7 +37,7 @@ from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.samplers._where import Where, is_true
 from cpprb_like.views._item_layouts import ItemLayout, Padded
 from cpprb_like.views._items_of_batch import LaidItems, RaggedFields, StoredFields, TakeItems
-from cpprb_like.views._layer import Items, Layer, Steps, ViewedRows, wrong_return
+from cpprb_like.views._layer import IS_PAD, Items, Layer, Steps, ViewedRows, wrong_return
 from cpprb_like.views._rows import RowReader, read_fields
 from cpprb_like.views._sequences import (
     ROW_INDEXES,
@@ -330,6 +330,12 @@ class Opened:
             self.ring, self.nstep, (self.before, self.after) if self.walks else None
         )
         self.walk: Any = self.rows.walk_of()  # ``Walker.take``; None without windows
+        # Bytes of an item beside its columns: places of rows, and slots of the windows.
+        rows = 1 if self.items is None else self.items.rows
+        self.beside_nbytes = 0 if self.items is None else 16 * rows
+        if self.walks:
+            self.beside_nbytes += 8 * rows * (self.before + 1 + max(self.most - 1, self.after))
+        self.item_nbytes = self.beside_nbytes + sum(map(self._nbytes_of, ring_names(self.columns)))
 
     def _open_columns(self, fields: dict[str, ColumnSpec]) -> None:
         """Compute dtype and shape of the columns of a batch; ``first_only`` ones have one row."""
@@ -369,6 +375,7 @@ class Opened:
         if items is not None:
             names = [*fields, *self.added]
             self.single = frozenset(read_names("first_only", items.first_only, names))
+            self.single |= self.added & {name + IS_PAD for name in self.single}
         if laid is not None:
             self._check_items(laid)
         self.specs = {name: self._item_spec(name, final[name]) for name in fields}
@@ -380,9 +387,6 @@ class Opened:
         twice = sorted(set(fields) & set(self.further))
         if twice:
             raise ValueError(f"view adds the column {twice[0]!r}: a field has this name")
-        self.item_nbytes = sum(map(self._nbytes_of, ring_names(self.columns)))
-        if items is not None:
-            self.item_nbytes += 16 * items.rows
 
     def _check_items(self, laid: LaidItems) -> None:
         """Raise ``ValueError`` if fields of an axis are read of different rows, or changed."""
@@ -437,7 +441,7 @@ class Opened:
         """Raise ``MemoryError`` if n items of these columns do not fit into the memory left."""
         nbytes = self.item_nbytes  # all columns: only large batches need the exact number
         if n * nbytes >= CHECKED_NBYTES and columns is not None:
-            nbytes = sum(map(self._nbytes_of, ring_names(columns)))
+            nbytes = self.beside_nbytes + sum(map(self._nbytes_of, ring_names(columns)))
         require(n * nbytes, f"a batch of {n} items of {nbytes} bytes")
 
     def _nbytes_of(self, name: str) -> int:

@@ -18,8 +18,7 @@ from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._fields import casting
 from cpprb_like._fields.field import NEXT, Field
 from cpprb_like.schedules import Schedule, check, value_at
-from cpprb_like.views._layer import Fields, Layer, ViewedRows, as_names
-from cpprb_like.views._offsets import IS_PAD
+from cpprb_like.views._layer import IS_PAD, Fields, Layer, ViewedRows, as_names
 from cpprb_like.views._rows import discounted_sums
 from cpprb_like.views._sequences import put_rows
 from cpprb_like.views._windows import STRATEGIES, Strategy, Windows

@@ -21,6 +21,8 @@ from cpprb_like._fields.schema import ColumnSpec, Schema
 if TYPE_CHECKING:
     from cpprb_like.views._windows import Windows
 
+IS_PAD = "_is_pad"  # last part of the names of masks, as in LeRobot
+
 Fields = Mapping[str, ColumnSpec]
 Condition = tuple[Iterable[str], Callable[[Batch], Any]]
 
@@ -184,7 +186,8 @@ class Layer:
     ) -> Mapping[str, tuple[DTypeLike, tuple[int, ...]]]:
         """Columns that the layer computes: dtype and shape of a row, by name; by default none.
 
-        A column with the name of a field replaces that field. Others are added to each batch. A
+        A column with the name of a field replaces that field. Others are added to each batch; one
+        named ``x_is_pad`` is the mask of ``x``, which ``first_only`` of ``x`` reads too. A
         layer with ``changes`` gets, as ``fields``, the columns that the other layers make. It names
         a column that it changes only if dtype or shape change too.
         """

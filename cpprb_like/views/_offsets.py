@@ -6,6 +6,7 @@ copying (``_gather_windows``).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -15,12 +16,10 @@ from numpy.typing import DTypeLike, NDArray
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.field import NEXT
-from cpprb_like.views._layer import Fields, Layer, ViewedRows
+from cpprb_like.views._layer import IS_PAD, Fields, Layer, ViewedRows
 from cpprb_like.views._rows import read_fields
 from cpprb_like.views._stacking import read_stacks
 from cpprb_like.views._windows import Windows
-
-IS_PAD = "_is_pad"  # last part of the names of masks, as in LeRobot
 
 
 class Offsets(Layer):
@@ -60,8 +59,9 @@ class Offsets(Layer):
     ``obs``. With ``NStep``, offsets of fields that it reads from the last step, such as
     ``next_obs``, count from that step. With ``Sequences`` each row has its own offsets.
 
-    Cost: one copy of the values at the offsets, and some 3 ns for each row from the least offset to
-    the greatest. Memory: none.
+    Cost: one copy of the values at the offsets, and a step for each row from the least offset to
+    the greatest: 3 to 15 ns for up to some thousands of rows, up to 100 ns for more. Memory of a
+    draw: 8 bytes for each of these rows, of each item of the batch.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def _read_offsets(name: object, offsets: Any) -> tuple[int, ...]:
     where = f"offsets[{name!r}]"
     if isinstance(offsets, (str, bytes, Mapping)) or not isinstance(offsets, Iterable):
         raise TypeError(f"{where}: expected offsets such as (-1, 0) or range(16), got {offsets!r}")
-    found = tuple(as_int(where, offset) for offset in offsets)
+    found = tuple(as_int(where, offset, -sys.maxsize, sys.maxsize) for offset in offsets)
     if not found:
         raise ValueError(f"{where}: expected at least one offset, got none")
     return found

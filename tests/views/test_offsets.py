@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like._machine import machine_memory
 from cpprb_like.typing import FieldSpec
-from cpprb_like.views import Hindsight, NStep, Offsets
+from cpprb_like.views import Hindsight, NStep, Offsets, Sequences
 
 Array = npt.NDArray[Any]
 FIELDS: dict[str, FieldSpec] = {
@@ -144,6 +145,9 @@ def test_options_of_draws() -> None:
         ({"obs": (0,)}, {"padding": "first"}, ValueError, "'edge' or 'zeros', got 'first'"),
         ({"goal": (0,)}, {}, ValueError, r"some of \['id', .*got 'goal'"),
         ({"obs": (0, 1000)}, {}, ValueError, "Offsets: 1001 rows .*do not fit|1001 rows"),
+        ({"obs": (2**70,)}, {}, ValueError, r"offsets\['obs'\]: expected at most"),
+        ({"obs": (-(2**63),)}, {}, ValueError, r"offsets\['obs'\]: expected at least"),
+        ({"obs": (2**62, -(2**62))}, {}, ValueError, "do not fit"),
     ],
 )
 def test_refusals(offsets: Any, options: Any, error: type[Exception], words: str) -> None:
@@ -151,6 +155,31 @@ def test_refusals(offsets: Any, options: Any, error: type[Exception], words: str
     rb = filled()
     with pytest.raises(error, match=words):
         rb.view(Offsets(offsets, **options))
+
+
+def test_the_mask_of_a_field_of_the_first_row_is_of_that_row() -> None:
+    """``first_only`` of ``Sequences`` takes both; the mask was of all rows."""
+    rb = filled()
+    view = rb.view(Offsets({"obs": (-1, 0), "act": (0, 1, 2)}), Sequences(4, first_only="obs"))
+    batch = view.sample(32)
+    assert batch["obs"].shape == (32, 2, 2)
+    assert batch["obs_is_pad"].shape == (32, 2)
+    assert view.columns["obs_is_pad"].shape == (2,)
+    assert batch["act_is_pad"].shape == (32, 4, 3)
+    firsts = {0, 25, 28, 29}
+    assert batch["obs_is_pad"][:, 0].tolist() == [i in firsts for i in batch["id"][:, 0].tolist()]
+
+
+@pytest.mark.parametrize("fields", [None, ["obs"]])
+def test_memory_of_windows_is_required(fields: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide offsets take 8 bytes for each row of each window, which were not counted."""
+    rb = ReplayBuffer(10_000, {"obs": {"shape": ()}, "done": {"shape": ()}}, seed=0)
+    rb.add(obs=range(10_000), done=np.arange(10_000) == 9_999)
+    monkeypatch.setattr(machine_memory, "available_nbytes", lambda: 100 << 20)
+    view = rb.view(Offsets({"obs": (-5_000, 0)}))
+    assert view.sample(100, fields=fields)["obs"].shape == (100, 2)
+    with pytest.raises(MemoryError, match=r"a batch of 4000 items of 400.. bytes"):
+        view.sample(4_000, fields=fields)
 
 
 def test_what_would_be_wrong_beside_other_layers_is_refused() -> None:
