@@ -244,7 +244,7 @@ cdef class Rings(Parts):
         return holds
 
     def is_now(self, bytes moment not None):
-        """Whether no row of any ring has changed since a moment."""
+        """Whether no row of any ring was added, edited, cleared or overwritten since a moment."""
         cdef const Span* spans = <const Span*> PyBytes_AS_STRING(moment)
         cdef intp_t number
         cdef Ring ring
@@ -252,7 +252,8 @@ cdef class Rings(Parts):
             if self.rings[number] is not None:
                 ring = self.c_ring(number)
                 if (
-                    c_bound(ring) > max(
+                    ring.state[WRITTEN] != spans[number].start + spans[number].head
+                    or c_bound(ring) > max(
                         spans[number].start + spans[number].head - spans[number].stored,
                         spans[number].gone,
                     )

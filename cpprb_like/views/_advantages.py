@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -23,6 +23,7 @@ from cpprb_like._fields.field import NEXT
 from cpprb_like._rows.column import Column
 from cpprb_like.views._layer import Fields, Layer, ViewedRows
 from cpprb_like.views._reverse_pass import reverse_pass
+from cpprb_like.views._rows import read_fields
 from cpprb_like.views._windows import Windows
 
 Estimate = Callable[[Mapping[str, Array]], Any]
@@ -81,14 +82,16 @@ class Advantages(Layer):
     ------
     TypeError, ValueError
         A parameter is of a wrong type or value. By ``view``: the buffer has no such fields, or no
-        value of next observations. By a draw: a function returned something else than one finite
-        number for each row, or an episode has not ended and ``value`` is None.
+        value of next observations, or functions are given and the rows are those of several
+        processes. By a draw: a field or a function has something else than one finite number for
+        each row, or an episode has not ended and ``value`` is None.
 
     Notes
     -----
     Rows change by ``add``, ``update``, deletion and ``clear``, not by priorities. Functions are not
     called again because a network has learned: a new view, ``rb.view(Advantages(...))``, computes
-    anew. Where other threads add rows meanwhile, functions are called while these threads wait.
+    anew. If other threads overwrite rows meanwhile, functions are called again while these threads
+    wait. Learners of several processes take fields only, no functions.
 
     Cost: after a change some 10 ns for each row of the buffer if all is stored in fields of their
     own, else up to 80 ns and the functions. Later draws: a look-up. Memory: 8 bytes a row, and
@@ -176,6 +179,12 @@ class _OfRows(Layer):
             self._sources |= {"target_logp": layer.target_logp, "logp": layer.logp}
         self._in_place: dict[str, Column] = {}  # fields that the pass itself reads
         for option, name in self._sources.items():
+            if not (isinstance(name, str) or isinstance(self._ring, Ring)):
+                raise ValueError(
+                    f"{option}: expected a field, got a function, during whose calls other "
+                    "processes overwrite the rows of a learner; store its values with each step, "
+                    "or keep rollouts in a ReplayBuffer"
+                )
             if isinstance(name, str):
                 column = self._column(option, name)
                 is_float = column in rows.ring.stored_columns and column.dtype.char in "fd"
@@ -230,11 +239,9 @@ class _OfRows(Layer):
     def fill(self, windows: Windows, wanted: Fields) -> Batch:  # noqa: ARG002
         computed = self._computed
         if computed is None or not self._ring.is_now(computed[0]):
-            computed = self._ring.now(), self._compute(windows)
-            if self._ring.is_now(computed[0]):
-                self._computed = computed
-            else:  # the batch is drawn again, while writers wait
-                windows._attempt.is_gone = True
+            # Later rows may be added or overwritten meanwhile. Advantages of a drawn row depend on
+            # it and on younger rows, so they are valid if the drawn row is, which the view checks.
+            computed = self._computed = self._ring.now(), self._compute(windows)
         columns = zip(NAMES, computed[1], strict=True)
         return {name: values.take(windows.slots) for name, values in columns}
 
@@ -244,13 +251,11 @@ class _OfRows(Layer):
         bits = 0 if is_one else self._ring.bits
         found = np.zeros((2, self._ring.capacity << bits), np.float32)
         for number, ring in [(0, self._ring)] if is_one else self._ring.usable_rings:
-            own = found[:, number :: 1 << bits]
-            self._pass(ring, windows, (own[0], own[1]), number, bits)
+            if ring.stored:
+                self._pass(ring, windows, found[:, number :: 1 << bits], number, bits)
         return found
 
-    def _pass(
-        self, ring: Ring, windows: Windows, out: tuple[Array, Array], number: int, bits: int
-    ) -> None:
+    def _pass(self, ring: Ring, windows: Windows, out: Array, number: int, bits: int) -> None:
         """Write advantages and returns of the rows of one ring, by slot."""
         layer, stop, sources = self._layer, ring.written, dict[str, Any](self._in_place)
         if len(sources) < len(self._sources) or layer.value is None:
@@ -295,12 +300,34 @@ class _OfRows(Layer):
             rho_bar=layer.rho_bar,
             c_bar=layer.c_bar,
         )
+        wrong = np.flatnonzero(~np.isfinite(out).all(axis=0))
+        if len(wrong):
+            self._refuse(ring, sources, wrong)
+
+    def _refuse(self, ring: Ring, sources: dict[str, Any], slots: Slots) -> NoReturn:
+        """Raise the error for rows whose advantage or return is not finite."""
+        for option, source in sources.items():
+            name: Any = self._sources[option]
+            values = (
+                source[slots]
+                if source is not self._in_place.get(option)
+                else (read_fields(ring, slots, (name,))[name].reshape(len(slots)))
+            )
+            wrong = np.flatnonzero(~np.isfinite(values))
+            if len(wrong):
+                raise ValueError(
+                    f"{option}: expected finite numbers in field {name!r}, got "
+                    f"{values[wrong[0]]} in slot {slots[wrong[0]]}"
+                )
+        raise ValueError(
+            f"rew, value: expected sums that float32 can hold, got a greater one in slot {slots[0]}"
+        )
 
     def _read(self, option: str, rows: Slots, windows: Windows) -> Floats:
         """Numbers of rows: of a field, or of a function that gets at most ``batch_size`` rows."""
         source, size, found = self._sources[option], self._layer.batch_size, np.empty(len(rows))
         if isinstance(source, str):
-            found[:] = windows.take(rows, (source,))[source].reshape(len(rows))
+            found[:] = read_fields(self._ring, rows, (source,))[source].reshape(len(rows))
             return found
         follows = option == "next_value" and self._layer.next_value is None
         for start in range(0, len(rows), size):
@@ -337,7 +364,7 @@ class FieldsOfRows(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         if name not in self._stored:
             if self._follows:
-                raise ValueError(f"value: field {name!r} {NO_NEXT.format(name)}")
+                raise KeyError(f"value: field {name!r} {NO_NEXT.format(name)}")
             raise KeyError(f"{name!r} is none of the fields {list(self)}")
         if name not in self._values:
             stored = self._stored[name]

@@ -16,7 +16,8 @@ from cpprb_like import ReplayBuffer
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized
 from cpprb_like.typing import FieldSpec
-from cpprb_like.views import Advantages, Hindsight, Sequences
+from cpprb_like.views import Advantages, Hindsight, Sequences, _advantages
+from cpprb_like.views._reverse_pass import reverse_pass
 
 Array = npt.NDArray[Any]
 Rows = list[dict[str, Any]]
@@ -245,43 +246,162 @@ def test_once_for_a_rollout() -> None:
 
 
 def test_rows_that_change_while_a_critic_is_called() -> None:
-    """Rows that other threads add meanwhile: the batch is drawn again, with their values."""
+    """Rows that other threads add meanwhile are of the next batch: no function is called again."""
     play = Play(3, 0, next_of="obs")
     for _ in range(10):
         play.step()
-    late = iter(range(2))  # of two calls of the function: rows, and last rows
+    steps, calls = [play.step] * 2, list[int]()
 
     def value(rows: Any) -> Array:
-        for _ in late:
-            other = threading.Thread(target=play.step)
+        calls.append(len(rows["obs"]))
+        if steps:
+            other = threading.Thread(target=steps.pop())
             other.start()
             other.join()
-            break
         return critic(rows["obs"])
 
-    layer = Advantages(0.9, 0.8, value=value)
-    batch = play.rb.view(layer).sample(200)
+    view = play.rb.view(Advantages(0.9, 0.8, value=value))
+    for _ in range(2):
+        expected = play.expected(0.9, 0.8)
+        batch = view.sample(200)
+        found = np.stack([batch["advantage"], batch["return"]], axis=1)
+        wanted = [expected[i] for i in batch["id"].tolist()]
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert len(calls) == 4
+    for _ in range(20):
+        play.step()
+    steps += [play.step]
+    batch = view.sample(200)  # drawn again: rows were overwritten
     expected = play.expected(0.9, 0.8)
-    for i, *found in zip(batch["id"].tolist(), batch["advantage"], batch["return"], strict=True):
-        np.testing.assert_allclose(found, expected[i], rtol=1e-5, atol=1e-5)
+    wanted = [expected[i][0] for i in batch["id"].tolist()]
+    np.testing.assert_allclose(batch["advantage"], wanted, rtol=1e-5, atol=1e-5)
+
+
+SHARED = {name: FIELDS[name] for name in ("id", "obs", "rew", "value", "terminated")}
+
+
+def add_shared(actor: Any, ids: range, *, ends: bool = True) -> None:
+    """An episode with rewards of 1 and values of 4."""
+    for i in ids:
+        actor.add(id=i, obs=[i, 0], rew=[1.0], value=4, next_value=4,
+                  terminated=ends and i == ids[-1])  # fmt: skip
+
+
+def returns_of(batch: dict[str, Array]) -> dict[int, float]:
+    """By ``id``."""
+    return dict(zip(batch["id"].tolist(), batch["return"].tolist(), strict=True))
 
 
 def test_rows_of_sequences_and_of_several_processes() -> None:
-    """Padding is 0; each shard has its own episodes, and functions get rows of all of them."""
-    layer = Advantages(0.5, 1.0, value=lambda rows: rows["obs"][:, 0])
-    fields = {name: FIELDS[name] for name in ("id", "obs", "rew", "terminated")}
-    with SharedReplay(50, fields, writers=2, next_of="obs") as replay:
+    """Padding is 0; each shard has its own episodes."""
+    with SharedReplay(50, SHARED, writers=2, next_of="value") as replay:
         for number in range(2):
-            actor = replay.actor(number)
-            for t in range(4):
-                obs = np.full(2, t + 10.0 * number)
-                actor.add(id=t, obs=obs, next_obs=obs + 1, rew=[1.0], terminated=t == 3)
-        learner = replay.learner(seed=0)
-        batch = learner.view(layer, Sequences(3)).sample(20)
+            add_shared(replay.actor(number), range(10 * number, 10 * number + 4))
+        view = replay.learner(seed=0).view(Advantages(0.5, 1.0), Sequences(3))
+        batch = view.sample(20)
     returns = np.array([1.875, 1.75, 1.5, 1.0])
-    for obs, found, mask in zip(batch["obs"][..., 0], batch["return"], batch["mask"], strict=True):
-        np.testing.assert_allclose(found, np.where(mask, returns[(obs % 10).astype(int)], 0))
-    assert set((batch["obs"][..., 0] // 10).ravel()) == {0.0, 1.0}
+    for ids, found, mask in zip(batch["id"], batch["return"], batch["mask"], strict=True):
+        np.testing.assert_allclose(found, np.where(mask, returns[ids % 10], 0))
+    assert set((batch["id"] // 10).ravel()) == {0, 1}
+
+
+def test_learners_see_what_actors_add() -> None:
+    """After each draw: rows of a shard that is not full, of a new one, and after a rewind.
+
+    The first result was kept until rows were overwritten: new rows had returns of 0.
+    """
+    with SharedReplay(100, SHARED, writers=3, next_of="value") as replay:
+        one = replay.actor(0)
+        add_shared(one, range(2), ends=False)
+        view = replay.learner(seed=0).view(Advantages(0.5, 1.0))
+        expected = {0: 2.5, 1: 3.0}  # 1 + 0.5 * (1 + 0.5 * 4)
+        assert returns_of(view.sample(200)) == expected
+        add_shared(one, range(2, 4))
+        expected = {0: 1.875, 1: 1.75, 2: 1.5, 3: 1.0}
+        assert returns_of(view.sample(200)) == expected
+        for number in (2, 1):
+            other = replay.actor(number)
+            for start in (10 * number, 10 * number + 4):
+                add_shared(other, range(start, start + 2))
+                expected |= {start: 1.5, start + 1: 1.0}
+                assert returns_of(view.sample(400)) == expected
+
+
+def test_learners_draw_while_rows_are_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is drawn if its own rows stay, though others go during each computation.
+
+    All rows had to stay, so a draw beside fast actors did not end.
+    """
+    tries = 0
+
+    def slow_pass(*arguments: Any, **options: Any) -> None:
+        nonlocal tries
+        reverse_pass(*arguments, **options)
+        tries += 1
+        add_shared(actor, range(1000 + tries, 1001 + tries))
+
+    monkeypatch.setattr(_advantages, "reverse_pass", slow_pass)
+    fields = SHARED | {"next_value": FIELDS["value"]}
+    for names, next_of in ((SHARED, "value"), (fields, ())):
+        with SharedReplay(20, names, writers=1, next_of=next_of) as replay:
+            actor = replay.actor(0)
+            add_shared(actor, range(18), ends=False)
+            add_shared(actor, range(18, 24))
+            view, tries = replay.learner(seed=0).view(Advantages(0.5, 1.0)), 0
+            for _ in range(3):
+                for i, found in returns_of(view.sample(4)).items():
+                    assert found == pytest.approx(2 - 0.5 ** (23 - i) if i < 24 else 1.0)
+            assert tries < 30
+
+
+def test_rewound_rows_are_none() -> None:
+    """Advantages after a rewind are those of the remaining rows, which end as truncated."""
+    rb = ReplayBuffer(100, SHARED, next_of="value", seed=0)
+    view = rb.view(Advantages(0.5, 1.0))
+    add_shared(rb, range(2))
+    add_shared(rb, range(2, 8))
+    assert returns_of(view.sample(200))[2] == 2 - 0.5**5
+    rb.rewind(4)
+    expected = {0: 1.5, 1: 1.0, 2: 2.5, 3: 3.0}  # 1 + 0.5 * (1 + 0.5 * 4)
+    assert returns_of(view.sample(200)) == expected
+    add_shared(rb, range(10, 12))
+    assert returns_of(view.sample(200)) == expected | {10: 1.5, 11: 1.0}
+    with SharedReplay(100, SHARED, writers=1, next_of="value") as replay:
+        with replay.actor(0) as actor:
+            add_shared(actor, range(2))
+            add_shared(actor, range(2, 8))
+            learner = replay.learner(seed=0)
+            shared = learner.view(Advantages(0.5, 1.0))
+            assert returns_of(shared.sample(200))[2] == 2 - 0.5**5
+        replay.rewind([4])
+        assert returns_of(shared.sample(200)) == expected
+
+
+@pytest.mark.parametrize("name", ["rew", "value", "next_value"])
+@pytest.mark.parametrize("kind", ["f4", "f2"])  # read in place, or copied
+def test_a_field_that_is_not_finite_is_named(name: str, kind: str) -> None:
+    """With its slot, also where gamma is 0. Earlier rows of the episode were NaN in silence."""
+    fields: dict[str, FieldSpec] = {one: {"shape": (), "dtype": kind} for one in ("rew", "value")}
+    fields["terminated"] = {"shape": (), "dtype": bool}
+    rb = ReplayBuffer(20, fields, next_of="value", seed=0)
+    for t in range(6):
+        step = dict.fromkeys(("rew", "value", "next_value"), 1.0)
+        rb.add(**step | ({name: np.inf} if t == 3 else {}), terminated=t in (2, 5))
+        if t == 3:
+            rb.on_episode_end()
+    for gamma, lam in ((0.0, 1.0), (0.9, 0.0), (0.9, 0.9)):
+        view = rb.view(Advantages(gamma, lam))
+        with pytest.raises(ValueError, match=f"{name}: .* in field '{name}', got inf in slot 3"):
+            view.sample(1)
+
+
+def test_sums_beyond_float32_are_refused() -> None:
+    """A reward of 1e300 became an infinite advantage."""
+    fields: dict[str, FieldSpec] = {"rew": {"shape": (), "dtype": "f8"}, "done": {"shape": ()}}
+    rb = ReplayBuffer(20, fields, seed=0)
+    rb.add(rew=[1.0, 1e300], done=[0, 1])
+    with pytest.raises(ValueError, match=r"float32 can hold, got a greater one in slot 0"):
+        rb.view(Advantages(lam=1.0, value=None)).sample(1)
 
 
 def test_what_would_be_wrong_in_silence_is_refused() -> None:
@@ -290,8 +410,11 @@ def test_what_would_be_wrong_in_silence_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'value' has no next values.*next_of='value'"):
         rb.view(Advantages())
     rb.add(id=0, obs=[0, 0], rew=[0], value=0, logp=0, terminated=False, truncated=True)
-    with pytest.raises(ValueError, match=r"'obs' has no next values.*next_of='obs'"):
+    with pytest.raises(KeyError, match=r"'obs' has no next values.*next_of='obs'"):
         rb.view(Advantages(value=lambda rows: critic(rows["obs"]))).sample(1)
+    learner = SharedReplay(10, FIELDS, writers=1, next_of="obs").learner()
+    with pytest.raises(ValueError, match=r"value: expected a field, got a function.*ReplayBuffer"):
+        learner.view(Advantages(value=lambda rows: critic(rows["obs"])))
     ends: dict[str, FieldSpec] = {
         "value": {"shape": ()},
         "rew": {"shape": ()},
@@ -355,6 +478,21 @@ def test_what_functions_return_is_checked(function: Any, words: str) -> None:
         rb.view(wrong).sample(1)
     with pytest.raises(KeyError, match="'goal' is none of the fields"):
         rb.view(Advantages(value=lambda rows: rows["goal"])).sample(1)
+
+
+def test_functions_ask_which_fields_there_are() -> None:
+    """Rows of next values are a mapping: ``in`` and ``get`` know a field without next values."""
+    rb = ReplayBuffer(10, FIELDS, next_of="obs", seed=0)
+    rb.add(id=0, obs=[0, 0], next_obs=[1, 1], rew=[0], value=0, logp=0, terminated=0, truncated=1)
+    asked: list[tuple[bool, bool, Any]] = []
+
+    def value(rows: Any) -> Array:
+        asked.append(("obs" in rows, "value" in rows, rows.get("value")))
+        return critic(rows["obs"])
+
+    rb.view(Advantages(value=value)).sample(1)
+    assert [found[:2] for found in asked] == [(True, True), (True, False)]
+    assert asked[1][2] is None
 
 
 def test_a_layer_is_pickled() -> None:
