@@ -66,7 +66,7 @@ def train(seed: int, rollouts: int) -> tuple[nn.Module, list[tuple[int, float]]]
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * (1 - rollout / rollouts)
         for _ in range(EPOCHS):
-            for batch in view.epoch(BATCH, to="torch"):
+            for batch in view.epoch(BATCH, to="torch", drop_last=True):
                 choice = Categorical(logits=policy(batch["obs"]))
                 ratio = (choice.log_prob(batch["act"]) - batch["logp"]).exp()
                 gain = batch["advantage"]
