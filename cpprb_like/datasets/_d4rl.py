@@ -153,11 +153,19 @@ class D4rlReader(Reader):
                 before = _hdf5.read(nexts, start, stop, header[following])
                 after = _hdf5.read(values, start + 1, stop + 1, header[name])
                 cut[start:stop] |= ~follow(before, after)
+        is_known = cut.any()  # some next observations are not those of the row after
         cut &= ~ended
         if not pairs:
             warn(
                 f"{self.path}: without a data set timeouts nothing tells where a time limit ended "
                 "an episode: it and the one after it are read as one",
+                UserWarning,
+            )
+        elif not is_known:
+            warn(
+                f"{self.path}: without a data set timeouts nothing tells where a time limit ended "
+                "an episode, as all next_observations are the observations of the row after: it "
+                "and the one after it are read as one",
                 UserWarning,
             )
         elif cut.any():

@@ -69,7 +69,7 @@ VERSION = "v3.0"
 INFO, STATS = "meta/info.json", "meta/stats.json"
 TASKS, EPISODES = "meta/tasks.parquet", "meta/episodes"
 PIECE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
-DATA_PATH = f"data/{PIECE}.parquet"
+DATA_PATH, DATA_FILES = f"data/{PIECE}.parquet", "data/*/*.parquet"
 VIDEO_PATH = f"videos/{{column}}/{PIECE}.mp4"
 MOST_DELAYED = 16  # frames that may be decoded before a frame with an earlier time
 NO_VIDEO = "video, for which three channels and av are needed: pip install 'cpprb_like[video]'"
@@ -423,7 +423,7 @@ class LerobotReader(Reader):
     def __init__(self, path: Path, split: str | None = None) -> None:
         super().__init__(path, split)
         need("pyarrow.parquet", NAME)
-        self._files = _arrow.ParquetFiles(sorted((path / "data").glob("*/*.parquet")))
+        self._files = _arrow.ParquetFiles(sorted(path.glob(DATA_FILES)))
         self._tasks: dict[int, str] = {}  # texts by ``task_index``; none if they are no field
 
     def load(self) -> None:
@@ -523,7 +523,7 @@ class LerobotReader(Reader):
                     if not 0 <= start <= stop <= total:
                         raise ValueError(
                             f"{folder}: episode {number}: expected rows of 0 to {total}, got "
-                            f"{start} to {stop}"
+                            f"{start} to {stop}: data files are missing, or damaged"
                         )
                     # The row after an end flag belongs to another episode.
                     inner = np.flatnonzero(ended[start : max(start, stop - 1)])
@@ -646,6 +646,11 @@ def _frames(
             raise ValueError(f"expected a video: {error}") from None
 
 
+def _has_data(path: Path) -> bool:
+    """Whether there is more than metadata, which LeRobot downloads first."""
+    return any(path.glob(DATA_FILES))
+
+
 def _is_part(column: str, role: str) -> bool:
     return column == role or column.startswith(f"{role}.")
 
@@ -679,23 +684,35 @@ class LeRobot(Format):
         return path.is_dir() and (path / INFO).is_file()
 
     def root(self) -> Path:
-        caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-        home = os.environ.get("HF_HOME", str(Path(caches, "huggingface")))
-        return Path(os.environ.get("HF_LEROBOT_HOME", str(Path(home, NAME)))).expanduser()
+        caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        home = os.environ.get("HF_HOME") or str(Path(caches, "huggingface"))
+        own = os.environ.get("HF_LEROBOT_HOME") or Path(os.path.expandvars(home), NAME)
+        return Path(own).expanduser()
 
     def names(self) -> list[str]:
-        found = (self.root().glob("*/" * depth + str(INFO)) for depth in (1, 2))
-        names = [
-            file.parents[1].relative_to(self.root()).as_posix() for one in found for file in one
+        places = [file for n in (1, 2) for file in self.root().glob("*/" * n + INFO)]
+        names = {file: file.parents[1].relative_to(self.root()).as_posix() for file in places}
+        for file in self.root().glob(f"hub/{HUB}*/snapshots/*/{INFO}"):
+            names[file] = file.parents[3].name[len(HUB) :].replace("--", "/")
+        return [
+            name if _has_data(file.parents[1]) else f"{name} (its data files are missing)"
+            for file, name in names.items()
         ]
-        snapshots = self.root().glob(f"hub/{HUB}*/snapshots/*/{INFO}")
-        return names + [file.parents[3].name[len(HUB) :].replace("--", "/") for file in snapshots]
 
     def find(self, name: str) -> Path | None:
-        """Path of a local data set; or of the newest snapshot that was downloaded."""
-        hub = self.root() / "hub" / (HUB + name.replace("/", "--")) / "snapshots"
-        found = [path for path in hub.glob("*") if self.matches(path) and (path / "data").is_dir()]
-        return super().find(name) or max(found, key=lambda path: path.stat().st_mtime, default=None)
+        """Path of a local data set with data files; or of a snapshot that was downloaded.
+
+        That is of ``main``, or else of the newest version. Without a record of either it is the
+        newest snapshot.
+        """
+        hub = self.root() / "hub" / (HUB + name.replace("/", "--"))
+        refs = [path for path in hub.glob("refs/*") if path.is_file()]
+        refs.sort(key=lambda path: (path.name == "main", path.name), reverse=True)
+        found = [hub / "snapshots" / read_bytes(path).decode().strip() for path in refs]
+        if not refs:
+            found = sorted(hub.glob("snapshots/*"), key=lambda path: -path.stat().st_mtime)
+        places = [self.root() / name, *found]
+        return next((path for path in places if self.matches(path) and _has_data(path)), None)
 
     def download(self, library: Any, name: str) -> None:
         library.LeRobotDataset(name)

@@ -92,21 +92,29 @@ def _place(
     place = as_path("path", path)
     if place.exists():
         return place
-    name, known = _name(path), [format] if format else NAMED
-    formats = {one: _format(one) for one in known if _format(one).library}
-    found = {one: where for one in formats if (where := formats[one].find(name))}
+    name, found = _name(path), _named(path, format)
     if len(found) > 1:
         several = ", ".join(f"{one!r} has {path}" for one, path in found.items())
         raise ValueError(
             f"{name}: expected one data set of this name, and {several}: say format=, or a path"
         )
     if not found and download and not Path(path).is_absolute():
-        if format not in formats:
+        if format is None or not _format(format).library:
             raise ValueError(
                 f"download: expected a format that has names, one of {NAMED}, got {format!r}"
             )
-        found = {format: _downloaded(formats[format], name)}
+        found = {format: _downloaded(_format(format), name)}
     return next(iter(found.values()), place)
+
+
+def _named(
+    path: str | os.PathLike[str],
+    format: str | None,  # noqa: A002 (users' word)
+) -> dict[str, Path]:
+    """The local data set of this name, of each format that has one."""
+    known = {one: _format(one) for one in ([format] if format else NAMED)}
+    found = {name: one.find(_name(path)) for name, one in known.items() if one.library}
+    return {name: place for name, place in found.items() if place is not None}
 
 
 def _name(path: str | os.PathLike[str]) -> str:
@@ -189,13 +197,20 @@ def _reading(
     if format is None and not place.exists():
         raise _missing(path, None)
     name = detect_format(place) if format is None else format
-    if name is None:
-        raise ValueError(
-            f"{place}: expected a data set of one of {list(FORMATS)}, found none of them"
-        )
-    found = _format(name)
-    if not place.exists():
+    found = None if name is None else _format(name)
+    if found is not None and not place.exists():
         raise _missing(path, name)
+    is_other = found is None or not found.matches(place)
+    hidden = _named(path, format) if is_other and not Path(path).is_absolute() else {}
+    if found is None or hidden:
+        also = "".join(
+            f"; {_format(one).library.partition('.')[0]} has a data set of this name: {where}"
+            for one, where in hidden.items()
+        )
+        known = list(FORMATS) if format is None else [format]
+        raise ValueError(
+            f"{place}: expected a data set of one of {known}, found none of them{also}"
+        )
     reader = found.open_reader(place, split)
     try:
         with reading(place):

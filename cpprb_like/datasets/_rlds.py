@@ -382,7 +382,7 @@ class Rlds(Format):
         return path.is_dir() and (path / FEATURES).is_file() and any(path.glob("*.tfrecord*"))
 
     def root(self) -> Path:
-        return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
+        return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
     def names(self) -> list[str]:
         found = (self.root().glob("*/" * depth + FEATURES) for depth in (2, 3))

@@ -245,10 +245,18 @@ def test_without_time_outs_next_observations_show_where_episodes_end(
 
 
 def test_no_episode_ends_where_next_observations_follow(tmp_path: Path) -> None:
-    """Without a seam nothing is cut or reported; with ``timeouts`` they alone count."""
+    """Without a seam nothing is cut; with ``timeouts`` they alone count.
+
+    If each one follows, they may have been made of the observations, over ends too: a warning.
+    """
     steps = np.arange(20.0)
     one = seamed(tmp_path / "x.hdf5", observations=steps, next_observations=steps + 1)
-    assert [one.length for one in describe(one).episodes] == [20]
+    with pytest.warns(UserWarning, match="nothing tells where .* as all next_observations are"):
+        assert [one.length for one in describe(one).episodes] == [20]
+    with h5py.File(one, "a") as file:
+        file["terminals"][9] = True
+        file["next_observations"][9] = -1.0  # not that of the row after: it is a real one
+    assert [one.length for one in describe(one).episodes] == [10, 10]
     two = seamed(tmp_path / "y.hdf5", timeouts=np.arange(20) == 4)
     assert [one.length for one in describe(two).episodes] == [5, 15]
 

@@ -103,6 +103,24 @@ def test_the_newest_version_is_read(roots: dict[str, Path]) -> None:
     assert describe("ant").rows == describe("ant:0.10.0").rows == 4
 
 
+def test_the_main_revision_of_lerobot_is_read(roots: dict[str, Path]) -> None:
+    """Not an older one that was downloaded later, nor one of which only metadata are there."""
+    hub = roots["lerobot"] / "hub" / "datasets--a--b"
+    for steps, revision in enumerate(("fed", "v2", "v3", "old"), 3):
+        put(hub / "snapshots" / revision, "lerobot", steps)
+        os.utime(hub / "snapshots" / revision, (steps, steps))
+    (hub / "refs").mkdir()
+    for name, revision in ("main", "fed"), ("v2.1", "v2"), ("v3.0", "v3"):
+        (hub / "refs" / name).write_text(revision)
+    assert describe("a/b").rows == 3
+    (hub / "snapshots" / "fed" / "data").rename(roots["lerobot"] / "elsewhere")
+    assert describe("a/b").rows == 5
+    (hub / "snapshots" / "v2").rename(roots["lerobot"] / "v2")
+    (hub / "snapshots" / "v3").rename(roots["lerobot"] / "v3")
+    with pytest.raises(FileNotFoundError, match=r"a/b, a/b \(its data files are missing\)"):
+        describe("a/b", "lerobot")
+
+
 def test_the_newest_download_of_lerobot_is_read(roots: dict[str, Path]) -> None:
     """A snapshot without rows is passed over, and what was recorded here comes first."""
     snapshots = roots["lerobot"] / "hub" / "datasets--a--b" / "snapshots"
@@ -122,8 +140,30 @@ def test_a_path_that_exists_stays_a_path(roots: dict[str, Path], tmp_path: Path)
     assert describe("a/b").format == "rlds"
     put(roots["lerobot"] / "a" / "a", "lerobot", 5)
     (tmp_path / "a" / "a").mkdir()
+    there = re.escape(f"lerobot has a data set of this name: {roots['lerobot'] / 'a' / 'a'}")
+    for given in (None, "lerobot"):
+        with pytest.raises(ValueError, match=f"found none of them; {there}"):
+            describe("a/a", given)
     with pytest.raises(FileNotFoundError, match=r"info\.json"):
-        describe("a/a", "lerobot")
+        describe((tmp_path / "a" / "a").absolute(), "lerobot")
+
+
+def test_metadata_alone_are_no_data_set(
+    roots: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says that data files are missing, and ``download`` gets them."""
+    place = roots["lerobot"] / "a" / "b"
+    put(place, "lerobot", 5)
+    (place / "data").rename(roots["lerobot"] / "data")
+    with pytest.raises(FileNotFoundError, match=r"has a/b \(its data files are missing\)"):
+        describe("a/b", "lerobot")
+    with pytest.raises(ValueError, match="got 0 to 5: data files are missing"):
+        describe(place, "lerobot")
+    for name in ("lerobot", "lerobot.datasets", "lerobot.datasets.lerobot_dataset"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType("fake"))
+    library: Any = sys.modules["lerobot.datasets.lerobot_dataset"]
+    library.LeRobotDataset = lambda _: (roots["lerobot"] / "data").rename(place / "data")
+    assert describe("a/b", "lerobot", download=True).rows == 5
 
 
 def test_a_name_of_two_libraries_is_refused(roots: dict[str, Path]) -> None:
@@ -215,7 +255,16 @@ def test_nothing_is_downloaded_by_guess(monkeypatch: pytest.MonkeyPatch) -> None
         describe("a/b-v0", "minari", download=True)
 
 
-@pytest.mark.parametrize("variables", [{}, {"HF_HOME": "~/hf"}, {"XDG_CACHE_HOME": "/x"}])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"HF_HOME": "~/hf"},
+        {"HF_HOME": "$HOME/hf"},
+        {"XDG_CACHE_HOME": "/x"},
+        dict.fromkeys([*ROOTS.values(), "HF_HOME", "XDG_CACHE_HOME"], ""),
+    ],
+)
 def test_roots_are_those_of_the_libraries(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,8 +275,8 @@ def test_roots_are_those_of_the_libraries(
         monkeypatch.setenv(variable, value)
     home = Path.home()
     expected = home / ".cache" / "huggingface"
-    expected = home / "hf" if "HF_HOME" in variables else expected
-    expected = Path("/x/huggingface") if "XDG_CACHE_HOME" in variables else expected
+    expected = home / "hf" if variables.get("HF_HOME") else expected
+    expected = Path("/x/huggingface") if variables.get("XDG_CACHE_HOME") else expected
     assert [_format(name).root() for name in NAMED] == [
         home / ".minari" / "datasets",
         expected / "lerobot",
