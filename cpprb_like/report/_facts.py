@@ -165,6 +165,15 @@ class Facts:
         return order, begins
 
     @cached_property
+    def episode_of(self) -> Array:
+        """The number of the episode of each place, which no other environment has."""
+        order, begins = self.by_stream
+        streams = order % self.rows.n_envs
+        found = np.zeros(len(self.rows), np.int64)
+        found[order[1:]] = np.cumsum(begins[1:] | (streams[1:] != streams[:-1]))
+        return found
+
+    @cached_property
     def whole(self) -> list[FieldFacts]:
         """Fields of which every row was read."""
         n = int(self.rows.present.sum())

@@ -56,7 +56,7 @@ class Finding(NamedTuple):
     severity: str = "alarm"
 
 
-Found = Iterator[tuple[str, str, str]]  # field, message, what to look at
+Found = Iterator[tuple[str, ...]]  # field, message, what to look at, and "note" for a note
 
 
 def _not_finite(facts: Facts) -> Found:
@@ -89,7 +89,7 @@ def _constant_parts(facts: Facts) -> list[FieldFacts]:
 
 def _constant_columns(facts: Facts) -> Found:
     for one in _constant_parts(facts):
-        yield one.name, f"all {len(one.rows):,} rows have the same value", _MEANT
+        yield one.name, f"all {len(one.rows):,} rows have the same value", _MEANT, "note"
     for one in facts.observations + facts.actions:
         is_odd = one.is_constant or one.nan or one.inf  # which other checks name
         if one.has_columns and not is_odd and len(one.rows) >= FEW:
@@ -97,7 +97,7 @@ def _constant_columns(facts: Facts) -> Found:
             if len(columns):
                 message = f"{_named('column', columns)} of {one.shape[0]} {_VERB[len(columns) > 1]}"
                 message += f" one value in all {len(one.rows):,} rows"
-                yield one.name, message, _MEANT
+                yield one.name, message, _MEANT, "note"
 
 
 _MEANT = "whether that is meant, as of a goal or of padding; or a sensor, or a joint, is dead"
@@ -124,9 +124,13 @@ def _frozen(facts: Facts) -> Found:
             one.dtype.kind != "f" and 2 * episode < len(one.rows) // facts.rows.n_envs
         )
         by_field = max(least, is_of_episodes * (episode + 1))
-        longest = int(_runs(one.hashes, one.rows % facts.rows.n_envs).max())
-        if longest >= by_field:
-            yield one.name, f"the same value in {longest:,} steps on end", _ALIASED
+        steps, first, last = _runs(one.hashes, one.rows % facts.rows.n_envs)
+        if (is_long := steps >= by_field).any():
+            message = f"the same value in {steps.max():,} steps on end"
+            if _is_at_rest(facts, one, one.rows[first[is_long]], one.rows[last[is_long]]):
+                yield one.name, message, _BEGUN, "note"
+            else:
+                yield one.name, message, _ALIASED
         elif one.has_columns:
             yield from _frozen_columns(facts, one, least, episode)
     if pairs and len({len(one.rows) for one, _ in pairs}) == 1:
@@ -139,37 +143,85 @@ def _frozen(facts: Facts) -> Found:
 
 
 def _frozen_columns(facts: Facts, one: FieldFacts, least: int, episode: int) -> Found:
-    """Columns that stay the same for ten times as long as they do anywhere else."""
-    streams = one.rows[one.rows % one.spacing == 0] % facts.rows.n_envs
-    columns, steps = [], []
+    """Columns that stay the same for ten times as long as they do anywhere else.
+
+    Several such stretches count if they go on beyond ends of episodes.
+    """
+    places = one.rows[one.rows % one.spacing == 0]
+    found: dict[str, dict[int, int]] = {"alarm": {}, "note": {}}  # longest stretches of columns
     for column, values in enumerate(one.sampled.T):
-        runs = np.sort(_runs(values, streams))
-        if len(runs) < MANY_RUNS or runs[-1] < 10 * runs[-2] or len(np.unique(values)) < 16:
+        runs, first, last = _runs(values, places % facts.rows.n_envs)
+        runs, first, last = runs * one.spacing, places[first], places[last]
+        is_long = (runs >= least) & (facts.episode_of[first] != facts.episode_of[last])
+        if not is_long.any():
+            is_of_episodes = len(runs) <= 2 * len(facts.episodes)  # such as a goal
+            is_long[runs.argmax()] = runs.max() >= max(least, is_of_episodes * (episode + 1))
+        others = runs[~is_long]
+        if not is_long.any() or len(others) < MANY_RUNS or len(np.unique(values)) < 16:
             continue
-        is_of_episodes = len(runs) <= 2 * len(facts.episodes)  # such as a goal
-        if (longest := int(runs[-1]) * one.spacing) >= max(least, is_of_episodes * (episode + 1)):
-            columns.append(column)
-            steps.append(longest)
-    if columns:
-        message = (
-            f"{_named('column', np.array(columns))} of {one.shape[0]} {_VERB[len(columns) > 1]}"
-        )
-        message += f" the same value in {max(steps):,} steps on end, and elsewhere in few"
-        yield one.name, message, "whether a sensor, or a joint, stopped"
+        if runs[is_long].min() >= 10 * others.max():
+            is_note = _is_at_rest(
+                facts, one, first[is_long], last[is_long], slice(column, column + 1)
+            )
+            found["note" if is_note else "alarm"][column] = int(runs.max())
+    for severity, steps in found.items():
+        if steps:
+            message = (
+                f"{_named('column', np.array([*steps]))} of {one.shape[0]} {_VERB[len(steps) > 1]}"
+            )
+            message += (
+                f" the same value in {max(steps.values()):,} steps on end, and elsewhere in few"
+            )
+            look_at = _BEGUN if severity == "note" else "whether a sensor, or a joint, stopped"
+            yield one.name, message, look_at, severity
 
 
+def _is_at_rest(
+    facts: Facts, one: FieldFacts, first: Array, last: Array, columns: slice = slice(None)
+) -> bool:
+    """Whether stretches of rows have the value with which most other episodes begin.
+
+    As a door that the agent cannot open yet.
+    """
+    places, begun = _first_observations(facts, one)
+    n_envs = facts.rows.n_envs
+    is_other = np.ones(len(places), np.bool_)
+    for start, stop in zip(first, last, strict=True):
+        is_own = places % n_envs == start % n_envs
+        is_other &= ~(is_own & (start <= places) & (places <= stop))
+    if not is_other.any():
+        return False
+    held = facts.rows.read(first, (one.name,))[one.name].reshape(len(first), -1)[:, columns]
+    begun = begun.reshape(len(begun), -1)[is_other][:, columns]
+    return all((begun == value).all(axis=1).mean() >= 0.5 for value in held)
+
+
+def _first_observations(facts: Facts, one: FieldFacts) -> tuple[Array, Array]:
+    """Places of rows that begin an episode, oldest first, and their values; some of many."""
+    order, begins = facts.by_stream
+    firsts = np.sort(order[begins])
+    n = min(len(firsts), max(1, MOST_FIRST // math.prod(one.shape)))
+    chosen = firsts[np.linspace(0, len(firsts) - 1, n).astype(int)]
+    return chosen, facts.rows.read(chosen, (one.name,))[one.name]
+
+
+_BEGUN = (
+    "whether that is meant, as it is the value with which episodes begin: a door that is not "
+    "opened; or an agent, a sensor or a joint is stuck"
+)
 _ALIASED = (
     "whether the environment, or a wrapper, returns the same array each time and overwrites it, or "
     "a sensor does not answer"
 )
 
 
-def _runs(values: Array, streams: Array) -> Array:
-    """The lengths of all runs of rows of an environment that have the same value."""
+def _runs(values: Array, streams: Array) -> tuple[Array, Array, Array]:
+    """All runs of rows of an environment that have the same value: length, first and last row."""
     order = np.argsort(streams, kind="stable")
     values, streams = values[order], streams[order]
     changes = np.flatnonzero((values[1:] != values[:-1]) | (streams[1:] != streams[:-1]))
-    return np.diff(np.concatenate([[-1], changes, [len(values) - 1]]))
+    first, last = np.append(0, changes + 1), np.append(changes, len(values) - 1)
+    return last - first + 1, order[first], order[last]
 
 
 def _no_reward_signal(facts: Facts) -> Found:
@@ -289,9 +341,8 @@ def _lost_final(facts: Facts) -> Found:
         at_end = facts.rows.ends[one.rows[before]]
         firsts = one.hashes[after[at_end]]
         is_first = np.isin(following.hashes[before], firsts)
-        usual = float(is_first[~at_end].mean()) if not at_end.all() else 0.0
-        same = following.hashes[before[at_end]] == firsts
-        if lost := _share_lost(facts, one.rows[before[at_end]], same, 5, 0.9, usual):
+        same = following.hashes[before] == one.hashes[after]
+        if lost := _share_lost(facts, one.rows[before], at_end, same, is_first, 5, 0.9):
             message = f"is that of the row after in {lost[0]:.0%} of {lost[1]:,} {lost[2]}"
             look_at = (
                 "whether a vector environment has reset already: its final observation is "
@@ -316,20 +367,38 @@ _KINDS = "truncations", "terminations"
 
 
 def _share_lost(
-    facts: Facts, places: Array, is_lost: Array, least: int, share: float, usual: float = 0.0
+    facts: Facts,
+    places: Array,
+    ends: Array,
+    is_lost: Array,
+    is_first: Array,
+    least: int,
+    share: float,
 ) -> tuple[float, int, str] | None:
     """The share, the number and the name of the ends that are lost; None if too few are.
 
-    ``places`` are those of rows that end an episode. All ends are judged first, then those of each
-    kind, of each environment, and of each kind in each environment. In each group that counts there
-    are at least ``least`` ends, and more if as many other rows as ``usual`` look lost.
+    ``ends`` says which rows end an episode. All ends are judged first, then those of each kind, of
+    each environment, and of each kind in each environment. In each group that counts there are at
+    least ``least`` ends, and more if ``is_first`` is set in other rows of these episodes, too; if
+    it is in most of them, none counts: as of an agent that stands where it began.
     """
-    n_envs = facts.rows.n_envs
+    n_envs, episodes = facts.rows.n_envs, facts.episode_of[places]
+    terminates = np.zeros(len(episodes) and episodes.max() + 1, np.int64)
+    terminates[episodes[ends]] = facts.rows.terminated[places[ends]]
     for by_kind, by_env in ((0, 0), (1, 0), (0, 1), (1, 1)):
-        kind = by_kind * facts.rows.terminated[places].astype(np.int64)
-        groups = n_envs * kind + by_env * (places % n_envs)
-        n, lost = np.bincount(groups), np.bincount(groups, is_lost)
-        found = np.flatnonzero((n >= least) & (lost >= share * n) & (usual**lost < 1e-6))
+        groups = by_kind * n_envs * terminates[episodes] + by_env * (places % n_envs)
+        n, lost, others, usual = (
+            np.bincount(groups[rows], weights, 2 * n_envs)
+            for rows, weights in (
+                (ends, None),
+                (ends, is_lost[ends]),
+                (~ends, None),
+                (~ends, is_first[~ends]),
+            )
+        )
+        usual /= np.maximum(1, others)
+        is_rare = (usual <= 0.5) & (usual**lost < 1e-6)
+        found = np.flatnonzero((n >= least) & (lost >= share * n) & is_rare)
         if len(found):
             found = found[found // n_envs == found[0] // n_envs]  # of one kind
             name = _KINDS[found[0] // n_envs] if by_kind else "episode ends"
@@ -373,8 +442,8 @@ def _lost_and_equal(facts: Facts) -> tuple[float, int, str] | None:
     others = float(is_first[~ends].mean())
     if others > 0.3:
         return None
-    places = pairs[0][0].rows[ends]
-    return _share_lost(facts, places, is_first[ends], 20, 0.5 if others <= 0.01 else 0.9)
+    share = 0.5 if others <= 0.01 else 0.9
+    return _share_lost(facts, pairs[0][0].rows, ends, is_first, is_first, 20, share)
 
 
 def _lost_in_range(
@@ -396,7 +465,7 @@ def _lost_in_range(
         return None
     moves = np.abs(nexts - obs).mean(axis=1)
     is_far = moves > np.quantile(moves[~ends], 0.95)
-    return _share_lost(facts, one.rows[ends], (is_first & is_far)[ends], 20, 0.8)
+    return _share_lost(facts, one.rows, ends, is_first & is_far, is_first, 20, 0.8)
 
 
 def _values(one: FieldFacts, following: FieldFacts) -> tuple[Array, Array] | None:
@@ -602,7 +671,7 @@ def _rows_twice(facts: Facts) -> Found:
     if all(one.is_constant for one in facts.observations if one in facts.whole):
         return
     (order, _), values = facts.by_stream, facts.row_hashes
-    runs = _runs(values, order % facts.rows.n_envs)
+    runs, _, _ = _runs(values, order % facts.rows.n_envs)
     times = int(np.median(runs))
     if len(runs) >= FEW and 1 < times <= MOST_COPIES and (runs == times).mean() >= 0.9:
         message = f"each row is stored {times} times on end"
@@ -650,18 +719,14 @@ def _is_copied(facts: Facts, jump: int) -> bool:
 
 
 def _changed_normalization(facts: Facts) -> Found:
-    order, begins = facts.by_stream
-    firsts = np.sort(order[begins])
     for one in facts.observations:
         if one.dtype.kind != "f" or one.is_constant:
             continue
         message = ""
-        if one.has_columns and one in facts.whole and len(firsts):
-            n = min(len(firsts), MOST_FIRST // one.shape[0])
-            chosen = firsts[np.linspace(0, len(firsts) - 1, n).astype(int)]
-            values = facts.rows.read(chosen, (one.name,))[one.name].astype(np.float64)
-            if at := _change_point(values):
-                message = f"first observations are distributed otherwise from row {chosen[at]:,} on"
+        if one.has_columns and one in facts.whole:
+            places, values = _first_observations(facts, one)
+            if len(places) and (at := _change_point(values.astype(np.float64))):
+                message = f"first observations are distributed otherwise from row {places[at]:,} on"
         elif one.channels is not None:
             sizes = np.abs(one.sampled.reshape(len(one.sampled), -1)).mean(axis=1)
             for at in _splits(len(sizes)):
@@ -755,7 +820,6 @@ _CHECKS: dict[str, Callable[[Facts], Found]] = {
     "rows-leave-early": _left,
 }
 CHECKS = tuple(_CHECKS)
-NOTES = frozenset({"constant-column"})  # the others are alarms
 BECAUSE = {  # what a finding explains
     "duplicate-rows": {"unmarked-end", "order-of-rows"},
     "frozen": {"changed-normalization"},
@@ -765,10 +829,7 @@ BECAUSE = {  # what a finding explains
 def findings(facts: Facts) -> list[Finding]:
     """What the checks find, in their order."""
     with np.errstate(all="ignore"):
-        found = [
-            Finding(name, *one, "note" if name in NOTES else "alarm")
-            for name, check in _CHECKS.items()
-            for one in check(facts)
-        ]
-    explained = {name for one in found for name in BECAUSE.get(one.name, ())}
+        found = [Finding(name, *one) for name, check in _CHECKS.items() for one in check(facts)]
+    alarms = [one.name for one in found if one.severity == "alarm"]
+    explained = {other for name in alarms for other in BECAUSE.get(name, ())}
     return [one for one in found if one.name not in explained]

@@ -11,7 +11,7 @@ from optional import need
 
 need("gymnasium", "the data are runs of its environments")
 from report_cases import FAULTY, SOUND, filled, rows_of
-from report_runs import PLANTED, Run, faulty_runs, sound_runs
+from report_runs import PLANTED, Run, faulty_runs, filled_of, sound_runs
 from scale import LONG
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
@@ -100,6 +100,61 @@ def test_a_constant_part_of_an_observation_is_a_note() -> None:
     found, other = filled(rows).describe().findings
     assert found.name == other.name == "constant"
     assert found.severity == other.severity == "alarm"
+
+
+@pytest.mark.parametrize(
+    ("when", "steps"),
+    [
+        (lambda t, env: (t // 800 == 1) | (t // 800 == 3), 800),
+        (lambda t, env: t >= 2000, 2000),
+        (lambda t, env: (t >= 2000) & (env >= 2), 2000),
+    ],
+    ids=["twice", "in all environments", "in two of four"],
+)
+def test_a_column_that_sticks_several_times_is_found(when: Any, steps: int) -> None:
+    """Each stretch is compared with the rows outside of all stretches."""
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(4000, 4, 5)).astype(np.float32)
+    obs[..., 3] = np.where(when(*np.mgrid[:4000, :4]), 0.37, obs[..., 3])
+    ends = np.broadcast_to((np.arange(4000) % 100 == 99)[:, None], (4000, 4))
+    (found,) = filled_of({"obs": obs, "truncated": ends}, 4).describe().findings
+    words = f"column 3 of 5 has the same value in {steps:,} steps on end, and elsewhere in few"
+    assert (found.name, found.severity, found.message) == ("frozen", "alarm", words)
+
+
+def test_what_stays_as_episodes_begin_is_a_note() -> None:
+    """A door that the agent learns to open half-way; other notes and alarms are said, too."""
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(100, 100, 3))
+    obs[:50, :, 1] = 0
+    obs[50:, :, 1] = np.maximum(0, np.cumsum(rng.uniform(0, 0.1, (50, 100)), axis=1) - 2)
+    rows = {"obs": obs.reshape(10_000, 3), "truncated": np.arange(10_000) % 100 == 99}
+    (found,) = filled(rows).describe().findings
+    assert (found.name, found.severity) == ("frozen", "note")
+    assert found.message.startswith("column 1 of 3 has the same value in 5,0")
+    rows["obs"][5000:, [0, 2]] *= 50
+    alarm = [one.name for one in filled(rows).describe().findings if one.severity == "alarm"]
+    assert alarm == ["changed-normalization"]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_an_agent_that_stays_where_it_began_is_no_alarm(kind: Any) -> None:
+    """One of eight in a grid: its next observations at ends are first ones, and all others are."""
+    rng = np.random.default_rng(0)
+    at, steps = np.zeros((8, 2), int), np.zeros(8, int)
+    rows: dict[str, list[Any]] = {name: [] for name in ("obs", "next_obs", "rew", "truncated")}
+    rows["terminated"] = []
+    for _ in range(2500):
+        act = rng.integers(0, 4, 8) if rng.random() < 0.5 else rng.integers(0, 2, 8)
+        act[3], steps = 2, steps + 1
+        after = np.clip(at + np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])[act], 0, 7)
+        ends = (after == 7).all(axis=1)
+        late = (steps >= 100) & ~ends
+        for name, values in zip(rows, (at, after, ends * 1.0, late, ends), strict=True):
+            rows[name].append(values.astype(kind) if name in ("obs", "next_obs") else values)
+        at, steps = after * ~(ends | late)[:, None], steps * ~(ends | late)
+    rb = filled_of({name: np.stack(values) for name, values in rows.items()}, 8)
+    assert [one for one in rb.describe().findings if one.severity == "alarm"] == []
 
 
 def test_goals_and_flags_may_stay() -> None:
