@@ -181,7 +181,15 @@ class Facts:
 
     @cached_property
     def row_hashes(self) -> NDArray[np.uint64]:
-        """A hash of all ``whole`` fields of each row, in the order of ``by_stream``."""
+        """A hash of what each row says of its step, in the order of ``by_stream``.
+
+        That is of observations, next ones, actions and rewards: another field may be a clock. Of
+        all ``whole`` fields if some of these are not known.
+        """
+        known = [*self.observations, *(after for _, after in self.pairs), *self.actions]
+        if self.observations and self.actions:
+            known += [one for one in self.fields.values() if one.name == self.reward]
+            return self.hashes_of([one for one in self.whole if one in known])
         return self.hashes_of(self.whole)
 
     def hashes_of(self, fields: list[FieldFacts]) -> NDArray[np.uint64]:

@@ -644,6 +644,8 @@ def _duplicates(facts: Facts) -> Found:
     changes = np.ones(len(order), np.int64)
     changes[1:] = values[1:] != values[:-1]
     sums = np.add.reduceat(values * keys[place], starts)
+    if len(np.unique(sums)) == len(sums):
+        return
     is_long = np.add.reduceat(changes, starts) >= _least_copied(facts)
     begun = facts.hashes_of([one for one in facts.whole if one in facts.observations])[starts]
     _, episode, copies = np.unique(sums[is_long], return_inverse=True, return_counts=True)
@@ -658,13 +660,26 @@ def _duplicates(facts: Facts) -> Found:
     n = int(is_copy.sum()) - len(np.unique(episode[is_copy]))
     if n > 0:
         message = f"{n:,} of {len(starts):,} episodes are step for step those of another one"
-        yield "", message, "whether files were added twice, or environments have the same seed"
+        again = episode[is_copy] * rows.n_envs + stream[starts][is_long][is_copy]
+        is_often = bool(np.unique(again, return_counts=True)[1].max() > 2)
+        look_at = "whether files were added twice, or environments have the same seed"
+        look_at += "; a fixed policy repeats an episode whose seed comes again" * is_often
+        yield "", message, look_at, "note" if is_often else "alarm"
 
 
 def _least_copied(facts: Facts) -> int:
-    """The number of equal steps on end that do not come about by chance."""
-    is_float = any(one.dtype.kind == "f" for one in facts.observations if one in facts.whole)
-    return 9 if is_float else 40
+    """The number of equal steps on end that do not come about by chance.
+
+    There are more where a row comes after several other rows, as where states are few; the row
+    before a copy of a row is a copy, too.
+    """
+    values, episodes = facts.row_hashes, facts.episode_of[facts.by_stream[0]]
+    inner = (episodes[1:] == episodes[:-1]) & (values[1:] != values[:-1])
+    after, before = values[1:][inner], values[:-1][inner]
+    _, number, times = np.unique(after, return_inverse=True, return_counts=True)
+    _, first = np.unique(after * np.uint64(3) + before, return_index=True)
+    n = int((times > 1).sum())
+    return 40 if (times[number[first]] > 1).sum() > 1.1 * n else 9
 
 
 def _rows_twice(facts: Facts) -> Found:
@@ -682,11 +697,13 @@ def _rows_twice(facts: Facts) -> Found:
     if again >= max(3, len(jumps) / 2):
         message = f"{again:,} rows are the same as the row before, whose next values are others"
         yield "", message, "whether add is called again for a step, as after an error"
-    elif n := sum(_is_copied(facts, jump) for jump in jumps[:MOST_JUMPS]):
-        message = (
-            f"{n:,} parts of the run are there twice; next values do not lead to the row after"
-        )
-        yield "", message, "whether a part was added twice, as after the restart of a worker"
+    elif len(jumps):
+        least = _least_copied(facts)
+        if n := sum(_is_copied(facts, jump, least) for jump in jumps[:MOST_JUMPS]):
+            message = (
+                f"{n:,} parts of the run are there twice; next values do not lead to the row after"
+            )
+            yield "", message, "whether a part was added twice, as after the restart of a worker"
 
 
 def _places_of_jumps(facts: Facts) -> Array:
@@ -706,14 +723,16 @@ def _places_of_jumps(facts: Facts) -> Array:
     return np.empty(0, np.int64)
 
 
-def _is_copied(facts: Facts, jump: int) -> bool:
+def _is_copied(facts: Facts, jump: int, least: int) -> bool:
     """Whether the rows that begin after a jump, or those that end before it, are there again."""
-    values, least = facts.row_hashes, _least_copied(facts)
+    values = facts.row_hashes
     for run in (values[jump + 1 :][:least], values[: jump + 1][-least:]):
-        if len(run) == least:
+        moves = (run[1:] != run[:-1]).sum()
+        if len(run) == least and moves >= least // 2:  # an agent may stand for long
             starts = np.flatnonzero(values[: len(values) - least + 1] == run[0])
-            windows = np.lib.stride_tricks.sliding_window_view(values, least)[starts]
-            if (windows == run).all(axis=1).sum() > 1:
+            for step in range(1, least):
+                starts = starts[values[starts + step] == run[step]]
+            if len(starts) > 1:
                 return True
     return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -233,11 +234,60 @@ def test_a_fixed_policy_may_repeat_an_episode() -> None:
     assert found.message.startswith("5 of 45 episodes")
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.float32])
+def test_a_policy_repeats_ways_through_a_few_states(kind: Any) -> None:
+    """From starts at random to the goal of a grid, whatever the dtype of its coordinates."""
+    rng = np.random.default_rng(0)
+    rows: dict[str, list[Any]] = {"obs": [], "act": [], "terminated": []}
+    for _ in range(400):
+        at = rng.integers(0, 10, 2)
+        while (at != 9).any():
+            act = int(at[0] == 9) if rng.random() < 0.95 else int(at[1] < 9)
+            rows["obs"].append(at.astype(kind) / kind(9) if kind == np.float32 else at.copy())
+            rows["act"].append(act)
+            at[act] += 1
+            rows["terminated"].append((at == 9).all())
+    rb = filled({name: np.array(values) for name, values in rows.items()})
+    assert [one for one in rb.describe().findings if one.severity == "alarm"] == []
+
+
+def test_an_evaluation_on_the_same_seeds_is_a_note() -> None:
+    """An episode that is there three times and more in one environment; twice is an alarm."""
+    rng = np.random.default_rng(0)
+    rows = {"obs": rng.normal(size=(200, 3)), "truncated": np.arange(200) % 20 == 19}
+    for times, severity in (2, "alarm"), (3, "note"):
+        again = {name: np.concatenate([values] * times) for name, values in rows.items()}
+        (found,) = filled(again).describe().findings
+        assert (found.name, found.severity) == ("duplicate-episodes", severity)
+
+
+def test_parts_are_compared_in_little_memory() -> None:
+    """Nearly all rows of an agent that stands are as the first row of a part."""
+    rng = np.random.default_rng(0)
+    obs = np.where(rng.random(100_000) < 0.02, rng.integers(1, 50, 100_000), 0)
+    nexts = np.roll(obs, -1)
+    nexts[::1000] = 77
+    rows = {"obs": obs, "next_obs": nexts, "act": obs * 0}
+    rb = filled({**rows, "terminated": np.arange(100_000) % 5000 == 4999})
+    rb.describe()
+    tracemalloc.start()
+    try:
+        assert "unmarked-end" in [one.name for one in rb.describe().findings]
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_rows_that_are_stored_twice_without_next_values_are_named() -> None:
     """Each row, as by a second call of ``add``; an agent that rests now and then is no fault."""
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(500, 3))
     (found,) = filled({"obs": np.repeat(obs, 2, axis=0)}).describe().findings
+    assert (found.name, found.message) == ("duplicate-rows", "each row is stored 2 times on end")
+    act = rng.normal(size=(500, 2))
+    rows = {"obs": obs, "act": act, "next_obs": np.append(obs[1:], obs[:1], axis=0)}
+    rows = {name: np.repeat(values, 2, axis=0) for name, values in rows.items()}
+    (found,) = filled({**rows, "time": np.arange(1000.0)}).describe().findings
     assert (found.name, found.message) == ("duplicate-rows", "each row is stored 2 times on end")
     rests = np.repeat(obs, rng.integers(1, 4, 500), axis=0)
     assert filled({"obs": rests}).describe().findings == []
