@@ -293,6 +293,24 @@ def test_rows_that_are_stored_twice_without_next_values_are_named() -> None:
     assert filled({"obs": rests}).describe().findings == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "scale", "episodes"),
+    [("uniform", 2, 300), ("uniform", 3, 150), ("normal", 3, 150), ("normal", 1, 300)],
+)
+def test_how_many_episodes_show_another_normalization(
+    kind: str, scale: float, episodes: int
+) -> None:
+    """As the page says; without a change nothing is found."""
+    rng = np.random.default_rng(0)
+    size = episodes, 1, 4
+    first = rng.normal(size=size) if kind == "normal" else rng.uniform(-1, 1, size)
+    obs = first + np.cumsum(rng.normal(size=(episodes, 20, 4)), axis=1) / 10
+    obs[episodes // 2 :] *= scale
+    ends = np.arange(20 * episodes) % 20 == 19
+    found = filled({"obs": obs.reshape(-1, 4), "truncated": ends}).describe().findings
+    assert [one.name for one in found] == ["changed-normalization"] * (scale > 1)
+
+
 def test_images_of_another_scale_are_named() -> None:
     """Pixels that are divided by 255 from some row on."""
     rng = np.random.default_rng(0)
