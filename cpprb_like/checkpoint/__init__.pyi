@@ -17,12 +17,15 @@ from cpprb_like.checkpoint._open_state import OpenState as OpenState
 from cpprb_like.checkpoint._open_state import read_folder as read_folder
 from cpprb_like.checkpoint._open_state import reading as reading
 from cpprb_like.checkpoint._options import Beside as Beside
+from cpprb_like.checkpoint._options import Codec as Codec
+from cpprb_like.checkpoint._options import SaveOptions as SaveOptions
 from cpprb_like.checkpoint._options import Target as Target
 from cpprb_like.checkpoint._options import check_beside as check_beside
 from cpprb_like.checkpoint._progress import CancelledError as CancelledError
 from cpprb_like.checkpoint._savable import Savable as Savable
 from cpprb_like.checkpoint._save import Saving as Saving
 from cpprb_like.checkpoint._saved import Checkpointed as Checkpointed
+from cpprb_like.checkpoint._saved import begun as begun
 from cpprb_like.checkpoint._saved import load as load
 from cpprb_like.checkpoint._saved import save as save
 from cpprb_like.checkpoint._verify import Damage as Damage

@@ -29,6 +29,7 @@ NAME = re.compile(r"state-(\d{6}|[1-9]\d{6,17})\.json")
 UNFINISHED = "state.json.new"
 MOST_NBYTES = 1 << 30
 GREATEST = 10**18 - 1  # 18 digits, as in NAME
+ALL = sys.maxsize  # for ``clean``: keeps all states
 MOST_CONTENTS = 512  # manifests whose content a process keeps
 
 

@@ -58,8 +58,9 @@ class Files:
     """
 
     def __init__(self, disk: Disk, number: int, codec: Codec, watch: Callable[[int], None]) -> None:
+        self.number = number
+        self.beside: list[BesideFile] = []
         self._disk = disk
-        self._number = number
         self._watch = watch
         self._codec = codec
         self._names = (f"s{number}-{place}.npy" for place in itertools.count())
@@ -82,12 +83,12 @@ class Files:
         """Write an array."""
         return self.write(array.dtype, array.shape, _pieces_of(array))
 
-    def write_beside(self, label: str, content: Any) -> BesideFile:
+    def write_beside(self, label: str, content: Any) -> None:
         """Write a file of the caller: see ``_beside.write``."""
-        file, output = _beside.write(self._disk, self._number, label, content, self._watch)
+        file, output = _beside.write(self._disk, self.number, label, content, self._watch)
         self._open.append(output)
+        self.beside.append(file)
         self.sync(MOST_OPEN)
-        return file
 
     def sync(self, most: int = 0) -> None:
         """Synchronise all files but the newest ``most``, and close them."""
@@ -113,7 +114,6 @@ class PreviousState:
     def __init__(self, disk: Disk) -> None:
         there = _manifest.numbers(disk)
         self._disk = disk
-        self.following = _manifest.unused_number(disk)
         self.state: State | None = None  # None unless all files of the newest state exist
         if there:
             with contextlib.suppress(DamagedError):

@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from cpprb_like.checkpoint import _manifest
 from cpprb_like.checkpoint._disk import Disk
@@ -43,7 +43,6 @@ class Job:
         self.options = options
         self.progress = Progress()
         self.holders = self._find_holders()
-        self._snapshot: Snapshot | None = None
 
     def encode(self) -> tuple[Any, Encoder]:
         """The JSON of the object, and the encoder with its arrays and holders of rows."""
@@ -61,32 +60,19 @@ class Job:
                 refuse_objects(names[0])
         return encoder.holders
 
-    def run(self) -> None:
-        """Save while writers wait."""
-        self.disk.make()
-        with self.disk.locked():
-            self.hold(partial(self._save_now, Start(self)))
+    def run(self, files: Files) -> None:
+        """Save to new files while writers wait: see ``started``."""
+        previous = PreviousState(self.disk)
+        self.hold(lambda: Snapshot(self, files, previous, is_still=True).write())
 
-    def _save_now(self, start: Start) -> None:
-        self._snapshot = Snapshot(self, start, is_still=True)
-        self.write()
-
-    def begin(self) -> None:
+    def begin(self) -> Snapshot:
         """Write the files of the caller, and take a snapshot while writers wait.
 
         The caller has locked the folder.
         """
-        self._snapshot = self.hold(partial(Snapshot, self, Start(self), is_still=False))
-
-    def write(self) -> None:
-        """Write the snapshot. If this raises, the folder has its old states."""
-        assert self._snapshot is not None
-        self._snapshot.write()
-
-    def abandon(self) -> None:
-        """End a save that made no state."""
-        if self._snapshot is not None:
-            self._snapshot.abandon()
+        files = new_files(self.disk, self.options, self.progress)
+        previous = PreviousState(self.disk)
+        return cast("Snapshot", self.hold(partial(Snapshot, self, files, previous, is_still=False)))
 
     def hold(self, call: Callable[[], Any]) -> Any:
         """Run ``call`` while no thread writes to a buffer. Buffers are locked in a fixed order."""
@@ -96,34 +82,40 @@ class Job:
         return call()
 
 
-class Start:
-    """The previous state, the files to write, and the files of the caller, which are written.
+def new_files(disk: Disk, options: SaveOptions, watch: Callable[[int], None]) -> Files:
+    """The files of a new state; those of the caller are written, and their callables run here.
 
-    Their callables run in the thread of ``save`` or ``save_async``, before writers wait.
+    The folder is locked. Its states stay, and only what a killed save has left is removed.
     """
+    files = Files(disk, _manifest.unused_number(disk), options.codec, watch)
+    _manifest.clean(disk, _manifest.ALL)
+    try:
+        for label, content in (options.beside or {}).items():
+            files.write_beside(label, content)
+    except BaseException:
+        files.close()
+        raise
+    return files
 
-    def __init__(self, job: Job) -> None:
-        disk, options = job.disk, job.options
-        self.previous = PreviousState(disk)
-        _manifest.clean(disk, options.keep, self.previous.state)
-        self.files = Files(disk, self.previous.following, options.codec, job.progress)
-        try:
-            self.beside = tuple(
-                self.files.write_beside(label, content)
-                for label, content in (options.beside or {}).items()
-            )
-        except BaseException:
-            self.files.close()
-            raise
+
+@contextlib.contextmanager
+def started(disk: Disk, options: SaveOptions) -> Iterator[Files]:
+    """Lock the folder, and write the files of the caller, to the disk.
+
+    A ``Job`` that has failed may be followed by another one with the same files.
+    """
+    disk.make()
+    with disk.locked(), contextlib.closing(new_files(disk, options, Progress())) as files:
+        files.sync()
+        yield files
 
 
 class Snapshot:
     """The content of a save, before its files are written. For ``is_still`` see ``RingWriter``."""
 
-    def __init__(self, job: Job, start: Start, *, is_still: bool) -> None:
+    def __init__(self, job: Job, files: Files, previous: PreviousState, *, is_still: bool) -> None:
         self._job = job
-        self._previous = previous = start.previous
-        self._files, self._beside = start.files, start.beside
+        self._files, self._previous = files, previous
         self._rings: list[RingWriter] = []
         try:
             self._root, encoder = job.encode()
@@ -138,7 +130,7 @@ class Snapshot:
             raise
         job.progress.total = sum(
             (
-                *(file.nbytes for file in self._beside),
+                *(file.nbytes for file in files.beside),
                 *(ring.nbytes for ring in self._rings),
                 *(array.nbytes for _, array in self._arrays),
             )
@@ -182,13 +174,13 @@ class Snapshot:
         job.hold(partial(self._settle, files))
         return State(
             id=secrets.token_hex(16),
-            number=self._previous.following,
+            number=files.number,
             synchronised=job.disk.synchronises,
             rings=tuple(ring.saved for ring in self._rings),
             arrays=arrays,
             objects=objects,
             root=self._root,
-            beside=self._beside,
+            beside=tuple(files.beside),
         )
 
     def _settle(self, files: Files) -> None:
@@ -207,7 +199,8 @@ class Saving:
 
     def __init__(self, job: Job) -> None:
         self.progress = job.progress
-        self._job = job
+        self._job: Job | None = job  # as long as it is needed: it holds the buffer
+        self._snapshot: Snapshot | None = None
         self._error: BaseException | None = None
         self._lock = job.disk.locked()
         # Whether the thread or its caller ends the save is decided by a ``pop``, which is atomic.
@@ -220,10 +213,11 @@ class Saving:
         An exception, also of a signal handler, ends the save before the call returns. The lock of
         the folder is then free, or the cancelled thread frees it.
         """
+        assert self._job is not None
         self._job.disk.make()
         try:
             self._lock.__enter__()
-            self._job.begin()
+            self._snapshot = self._job.begin()
             self._thread.start()
         except BaseException:
             self._call_off()
@@ -233,7 +227,8 @@ class Saving:
         """End a save whose start was interrupted, at any place."""
         self.progress.cancelled = True
         if self._owns():  # the thread never came so far, and never will
-            self._job.abandon()
+            if self._snapshot is not None:
+                self._snapshot.abandon()
             self._lock.__exit__(None, None, None)
         else:
             self._thread.join()
@@ -249,10 +244,12 @@ class Saving:
         if not self._owns():
             return
         try:
-            self._job.write()
+            assert self._snapshot is not None
+            self._snapshot.write()
         except BaseException as error:  # noqa: BLE001 (raised by ``result``)
             self._error = error
         finally:
+            self._job = self._snapshot = None
             self._lock.__exit__(None, None, None)
 
     def done(self) -> bool:

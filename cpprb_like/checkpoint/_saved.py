@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -371,9 +372,25 @@ def _names(fields: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def _save(value: Savable, folder: str | Path, options: SaveOptions) -> None:
-    from cpprb_like.checkpoint._save import Job  # noqa: PLC0415 (by saves only)
+    from cpprb_like.checkpoint._save import Job, started  # noqa: PLC0415 (by saves only)
 
-    Job(value, Disk(folder, options.sync), options).run()
+    job = Job(value, Disk(folder, options.sync), options)  # refuses what cannot be saved
+    with started(job.disk, options) as files:
+        job.run(files)
+
+
+@contextlib.contextmanager
+def begun(folder: str | Path, options: SaveOptions) -> Iterator[Callable[[Savable], None]]:
+    """Write the files beside, then give a function that saves an object with them.
+
+    So the object may be made after the callables of ``beside`` have run. The function may be called
+    again after an error.
+    """
+    from cpprb_like.checkpoint._save import Job, started  # noqa: PLC0415 (by saves only)
+
+    disk = Disk(folder, options.sync)
+    with started(disk, options) as files:
+        yield lambda value: Job(value, disk, options).run(files)
 
 
 def _load(folder: str | Path, options: LoadOptions, target: Target) -> Any:

@@ -35,7 +35,7 @@ from cpprb_like._machine.opening import read_bytes
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import Source
 from cpprb_like.buffers._draw_counts import stats_of
-from cpprb_like.checkpoint import Beside
+from cpprb_like.checkpoint import Beside, Codec, SaveOptions
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes._draws import check_sampler
 from cpprb_like.processes._first_priorities import FirstPriorities
@@ -595,8 +595,7 @@ class SharedReplay(Closing):
         keep, codec, level, sync
             As for ``ReplayBuffer.save``.
         beside : dict of str to bytes or callable, optional
-            As for ``ReplayBuffer.save``. Callables are called again if the save has to begin again:
-            see Notes.
+            As for ``ReplayBuffer.save``. Callables run before rows and learners are copied.
 
         Raises
         ------
@@ -643,10 +642,9 @@ class SharedReplay(Closing):
                 raise TypeError(f"learners[{name!r}]: expected a Learner, got {learner!r}")
             if learner._folder.path != self._folder.path:
                 raise ValueError(f"learners[{name!r}]: {learner!r} is one of another replay")
-        saved = {str(name): learner._save() for name, learner in given.items()}
-        how: dict[str, Any] = {"keep": keep, "codec": codec, "level": level, "sync": sync}
-        how["beside"] = beside
-        save(self._folder.description(), self._shards(), self._options, saved, folder, **how)
+        saved = {str(name): learner._save for name, learner in given.items()}
+        how = SaveOptions(keep, Codec(codec, level), sync, None, (), beside)
+        save(self._folder.description(), self._shards(), self._options, saved, folder, how)
 
     @classmethod
     def load(

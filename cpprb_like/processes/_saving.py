@@ -26,7 +26,15 @@ from cpprb_like._files import file_maps, json_codec
 from cpprb_like._machine.opening import open_regular
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import ReplayBuffer
-from cpprb_like.checkpoint import Checkpointed, OpenState, Target, read_folder, reading
+from cpprb_like.checkpoint import (
+    Checkpointed,
+    OpenState,
+    SaveOptions,
+    Target,
+    begun,
+    read_folder,
+    reading,
+)
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes._folder import IDENTITY, unless_gone
 from cpprb_like.processes._followers import read_header
@@ -190,23 +198,24 @@ def save(
     description: dict[str, Any],
     shards: list[Path],
     options: CheckedOptions,
-    learners: Mapping[str, SavedLearner],
+    learners: Mapping[str, Callable[[], SavedLearner]],
     folder: str | Path,
-    **how: Any,
+    how: SaveOptions,
 ) -> None:
-    """Save the shards of a replay; ``how`` are options of ``Checkpointed.save``.
+    """Save the shards of a replay, after the files of the caller.
 
-    ``learners`` were copied before the shards, so each of their rows is in the shards.
+    ``learners`` are copied before the shards, so each of their rows is in the shards.
     """
-    identity = description[IDENTITY]
-    for cls in (SavedShard, WholeShard):
-        copies = [copy_of(shard, number, options, cls) for number, shard in enumerate(shards)]
-        for copy in copies:
-            if copy is not None:
-                copy._saves.identity = identity
-        with contextlib.suppress(Changed):
-            SavedReplay(identity, description, copies, dict(learners)).save(folder, **how)
-            return
+    with begun(folder, how) as save_object:
+        copied = {name: copy() for name, copy in learners.items()}
+        for cls in (SavedShard, WholeShard):
+            copies = [copy_of(shard, number, options, cls) for number, shard in enumerate(shards)]
+            for copy in copies:
+                if copy is not None:
+                    copy._saves.identity = description[IDENTITY]
+            with contextlib.suppress(Changed):
+                save_object(SavedReplay(description[IDENTITY], description, copies, copied))
+                return
 
 
 def copy_of(

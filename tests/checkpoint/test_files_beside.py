@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import pickle
@@ -27,8 +28,9 @@ from cpprb_like import (
 )
 from cpprb_like.checkpoint import CancelledError, DamagedError, _segments, open_beside
 from cpprb_like.limiters import MinSize
-from cpprb_like.processes import SharedReplay
+from cpprb_like.processes import SharedReplay, _saving
 from cpprb_like.processes._saving import Changed, SavedShard
+from cpprb_like.samplers import Prioritized
 from cpprb_like.views import NStep
 
 FIELDS: Any = {"x": {"shape": ()}, "rew": {"shape": ()}, "done": {"shape": (), "dtype": bool}}
@@ -98,31 +100,44 @@ def test_files_come_back(what: str, how: str, tmp_path: Path) -> None:
         open_beside(tmp_path, "other")
 
 
-def test_files_of_a_shared_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are of the state that is committed, also if the save has to begin again."""
-    models: list[int] = []
+@pytest.mark.parametrize("has_to_begin_again", [False, True])
+def test_files_of_a_shared_replay(
+    has_to_begin_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callables run once, before rows are copied: rows of meanwhile are saved, and none is lost."""
+    monkeypatch.setattr(_saving, "WHOLE_NBYTES", 0)
     oldest_intact, calls = SavedShard._oldest_intact, []
-
-    def write(file: BinaryIO) -> None:
-        models.append(len(models))
-        file.write(bytes(models))
 
     def changed_once(shard: SavedShard) -> int:
         calls.append(shard)
-        if len(calls) == 1:
+        if has_to_begin_again and len(calls) == 2:
             raise Changed
         return oldest_intact(shard)
 
-    with SharedReplay(100, FIELDS, writers=1) as replay, replay.actor() as actor:
-        actor.add(x=1, rew=0, done=False)
-        replay.save(tmp_path, beside={"model": write})
-        assert content(tmp_path, "model") == bytes([0])
-        monkeypatch.setattr(SavedShard, "_oldest_intact", changed_once)
-        replay.save(tmp_path, beside={"model": write})
-        assert content(tmp_path, "model") == bytes([0, 1, 2])
-        assert [name for name in names(tmp_path) if "model" in name] == ["s3-beside-model"]
+    monkeypatch.setattr(SavedShard, "_oldest_intact", changed_once)
+    fields = FIELDS | {"wide": {"shape": 300}}
+    with SharedReplay(50, fields, writers=1) as replay, replay.actor() as actor:
+        learner = replay.learner(Prioritized(), seed=0)
+
+        def add(first: int, n: int) -> None:
+            x = np.arange(first, first + n)
+            actor.add(x=x, rew=x, done=x < 0, wide=np.repeat(x[:, None], 300, 1))
+
+        def write(file: BinaryIO) -> None:
+            add(50, 40)
+            file.write(b"model")
+
+        add(0, 50)
+        replay.save(tmp_path, beside={"model": write}, learners={"main": learner})
+        assert len(calls) > (2 if has_to_begin_again else 1)
+    assert content(tmp_path, "model") == b"model"
+    assert [name for name in names(tmp_path) if "model" in name] == ["s1-beside-model"]
+    assert checkpoint.verify(tmp_path)[0].is_in_order
     with SharedReplay.load(tmp_path) as again:
-        assert len(again.learner()) == 1
+        rows = again.learner(seed=0).sample(2000)
+        assert set(rows["x"].astype(int)) == set(range(40, 90))
+        assert (rows["wide"] == rows["x"][:, None]).all()
+        assert len(again.restore_learner(tmp_path, "main")) == 50
 
 
 def test_what_callables_get(tmp_path: Path) -> None:
@@ -316,6 +331,41 @@ def test_older_states_keep_their_files(tmp_path: Path) -> None:
     rb.save(tmp_path)
     assert [name for name in names(tmp_path) if "model" in name] == ["beside-model.pt", "model.pt"]
     assert (tmp_path / "beside-model.pt").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("how", SAVES)
+def test_a_save_that_fails_removes_no_state(how: str, tmp_path: Path) -> None:
+    """Also one that would have kept fewer states; the next one keeps so many."""
+    rb = filled()
+    for number in range(4):
+        rb.save(tmp_path, keep=5, beside={"model": bytes([number])})
+    (tmp_path / "s9-beside-model").write_bytes(b"of a save that was killed")
+    with pytest.raises(KeyError):
+        SAVES[how](rb, tmp_path, beside={"model": _fails})
+    assert checkpoint.states(tmp_path) == [1, 2, 3, 4]
+    assert [content(tmp_path, "model", state=n) for n in (1, 4)] == [b"\0", b"\3"]
+    assert "s9-beside-model" not in names(tmp_path)
+    SAVES[how](rb, tmp_path)
+    assert checkpoint.states(tmp_path) == [5]
+
+
+@pytest.mark.parametrize("how", SAVES)
+def test_a_saved_buffer_is_freed_with_its_last_reference(how: str, tmp_path: Path) -> None:
+    """Else a mapped buffer stays locked until the garbage collector runs."""
+    rb = ReplayBuffer(50, FIELDS, mmap_prefix=tmp_path / "rows")
+    rb.add(x=1, rew=0, done=0)
+    gc.collect()
+    gc.disable()
+    try:
+        saving = rb.save_async(tmp_path / "saved") if how == "thread" else None
+        if saving is None:
+            SAVES[how](rb, tmp_path / "saved", beside={"model": b"1"})
+        else:
+            saving.result()
+        del rb
+        assert len(ReplayBuffer(50, FIELDS, mmap_prefix=tmp_path / "rows", mmap_mode="r+")) == 1
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="an open file cannot be removed")
