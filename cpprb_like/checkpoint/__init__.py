@@ -28,8 +28,7 @@ _PARTS = (
     *("AS_IT_IS", "Damage", "SavedState", "Transitions"),
     *("describe_field", "reward_of", "spread", "statistics", "structure"),
     *("OpenState", "Target", "read_folder", "reading"),
-    *("Beside", "beside_of", "check_beside"),
-    *("Codec", "SaveOptions", "begun"),
+    *("Beside", "beside_of", "Codec", "SaveOptions", "begun"),
 )
 
 __getattr__, __dir__ = attach(__name__, __file__, lambda: _PARTS)

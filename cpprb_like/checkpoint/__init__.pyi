@@ -20,7 +20,6 @@ from cpprb_like.checkpoint._options import Beside as Beside
 from cpprb_like.checkpoint._options import Codec as Codec
 from cpprb_like.checkpoint._options import SaveOptions as SaveOptions
 from cpprb_like.checkpoint._options import Target as Target
-from cpprb_like.checkpoint._options import check_beside as check_beside
 from cpprb_like.checkpoint._progress import CancelledError as CancelledError
 from cpprb_like.checkpoint._savable import Savable as Savable
 from cpprb_like.checkpoint._save import Saving as Saving

@@ -60,39 +60,44 @@ def write(
     start = header(dtype, shape)
     if codec.name is not None:
         name += f".{codec.name}"
-    nbytes, checksum, output = _write(
-        disk,
-        name,
-        itertools.chain([start], (piece.data for piece in pieces)),
-        codec,
-        len(start) + math.prod(shape) * dtype.itemsize,
-    )
+    pieces_of_file = itertools.chain([start], (piece.data for piece in pieces))
+    with created(disk, name) as new:
+        if codec.name is None:
+            new.output.reserve(len(start) + math.prod(shape) * dtype.itemsize)
+        for piece in codec.compressed(pieces_of_file):
+            new.write(piece)
     kind: Any = codec.name
-    return File(name, nbytes, checksum, kind, dtype, shape), output
+    return File(name, new.nbytes, new.crc32, kind, dtype, shape), new.output
 
 
-def _write(
-    disk: Disk, name: str, pieces: Iterable[Any], codec: Codec, expected: int
-) -> tuple[int, int, Output]:
-    """``write`` for bytes of any kind; returns the length, the checksum and the open file."""
-    nbytes = checksum = 0
+class NewFile:
+    """A file that is written, with its length and the checksum of its bytes."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.nbytes = self.crc32 = 0
+
+    def write(self, piece: Any) -> None:
+        """Write the next bytes."""
+        view = memoryview(piece).cast("B")
+        if len(view):
+            self.crc32 = crc32(view, self.crc32)
+            self.nbytes += len(view)
+            self.output.write(view)
+
+
+@contextlib.contextmanager
+def created(disk: Disk, name: str) -> Iterator[NewFile]:
+    """A new file. If the body raises, the file is closed and removed."""
     output: Output = disk.create(name)
     try:
-        if codec.name is None:
-            output.reserve(expected)
-        for piece in codec.compressed(pieces):
-            view = memoryview(piece).cast("B")
-            if len(view):
-                checksum = crc32(view, checksum)
-                nbytes += len(view)
-                output.write(view)
+        yield NewFile(output)
     except BaseException:
         try:
             output.close()
         finally:
             disk.remove(name)
         raise
-    return nbytes, checksum, output
 
 
 def read(
@@ -152,8 +157,12 @@ def transcribe(disk: Disk, file: StoredFile, to: Disk, codec: Codec | None) -> S
     Raises ``DamagedError``, and leaves no copy, if the file is damaged.
     """
     if codec is None or not isinstance(file, File):
-        *_, output = _write(to, file.name, bytes_of(disk, file), Codec(), file.nbytes)
+        with created(to, file.name) as new:
+            new.output.reserve(file.nbytes)
+            for piece in bytes_of(disk, file):
+                new.write(piece)
         copied: StoredFile = file
+        output = new.output
     else:
         name = file.name.partition(".npy")[0] + ".npy"
         pieces = (piece for _, piece in read(disk, file))

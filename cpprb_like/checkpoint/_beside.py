@@ -7,42 +7,35 @@ names (``_options``), and their place in a save (``_save``).
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cpprb_like._machine.crc32 import crc32
-from cpprb_like.checkpoint import _arrays, _manifest
+from cpprb_like.checkpoint import _arrays
 from cpprb_like.checkpoint._disk import Disk, Output
-from cpprb_like.checkpoint._open_state import OpenState, read_folder
+from cpprb_like.checkpoint._open_state import OpenState, disk_of, read_folder
 from cpprb_like.checkpoint._state import BesideFile
-
-CLUSTER = "cluster"  # folder of the checkpoint in the folder of a saved ``ClusterReplay``
 
 
 class _Bytes(io.RawIOBase):
-    """Passes bytes on to an output, and computes their checksum. It has no ``seek``."""
+    """Passes bytes on to a new file. It has neither ``seek`` nor ``fileno``."""
 
-    def __init__(self, output: Output, watch: Callable[[int], None]) -> None:
-        self._output = output
+    def __init__(self, file: _arrays.NewFile, watch: Callable[[int], None]) -> None:
+        self._file = file
         self._watch = watch
-        self.nbytes = self.crc32 = 0
 
     def writable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self.nbytes
+        return self._file.nbytes
 
     def write(self, data: Any) -> int:
         # The first bytes, which a cache holds: the file with the buffer writes the others.
         view = memoryview(data).cast("B")[: _arrays.CHUNK_NBYTES]
         self._watch(len(view))
-        self._output.write(view)
-        self.crc32 = crc32(view, self.crc32)
-        self.nbytes += len(view)
+        self._file.write(view)
         return len(view)
 
 
@@ -51,23 +44,22 @@ def write(
 ) -> tuple[BesideFile, Output]:
     """Write bytes, or what a callable writes, to a new file of a state: see ``_arrays.write``."""
     name = f"s{number}-beside-{label}"
-    output: Output = disk.create(name)
-    try:
-        data = _Bytes(output, watch)
-        with io.BufferedWriter(data, _arrays.CHUNK_NBYTES) as file:
-            answer = content(file) if callable(content) else file.write(content)
-        if callable(content) and answer is not None and not data.nbytes:
+    with _arrays.created(disk, name) as new:
+        with io.BufferedWriter(_Bytes(new, watch), _arrays.CHUNK_NBYTES) as file:
+            answer = content(file) if callable(content) else _write_bytes(file, content)
+        # 0 is the answer of ``file.write(b"")``.
+        if not new.nbytes and not (isinstance(answer, int) and answer == 0):
             raise TypeError(
-                f"beside[{label!r}]: expected a function that writes to its file, got one "
-                f"that wrote nothing and returned a {type(answer).__name__}"
+                f"beside[{label!r}]: expected a function that writes to its file, got one that "
+                f"wrote nothing and returned a {type(answer).__name__}; what wraps the file, such "
+                "as an io.TextIOWrapper, has to be closed"
             )
-    except BaseException:
-        try:
-            output.close()
-        finally:
-            disk.remove(name)
-        raise
-    return BesideFile(name, data.nbytes, data.crc32), output
+    return BesideFile(name, new.nbytes, new.crc32), new.output
+
+
+def _write_bytes(file: BinaryIO, content: Any) -> int:
+    view = memoryview(content)
+    return file.write(view if view.c_contiguous and view.nbytes else view.tobytes())
 
 
 def open_beside(folder: str | Path, name: str, *, state: int | None = None) -> BinaryIO:
@@ -123,21 +115,14 @@ def open_beside(folder: str | Path, name: str, *, state: int | None = None) -> B
             pass
         return opened.disk.open(files[name].name)
 
-    inner = Path(folder) / CLUSTER
-    is_cluster = not _manifest.numbers(Disk(folder)) and inner.is_dir()
-    return read_folder(inner if is_cluster else folder, use, state=state)
+    return read_folder(folder, use, state=state)
 
 
-def beside_of(folder: str | Path, state: int | None) -> dict[str, Callable[[BinaryIO], object]]:
+def beside_of(folder: str | Path, state: int | None) -> dict[str, Callable[[BinaryIO], int]]:
     """The files beside the object of a state, for another save."""
-
-    def labels(opened: OpenState) -> list[str]:
-        return [file.label for file in opened.state.beside]
-
-    names = read_folder(folder, labels, state=state)
-    return {name: partial(_copy_to, folder, name, state) for name in names}
+    files = read_folder(folder, lambda opened: opened.state.beside, state=state)
+    return {file.label: partial(_copy, disk_of(folder), file) for file in files}
 
 
-def _copy_to(folder: str | Path, name: str, state: int | None, file: BinaryIO) -> None:
-    with open_beside(folder, name, state=state) as source:
-        shutil.copyfileobj(source, file, _arrays.CHUNK_NBYTES)
+def _copy(disk: Disk, file: BesideFile, to: BinaryIO) -> int:
+    return sum(to.write(piece) for piece in _arrays.bytes_of(disk, file))

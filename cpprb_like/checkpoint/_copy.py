@@ -55,7 +55,7 @@ def copy(
     FileExistsError
         There is a checkpoint in the other folder.
     ValueError
-        A file is damaged, or there is no such codec or level.
+        A file is damaged, there is no such codec or level, or a ``ClusterReplay`` was saved.
     BlockingIOError
         Another program is saving to the other folder.
     OSError
@@ -69,6 +69,10 @@ def copy(
     chosen = None if codec == AS_IT_IS else Codec(codec, level)
 
     def use(source: OpenState) -> None:
+        if source.hosts:
+            raise ValueError(
+                f"{folder}: a saved ClusterReplay is copied as a folder, by any program"
+            )
         other.make()
         with reading(folder), other.locked():
             _copy(source, other, chosen)

@@ -21,10 +21,9 @@ from cpprb_like._fields.field import Field
 from cpprb_like._fields.layout import Layout
 from cpprb_like._fields.schema import Schema
 from cpprb_like.checkpoint import _classes, _manifest
-from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._item_reader import count_items
 from cpprb_like.checkpoint._nodes import Node, nodes
-from cpprb_like.checkpoint._open_state import OpenState, read_folder, reading
+from cpprb_like.checkpoint._open_state import OpenState, disk_of, read_folder, reading
 from cpprb_like.checkpoint._options import Target
 from cpprb_like.checkpoint._ring_reader import RingReader
 from cpprb_like.checkpoint._state import File
@@ -47,16 +46,20 @@ class SavedState:
     state : int
         Its number.
     rows : int or tuple of int
-        ``rows`` at the save, for ``rewind``: of a ``SharedReplay`` one for each writer, and of a
-        mixture one for each buffer, in the order of ``describe``.
+        ``rows`` at the save, for ``rewind``: of a ``SharedReplay`` one for each writer, of a
+        ``ClusterReplay`` a tuple with such a tuple of each host, and of a mixture one for each
+        buffer, in the order of ``describe``.
+    beside : dict of str to int
+        Numbers of bytes of the files of ``save(beside=)``, by name.
     """
 
     state: int
     rows: Any
+    beside: dict[str, int]
 
 
 def inspect(folder: str | Path, *, state: int | None = None) -> SavedState:
-    """The number of a state and of its rows, from its manifest alone.
+    """The number of a state and of its rows, and its files beside, from its manifest alone.
 
     ``folder``, ``state`` and errors are those of ``describe``. The rows are neither read nor
     checked.
@@ -79,21 +82,26 @@ def inspect(folder: str | Path, *, state: int | None = None) -> SavedState:
 
     def use(opened: OpenState) -> SavedState:
         with reading(folder):
-            rings = [ring.handle_base + ring.written for ring in opened.state.rings]
-            if opened.root.cls == SHARED:
-                shards = opened.root.attribute("shards")
-                rows = [0 if one is None else rings[Node("", one).ring] for one in shards]
-                return SavedState(opened.state.number, tuple(rows))
-            tagged = nodes(opened.state.root)
-            rows = [rings[node.ring] for node in tagged if node.kind == "rows"]
-            return SavedState(opened.state.number, rows[0] if len(rows) == 1 else tuple(rows))
+            beside = {file.label: file.nbytes for file in opened.state.beside}
+            return SavedState(opened.state.number, _rows_of(opened), beside)
 
     return read_folder(folder, use, decode=bytes, state=state)
 
 
+def _rows_of(opened: OpenState) -> int | tuple[Any, ...]:
+    if hosts := opened.hosts:
+        return tuple(inspect(folder, state=number).rows for folder, number in hosts.items())
+    rings = [ring.handle_base + ring.written for ring in opened.state.rings]
+    if opened.root.cls == SHARED:
+        shards = opened.root.attribute("shards")
+        return tuple(0 if one is None else rings[Node("", one).ring] for one in shards)
+    rows = [rings[node.ring] for node in nodes(opened.state.root) if node.kind == "rows"]
+    return rows[0] if len(rows) == 1 else tuple(rows)
+
+
 def states(folder: str | Path) -> list[int]:
     """The numbers of the states in a folder, oldest first; none if there is no checkpoint."""
-    return _manifest.numbers(Disk(folder))
+    return _manifest.numbers(disk_of(folder))
 
 
 def describe(
@@ -149,7 +157,7 @@ def _description(
     """The content of a state."""
     found = opened.state
     tagged = list(nodes(found.root))
-    return {
+    description = {
         "path": str(folder),
         "kind": "checkpoint",
         "class": opened.root.cls,
@@ -163,6 +171,13 @@ def _description(
         "python_objects": sum(objects.stop - objects.first for objects in found.objects),
         "buffers": [_buffer(opened, node, reward, look) for node in tagged if node.kind == "rows"],
     }
+    for host, number in opened.hosts.items():
+        there = describe(host, state=number, reward=reward, look=look)
+        for buffer in there["buffers"]:
+            buffer["path"] = f"{host.name}.{buffer['path']}"
+        for key in ("files", "nbytes", "buffers"):
+            description[key] += there[key]
+    return description
 
 
 def _buffer(opened: OpenState, node: Node, reward: str | None, look: Look | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ from cpprb_like.errors import DamagedError
 Found = TypeVar("Found")
 
 ATTEMPTS = 50  # each attempt reads a newer state than the one before
+CLUSTER = "cluster"  # folder of the checkpoint in the folder of a saved ``ClusterReplay``
 UNSYNCHRONISED = "the state was saved with sync=False, so a crash of the machine may have cost it"
 
 
@@ -48,6 +50,20 @@ class OpenState:
         """The JSON of the object."""
         return Node("", self.state.root)
 
+    @property
+    def hosts(self) -> dict[Path, int]:
+        """Of a saved cluster the number of the state of each host, by its folder."""
+        if self.root.cls != "ray.SavedCluster":
+            return {}
+        states, hosts = (self.part(self.root.attribute(n), {}) for n in ("states", "hosts"))
+        found = {}
+        for name, state in hosts.items():
+            if not re.fullmatch(r"\w+/host-\d+", f"{states}/{name}"):
+                raise DamagedError(f"the manifest names a folder {states}/{name}")
+            folder = self.disk.folder.parent / states / name
+            found[folder] = json_codec.number("state", state, 1)
+        return found
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Open all files, so that they can be read although another save removes them."""
@@ -59,7 +75,9 @@ class OpenState:
     def _choose(self) -> State:
         there = _manifest.numbers(self.disk)
         if not there:
-            raise FileNotFoundError(f"{self.disk.folder}: there is no checkpoint")
+            is_cluster = (self.disk.folder / CLUSTER).is_dir()
+            where = "; ClusterReplay.load() loads a saved cluster" if is_cluster else ""
+            raise FileNotFoundError(f"{self.disk.folder}: there is no checkpoint{where}")
         wanted = self._options.state
         if wanted is not None:
             if wanted not in there:
@@ -184,7 +202,14 @@ def read_state(disk: Disk, options: LoadOptions, use: Callable[[OpenState], Foun
 
 def read_folder(folder: str | Path, use: Callable[[OpenState], Found], **options: Any) -> Found:
     """As ``read_state``, of a folder, with these ``LoadOptions``."""
-    return read_state(Disk(folder), LoadOptions(**options), use)
+    return read_state(disk_of(folder), LoadOptions(**options), use)
+
+
+def disk_of(folder: str | Path) -> Disk:
+    """The folder with the states: that of ``save``, or of a saved cluster a folder in it."""
+    disk = Disk(folder)
+    inner = Disk(disk.folder / CLUSTER)
+    return inner if _manifest.numbers(inner) and not _manifest.numbers(disk) else disk
 
 
 def decoded(

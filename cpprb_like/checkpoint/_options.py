@@ -19,6 +19,7 @@ from cpprb_like._fields.schema import read_size
 CODECS = ("zlib", "lzma")
 
 NAME_BESIDE = r"\w(?:[\w .+=@-]*\w)?"  # of files beside: in one folder, on every system
+MOST_NBYTES_OF_NAME = 200  # a name in the folder has up to 255, with the number of the state
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
@@ -59,12 +60,12 @@ class Codec:
 class SaveOptions:
     """Options of a save: see ``Checkpointed.save``."""
 
-    keep: int
-    codec: Codec
-    sync: bool
-    encode: Encode | None
-    classes: tuple[type, ...]
-    beside: Beside | None
+    keep: int = 1
+    codec: Codec = Codec()
+    sync: bool = True
+    encode: Encode | None = None
+    classes: tuple[type, ...] = ()
+    beside: Beside | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.sync, bool):
@@ -78,11 +79,22 @@ def check_beside(beside: Beside | None) -> None:
     given: Any = {} if beside is None else beside
     if not isinstance(given, Mapping):
         raise TypeError(f"beside: expected a dict of files by name, got {given!r}")
+    taken: dict[str, Any] = {}
     for name, content in given.items():
         if not isinstance(name, str) or not re.fullmatch(NAME_BESIDE, name):
             raise ValueError(
                 "beside: expected names of letters, digits and, inside of a name, of ' .+=@_-', as "
                 f"'model.pt', got {name!r}"
+            )
+        if len(name.encode()) > MOST_NBYTES_OF_NAME:
+            raise ValueError(
+                f"beside: expected names of at most {MOST_NBYTES_OF_NAME} bytes, got {name!r}"
+            )
+        other = taken.setdefault(name.casefold(), name)
+        if other != name:
+            raise ValueError(
+                f"beside: expected names that differ in more than capitals, got {other!r} and "
+                f"{name!r}"
             )
         if not isinstance(content, (bytes, bytearray, memoryview)) and not callable(content):
             raise TypeError(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from cpprb_like.checkpoint import _arrays, _manifest
 from cpprb_like.checkpoint._describe import count_lost
 from cpprb_like.checkpoint._disk import Disk
-from cpprb_like.checkpoint._open_state import OpenState, read_state, reading
+from cpprb_like.checkpoint._open_state import OpenState, disk_of, read_state, reading
 from cpprb_like.checkpoint._options import LoadOptions
 from cpprb_like.checkpoint._state import File, Ring, State, StoredFile
 from cpprb_like.errors import DamagedError
@@ -40,7 +40,8 @@ class Verdict(NamedTuple):
     damage : list of Damage
         The damaged files.
     lost : dict of int to (int, int)
-        Numbers of lost rows and of saved rows, by number of a ring with damaged files.
+        Numbers of lost rows and of saved rows, by number of a ring with damaged files. Of a
+        ``ClusterReplay`` these rings are numbered from 0.
     fatal : str
         Reason why even ``salvage=True`` cannot load the state; ``""`` if it can.
     """
@@ -72,7 +73,7 @@ def verify(folder: str | Path) -> list[Verdict]:
     Parameters
     ----------
     folder : str or path
-        The folder of ``save``.
+        The folder of ``save``. Of a ``ClusterReplay`` the files of its hosts are read, too.
 
     Returns
     -------
@@ -91,7 +92,7 @@ def verify(folder: str | Path) -> list[Verdict]:
     Cost: one read of all files, and little memory. A buffer with a damaged file takes memory for
     its rows.
     """
-    disk = Disk(folder)
+    disk = disk_of(folder)
     there = _manifest.numbers(disk)
     if not there:
         raise FileNotFoundError(f"{folder}: there is no checkpoint")
@@ -140,7 +141,24 @@ def _judge_open(opened: OpenState, known: dict[StoredFile, str]) -> Verdict:
             fatal = fatal or str(error)
     files = opened.state.files
     nbytes = sum(file.nbytes for file in files)
-    return Verdict(number, len(files), nbytes, damage, lost, fatal)
+    verdict = Verdict(number, len(files), nbytes, damage, lost, fatal)
+    with reading(disk.folder):
+        hosts = opened.hosts
+    for folder, state in hosts.items():
+        verdict = _with_host(verdict, folder, _judge(Disk(folder), state, {}))
+    return verdict
+
+
+def _with_host(verdict: Verdict, folder: Path, host: Verdict) -> Verdict:
+    """The verdict of a cluster, and of one of its hosts."""
+    damage = [one._replace(name=f"{folder.name}/{one.name}") for one in host.damage]
+    return verdict._replace(
+        files=verdict.files + host.files,
+        nbytes=verdict.nbytes + host.nbytes,
+        damage=verdict.damage + damage,
+        lost=verdict.lost | dict(enumerate(host.lost.values(), len(verdict.lost))),
+        fatal=verdict.fatal or (host.fatal and f"{folder.name}: {host.fatal}"),
+    )
 
 
 def _message(disk: Disk, file: StoredFile) -> str:

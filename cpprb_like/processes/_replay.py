@@ -643,7 +643,7 @@ class SharedReplay(Closing):
             if learner._folder.path != self._folder.path:
                 raise ValueError(f"learners[{name!r}]: {learner!r} is one of another replay")
         saved = {str(name): learner._save for name, learner in given.items()}
-        how = SaveOptions(keep, Codec(codec, level), sync, None, (), beside)
+        how = SaveOptions(keep, Codec(codec, level), sync, beside=beside)
         save(self._folder.description(), self._shards(), self._options, saved, folder, how)
 
     @classmethod

@@ -30,7 +30,7 @@ from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, every, wait_until
 from cpprb_like.buffers import _reported
 from cpprb_like.buffers._reported import Ranges
-from cpprb_like.checkpoint import Beside, check_beside
+from cpprb_like.checkpoint import Beside, SaveOptions, begun
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Learner, Member
 from cpprb_like.processes._folder import Closing, check_name, memory_path, remove_left
@@ -44,7 +44,7 @@ from cpprb_like.ray._learner import ClusterLearner
 from cpprb_like.ray._ledger import Counts, Ledger
 from cpprb_like.ray._messages import NAMESPACE, HostPlan, Loss
 from cpprb_like.ray._parameters import ClusterParameters
-from cpprb_like.ray._saving import STATES, SavedCluster, save_host
+from cpprb_like.ray._saving import CLUSTER, STATES, SavedCluster, save_host
 from cpprb_like.samplers import Sampler
 from cpprb_like.typing import FieldSpec, RowOptions
 
@@ -447,10 +447,17 @@ class ClusterReplay(Closing):
         timeout : float
             Seconds that hosts may take. After a ``TimeoutError`` the folder has the old state.
         beside : dict of str to bytes or callable, optional
-            As for ``ReplayBuffer.save``. Callables run in this process, after the hosts have saved.
+            As for ``ReplayBuffer.save``. Callables run in this process, before the hosts save.
+
+        Raises
+        ------
+        BlockingIOError
+            Another save to this folder is running.
+        TypeError, ValueError, OSError
+            As for ``ReplayBuffer.save``.
         """
         self._connection.check_open()
-        check_beside(beside)
+        options = SaveOptions(beside=beside)
         base = Path(folder).resolve()
         base.mkdir(parents=True, exist_ok=True)
         given: dict[str, Any] = dict(learners or {})
@@ -459,6 +466,13 @@ class ClusterReplay(Closing):
                 raise TypeError(
                     f"learners[{name!r}]: expected a learner of {self}, got {learner!r}"
                 )
+        with begun(base / CLUSTER, options) as save_object:
+            save_object(self._save_hosts(base, given, timeout))
+
+    def _save_hosts(
+        self, base: Path, given: Mapping[str, ClusterLearner], timeout: float
+    ) -> SavedCluster:
+        """Save the rows of all hosts; the object that names their states."""
         saved = {str(name): learner._to_save() for name, learner in given.items()}
         own: dict[int, dict[str, Learner]] = {}  # of hosts of this node
         for learner in given.values():
@@ -482,14 +496,14 @@ class ClusterReplay(Closing):
             about = self.hosts[number].call("about", timeout=timeout)
             found[number] = save_host(self._connection.opened(about), folders[number], some)
         newest = self.parameters.latest()
-        SavedCluster(
+        return SavedCluster(
             self._described(),
             states,
             {f"host-{number}": found[number] for number in sorted(found)},
             saved,
             call(self._connection.ledger, "counts", timeout=timeout),
             None if newest is None else newest[1],
-        ).write(base, beside)
+        )
 
     def _described(self) -> dict[str, Any]:
         """The description of the cluster that ``load`` needs besides the states of its hosts."""
@@ -510,18 +524,20 @@ class ClusterReplay(Closing):
         checkpoint_seconds: float = 60.0,
         name: str | None = None,
         resources: Mapping[str, Any] | None = None,
+        state: int | None = None,
     ) -> ClusterReplay:
         """A new cluster with the saved rows and the saved number of hosts.
 
         ``checkpoints`` may be the folder of a cluster that has ended. Its checkpoints are not read,
-        and those of the new cluster replace them.
+        and those of the new cluster replace them. ``state`` is the number of the state that is
+        expected; the folder has one, the newest.
 
-        Raises ``FileNotFoundError`` if the folder has no saved cluster. Raises ``DamagedError`` if
-        the file that names the states is damaged or of another format. Raises ``FileExistsError``
-        if ``checkpoints`` is the folder of a running cluster.
+        Raises ``FileNotFoundError`` if the folder has no saved cluster, or none of this ``state``.
+        Raises ``DamagedError`` if the file that names the states is damaged or of another format.
+        Raises ``FileExistsError`` if ``checkpoints`` is the folder of a running cluster.
         """
         base = Path(folder).resolve()
-        saved = SavedCluster.read(base)
+        saved = SavedCluster.read(base, state)
         cluster, states = saved.description, saved.hosts
         nodes = _nodes(len(states) if hosts is None else hosts)
         if len(nodes) != len(states):
@@ -562,6 +578,7 @@ class ClusterReplay(Closing):
         batches: int = 16,
         nbytes: float = 64e6,
         timeout: float = 60.0,
+        state: int | None = None,
     ) -> ClusterLearner:
         """A learner with the priorities, sampler and generator of a saved learner.
 
@@ -573,6 +590,8 @@ class ClusterReplay(Closing):
             Name of the learner in ``save``.
         ahead, batches, nbytes, timeout
             As for ``learner``.
+        state : int, optional
+            As for ``load``.
 
         Raises
         ------
@@ -582,7 +601,7 @@ class ClusterReplay(Closing):
             A host does not answer.
         """
         base = Path(folder).resolve()
-        cluster = SavedCluster.read(base)
+        cluster = SavedCluster.read(base, state)
         saved = cluster.learner(name)
         folders = {host.number: cluster.folder(base, host.number) for host in self.hosts}
         how: dict[str, Any] = {"ahead": ahead, "batches": batches, "nbytes": nbytes}

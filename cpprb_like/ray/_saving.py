@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like.checkpoint import Beside, Checkpointed, states
-from cpprb_like.checkpoint._beside import CLUSTER
+from cpprb_like.checkpoint import Checkpointed, states
 from cpprb_like.checkpoint._manifest import name_of
+from cpprb_like.checkpoint._open_state import CLUSTER
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.samplers import Sampler
@@ -57,19 +57,15 @@ class SavedCluster(Checkpointed):
     parameters: Any  # newest parameters, or None
 
     @classmethod
-    def read(cls, base: Path) -> SavedCluster:
-        """The cluster that was saved last; ``FileNotFoundError`` without one."""
+    def read(cls, base: Path, state: int | None = None) -> SavedCluster:
+        """The cluster that was saved last; ``FileNotFoundError`` without one, or another state."""
         if not states(base / CLUSTER):
             raise FileNotFoundError(f"{base}: no cluster was saved there")
-        saved = cls.load(base / CLUSTER)
+        saved = cls.load(base / CLUSTER, state=state)
         numbers = {f"host-{number}" for number in range(len(saved.hosts))}
         if saved.states not in STATES or not numbers or saved.hosts.keys() != numbers:
             raise DamagedError(f"{base}: expected states of hosts, got {saved.hosts}")
         return saved
-
-    def write(self, base: Path, beside: Beside | None) -> None:
-        """Save this with files of the caller, which completes the save of the cluster."""
-        self.save(base / CLUSTER, beside=beside)
 
     def folder(self, base: Path, host: int) -> str:
         """Folder of the state of a host."""

@@ -165,6 +165,26 @@ def test_what_callables_get(tmp_path: Path) -> None:
             assert archive.read("a.txt") == b"text"
 
 
+def test_what_is_empty_or_not_contiguous(tmp_path: Path) -> None:
+    """Empty bytes, written or given, and views of any strides, as ``tobytes`` has them."""
+    x = np.arange(12).reshape(3, 4)
+    beside: Any = {
+        "nothing": lambda file: file.write(b""),
+        "closed": lambda file: io.TextIOWrapper(file).close() or 0,
+        "empty": memoryview(x[:0]),
+        "strided": memoryview(x[:, ::2]),
+        "transposed": memoryview(x.T),
+        "a" * 200: b"1",
+    }
+    rb = filled()
+    for _ in range(10):
+        rb.save(tmp_path, beside=beside, sync=False)
+    assert content(tmp_path, "strided") == x[:, ::2].tobytes()
+    assert content(tmp_path, "transposed") == x.T.tobytes()
+    assert all(content(tmp_path, name) == b"" for name in ("nothing", "closed", "empty"))
+    assert content(tmp_path, "a" * 200) == b"1"
+
+
 def test_models_of_torch(tmp_path: Path) -> None:
     """What the first example of the page does."""
     torch = need("torch", "make test-torch")
@@ -216,6 +236,14 @@ def _fails(file: BinaryIO) -> None:
     raise KeyError("of the callable")
 
 
+KEPT: list[io.TextIOWrapper] = []
+
+
+def _keeps_a_wrapper(file: BinaryIO) -> None:
+    KEPT.append(io.TextIOWrapper(file))
+    KEPT[-1].write("never flushed")
+
+
 @pytest.mark.parametrize(
     ("beside", "error", "message"),
     [
@@ -225,7 +253,14 @@ def _fails(file: BinaryIO) -> None:
         ({"model": lambda _: b"1"}, TypeError, r"\['model'\]: .* wrote nothing and returned a byt"),
         ({"ok": b"1", "model": _fails}, KeyError, "of the callable"),
         ({"ok": b"1", "model": lambda: 1}, TypeError, "positional argument"),
-        ({"a" * 300: b"1"}, OSError, "a{200}"),
+        (
+            {"model": _keeps_a_wrapper},
+            TypeError,
+            "wrote nothing .* NoneType; .* closed",
+        ),
+        ({"a" * 201: b"1"}, ValueError, "names of at most 200 bytes, got 'a{201}'"),
+        ({"é" * 101: b"1"}, ValueError, "names of at most 200 bytes, got 'é{101}'"),
+        ({"M.pt": b"1", "m.pt": b"2"}, ValueError, "more than capitals, got 'M.pt' and 'm.pt'"),
     ],
 )
 @pytest.mark.parametrize("how", SAVES)
@@ -414,6 +449,7 @@ def test_files_are_shown_and_checked(tmp_path: Path) -> None:
     filled().save(tmp_path / "a", beside={"model.pt": b"1" * 5000, "env.pkl": b"2"})
     found = checkpoint.describe(tmp_path / "a")
     assert found["beside"] == {"model.pt": {"nbytes": 5000}, "env.pkl": {"nbytes": 1}}
+    assert checkpoint.inspect(tmp_path / "a").beside == {"model.pt": 5000, "env.pkl": 1}
     (verdict,) = checkpoint.verify(tmp_path / "a")
     assert verdict.is_in_order
     assert (verdict.files, verdict.nbytes) == (found["files"], found["nbytes"])

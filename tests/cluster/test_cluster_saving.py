@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
 from cluster_cases import ELSEWHERE, UNEVEN, cluster, fill, steps, until
 
-from cpprb_like.checkpoint import open_beside
+from cpprb_like import ReplayBuffer
+from cpprb_like.checkpoint import copy, describe, inspect, open_beside, states, verify
 from cpprb_like.errors import DamagedError
 from cpprb_like.limiters import Backlog, SampleToInsertRatio
+from cpprb_like.processes import SharedReplay
 from cpprb_like.ray import ClusterReplay
 from cpprb_like.ray._connection import Connection
 from cpprb_like.ray._saving import SavedCluster, SavedLearner
@@ -121,7 +125,7 @@ def test_a_save_that_was_changed_is_an_error(tmp_path: Path) -> None:
     learner = SavedLearner("name", 3, 5, rng, Prioritized(beta=0.5))
     counts = {"samples": 1, "gone_before": 0}
     saved = SavedCluster({"writers": 1}, "a", {"host-0": 1}, {"main": learner}, counts, values)
-    saved.write(tmp_path, None)
+    saved.save(tmp_path / "cluster")
     again = SavedCluster.read(tmp_path)
     assert (again.parameters["w"] == values["w"]).all()
     assert again.learner("main").rng.random() == np.random.default_rng(0).random()
@@ -153,3 +157,79 @@ def test_files_beside_come_back(tmp_path: Path) -> None:
             assert (again.stats()["rows"], file.read()) == (20, b"new")
         with pytest.raises(ValueError, match=r"one of the files \['model'\]"):
             open_beside(tmp_path, "env")
+        (state,) = states(tmp_path)
+        assert inspect(tmp_path).rows == ((10,), (10,))
+        assert verify(tmp_path)[0].is_in_order
+        with pytest.raises(FileNotFoundError, match=f"there is no state {state - 1}, only"):
+            ClusterReplay.load(tmp_path, state=state - 1)
+        with ClusterReplay.load(tmp_path, state=state) as again:
+            assert again.stats()["rows"] == 20
+
+        def adds(file: BinaryIO) -> None:
+            fill(again, 0, steps(20, 5))
+            file.write(b"1")
+
+        with ClusterReplay.load(tmp_path) as again:
+            again.save(tmp_path, beside={"model": adds})
+        assert sum(map(sum, inspect(tmp_path).rows)) == 25
+
+
+HOST_FIELDS: Any = {"x": {"shape": ()}, "rew": {"shape": ()}, "done": {"shape": ()}}
+
+
+def saved_cluster(folder: Path) -> None:
+    """What a ``ClusterReplay`` of two hosts saves."""
+    for host in range(2):
+        with SharedReplay(100, HOST_FIELDS, writers=2) as replay, replay.actor(1) as actor:
+            actor.add(x=np.arange(5), rew=np.zeros(5), done=np.zeros(5))
+            for _ in range(1 + host):
+                actor.add(x=9, rew=0, done=False)
+                replay.save(folder / "a" / f"host-{host}")
+    hosts = {"host-0": 1, "host-1": 2}
+    saved = SavedCluster({"writers": 2}, "a", hosts, {}, {"samples": 0}, None)
+    saved.save(folder / "cluster", beside={"model": b"1" * 3000})
+
+
+def test_the_folder_of_a_cluster_is_a_checkpoint(tmp_path: Path) -> None:
+    """A program that asks whether there is one does not begin anew; hosts are read, too."""
+    folder = tmp_path / "runs"
+    assert states(folder) == []
+    saved_cluster(folder)
+    assert states(folder) == [1]
+    saved = inspect(folder)
+    assert (saved.state, saved.rows, saved.beside) == (1, ((0, 6), (0, 7)), {"model": 3000})
+    with open_beside(folder, "model", state=saved.state) as file:
+        assert file.read() == b"1" * 3000
+    found = describe(folder, state=1)
+    assert [(one["path"], one["rows"]) for one in found["buffers"]] == [
+        ("host-0.shards.1", 6),
+        ("host-1.shards.1", 7),
+    ]
+    (verdict,) = verify(folder)
+    assert verdict.is_in_order
+    assert (verdict.files, verdict.nbytes) == (found["files"], found["nbytes"])
+    with pytest.raises(ValueError, match="a ClusterReplay was saved; any program that copies"):
+        copy(folder, tmp_path / "new")
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint; ClusterReplay.load\(\) loads"):
+        ReplayBuffer.load(folder)
+    with pytest.raises(TypeError, match=r"has a ray.SavedCluster, no SharedReplay"):
+        SharedReplay.load(folder)
+
+    path = next((folder / "a" / "host-1").glob("*.npy"))
+    path.write_bytes(path.read_bytes()[:-1])
+    (verdict,) = verify(folder)
+    assert [one.name for one in verdict.damage] == [f"host-1/{path.name}"]
+    assert verdict.lost == {0: (7, 7)}
+    shutil.rmtree(folder / "a" / "host-1")
+    (verdict,) = verify(folder)
+    assert verdict.fatal == "host-1: there is no checkpoint"
+
+
+@pytest.mark.parametrize("host", ["../../a", "host-", "/host-0"])
+def test_a_forged_cluster_names_no_other_folders(host: str, tmp_path: Path) -> None:
+    """The names are parts of paths."""
+    SavedCluster({}, "a", {host: 1}, {}, {}, None).save(tmp_path / "cluster")
+    for read in (inspect, describe):
+        with pytest.raises(DamagedError, match="the manifest names a folder"):
+            read(tmp_path)
+    assert "names a folder" in verify(tmp_path)[0].fatal
