@@ -4,8 +4,8 @@ The agent learns Q(s, a), the discounted reward to come after action a in state 
 "Human-level control through deep reinforcement learning"; double estimate of van Hasselt et al.
 2016). It acts by Q, stores each step, and learns from steps drawn at random: see ``train``. With
 ``--prioritized`` those that Q was most wrong about are drawn most often (Schaul et al. 2016,
-"Prioritized Experience Replay"). ``--resume FOLDER`` goes on with a run that was stopped, which
-then ends as if it had not been: see ``save`` and ``load``.
+"Prioritized Experience Replay"). ``--resume FOLDER`` goes on with a run that was stopped, with
+the same options, which then ends as if it had not been: see ``save`` and ``load``.
 
 Environment: CartPole-v1.
 Score: at least 475 (mean return of 20 episodes).
@@ -99,20 +99,25 @@ def save(folder: Path, buffer: ReplayBuffer, arrays: list[Array], run: dict[str,
     )
 
 
-def load(folder: Path, arrays: list[Array]) -> tuple[ReplayBuffer, dict[str, Any]]:
+def load(
+    folder: Path, arrays: list[Array], options: dict[str, Any]
+) -> tuple[ReplayBuffer, dict[str, Any]]:
     """The buffer and the run that were saved; the arrays get their values."""
-    buffer = ReplayBuffer.load(folder)
+    with open_beside(folder, "run.pkl") as file:
+        run = pickle.load(file)
+    if run["options"] != options:
+        raise ValueError(f"{folder}: expected {run['options']}, as it began, got {options}")
     with open_beside(folder, "networks.npz") as file, np.load(file) as saved:
         for array, values in zip(arrays, saved.values(), strict=True):
             array[:] = values
-    with open_beside(folder, "run.pkl") as file:
-        return buffer, pickle.load(file)
+    return ReplayBuffer.load(folder), run
 
 
 def train(
     seed: int, steps: int, prioritized: bool, folder: Path | None = None
 ) -> tuple[ReplayBuffer, list[tuple[int, float]]]:
     """Act, store, draw, learn; the buffer, and step and mean return of each evaluation."""
+    options = {"seed": seed, "steps": steps, "prioritized": prioritized}
     rng = np.random.default_rng(seed)
     # The recorder is the environment, and stores its steps. At the end of an episode it resets: the
     # observation that is acted on is the first of the next one, and the one that is stored as next
@@ -127,7 +132,7 @@ def train(
     obs, _ = env.reset(seed=seed)
     saved = 0
     if folder is not None and states(folder):
-        buffer, run = load(folder, arrays_of(online, target))
+        buffer, run = load(folder, arrays_of(online, target), options)
         saved, obs, rng, curve, online.updates = (run[name] for name in RUN)
         env = GymnasiumRecorder(run["env"])
         env.attach(buffer)
@@ -166,7 +171,8 @@ def train(
         if folder is not None and (terminated or truncated) and step >= saved + SAVE_EVERY:
             saved = step
             run = dict(zip(RUN, (step, obs, rng, curve, online.updates), strict=True))
-            save(folder, buffer, arrays_of(online, target), {**run, "env": env.env})
+            run |= {"env": env.env, "options": options}
+            save(folder, buffer, arrays_of(online, target), run)
     return buffer, curve
 
 

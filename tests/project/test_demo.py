@@ -82,6 +82,11 @@ for folder in (None, Path("run"), Path("run")):  # the third goes on where the s
     buffer, curve = demo.train(0, 400, True, folder)
     sums = [rows["obs"].sum() for rows in (buffer.get_all_transitions(), buffer.sample(99))]
     print(curve, *sums)
+for options in ((1, 400, True), (0, 500, True), (0, 400, False)):
+    try:
+        demo.train(*options, Path("run"))
+    except ValueError as error:
+        print(error)
 """
 
 
@@ -95,7 +100,11 @@ def test_a_resumed_agent_ends_as_one_that_was_not_stopped(tmp_path: Path) -> Non
     assert 150 <= found["buffers"][0]["rows"] < 400
     whole, *others = done.stdout.splitlines()
     assert whole.count("(") == 5
-    assert others == [whole] * 2
+    assert others[:2] == [whole] * 2
+    began = "{'seed': 0, 'steps': 400, 'prioritized': True}"
+    assert [line.partition(", as it began")[0] for line in others[2:]] == [
+        f"run: expected {began}"
+    ] * 3
 
 
 @pytest.mark.skipif(not LONG, reason="takes minutes: CPPRB_LIKE_LONG=1 runs it")
