@@ -80,7 +80,8 @@ class Checkpointed(Savable):
             Files that belong to this state, by name: the model, the optimizer, the environment. A
             callable gets a binary file to write to, as in
             ``{"model.pt": lambda file: torch.save(agent.state_dict(), file)}``. The file has no
-            ``seek``. ``checkpoint.open_beside(folder, "model.pt")`` opens a file for reading.
+            ``seek`` and no ``fileno``. Close what you wrap it in. A callable that writes nothing
+            is refused. ``checkpoint.open_beside(folder, "model.pt")`` opens a file for reading.
             Rows and files become the newest state together. A later save has its own files.
 
         Raises

@@ -16,7 +16,7 @@ from cpprb_like.checkpoint._describe import count_lost
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._open_state import OpenState, disk_of, read_state, reading
 from cpprb_like.checkpoint._options import LoadOptions
-from cpprb_like.checkpoint._state import File, Ring, State, StoredFile
+from cpprb_like.checkpoint._state import BESIDE_NAME, File, Ring, State, StoredFile
 from cpprb_like.errors import DamagedError
 
 
@@ -26,6 +26,11 @@ class Damage(NamedTuple):
     name: str
     content: str
     message: str
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether it is a file of ``save(beside=)``, which ``load`` does not read."""
+        return BESIDE_NAME.fullmatch(self.name) is not None
 
 
 class Verdict(NamedTuple):

@@ -146,8 +146,12 @@ def _verdicts(found: list[checkpoint.Verdict]) -> str:
             lines.append(f"  lost: {lost:,} of {texts.plural(rows, 'row')}{where}")
         if verdict.fatal:
             lines.append(f"  cannot be loaded: {verdict.fatal}")
-        elif verdict.damage:
+        elif not all(each.is_beside for each in verdict.damage):
             lines.append("  load(folder, salvage=True) loads the rest")
+        elif verdict.damage:
+            whole = [other.number for other in found if other.is_in_order]
+            which = f"state={whole[-1]} of both" if whole else "no other state"
+            lines.append(f"  load() loads the rows without it; {which} has rows and files together")
     return "\n".join(map(texts.clean, lines))
 
 
@@ -198,7 +202,7 @@ def convert(
     with _naming(source):
         beside = None
         if kind == _convert.CHECKPOINT:
-            newest = max(checkpoint.states(source), default=None)
+            newest = checkpoint.inspect(source).state
             buffer = _convert.read_saved(source, size, newest)
             beside = checkpoint.beside_of(source, newest)
         elif kind == _convert.CPPRB:
@@ -270,16 +274,15 @@ def copy(
     else:
         _expect_none(new)
         names = _names(fields)
-        if state is None:
-            state = max(checkpoint.states(folder), default=None)
         with _naming(folder):
+            state = checkpoint.inspect(folder, state=state).state
             found = checkpoint.load(folder, size=size, fields=names, state=state, decode=bytes)
             beside = checkpoint.beside_of(folder, state)
         options: dict[str, Any] = {"codec": chosen, "level": level, "beside": beside}
         with _naming(new):
             found.save(new, sync=not no_sync, encode=bytes, **options)
-    files = [file for file in new.glob("s*-*") if file.suffix != ".json"]
-    nbytes = texts.amount(sum(file.stat().st_size for file in files))
+    files = checkpoint.read_folder(new, lambda opened: opened.state.files)
+    nbytes = texts.amount(sum(file.nbytes for file in files))
     click.echo(f"{new}: {texts.plural(len(files), 'file')}, {nbytes}")
 
 

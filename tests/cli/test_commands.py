@@ -31,6 +31,7 @@ from cpprb_like.samplers import Prioritized, RankBased
 
 click_testing = need("click.testing")
 from cpprb_like.cli._commands import commands
+from cpprb_like.report.text import amount
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": 3},
@@ -958,16 +959,33 @@ def test_files_beside_are_shown_and_checked(tmp_path: Path) -> None:
     said = run("verify", tmp_path, code=1).stdout
     assert "s1-beside-model.pt  'model.pt' beside the rows  expected 5000 bytes, got 4999" in said
     assert "cannot be loaded" not in said
+    assert "load() loads the rows without it; no other state has rows and files together" in said
+
+
+def test_a_damaged_file_beside_asks_for_another_state(tmp_path: Path) -> None:
+    """A salvage of rows would not help; with damaged rows it does."""
+    rb = filled()
+    for number in range(2):
+        rb.save(tmp_path, keep=2, beside={"model.pt": bytes([number]) * 5000})
+    (tmp_path / "s2-beside-model.pt").write_bytes(b"")
+    said = run("verify", tmp_path, code=1).stdout
+    assert "loads the rows without it; state=1 of both has rows and files together" in said
+    assert "salvage" not in said
+    for path in tmp_path.glob("*.npy"):
+        path.write_bytes(path.read_bytes()[:-1])
+    assert "load(folder, salvage=True) loads the rest" in run("verify", tmp_path, code=1).stdout
 
 
 @pytest.mark.parametrize("words", [["copy"], ["copy", "--size", 7], ["convert"]])
 def test_files_beside_are_carried(words: list[Any], tmp_path: Path) -> None:
     """Those of the state that is read."""
-    filled().save(tmp_path / "a", beside={"model.pt": b"1" * 5000, "empty": b""})
+    files = {"model.pt": b"1" * 5000, "run.json": b"{}" * 300, "empty": b""}
+    filled().save(tmp_path / "a", beside=files)
     said = run(words[0], tmp_path / "a", tmp_path / "b", *words[1:]).stdout
-    for name, expected in (("model.pt", b"1" * 5000), ("empty", b"")):
+    for name, expected in files.items():
         with open_beside(tmp_path / "b", name) as file:
             assert file.read() == expected
     if words[0] == "copy":
-        assert f"{len(list((tmp_path / 'b').glob('s1-*')))} files" in said
+        copied = [path.stat().st_size for path in (tmp_path / "b").glob("s1-*")]
+        assert f"{len(copied)} files, {amount(sum(copied))}" in said
     refused(words[0], tmp_path / "nothing", tmp_path / "c", *words[1:])

@@ -201,7 +201,7 @@ def test_the_folder_of_a_cluster_is_a_checkpoint(tmp_path: Path) -> None:
     with open_beside(folder, "model", state=saved.state) as file:
         assert file.read() == b"1" * 3000
     found = describe(folder, state=1)
-    assert [(one["path"], one["rows"]) for one in found["buffers"]] == [
+    assert [(one["path"], one["rows"]) for one in found["buffers"] if one["rows"]] == [
         ("host-0.shards.1", 6),
         ("host-1.shards.1", 7),
     ]
