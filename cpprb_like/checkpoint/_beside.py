@@ -43,7 +43,7 @@ def write(
     disk: Disk, number: int, label: str, content: Any, watch: Callable[[int], None]
 ) -> tuple[BesideFile, Output]:
     """Write bytes, or what a callable writes, to a new file of a state: see ``_arrays.write``."""
-    name = f"s{number}-beside-{label}"
+    name = f"s{number}-beside-" + label  # the value of a member of a ``StrEnum``
     with _arrays.created(disk, name) as new:
         with io.BufferedWriter(_Bytes(new, watch), _arrays.CHUNK_NBYTES) as file:
             answer = content(file) if callable(content) else _write_bytes(file, content)

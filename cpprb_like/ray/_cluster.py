@@ -31,6 +31,7 @@ from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, every, wait_until
 from cpprb_like.buffers import _reported
 from cpprb_like.buffers._reported import Ranges
 from cpprb_like.checkpoint import Beside, SaveOptions, begun
+from cpprb_like.checkpoint._open_state import CLUSTER
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Learner, Member
 from cpprb_like.processes._folder import Closing, check_name, memory_path, remove_left
@@ -44,7 +45,7 @@ from cpprb_like.ray._learner import ClusterLearner
 from cpprb_like.ray._ledger import Counts, Ledger
 from cpprb_like.ray._messages import NAMESPACE, HostPlan, Loss
 from cpprb_like.ray._parameters import ClusterParameters
-from cpprb_like.ray._saving import CLUSTER, STATES, SavedCluster, save_host
+from cpprb_like.ray._saving import STATES, SavedCluster, save_host
 from cpprb_like.samplers import Sampler
 from cpprb_like.typing import FieldSpec, RowOptions
 

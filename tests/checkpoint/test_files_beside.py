@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import io
 import os
@@ -167,10 +168,9 @@ def test_what_callables_get(tmp_path: Path) -> None:
 
 def test_what_is_empty_or_not_contiguous(tmp_path: Path) -> None:
     """Empty bytes, written or given, and views of any strides, as ``tobytes`` has them."""
-    x = np.arange(12).reshape(3, 4)
+    x: Any = np.arange(12).reshape(3, 4)
     beside: Any = {
         "nothing": lambda file: file.write(b""),
-        "closed": lambda file: io.TextIOWrapper(file).close() or 0,
         "empty": memoryview(x[:0]),
         "strided": memoryview(x[:, ::2]),
         "transposed": memoryview(x.T),
@@ -181,8 +181,20 @@ def test_what_is_empty_or_not_contiguous(tmp_path: Path) -> None:
         rb.save(tmp_path, beside=beside, sync=False)
     assert content(tmp_path, "strided") == x[:, ::2].tobytes()
     assert content(tmp_path, "transposed") == x.T.tobytes()
-    assert all(content(tmp_path, name) == b"" for name in ("nothing", "closed", "empty"))
+    assert all(content(tmp_path, name) == b"" for name in ("nothing", "empty"))
     assert content(tmp_path, "a" * 200) == b"1"
+
+
+class Name(str, enum.Enum):
+    """Names that a caller declares."""
+
+    MODEL = "model.pt"
+
+
+def test_a_member_of_an_enum_is_a_name(tmp_path: Path) -> None:
+    """By its value: the file was ``Name.MODEL``, which ``open_beside`` did not find."""
+    filled().save(tmp_path, beside={Name.MODEL: b"1"})
+    assert content(tmp_path, Name.MODEL) == content(tmp_path, "model.pt") == b"1"
 
 
 def test_models_of_torch(tmp_path: Path) -> None:
