@@ -186,7 +186,7 @@ cdef class Follower:
         if (edits | changes) & 1 or self.live[EDITS] != edits or ring.changes[0] != changes:
             return BUSY
         cdef bint rereads = changes != ring.seen
-        if clears != ring.state[CLEARS] or written < ring.state[WRITTEN]:
+        if clears != ring.state[CLEARS] or base != ring.state[HANDLE_BASE] or written < ring.state[WRITTEN]:
             self.c_forget_rows(clears, base)
         elif edits != ring.live_edits and not rereads:
             self.c_follow_ends()
@@ -206,7 +206,7 @@ cdef class Follower:
         return 0
 
     cdef int c_forget_rows(self, int64_t clears, int64_t base) except -1:
-        """Forget all rows, as the writer has cleared its ring."""
+        """Forget all rows, as the writer has cleared its ring, or this is the first call."""
         cdef Ring ring = self.ring
         self.left_out = ring.left_before = 0
         if ring.out.count:

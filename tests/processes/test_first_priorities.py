@@ -92,6 +92,17 @@ def test_a_learner_that_goes_on_keeps_what_it_learned(tmp_path: Path) -> None:
             assert set(loaded.restore_learner(tmp_path, "main").sample(50)["x"].tolist()) == {2.0}
 
 
+def test_rows_of_a_replay_that_is_loaded_with_another_capacity(tmp_path: Path) -> None:
+    """The learner learns what they come with; it knew other handles, and gave them the greatest."""
+    with SharedReplay(16, {"x": {"shape": ()}}, writers=1) as replay:
+        replay.actor().add(x=[0, 1, 2])
+        replay.save(tmp_path)
+    with SharedReplay.load(tmp_path, capacity=24) as replay:
+        learner = replay.learner(Prioritized(alpha=1.0, eps=0.0), seed=0)
+        replay.actor().add(x=[3, 4], priorities=[0, 0])
+        assert set(learner.sample(50)["x"].tolist()) == {0.0, 1.0, 2.0}
+
+
 def test_there_are_statistics_without_a_limiter() -> None:
     """Rows that were added, and items that were drawn: it was an error."""
     with SharedReplay(40, {"x": {"shape": ()}}, writers=2) as replay:
