@@ -21,8 +21,9 @@ cdef enum:  # words of the header
     HANDLE_BASE = 3  # base of handles: rows before the last clear, rounded up at each clear
     EDITS = 4      # change counter of stored rows: +1 when an edit begins and when it ends, odd in between
     RESERVED = 5   # rows whose bytes may have been written: WRITTEN, and the rows of an ``add`` in progress
-    EPISODES = 6   # episodes that have ended since the last clear; those in the ring after a load
-    EPISODE_LENS = 7  # one word for each stream
+    CLEARED = 6    # rows written before the last clear
+    EPISODES = 7   # episodes that have ended since the last clear; those in the ring after a load
+    EPISODE_LENS = 8  # one word for each stream
 
 
 cdef enum:  # columns of Ring.table

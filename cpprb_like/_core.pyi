@@ -13,6 +13,7 @@ from cpprb_like._rows.item_ring import ItemRing
 N_STATE_WORDS: Final[int]
 WORD_WRITTEN: Final[int]
 WORD_ABSENT_ROWS: Final[int]
+WORD_CLEARED: Final[int]
 WORD_CLEARS: Final[int]
 WORD_EDITS: Final[int]
 WORD_HANDLE_BASE: Final[int]
@@ -66,6 +67,8 @@ class Ring:
     def stored(self) -> int: ...
     @property
     def rows(self) -> int: ...
+    @property
+    def cleared(self) -> int: ...
     @property
     def clears(self) -> int: ...
     @property

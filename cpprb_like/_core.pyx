@@ -53,6 +53,7 @@ cdef enum:
 N_STATE_WORDS = EPISODE_LENS
 WORD_WRITTEN = WRITTEN
 WORD_ABSENT_ROWS = ABSENT_ROWS
+WORD_CLEARED = CLEARED
 WORD_CLEARS = CLEARS
 WORD_EDITS = EDITS
 WORD_HANDLE_BASE = HANDLE_BASE
@@ -167,12 +168,17 @@ cdef class Ring:
     @property
     def rows(self):
         """Rows ever written: see ``ReplayBuffer.rows``."""
-        return self.state[HANDLE_BASE] + self.state[WRITTEN]
+        return self.state[CLEARED] + self.state[WRITTEN]
 
     @property
     def stored(self):
         """Slots in use, absent rows included."""
         return c_stored(self)
+
+    @property
+    def cleared(self):
+        """Rows written before the last clear."""
+        return self.state[CLEARED]
 
     @property
     def clears(self):

@@ -39,7 +39,7 @@ BLOCK_ALIGNMENT = 64
 CACHE_LINE = 64
 PAGE = 4096  # parts that are made usable apart begin at a page
 IDENTITY_NBYTES = 64
-IDENTITY = b"cpprb_like ring, version 9"  # first bytes of the file of a buffer
+IDENTITY = b"cpprb_like ring, version 10"  # first bytes of the file of a buffer
 
 
 class OfOptions:

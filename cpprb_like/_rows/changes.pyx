@@ -11,8 +11,8 @@ from cpprb_like._c.copying cimport c_swap
 from cpprb_like._c.fences cimport c_fence
 from cpprb_like._c.typedefs cimport int64_t, intp_t
 from cpprb_like._core cimport (
-    ABSENT_ROWS, CLEARS, EPISODES, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Moment, Ring, c_begin_edit,
-    c_end_edit, c_living, c_note_store, c_previous, c_stored,
+    ABSENT_ROWS, CLEARED, CLEARS, EPISODES, EPISODE_LENS, HANDLE_BASE, RESERVED, WRITTEN, Moment, Ring,
+    c_begin_edit, c_end_edit, c_living, c_note_store, c_previous, c_stored,
 )
 from cpprb_like._rows.chained cimport Chain
 from cpprb_like._rows.edits cimport Tracker
@@ -279,6 +279,7 @@ cdef int c_clear_rows(Ring ring) except -1:
         c_fence()
         ring.gone[0] = 0
     cdef int64_t turns = (ring.state[WRITTEN] + ring.span - 1) // ring.span
+    ring.state[CLEARED] += ring.state[WRITTEN]
     ring.state[HANDLE_BASE] += turns * ring.span
     ring.state[WRITTEN] = 0
     ring.state[RESERVED] = 0

@@ -21,6 +21,7 @@ from cpprb_like._core import (
     FLAG_TERMINATED,
     FLAG_TRUNCATED,
     WORD_ABSENT_ROWS,
+    WORD_CLEARED,
     WORD_CLEARS,
     WORD_EDITS,
     WORD_EPISODES,
@@ -152,6 +153,9 @@ def _check_words(layout: Layout, arena: NDArray[np.uint8]) -> None:
     expect(sound, "rows written", f"a number{several}", written)
     sound = 0 <= base < MOST and base % layout.span == 0
     expect(sound, "what handles count from", f"a multiple of {layout.span}", base)
+    cleared = words[WORD_CLEARED]
+    sound = 0 <= cleared <= base and cleared % layout.n_envs == 0
+    expect(sound, "rows before the last clear", f"a number up to {base}{several}", cleared)
     sound = 0 <= clears < MOST and 0 <= edits < MOST
     expect(sound, "clears and edits", "numbers", (clears, edits))
     expect(reserved == written, "rows begun", written, reserved)

@@ -682,7 +682,7 @@ class ReplayBuffer(BufferBase, Source):
     def rows(self) -> int:
         """The number of rows ever written, and so the number of the next row, for ``rewind``.
 
-        Rows that are gone count too. After a ``clear`` it goes on, and may skip some numbers.
+        Rows that are gone count too. It goes on after a ``clear``, and in a buffer that is loaded.
         """
         return self.ring.rows
 
@@ -744,13 +744,12 @@ class ReplayBuffer(BufferBase, Source):
             raise ValueError(
                 f"{name}: expected at most {ring.rows}, the number of the next row, got {number}"
             )
-        first = max(number - ring.handle_base, 0)
-        if first % ring.n_envs:
+        if number % ring.n_envs:
             raise ValueError(
                 f"{name}: expected the first of the {ring.n_envs} rows of a time step, got "
-                f"{number}, which is {first % ring.n_envs} behind it"
+                f"{number}, which is {number % ring.n_envs} behind it"
             )
-        return first
+        return max(number - ring.cleared, 0)
 
     # ------------------------------------------------------------------ sampling
 

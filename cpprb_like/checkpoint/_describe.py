@@ -91,7 +91,7 @@ def inspect(folder: str | Path, *, state: int | None = None) -> SavedState:
 def _rows_of(opened: OpenState) -> int | tuple[Any, ...]:
     if hosts := opened.hosts:
         return tuple(inspect(folder, state=number).rows for folder, number in hosts.items())
-    rings = [ring.handle_base + ring.written for ring in opened.state.rings]
+    rings = [ring.cleared + ring.written for ring in opened.state.rings]
     if opened.root.cls == SHARED:
         shards = opened.root.attribute("shards")
         return tuple(0 if one is None else rings[Node("", one).ring] for one in shards)

@@ -22,9 +22,7 @@ from cpprb_like.checkpoint._state import ARRAY_NAME, BESIDE_NAME, State
 from cpprb_like.errors import DamagedError
 
 FORMAT = "cpprb_like checkpoint"
-VERSION = 3
-WITH_ITEMS = 4  # version of states with values of any length
-WITH_BESIDE = 5  # version of states with files of the caller, and with or without such values
+VERSION = 6
 NAME = re.compile(r"state-(\d{6}|[1-9]\d{6,17})\.json")
 UNFINISHED = "state.json.new"
 MOST_NBYTES = 1 << 30
@@ -66,10 +64,9 @@ def read(disk: Disk, number: int) -> State:
     if not isinstance(manifest, dict) or manifest.pop("format", None) != FORMAT:
         raise DamagedError(f"{name}: not a manifest of a checkpoint")
     version = manifest.pop("version", None)
-    if version not in (VERSION, WITH_ITEMS, WITH_BESIDE):
+    if version != VERSION:
         raise ValueError(
-            f"{disk.folder / name}: version {version!r} of the format; this reads {VERSION} to "
-            f"{WITH_BESIDE}"
+            f"{disk.folder / name}: version {version!r} of the format; this reads {VERSION}"
         )
     try:
         state: State = from_json(State, manifest | {"number": number})  # of the file name
@@ -80,9 +77,7 @@ def read(disk: Disk, number: int) -> State:
 
 def commit(disk: Disk, state: State) -> None:
     """Make this state the newest one. Its files must be synchronised; their names need not be."""
-    version = WITH_ITEMS if any(ring.layout.schema.axes for ring in state.rings) else VERSION
-    version = WITH_BESIDE if state.beside else version
-    manifest = {"format": FORMAT, "version": version, **to_json(state)}
+    manifest = {"format": FORMAT, "version": VERSION, **to_json(state)}
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
     disk.sync_names()
     disk.remove(UNFINISHED)

@@ -22,6 +22,7 @@ from cpprb_like._core import (
     FLAG_TRUNCATED,
     N_STATE_WORDS,
     WORD_ABSENT_ROWS,
+    WORD_CLEARED,
     WORD_CLEARS,
     WORD_EDITS,
     WORD_EPISODES,
@@ -319,6 +320,7 @@ class RingReader:
         state[:] = 0
         state[WORD_WRITTEN] = state[WORD_RESERVED] = saved.written
         state[WORD_CLEARS] = saved.clears
+        state[WORD_CLEARED] = saved.cleared
         state[WORD_HANDLE_BASE] = self._handle_base(layout)
         state[WORD_EDITS] = saved.edits
         state[N_STATE_WORDS:] = saved.episode_lens

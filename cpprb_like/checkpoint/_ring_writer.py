@@ -214,6 +214,7 @@ class RingWriter:
             first=ring.first,
             absent=absent,
             clears=ring.clears,
+            cleared=ring.cleared,
             handle_base=ring.handle_base,
             edits=self._moment.edits,
             episode_lens=episode_lens(ring),

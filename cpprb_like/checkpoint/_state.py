@@ -175,6 +175,7 @@ class Ring:
     first: int
     absent: int
     clears: int
+    cleared: int
     handle_base: int
     edits: int
     episode_lens: tuple[int, ...]

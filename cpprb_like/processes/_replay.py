@@ -22,8 +22,8 @@ from numpy.typing import DTypeLike, NDArray
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import (
     WORD_ABSENT_ROWS,
+    WORD_CLEARED,
     WORD_EPISODES,
-    WORD_HANDLE_BASE,
     WORD_WRITTEN,
 )
 from cpprb_like._fields.checked_options import CheckedOptions, warn_of_rows
@@ -426,7 +426,7 @@ class SharedReplay(Closing):
         """The number of rows ever written to each shard: see ``ReplayBuffer.rows``."""
         states = map(self._state_of, range(self.writers))
         return tuple(
-            0 if state is None else int(state[WORD_HANDLE_BASE] + state[WORD_WRITTEN])
+            0 if state is None else int(state[WORD_CLEARED] + state[WORD_WRITTEN])
             for state in states
         )
 

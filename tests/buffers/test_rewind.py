@@ -131,12 +131,46 @@ def test_rows_before_a_clear_are_older_than_all() -> None:
     rb.add(**steps(0, 13))
     row = rb.rows
     rb.clear()
-    assert rb.rows >= row
+    assert rb.rows == row
     rb.add(**steps(100, 15))
-    assert rb.rows >= row + 15
+    assert rb.rows == row + 15
     assert rb.rewind(row) == 15
     rb.add(**steps(200, 3))
     assert numbers(rb) == [200, 201, 202]
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("size", [60, 500, 20])
+def test_rows_go_on_in_a_buffer_of_another_size(tmp_path: Path, size: int, n_envs: int) -> None:
+    """``rows`` of a checkpoint names the same rows there; without it all of them were forgotten."""
+    size *= n_envs
+    rb = ReplayBuffer(60 * n_envs, FIELDS, next_of="obs", n_envs=n_envs, seed=0)
+    for t in range(41):
+        rb.add(**steps(t, 1, n_envs=n_envs))
+        if t == 6:
+            rb.clear()
+    rb.save(tmp_path)
+    saved = checkpoint.inspect(tmp_path)
+    assert saved.rows == rb.rows == 41 * n_envs
+    other = ReplayBuffer(size, FIELDS, next_of="obs", n_envs=n_envs, seed=0)
+    other.add(**steps(900, 1, n_envs=n_envs))
+    other.restore(tmp_path)
+    loaded = ReplayBuffer.load(tmp_path, size=size, mmap_prefix=tmp_path / "rows")
+    for which in (other, loaded):
+        assert which.rows == saved.rows
+        rows = numbers(which)
+        for t in range(50, 59):
+            which.add(**steps(t, 1, n_envs=n_envs))
+        assert which.rewind(saved.rows) == 9 * n_envs
+        assert numbers(which) == rows[max(len(rows) + 9 * n_envs - size, 0) :]
+        assert which.rows == saved.rows + 9 * n_envs
+        which.check()
+    rows = numbers(loaded)
+    del which, loaded
+    loaded = ReplayBuffer(
+        size, FIELDS, next_of="obs", n_envs=n_envs, mmap_prefix=tmp_path / "rows", mmap_mode="r+"
+    )
+    assert (numbers(loaded), loaded.rows) == (rows, saved.rows + 9 * n_envs)
 
 
 def test_handles_of_forgotten_rows() -> None:

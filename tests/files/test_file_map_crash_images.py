@@ -220,8 +220,8 @@ class Machine:
 
     def rewind(self, rb: ReplayBuffer, n_rows: int) -> None:
         """Forget the newest rows. None of them comes back after the call."""
-        row = max(rb.rows - n_rows, rb.ring.handle_base)
-        ids = np.arange(row - rb.ring.handle_base, rb.ring.written)
+        row = max(rb.rows - n_rows, rb.ring.cleared)
+        ids = np.arange(row - rb.ring.cleared, rb.ring.written)
         names = named(rb, ids % rb.ring.capacity)
         for promise in self.promises:
             promise.weights.clear()

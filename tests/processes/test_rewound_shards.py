@@ -134,6 +134,28 @@ def test_a_replay_without_actors_goes_back_to_a_checkpoint(tmp_path: Any) -> Non
         again.close()
 
 
+@pytest.mark.parametrize("capacity", [None, 900, 60])
+def test_rows_go_on_in_a_replay_of_another_capacity(tmp_path: Any, capacity: int | None) -> None:
+    """It goes back to the checkpoint that it was loaded from. It had forgotten all rows."""
+    with SharedReplay(300, FIELDS, writers=2) as replay:
+        with replay.actor(1) as actor:
+            actor.add(**plain(ids(1, 0, 9)))
+            actor.clear()
+            actor.add(**plain(ids(1, 9, 25)))
+        replay.save(tmp_path)
+    saved = checkpoint.inspect(tmp_path)
+    assert saved.rows == (0, 25)
+    options = {} if capacity is None else {"capacity": capacity}
+    with SharedReplay.load(tmp_path, **options) as replay:
+        assert replay.rows == saved.rows
+        for number, start in enumerate(saved.rows):
+            with replay.actor(number) as actor:
+                actor.add(**plain(ids(number, start, start + 8)))
+        assert replay.rows == (8, 33)
+        assert replay.rewind(saved.rows) == 16
+        assert ids_of(replay.learner()) == ids(1, 9, 25).tolist()
+
+
 @forking
 def test_an_actor_that_is_killed_at_each_store() -> None:
     """A learner in another process draws the rows before, or those after, once it is repaired."""

@@ -56,7 +56,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "windows": (SLOTS, 2, 2),
 }
 ATTRIBUTES = {
-    *("absent", "capacity", "chains", "clears", "columns", "first", "handle_base"),
+    *("absent", "capacity", "chains", "cleared", "clears", "columns", "first", "handle_base"),
     *("n_envs", "row_nbytes", "rows", "size", "span", "stop", "stored", "stored_columns"),
     *("index_nbytes", "items", "left_before", "lookahead", "written"),
 }

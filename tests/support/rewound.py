@@ -162,7 +162,7 @@ class History:
             rb.clear()
         elif what == "rewind":
             low = max(0, rb.rows - rb.n_envs * chance.choice([0, 1, 3, 10, 40]))
-            self.rewind(low - (low - rb.ring.handle_base) % rb.n_envs)
+            self.rewind(low)
 
     def add(self) -> None:
         rb, values = self.rb, self.step()
@@ -224,7 +224,7 @@ class History:
 
 def number_at(rb: ReplayBuffer, slot: int) -> int:
     """Number of the row in a slot, as ``rewind`` takes it."""
-    return int(rb.ring.row_ids(np.array([slot]))[0]) + rb.ring.handle_base
+    return int(rb.ring.row_ids(np.array([slot]))[0]) + rb.ring.cleared
 
 
 def add_to(rb: ReplayBuffer, values: dict[str, Any], present: Array) -> None:
