@@ -155,9 +155,13 @@ def _finish_rewind(layout: Layout, arena: Bytes, log: Bytes) -> None:
     written = int(state[WORD_WRITTEN])
     if not max(0, written - layout.capacity) <= row <= written:
         raise ValueError("the undo log was damaged")
-    rows = np.arange(row, written)
-    hide(layout, arena, rows, FLAG_TRUNCATED)
-    end_before(layout, arena, rows)
+    hide(layout, arena, np.arange(row, written), FLAG_TRUNCATED)
+    flags, oldest = layout.flags(arena), max(0, written - layout.capacity)
+    for stream in range(layout.n_envs):
+        slots = np.arange(oldest + (stream - oldest) % layout.n_envs, row, layout.n_envs)
+        slots %= layout.capacity
+        newest = slots[flags[slots] & FLAG_ABSENT == 0][-1:]
+        flags[newest[flags[newest] & FLAG_END == 0]] |= FLAG_TRUNCATED
     state[WORD_EPISODES] = episodes
     state[-layout.n_envs :] = 0
     log[:WORD] = 0
@@ -171,8 +175,8 @@ def hide(layout: Layout, arena: Bytes, rows: NDArray[np.int64], ends: int = 0) -
 def end_before(layout: Layout, arena: Bytes, rows: NDArray[np.int64]) -> None:
     """Truncate each episode before its first lost row. Counts have to be derived afterwards.
 
-    ``rows`` are the ids of absent rows that were lost or forgotten. Their ends were lost too, so an
-    episode that continued after a gap could join two episodes.
+    ``rows`` are the ids of absent rows that were lost. Their ends were lost too, so an episode
+    that continued after a gap could join two episodes.
     """
     flags, n_envs = layout.flags(arena), layout.n_envs
     written = int(layout.state(arena)[WORD_WRITTEN])

@@ -203,9 +203,13 @@ cdef object c_rewind(Ring ring, int64_t row):
     cdef int64_t stop = moment.written, first = max(row, stop - c_stored(ring)), last
     cdef int64_t episodes = ring.state[EPISODES]
     cdef intp_t slot, stream, count = 0
+    cdef list cut = []  # slots of the newest steps before, whose episodes are open or go on
     ring.c_check_writable()
-    if first >= stop:
-        return 0
+    for stream in range(ring.n_envs):
+        last = c_previous(ring, first + stream)
+        slot = <intp_t> (last % ring.capacity)
+        if last >= 0 and not ring.c_flags(slot)[0] & END:
+            cut.append(slot)
     c_mark_disk(ring, (np.arange(first, stop) % ring.capacity).astype(np.intp))
     ring.c_expect_absent()
     if not ring.c_is_now(moment):
@@ -215,28 +219,23 @@ cdef object c_rewind(Ring ring, int64_t row):
         if not ring.c_is_absent(slot):
             count += 1
             episodes -= ring.c_flags(slot)[0] & END
-    for stream in range(ring.n_envs):
-        last = c_previous(ring, first + stream)
-        episodes += last >= 0 and not ring.c_flags(<intp_t> (last % ring.capacity))[0] & END
-    episodes = max(episodes, 0)  # after a crash ends may be there that the header of the flush lacks
+    episodes = max(episodes + len(cut), 0)  # after a crash ends may be there that the header of the flush lacks
     c_begin_edit(ring)
     if ring.undo is not None:
         ring.undo.c_begin_rewind(first, episodes)
     c_note_store()
-    for stream in range(ring.n_envs):
-        last = c_previous(ring, first + stream)
-        slot = <intp_t> (last % ring.capacity)
-        if last >= 0 and not ring.c_flags(slot)[0] & END:
-            ring.c_flags(slot)[0] |= END | TRUNCATED
-            c_mark_edited(ring, slot)
-            c_note_store()
+    for slot in cut:
+        ring.c_flags(slot)[0] |= END | TRUNCATED
+        c_mark_edited(ring, slot)
+        c_note_store()
     for row in range(first, stop):
         slot = <intp_t> (row % ring.capacity)
-        if not ring.c_is_absent(slot):
+        if ring.c_is_absent(slot):
+            c_mark_edited(ring, slot)
+        else:
             c_hide_row(ring, row, slot)
             c_note_store()
         ring.c_flags(slot)[0] = ABSENT | END | TRUNCATED
-        c_mark_edited(ring, slot)
         c_note_store()
     ring.state[EPISODE_LENS:] = 0
     ring.state[EPISODES] = episodes
@@ -279,8 +278,8 @@ cdef int c_clear_rows(Ring ring) except -1:
         c_fence()
         ring.gone[0] = 0
     cdef int64_t turns = (ring.state[WRITTEN] + ring.span - 1) // ring.span
-    ring.state[CLEARED] += ring.state[WRITTEN]
     ring.state[HANDLE_BASE] += turns * ring.span
+    ring.state[CLEARED] += ring.state[WRITTEN]
     ring.state[WRITTEN] = 0
     ring.state[RESERVED] = 0
     ring.state[ABSENT_ROWS] = 0

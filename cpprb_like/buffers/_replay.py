@@ -702,7 +702,7 @@ class ReplayBuffer(BufferBase, Source):
         Returns
         -------
         int
-            Number of rows that were forgotten. It is 0, and nothing changes, for the next row.
+            Number of rows that were forgotten; 0 for the next row, where only open episodes end.
 
         Raises
         ------

@@ -156,6 +156,25 @@ def test_rows_go_on_in_a_replay_of_another_capacity(tmp_path: Any, capacity: int
         assert ids_of(replay.learner()) == ids(1, 9, 25).tolist()
 
 
+def test_an_actor_that_added_nothing_since_ends_its_episode() -> None:
+    """Its environment is reset as the others are. The next episode was joined to the open one."""
+    with SharedReplay(100, FIELDS, writers=2) as replay:
+        pairs = replay.learner(seed=0).view(Sequences(2))
+        actors = [replay.actor(number) for number in range(2)]
+        for number, actor in enumerate(actors):
+            actor.add(**plain(ids(number, 0, 4)))
+        pairs.sample(5)
+        rows = replay.rows
+        actors[0].add(**plain(ids(0, 4, 6)))
+        assert [actors[number].rewind(rows[number]) for number in range(2)] == [2, 0]
+        for number, actor in enumerate(actors):
+            actor.add(**plain(ids(number, 10, 13)))
+            assert [one.length for one in actor.episodes.list()] == [4, 3]
+            joined = [*ids(number, 3, 4), *ids(number, 10, 11)]
+            assert joined not in pairs.sample(200)["id"].tolist()
+        assert replay.stats()["episodes"] == 2
+
+
 @forking
 def test_an_actor_that_is_killed_at_each_store() -> None:
     """A learner in another process draws the rows before, or those after, once it is repaired."""

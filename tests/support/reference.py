@@ -73,8 +73,7 @@ class ReferenceBuffer:
         """The rows from a row id on are absent, and all episodes are cut."""
         for row in self.history[first:]:
             row.absent = True
-        if first < self.written:
-            self.on_episode_end()
+        self.on_episode_end()
 
     def clear(self) -> None:
         self.history = []

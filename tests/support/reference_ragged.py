@@ -377,7 +377,7 @@ class ReferenceRagged:
             row.end = row.holds_step
             if row.there:
                 self._gone(row)
-        for stream in range(self.n_envs if first < len(self.rows) else 0):
+        for stream in range(self.n_envs):
             steps = [row for row in self._steps_of(stream) if row.number < first]
             if steps:
                 steps[-1].end = True

@@ -193,11 +193,10 @@ class History:
         row, before = max(row, 0), rb.rows
         later = [slot for slot in rb.ring.present_slots() if number_at(rb, slot) >= row]
         assert rb.rewind(row) >= len(later)  # incomplete rows count too
-        if row < before:
-            for what, first, _, present in self.entries:
-                if what == "add" and first >= row:
-                    present[:] = False
-            self.entries.append(("end", None, 0, 0))
+        for what, first, _, present in self.entries:
+            if what == "add" and first >= row:
+                present[:] = False
+        self.entries.append(("end", None, 0, 0))
         assert rb.rows == before
 
     def compare(self) -> None:
