@@ -35,6 +35,7 @@ from cpprb_like.checkpoint import (
     read_folder,
     reading,
 )
+from cpprb_like.checkpoint._describe import SHARED
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes._folder import IDENTITY, unless_gone
 from cpprb_like.processes._followers import read_header
@@ -245,7 +246,7 @@ class Saved:
         self._root = opened.root
         with reading(self._folder):
             kind = self._root.cls
-        if kind != "processes.SavedReplay":
+        if kind != SHARED:
             raise TypeError(
                 f"{self._folder} has a {kind}, no SharedReplay: its own load() gives it"
             )

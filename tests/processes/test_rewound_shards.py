@@ -145,7 +145,7 @@ def test_rows_go_on_in_a_replay_of_another_capacity(tmp_path: Any, capacity: int
         replay.save(tmp_path)
     saved = checkpoint.inspect(tmp_path)
     assert saved.rows == (0, 25)
-    options = {} if capacity is None else {"capacity": capacity}
+    options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
     with SharedReplay.load(tmp_path, **options) as replay:
         assert replay.rows == saved.rows
         for number, start in enumerate(saved.rows):
