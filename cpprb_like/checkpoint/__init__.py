@@ -15,8 +15,9 @@ Public: ``Checkpointed``, the base class with ``save``, ``save_async``, ``load``
 ``Saving``, a save in another thread; ``DamagedError`` and ``CancelledError``; ``inspect``; and the
 functions of the command line: ``describe``, ``states``, ``verify`` and its ``Verdict``, ``copy``
 and ``describe_transitions``. Parts of these can be imported and are not listed: values of the
-descriptions, the files of the caller for another save, and what holders of rows in other rooms read
-a state with, ``read_folder``, its ``OpenState``, ``reading``, and the ``Target`` of loaded rows.
+descriptions, the files of the caller for another save, and what holders of rows in other rooms save
+a state with, ``begun`` and its ``SaveOptions``, and read it with, ``read_folder``, its
+``OpenState``, ``reading``, and the ``Target`` of loaded rows.
 
 May import: ``views`` and what is below it. Holders of rows derive from ``_savable.Savable``, so
 no module here knows the buffers.
