@@ -160,7 +160,7 @@ def test_files_beside_come_back(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"one of the files \['model'\]"):
             open_beside(tmp_path, "env")
         (state,) = states(tmp_path)
-        assert inspect(tmp_path).rows == ((10,), (10,))
+        assert inspect(tmp_path).rows == ((10, 0), (10, 0))
         assert verify(tmp_path)[0].is_in_order
         with pytest.raises(FileNotFoundError, match=f"there is no state {state - 1}, only"):
             ClusterReplay.load(tmp_path, state=state - 1)
