@@ -273,8 +273,8 @@ def test_rows_that_change_while_a_critic_is_called() -> None:
     steps += [play.step]
     batch = view.sample(200)  # drawn again: rows were overwritten
     expected = play.expected(0.9, 0.8)
-    wanted = [expected[i][0] for i in batch["id"].tolist()]
-    np.testing.assert_allclose(batch["advantage"], wanted, rtol=1e-5, atol=1e-5)
+    advantages = [expected[i][0] for i in batch["id"].tolist()]
+    np.testing.assert_allclose(batch["advantage"], advantages, rtol=1e-5, atol=1e-5)
 
 
 SHARED = {name: FIELDS[name] for name in ("id", "obs", "rew", "value", "terminated")}
