@@ -215,7 +215,7 @@ def _reading(
     try:
         with reading(place):
             reader.load()
-        yield name, place, reader
+        yield found.name, place, reader
     finally:
         reader.close()
 

@@ -181,7 +181,8 @@ def _is_at_rest(
 ) -> bool:
     """Whether stretches of rows have the value with which most other episodes begin.
 
-    As a door that the agent cannot open yet.
+    As a door that the agent cannot open yet. If all episodes begin within the stretches: whether an
+    environment comes back to their value.
     """
     places, begun = _first_observations(facts, one)
     n_envs = facts.rows.n_envs
@@ -189,9 +190,10 @@ def _is_at_rest(
     for start, stop in zip(first, last, strict=True):
         is_own = places % n_envs == start % n_envs
         is_other &= ~(is_own & (start <= places) & (places <= stop))
-    if not is_other.any():
-        return False
     held = facts.rows.read(first, (one.name,))[one.name].reshape(len(first), -1)[:, columns]
+    if not is_other.any():
+        comes_back = len(np.unique(first % n_envs)) < len(first)
+        return len(begun) > 0 and comes_back and bool((held == held[0]).all())
     begun = begun.reshape(len(begun), -1)[is_other][:, columns]
     return all((begun == value).all(axis=1).mean() >= 0.5 for value in held)
 
@@ -219,9 +221,10 @@ def _runs(values: Array, streams: Array) -> tuple[Array, Array, Array]:
     """All runs of rows of an environment that have the same value: length, first and last row."""
     order = np.argsort(streams, kind="stable")
     values, streams = values[order], streams[order]
-    changes = np.flatnonzero((values[1:] != values[:-1]) | (streams[1:] != streams[:-1]))
-    first, last = np.append(0, changes + 1), np.append(changes, len(values) - 1)
-    return last - first + 1, order[first], order[last]
+    changes = (values[1:] != values[:-1]) | (streams[1:] != streams[:-1])
+    first, last = np.ones((2, len(values)), np.bool_)
+    first[1:] = last[:-1] = changes
+    return np.flatnonzero(last) - np.flatnonzero(first) + 1, order[first], order[last]
 
 
 def _no_reward_signal(facts: Facts) -> Found:
@@ -396,8 +399,8 @@ def _share_lost(
                 (~ends, is_first[~ends]),
             )
         )
-        usual /= np.maximum(1, others)
-        is_rare = (usual <= 0.5) & (usual**lost < 1e-6)
+        usual_share = usual / np.maximum(1, others)
+        is_rare = (usual_share <= 0.5) & (usual_share**lost < 1e-6)
         found = np.flatnonzero((n >= least) & (lost >= share * n) & is_rare)
         if len(found):
             found = found[found // n_envs == found[0] // n_envs]  # of one kind
@@ -683,9 +686,10 @@ def _least_copied(facts: Facts) -> int:
 
 
 def _rows_twice(facts: Facts) -> Found:
-    if all(one.is_constant for one in facts.observations if one in facts.whole):
-        return
     (order, _), values = facts.by_stream, facts.row_hashes
+    is_known = not all(one.is_constant for one in facts.observations if one in facts.whole)
+    if not (is_known and len(values)):
+        return
     runs, _, _ = _runs(values, order % facts.rows.n_envs)
     times = int(np.median(runs))
     if len(runs) >= FEW and 1 < times <= MOST_COPIES and (runs == times).mean() >= 0.9:

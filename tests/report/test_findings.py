@@ -133,6 +133,11 @@ def test_what_stays_as_episodes_begin_is_a_note() -> None:
     (found,) = filled(rows).describe().findings
     assert (found.name, found.severity) == ("frozen", "note")
     assert found.message.startswith("column 1 of 3 has the same value in 5,0")
+    obs[:, :, 1] = 0
+    obs[[30, 60], 50:90, 1] = rng.normal(size=(2, 40))  # as a byte of a memory, at times
+    rows["obs"] = obs.reshape(10_000, 3)
+    (found,) = filled(rows).describe().findings
+    assert (found.name, found.severity) == ("frozen", "note")
     rows["obs"][5000:, [0, 2]] *= 50
     alarm = [one.name for one in filled(rows).describe().findings if one.severity == "alarm"]
     assert alarm == ["changed-normalization"]
