@@ -306,7 +306,7 @@ def write(case: Case, folder: Path, first: int) -> None:
                 else:
                     mark = -(rows["t"] * 10 + rows["env"])[:, None].repeat(3, axis=1)
                     rb.update(slots, mark=mark)
-        if case.prioritized and t % 2 == 0:
+        if case.prioritized and t % 2 == 0 and len(rb):
             batch = rb.sample(16)
             rb.update_priorities(batch["indexes"], batch["t"] % 97 + 1.0)
         if case.deletes and t % 5 == 0:
