@@ -43,11 +43,11 @@ PARAMETERS: dict[str, tuple[set[str], set[str]]] = {
     "learner": (set(), {"ahead", "batches", "nbytes", "timeout"}),
     "save": ({"keep", "codec", "level", "sync"}, {"timeout"}),
     "load": (
-        {"capacity", "room", "state", "writers"},
+        {"capacity", "room", "writers"},
         {"hosts", "checkpoints", "checkpoint_seconds", "resources"},
     ),
     "restore_learner": (
-        {"state", "replace", "classes"},
+        {"replace", "classes"},
         {"ahead", "batches", "nbytes", "timeout"},
     ),
 }
