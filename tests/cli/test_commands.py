@@ -109,7 +109,7 @@ def test_a_folder_is_inspected_from_a_shell(tmp_path: Path) -> None:
         "ends                   done",
         "sampler                Prioritized",
         "nbytes_per_step        17 B",
-        "nbytes                 728 B",
+        "nbytes                 792 B",
         "rows                   30",
         "ages                   mean 14.5, min 0, max 29",
         "episodes               number 3, complete 2, terminated 3, truncated 0",
