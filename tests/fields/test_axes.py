@@ -37,7 +37,7 @@ GRAPH: dict[str, FieldSpec] = {
 }
 ROOMS = {"N": 5000, "E": 7000, "title": 1000}
 T: FieldSpec = {"shape": ("T",)}
-IDENTITY = "e0fc0e8f14d7e8a1d343ca571be6dc40412094e4a724c02087273c6d549e6ceb"  # of version 9
+IDENTITY = "9a21e9df89ad83b78d5ae2f28ee589db5ec688186f4a2efaabe864f45bf14010"  # of version 10
 
 
 def read(env_dict: dict[str, FieldSpec], size: int = 100, **options: Any) -> CheckedOptions:
