@@ -97,7 +97,7 @@ def draw_whole(learner: Learner, options: dict[str, Any], n: int = 60) -> set[in
     return seen
 
 
-ADDING = sorted(set(STOPS) - {"editing"})
+ADDING = sorted(set(STOPS) - {"editing", "rewinding"})
 
 
 @pytest.mark.once
