@@ -26,7 +26,7 @@ no module here knows the buffers.
 from cpprb_like._arguments.later import attach
 
 _PARTS = (
-    *("AS_IT_IS", "Damage", "SavedState", "Transitions"),
+    *("AS_IT_IS", "Damage", "SHARED", "SavedState", "Transitions"),
     *("describe_field", "reward_of", "spread", "statistics", "structure"),
     *("OpenState", "Target", "read_folder", "reading"),
     *("Beside", "beside_of", "Codec", "SaveOptions", "begun"),

@@ -4,6 +4,7 @@ from cpprb_like.checkpoint._copy import AS_IT_IS as AS_IT_IS
 from cpprb_like.checkpoint._copy import copy as copy
 from cpprb_like.checkpoint._cpprb_files import Transitions as Transitions
 from cpprb_like.checkpoint._cpprb_files import describe_transitions as describe_transitions
+from cpprb_like.checkpoint._describe import SHARED as SHARED
 from cpprb_like.checkpoint._describe import SavedState as SavedState
 from cpprb_like.checkpoint._describe import describe as describe
 from cpprb_like.checkpoint._describe import describe_field as describe_field

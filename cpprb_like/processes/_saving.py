@@ -27,6 +27,7 @@ from cpprb_like._machine.opening import open_regular
 from cpprb_like._machine.waiting import wait_until
 from cpprb_like.buffers import ReplayBuffer
 from cpprb_like.checkpoint import (
+    SHARED,
     Checkpointed,
     OpenState,
     SaveOptions,
@@ -35,7 +36,6 @@ from cpprb_like.checkpoint import (
     read_folder,
     reading,
 )
-from cpprb_like.checkpoint._describe import SHARED
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes._folder import IDENTITY, unless_gone
 from cpprb_like.processes._followers import read_header
