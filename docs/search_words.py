@@ -6,6 +6,8 @@ They are index entries of that place, which the search shows first. tests/site a
 from __future__ import annotations
 
 WORDS = {
+    "advantages": ("on-policy", "PPO", "GAE", "V-trace", "advantages", "rollout buffer"),
+    "any-length": ("ragged", "variable length", "tokens", "graphs"),
     "checkpoints": ("save", "load", "resume", "restore", "pickle", "save and load a buffer"),
     "cluster": ("Ray", "several machines", "distributed replay"),
     "command-line": ("inspect a saved buffer", "cpprb_like inspect"),
@@ -15,7 +17,7 @@ WORDS = {
     "file-maps": ("memory map", "mmap", "larger than memory"),
     "faq#does-it-work-with-mpi": ("MPI", "mpi4py"),
     "guide": ("seed", "add", "errors of add", "autoreset modes", "dtype", "thread safety"),
-    "guide#emptying-a-buffer": ("clear", "empty a buffer", "on-policy", "PPO", "rollout buffer"),
+    "guide#emptying-a-buffer": ("clear", "empty a buffer"),
     "hindsight": ("HER", "hindsight", "goals", "reward function of HER"),
     "install": ("install", "pip install", "wheel", "extras"),
     "learners": ("GPU", "CUDA", "PyTorch tensors", "JAX", "prefetch", "pinned memory"),
@@ -34,6 +36,7 @@ WORDS = {
     ),
     "report": ("agent does not learn", "check my data", "NaN"),
     "rllib": ("RLlib",),
+    "robots": ("robot", "teleoperation", "demonstrations"),
     "samplers#prioritized-experience-replay": (
         "PER",
         "prioritized replay",

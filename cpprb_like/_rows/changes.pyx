@@ -207,9 +207,8 @@ cdef object c_rewind(Ring ring, int64_t row):
     ring.c_check_writable()
     for stream in range(ring.n_envs):
         last = c_previous(ring, first + stream)
-        slot = <intp_t> (last % ring.capacity)
-        if last >= 0 and not ring.c_flags(slot)[0] & END:
-            cut.append(slot)
+        if last >= 0 and not ring.c_flags(<intp_t> (last % ring.capacity))[0] & END:
+            cut.append(<intp_t> (last % ring.capacity))
     c_mark_disk(ring, (np.arange(first, stop) % ring.capacity).astype(np.intp))
     ring.c_expect_absent()
     if not ring.c_is_now(moment):

@@ -200,8 +200,9 @@ def _reading(
     found = None if name is None else _format(name)
     if found is not None and not place.exists():
         raise _missing(path, name)
-    is_other = found is None or not found.matches(place)
-    hidden = _named(path, format) if is_other and not Path(path).is_absolute() else {}
+    hidden = {}  # data sets of this name, where the path is another folder
+    if (found is None or not found.matches(place)) and not Path(path).is_absolute():
+        hidden = {one: it for one, it in _named(path, format).items() if it != place}
     if found is None or hidden:
         also = "".join(
             f"; {_format(one).library.partition('.')[0]} has a data set of this name: {where}"

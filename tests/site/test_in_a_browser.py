@@ -37,8 +37,8 @@ SEARCHES = {
     "prioritized replay": ("samplers",),
     "prioritized experience replay": ("samplers",),
     "MPI": ("faq",),
-    "on-policy": ("guide",),
-    "PPO": ("guide",),
+    "on-policy": ("advantages",),
+    "PPO": ("advantages",),
 }
 # What the place says that the first result leads to.
 FIRST_ANSWERS = {
