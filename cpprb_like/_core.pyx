@@ -1023,7 +1023,7 @@ cdef bint c_still_lives(Ring ring, cnp.ndarray slots) noexcept:
     if not c_is_followed(ring):
         return False
     for chain in ring.chains:
-        if not chain.c_promises_hold():
+        if chain.is_promise_lost:
             return False
     if bound <= ring.state[WRITTEN] - c_stored(ring):
         return True

@@ -32,7 +32,9 @@ cdef class Chain:
     cdef ndarray seen                # whether a stream has a newest row
     cdef ndarray choices             # by row of a call: where ``c_write`` writes the value
     cdef int64_t promise             # of a follower: tag of the values that it reads
-    cdef bint is_promise_read        # of a follower: whether such a value was read
+    cdef ndarray held                # of a follower: a copy of these values, if they are small
+    cdef bint is_held                # whether ``held`` has them
+    cdef bint is_promise_lost        # of a follower: whether a value was read that had been overwritten
     cdef readonly tuple asides       # the overflow: one or two ``Overflow``
     cdef readonly int64_t compared   # count of values compared with those of neighbouring rows
     cdef readonly int64_t apart      # of these, values that went to the overflow as a whole
@@ -45,10 +47,11 @@ cdef class Chain:
         self, const int64_t* rows, const intp_t* places, intp_t n, int64_t written, Values* values
     ) noexcept
     cdef void c_clear(self, int64_t base) noexcept nogil
-    cdef bint c_promises_hold(self) noexcept
     cdef int c_follow(self, int64_t base, int64_t written, int64_t oldest, bint anew) except -1
     cdef char* c_latest(self, intp_t which) noexcept nogil
     cdef void c_find_promises(self, int64_t tag) noexcept
+    cdef int c_hold_promises(self, int64_t tag) except -1
+    cdef bint c_has_promises(self) noexcept
     cdef void c_keep_latest(self, NewRows* rows, const char* values) noexcept nogil
 
 

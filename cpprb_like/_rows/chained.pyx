@@ -16,7 +16,7 @@ from cpprb_like._rows.overflow cimport Overflow
 from cpprb_like._rows.column cimport Column
 from cpprb_like._machine.blocks cimport Values, c_gather_values
 from cpprb_like._c.copying cimport c_pick
-from cpprb_like._c.fences cimport c_fence
+from cpprb_like._c.fences cimport c_fence, c_read_fence
 from cpprb_like._c.typedefs cimport int64_t, intp_t, uint8_t
 
 import math
@@ -30,6 +30,7 @@ cdef int64_t MOST = <int64_t> 1 << 62  # no row has such an id
 cdef enum:
     DEEPEST = 256            # most frames of a stack, as ``runs`` are bytes
     LINE = 64                # bytes of a cache line
+    HELD_NBYTES = 16384      # most bytes that a follower copies each time, in some 0.3 us
 
 cdef enum:  # where the next value of a row is
     FOLLOWS = 0              # value of the next row
@@ -102,7 +103,26 @@ cdef class Chain:
         """Use the newest values that were stored with ``tag``, if they still exist."""
         self.which = 1 if self.tags[1] == tag else 0
         self.promise = tag
-        self.is_promise_read = False
+        self.is_held = self.is_promise_lost = False
+
+    cdef int c_hold_promises(self, int64_t tag) except -1:
+        """``c_find_promises`` of a follower, which copies them if they are small.
+
+        The second ``add`` from then on overwrites them, before a long read comes to them.
+        """
+        cdef intp_t nbytes = self.n_envs * self.nbytes
+        self.c_find_promises(tag)
+        if nbytes <= HELD_NBYTES:
+            if self.held is None:
+                self.held = np.empty(nbytes, np.uint8)
+            memcpy(cnp.PyArray_DATA(self.held), self.c_latest(self.which), nbytes)
+            self.is_held = self.c_has_promises()
+        return 0
+
+    cdef bint c_has_promises(self) noexcept:
+        """Whether what was read so far of the newest values was not overwritten."""
+        c_read_fence()
+        return self.tags[self.which] == self.promise
 
     cdef int c_follow(self, int64_t base, int64_t written, int64_t oldest, bint anew) except -1:
         """Take in the values that another process has stored for rows ``oldest`` to ``written``.
@@ -112,12 +132,7 @@ cdef class Chain:
         cdef Overflow aside
         for aside in self.asides:
             aside.c_follow(base, oldest, written, anew)
-        self.c_find_promises(base + written)
         return 0
-
-    cdef bint c_promises_hold(self) noexcept:
-        """Whether no newest value that a follower has read was overwritten during the read."""
-        return not self.is_promise_read or self.tags[self.which] == self.promise
 
     cdef void c_clear(self, int64_t base) noexcept nogil:
         """Remove all rows. ``base`` is at least the number of rows written so far."""
@@ -505,9 +520,9 @@ cdef class NextOf(Chain):
         for k in range(n):
             place = k if places == NULL else places[k]
             if rows[k] + self.n_envs >= written:  # the next row will overwrite it
-                self.is_promise_read = True
                 values.wholes[place] = values.out + place * self.nbytes
                 memcpy(values.out + place * self.nbytes, self.c_promised(rows[k]), self.nbytes)
+                self.is_promise_lost |= not (self.is_held or self.c_has_promises())
                 continue
             values.wholes[place] = self.c_whole(rows[k])
             if values.wholes[place] == NULL:
@@ -515,4 +530,7 @@ cdef class NextOf(Chain):
 
     cdef const char* c_promised(self, int64_t row) noexcept nogil:
         """The next value of the newest row of a stream."""
-        return self.c_latest(self.which) + row % self.n_envs * self.nbytes
+        cdef const char* first = <const char*> cnp.PyArray_DATA(self.held) if self.is_held else (
+            self.c_latest(self.which)
+        )
+        return first + row % self.n_envs * self.nbytes

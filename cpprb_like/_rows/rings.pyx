@@ -437,7 +437,7 @@ cdef class Rings(Parts):
             ):
                 return False
             for chain in ring.chains:
-                if not chain.c_promises_hold() or ring.state[WRITTEN] != span.start + span.head:
+                if chain.is_promise_lost or ring.state[WRITTEN] != span.start + span.head:
                     return False
         return True
 

@@ -185,6 +185,8 @@ cdef class Follower:
         c_read_fence()
         if (edits | changes) & 1 or self.live[EDITS] != edits or ring.changes[0] != changes:
             return BUSY
+        for chain in ring.chains:  # at once, as the writer soon overwrites the newest values
+            chain.c_hold_promises(base + written)
         cdef bint rereads = changes != ring.seen
         if clears != ring.state[CLEARS] or base != ring.state[HANDLE_BASE] or written < ring.state[WRITTEN]:
             self.c_forget_rows(clears, base)

@@ -363,6 +363,44 @@ def test_what_has_no_priorities_says_so(replay: SharedReplay) -> None:
 # ---------------------------------------------------------------------- options
 
 
+@pytest.mark.parametrize(("width", "tries"), [(4, 1), (5000, 2)])
+def test_newest_next_values_stay_during_a_long_read(width: int, tries: int) -> None:
+    """Small ones are copied at once; others are read again if two steps came before the read.
+
+    One draw of all rows beside a fast actor took 30 seconds, and mostly ended with an error.
+    """
+    fields: Any = {"x": {"shape": width}, "done": {"shape": ()}}
+
+    def add(row: int) -> None:
+        actor.add(x=np.full(width, row), next_x=np.full(width, row + 0.5), done=0)
+
+    class Slow(Layer):
+        tries = 0
+
+        def columns(self, fields: Any) -> Any:
+            return {"next": ("f4", (width,))}
+
+        def fill(self, windows: Windows, wanted: Any) -> Any:
+            self.tries += 1
+            for row in range(10, 12) if self.tries == 1 else ():
+                add(row)
+            values = windows.take(windows.slots, ["next_x"])["next_x"]
+            for row in range(12, 14) if self.tries == 1 else ():
+                add(row)
+            return {"next": values}
+
+    with SharedReplay(20, fields, writers=1, next_of="x") as replay, replay.actor() as actor:
+        for row in range(10):
+            add(row)
+        slow = Slow()
+        view = replay.learner(seed=0).view(slow)
+        for size in (200, 300):
+            batch = view.sample(size, fields=["x"])
+            assert {9.0, 13.0} & set(batch["x"][:, 0])
+            np.testing.assert_array_equal(batch["next"], batch["x"] + 0.5)
+        assert slow.tries == tries + 1
+
+
 @pytest.mark.parametrize("options", [{}, {"next_of": "frames", "stack_compress": {"frames": 0}}])
 def test_batches_go_where_they_are_asked_to(options: dict[str, Any]) -> None:
     """Into arrays of the caller, of some fields, with handles, and as ``columns`` says."""
