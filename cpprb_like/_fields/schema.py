@@ -427,23 +427,23 @@ def as_names(option: str, names: str | Iterable[str]) -> list[str]:
 
 
 def read_columns(
-    fields: str | Iterable[str] | None, columns: tuple[Column, ...]
+    fields: str | Iterable[str] | None, columns: tuple[Column, ...], further: Iterable[str] = ()
 ) -> tuple[Column, ...] | None:
     """The columns that the option ``fields`` names, in declared order; None for all.
 
-    Raises ``TypeError`` for values that are no names, and ``ValueError`` for an unknown name, a
-    repeated name, or no names.
+    It may name ``further`` columns too, which come with every batch. Raises ``TypeError`` for
+    values that are no names, and ``ValueError`` for an unknown or repeated name, or no field.
     """
     if fields is None:
         return None
     names = as_names("fields", fields)
     wanted = set(names)
     found = tuple([one for one in columns if one.name in wanted and not one.is_entry])
-    if not names or len(found) < len(names):
+    if not found or len(found) + len(wanted.intersection(further)) < len(names):
         known = [column.name for column in columns if not column.is_entry]
-        if not names:
-            raise ValueError(f"fields: expected some of {known}, got none")
-        read_names("fields", names, known)
+        read_names("fields", names, [*known, *further])
+        if not found:
+            raise ValueError(f"fields: expected some of {known}, got {names or 'none'}")
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise ValueError(f"fields: expected each field once, got {twice!r} twice")
     return found

@@ -21,7 +21,7 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields import casting
 from cpprb_like._fields.checked_options import warn_of_short_windows
 from cpprb_like._fields.derived import NStepReturns
-from cpprb_like._fields.schema import read_names
+from cpprb_like._fields.schema import read_columns, read_names
 from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
@@ -206,6 +206,10 @@ class Opened:
             self.items_reader = SequenceReader(self.ring, self.items, split)
         # Whether items hold stored values only.
         self.is_plain = self.nstep is None and not self.makers and not self.remade
+
+    def read_columns(self, fields: str | Iterable[str] | None) -> tuple[Column, ...] | None:
+        """The columns that the option ``fields`` names; it may name those of layers too."""
+        return read_columns(fields, self.columns, self.further)
 
     def _open_items(self, layers: tuple[Layer, ...], fields: dict[str, ColumnSpec]) -> None:
         """Lay out values of any length; ``fields`` gets their dtypes and shapes."""

@@ -148,8 +148,8 @@ class Source(Checkpointed):
             span is ``capacity`` unless both ``Nstep`` and ``n_envs`` are used. With priorities,
             batches always have the column; ``check_for_update`` makes it handles.
         fields : str or iterable of str, optional
-            The fields to read; by default all. Further columns, such as ``weights`` and
-            ``discount``, are in each batch and cannot be named.
+            The fields to read; by default all. Further columns are in each batch, such as
+            ``weights`` and those of the layers of a view, which may be named too.
 
         Returns
         -------

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cpprb_like._arguments.checks import as_int
-from cpprb_like._fields.schema import check_out, read_columns
+from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
@@ -116,7 +116,7 @@ class View(Source):
         fields, out = options.fields, options.out
         if out is not None and now.laid is not None:
             return self._sample_into(batch_size, options)
-        columns = None if fields is None else read_columns(fields, now.columns)
+        columns = None if fields is None else now.read_columns(fields)
         n = buffer._check_batch_size(batch_size, columns)
         if n * now.item_nbytes >= CHECKED_NBYTES:
             now.require_memory(n, columns)
@@ -222,7 +222,7 @@ class View(Source):
         whether all rows are still present.
         """
         plan = self._all
-        columns = read_columns(fields, plan.now.columns)
+        columns = plan.now.read_columns(fields)
         if columns is not None:
             plan = plan.now.plan(columns)
         one = plan.reading(plan, lambda: (slots, {}), len(slots), None, self.draws, located=False)
@@ -236,7 +236,7 @@ class View(Source):
         if len(buffer) == 0:
             return None
         clears = now.ring.clears
-        columns = read_columns(fields, now.columns)
+        columns = now.read_columns(fields)
 
         def is_gone() -> bool:
             return now.ring.clears != clears or buffer.ring is not now.ring
@@ -265,7 +265,7 @@ class View(Source):
         self, batch_size: int, fields: str | Iterable[str] | None = None
     ) -> tuple[int, tuple[str, ...] | None]:
         now = self._now
-        columns = read_columns(fields, now.columns)
+        columns = now.read_columns(fields)
         names = None if columns is None else tuple(column.name for column in columns)
         n = self.buffer._check_batch_size(batch_size, columns)
         now.require_memory(n, columns)
@@ -302,7 +302,7 @@ class View(Source):
 
     def _field_specs(self, names: tuple[str, ...] | None) -> dict[str, ColumnSpec]:
         now = self._now
-        columns = read_columns(names, now.columns) or now.columns
+        columns = now.read_columns(names) or now.columns
         return {column.name: now.specs[column.name] for column in columns}
 
     def _further_specs(self) -> dict[str, ColumnSpec]:

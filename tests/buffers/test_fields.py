@@ -19,7 +19,7 @@ from cpprb_like import (
 )
 from cpprb_like.buffers import Mixture, View
 from cpprb_like.typing import FieldSpec
-from cpprb_like.views import Hindsight, NStep
+from cpprb_like.views import Advantages, Hindsight, NStep, Offsets, Sequences
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": (4, 3), "dtype": "u1"},
@@ -230,6 +230,28 @@ def test_what_are_no_fields(way: str, fields: Any, error: type[Exception], words
     assert str(caught.value).startswith(start)
     assert str(caught.value).endswith(end)
     assert end == "" or repr(first) in str(caught.value)
+
+
+def test_columns_of_layers_may_be_named() -> None:
+    """They come with every batch of a view. ``fields=["rew", "return"]`` was refused."""
+    fields: Any = {name: {"shape": ()} for name in ("rew", "act", "done")}
+    rb = ReplayBuffer(20, fields, seed=0)
+    rb.add(rew=range(9), act=range(9), done=[0] * 8 + [1])
+    view = rb.view(Advantages(lam=1, value=None), Offsets({"act": (0, 1)}), Sequences(3))
+    other, expected = rb.view(*view.layers), set(view.columns)
+    mixture = Mixture({"a": view, "b": other}, {"a": 1, "b": 1}, seed=0)
+    asked = ["rew", "return", "mask", "act_is_pad"]
+    with view.batches(4, fields=asked, to="numpy", prefetch=1) as batches:
+        draws = [view.sample(4, fields=asked), mixture.sample(4, fields=iter(asked)), next(batches)]
+    for batch in (*draws, next(view.epoch(4, fields=asked))):
+        assert set(batch) - {"source"} == expected - {"act", "done"}
+    for names, words in (
+        (["rew", "mask", "mask"], "each field once, got 'mask' twice"),
+        (["rew", "weights"], r"some of \['rew', .*'return'.*\], got 'weights'"),
+        (["return"], r"expected some of \['rew', 'act', 'done'\], got \['return'\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            view.sample(4, fields=names)
 
 
 def test_first_only_is_of_the_fields_that_there_are() -> None:
