@@ -17,7 +17,7 @@ functions of the command line: ``describe``, ``states``, ``verify`` and its ``Ve
 and ``describe_transitions``. Parts of these can be imported and are not listed: values of the
 descriptions, the files of the caller for another save, and what holders of rows in other rooms save
 a state with, ``begun`` and its ``SaveOptions``, and read it with, ``read_folder``, its
-``OpenState``, ``reading``, and the ``Target`` of loaded rows.
+``OpenState``, ``reading``, the ``Target`` of loaded rows, and the names of their files.
 
 May import: ``views`` and what is below it. Holders of rows derive from ``_savable.Savable``, so
 no module here knows the buffers.
@@ -28,7 +28,7 @@ from cpprb_like._arguments.later import attach
 _PARTS = (
     *("AS_IT_IS", "Damage", "SHARED", "SavedState", "Transitions"),
     *("describe_field", "reward_of", "spread", "statistics", "structure"),
-    *("OpenState", "Target", "read_folder", "reading"),
+    *("CLUSTER", "OpenState", "Target", "manifest_name", "read_folder", "reading"),
     *("Beside", "beside_of", "Codec", "SaveOptions", "begun"),
 )
 

@@ -14,6 +14,8 @@ from cpprb_like.checkpoint._describe import spread as spread
 from cpprb_like.checkpoint._describe import states as states
 from cpprb_like.checkpoint._describe import statistics as statistics
 from cpprb_like.checkpoint._describe import structure as structure
+from cpprb_like.checkpoint._manifest import manifest_name as manifest_name
+from cpprb_like.checkpoint._open_state import CLUSTER as CLUSTER
 from cpprb_like.checkpoint._open_state import OpenState as OpenState
 from cpprb_like.checkpoint._open_state import read_folder as read_folder
 from cpprb_like.checkpoint._open_state import reading as reading

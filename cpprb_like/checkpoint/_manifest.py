@@ -31,7 +31,7 @@ ALL = sys.maxsize  # for ``clean``: keeps all states
 MOST_CONTENTS = 512  # manifests whose content a process keeps
 
 
-def name_of(number: int) -> str:
+def manifest_name(number: int) -> str:
     """The name of the manifest of a state."""
     return f"state-{number:06d}.json"
 
@@ -44,7 +44,7 @@ def numbers(disk: Disk) -> list[int]:
 
 def read(disk: Disk, number: int) -> State:
     """The state of this number; ``DamagedError`` if its manifest is missing or damaged."""
-    name = name_of(number)
+    name = manifest_name(number)
     try:
         with disk.open(name) as file:
             nbytes = file.seek(0, io.SEEK_END)
@@ -87,7 +87,7 @@ def commit(disk: Disk, state: State) -> None:
         output.sync()
     finally:
         output.close()
-    disk.rename(UNFINISHED, name_of(state.number))
+    disk.rename(UNFINISHED, manifest_name(state.number))
     disk.sync_names()
 
 
@@ -125,7 +125,7 @@ def _content(disk: Disk, number: int, known: State | None = None) -> Content:
 
     A ``known`` state is not read.
     """
-    signature = disk.signature(name_of(number))
+    signature = disk.signature(manifest_name(number))
     key = str(disk.folder), number
     seen, content = _contents.get(key, (None, None))
     if content is None or seen != signature or signature is None:
@@ -161,7 +161,7 @@ def clean(disk: Disk, keep: int, *known: State | None) -> None:
     named = frozenset().union(*(state.names for state in states))
     if old:
         for number in old:
-            disk.remove(name_of(number))
+            disk.remove(manifest_name(number))
         disk.sync_names()
     for name in disk.names():
         is_of_state = ARRAY_NAME.fullmatch(name) or BESIDE_NAME.fullmatch(name)

@@ -30,8 +30,7 @@ from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import HOST_PATIENCE, PAUSE, every, wait_until
 from cpprb_like.buffers import _reported
 from cpprb_like.buffers._reported import Ranges
-from cpprb_like.checkpoint import Beside, SaveOptions, begun
-from cpprb_like.checkpoint._open_state import CLUSTER
+from cpprb_like.checkpoint import CLUSTER, Beside, SaveOptions, begun
 from cpprb_like.limiters import RateLimiter
 from cpprb_like.processes import Actor, Learner, Member
 from cpprb_like.processes._folder import Closing, check_name, memory_path, remove_left

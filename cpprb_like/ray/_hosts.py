@@ -25,8 +25,7 @@ from ray.exceptions import RayError
 from cpprb_like._fields.entries import Entries
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.waiting import every, wait_until
-from cpprb_like.checkpoint import states
-from cpprb_like.checkpoint._manifest import name_of
+from cpprb_like.checkpoint import manifest_name, states
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes import Actor, Mass, Member, SharedReplay
 from cpprb_like.processes._folder import is_any_awaited, memory_path
@@ -201,7 +200,7 @@ class ShardHost:
         except FileNotFoundError:
             return None
         number = states(folder)[-1] if state is None else state
-        self._saved_at = (Path(folder) / name_of(number)).stat().st_mtime
+        self._saved_at = (Path(folder) / manifest_name(number)).stat().st_mtime
         return replay
 
     # ------------------------------------------------------------------ who and how much

@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cpprb_like.checkpoint import Checkpointed, states
-from cpprb_like.checkpoint._manifest import name_of
-from cpprb_like.checkpoint._open_state import CLUSTER
+from cpprb_like.checkpoint import CLUSTER, Checkpointed, manifest_name, states
 from cpprb_like.errors import DamagedError
 from cpprb_like.processes import Learner, SharedReplay
 from cpprb_like.samplers import Sampler
@@ -30,7 +28,9 @@ def save_host(replay: SharedReplay, folder: str | Path, learners: Mapping[str, L
     moment = time.time()
     replay.save(folder, learners=learners)
     number = states(folder)[-1]
-    os.utime(Path(folder) / name_of(number), (moment, moment))  # rows after that are not in it
+    os.utime(
+        Path(folder) / manifest_name(number), (moment, moment)
+    )  # rows after that are not in it
     return number
 
 

@@ -396,7 +396,9 @@ def test_after_a_crash_it_goes_on(
                 for n in _manifest.numbers(after)
                 for name in [file.name for file in _manifest.read(after, n).files]
             }
-            assert set(left) == named | {_manifest.name_of(n) for n in _manifest.numbers(after)}
+            assert set(left) == named | {
+                _manifest.manifest_name(n) for n in _manifest.numbers(after)
+            }
 
 
 def test_the_disk_in_memory_is_as_a_real_one(use: Use, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class History:
 
     def _state(self, folder: Folder, number: int) -> str | None:
         """Of a state; each that has other bytes is loaded once."""
-        manifest = _manifest.name_of(number)
+        manifest = _manifest.manifest_name(number)
         own = {manifest: folder[manifest]}
         if folder[manifest] not in self._named:
             self._named[folder[manifest]] = []
