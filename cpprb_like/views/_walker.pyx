@@ -274,13 +274,13 @@ cdef class Walker:
     cdef void c_read_chunks(self, Ring ring, Read* read, intp_t n) noexcept nogil:
         """Read chunk by chunk, so that records stay in the first cache for all their columns."""
         cdef intp_t start = 0, count = min(n, FETCHED), following, place
-        cdef intp_t rows = min(1 + self.after, FETCHED_STEPS)
+        cdef intp_t ahead = min(self.before, FETCHED_STEPS), rows = min(1 + self.after, FETCHED_STEPS)
         cdef const intp_t* row
         cdef const char* lasts[FETCHED]
-        c_fetch_windows(ring, read.records, count, rows)
+        c_fetch_windows(ring, read.records, count, ahead, rows)
         while start < n:
             following = min(n - start - count, FETCHED)
-            c_fetch_windows(ring, read.records + start + count, following, rows)
+            c_fetch_windows(ring, read.records + start + count, following, ahead, rows)
             self.c_walk_chunk(ring, read, start, count, lasts)
             for place in range(ring.in_record):
                 if place == self.lead or read.outs[place] == NULL:
@@ -363,14 +363,14 @@ cdef inline const intp_t* c_rows_of(const Read* read, bint last) noexcept nogil:
 
 
 cdef inline void c_fetch_windows(
-    Ring ring, const char** records, intp_t n, intp_t rows
+    Ring ring, const char** records, intp_t n, intp_t ahead, intp_t rows
 ) noexcept nogil:
-    """Prefetch records, and those of the windows of ``rows`` rows from there on."""
+    """Prefetch records: of ``ahead`` rows before each of n, and of ``rows`` rows from there on."""
     cdef intp_t i, size = ring.record_stride
     if ring.n_envs == 1:
-        c_fetch_records(records, ring.record_offset, size * rows, n)
+        c_fetch_records(records, ring.record_offset - ahead * size, size * (ahead + rows), n)
         return
-    for i in range(rows):
+    for i in range(-ahead, rows):
         c_fetch_records(records, ring.record_offset + i * ring.n_envs * size, size, n)
 
 
