@@ -237,6 +237,20 @@ def test_a_learner_has_rows_for_its_largest_batch(effort: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="floors need gcc or clang")
+def test_a_quick_look_at_a_whole_run_measures_each_case(tmp_path: Path) -> None:
+    """Beside its floor; what is computed is compared with the floor's."""
+    command = [sys.executable, str(FOLDER / "whole_run.py"), "--quick", f"--folder={tmp_path}"]
+    table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    assert [table.count(one) for one in ("GAE", "Offsets", "save(beside", "loop in C")] == [
+        2,
+        3,
+        1,
+        1,
+    ]
+
+
+@pytest.mark.slow
 def test_each_cliff_has_a_usual_way(tmp_path: Path) -> None:
     """A case is measured beside the usual work, here and in the checkout of another interpreter."""
     output = tmp_path / "cliffs.json"

@@ -89,6 +89,12 @@ def measured_on_a_device() -> dict[str, Any]:
     }
 
 
+def measured_of_a_run() -> dict[str, Any]:
+    """What rollouts and checkpoints take, as a run writes it."""
+    case = {"case": "GAE", "floor": "loop in C", "seconds": [3e-3, 2e-3]}
+    return {"machine": run()["machine"] | {"load": None}, "numpy": "2.4.6", "cases": [case]}
+
+
 def waited() -> dict[str, Any]:
     """How long a learner waited, as a run writes it."""
     times = {"least": 1e-3, "median": 2e-3, "whole": 0.1, "alone": 1.5e-3}
@@ -148,6 +154,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "processes.json": shared,
     "examples.json": learned,
     "device.json": measured_on_a_device,
+    "whole-run.json": measured_of_a_run,
 }
 
 
@@ -258,6 +265,7 @@ def test_the_report_is_written_where_it_belongs(tree: Path) -> None:
     assert "waited for" in texts[4]
     assert "beside a learner" in texts[5]
     assert "FastTD3" in texts[6]
+    assert row(texts[8], "GAE") == ["3.00 ms", "loop in C", "2.00 ms", "1.50"]
     report.update(tree)
     assert texts == [page.read_text(encoding="utf-8") for page in pages]
 
