@@ -17,6 +17,14 @@ def take_stacks(
     axis: int,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]: ...
+def places_at(
+    rows: NDArray[np.intp],
+    counts: NDArray[np.intp],
+    before: int,
+    offsets: NDArray[np.intp],
+    steps: NDArray[np.intp] | None,
+    repeats: bool,
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]: ...
 def take_sequences(
     parts: list[tuple[Starts, NDArray[np.intp], NDArray[np.intp] | None]],
     n: int,

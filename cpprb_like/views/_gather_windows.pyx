@@ -1,4 +1,4 @@
-"""Copies of several rows for each item of a batch: frame stacks and sequences.
+"""Copies of several rows for each item of a batch: frame stacks, sequences and rows at offsets.
 
 The rows of a sequence lie at even distances in memory, except at the end of the ring and around
 absent rows. Runs of rows are copied field by field, while the rows of the next sequence are
@@ -123,6 +123,31 @@ def take_stacks(
     free(frames)
     free(zeros)
     return out
+
+
+def places_at(
+    const intp_t[:, :] rows not None, const intp_t[:, :] counts not None, intp_t before,
+    const intp_t[::1] offsets not None, const intp_t[::1] steps, bint repeats,
+):
+    """Slots of the rows at offsets from each row, and where an offset leads out of its window.
+
+    ``rows``, ``counts`` and ``before`` are those of ``Windows``. Offsets count from the last of
+    ``steps`` rows, or of None from the row itself. Places out of the window have its first or last
+    row if ``repeats``, else -1. Both arrays have the shape (n, offsets).
+    """
+    cdef intp_t k, place, at, dims[2]
+    dims[0], dims[1] = rows.shape[0], offsets.shape[0]
+    cdef cnp.ndarray slots = c_numbers(2, dims, cnp.NPY_INTP), is_pad = c_numbers(2, dims, cnp.NPY_BOOL)
+    cdef intp_t* to = <intp_t*> cnp.PyArray_DATA(slots)
+    cdef uint8_t* pad = <uint8_t*> cnp.PyArray_DATA(is_pad)
+    for k in range(dims[0]):
+        for place in range(dims[1]):
+            at = offsets[place] if steps is None else offsets[place] + steps[k] - 1
+            pad[0] = at > counts[k, 1] or -at > counts[k, 0]
+            to[0] = rows[k, before + at] if repeats or not pad[0] else -1
+            to += 1
+            pad += 1
+    return slots, is_pad
 
 
 def take_sequences(

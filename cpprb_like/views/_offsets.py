@@ -1,7 +1,7 @@
 """``Offsets``: a layer that reads fields at offsets from each row: histories, chunks of actions.
 
 Not here: frame stacks (``_frame_stacks``), consecutive rows of all fields (``_sequences``), and the
-copying (``_gather_windows``).
+places and copies (``_gather_windows``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.field import NEXT
+from cpprb_like.views._gather_windows import places_at
 from cpprb_like.views._layer import IS_PAD, Fields, Layer, ViewedRows
 from cpprb_like.views._rows import read_fields
 from cpprb_like.views._stacking import read_stacks
@@ -122,7 +123,6 @@ class _Windows(Layer):
         ahead = () if rows.nstep is None else rows.nstep.last_step_fields
         self._partners: dict[str, str] = {}  # by next field: the field that it continues
         self._least = {name: min(found) for name, found in layer.offsets.items()}
-        self._most = {name: max(found) for name, found in layer.offsets.items()}
         self._before = max(0, -min(self._least.values()))
         self._after = 0
         for name in layer.offsets:
@@ -137,7 +137,8 @@ class _Windows(Layer):
                 column.shape,
             ):
                 self._partners[name] = partner.name
-            self._after = max(self._after, self._most[name] + (most - 1) * (name in ahead))
+            behind = max(layer.offsets[name]) + (most - 1) * (name in ahead)
+            self._after = max(self._after, behind)
 
     def around(self, fields: Fields) -> tuple[int, int]:  # noqa: ARG002
         """See ``Layer.around``."""
@@ -159,28 +160,19 @@ class _Windows(Layer):
 
     def fill(self, windows: Windows, wanted: Fields) -> Batch:
         found: Batch = {}
-        rows, behind = windows.rows, windows.counts[:, 1:]
-        first = -windows.counts[:, :1]  # offset of the first row of the window
+        rows, counts = windows.rows, windows.counts
         for name, offsets in self._offsets.items():
-            if name in windows.last_fields:
-                at = (windows.steps - 1)[:, np.newaxis] + offsets
-                slots = np.take_along_axis(rows, at + windows.before, 1)
-            else:  # places outside of the window repeat its first or last row
-                at, slots = offsets, rows.take(offsets + windows.before, axis=1)
-            # Half of the comparisons are left out, which are an eighth of a small batch.
-            is_pad = at > behind if self._most[name] > 0 else np.zeros(slots.shape, np.bool_)
-            if self._least[name] < 0:
-                early = at < first
-                is_pad |= early
-            if not self._repeats:
-                slots[is_pad] = -1
+            steps = windows.steps if name in windows.last_fields else None
+            slots, is_pad = places_at(rows, counts, windows.before, offsets, steps, self._repeats)
             if name in wanted:
                 column, out = self._columns[name], windows.out.get(name)
                 found[name] = read_stacks(self._ring, column, slots, 0, out)
             if name in self._partners and self._least[name] < 0:
-                known = at == first - 1  # the first value of the field itself
+                at = offsets if steps is None else (steps - 1)[:, np.newaxis] + offsets
+                known = at == -1 - counts[:, :1]  # the first value of the field itself
                 if name in wanted:
-                    self._put_first(name, found[name], rows, early if self._repeats else known)
+                    early = at < -counts[:, :1] if self._repeats else known
+                    self._put_first(name, found[name], rows, early)
                 is_pad &= ~known
             found[name + IS_PAD] = is_pad
         return found
