@@ -12,7 +12,7 @@ interpreter. Not here: columns of records (``_rows.gather``), and the loops over
 
 from cpprb_like._c.copying cimport (
     CACHED_NBYTES, STREAMED_NBYTES, STREAMS, c_copy, c_end_stream, c_gather_strided, c_interleave,
-    c_stream_ahead,
+    c_prefetch, c_stream_ahead,
 )
 from cpprb_like._c.typedefs cimport intp_t
 
@@ -77,6 +77,8 @@ cdef extern from *:
 
 cdef enum:
     MOST = 64                    # most threads of a copy
+    FETCHED_NBYTES = 128         # larger frames are fetched by the processor itself
+    FETCHED_FRAMES = 2048        # fewer are in the second cache, since their rows were chosen
     BY_DEFAULT = 4               # default; more threads are no faster, as memory is the limit
 
 cdef intp_t wanted = 0               # threads; 0: the number of cores, up to BY_DEFAULT
@@ -286,6 +288,10 @@ cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nog
     cdef const char* following
     cdef char* to
     cdef intp_t i, k
+    cdef bint fetches = (
+        values.wholes == NULL and values.inner <= FETCHED_NBYTES
+        and placing.n * values.depth >= FETCHED_FRAMES
+    )
     for k in range(start, stop):
         to = values.out + k * values.nbytes
         if values.wholes != NULL:
@@ -301,6 +307,10 @@ cdef void c_place_part(const void* work, intp_t start, intp_t stop) noexcept nog
         elif values.outer != 1:
             c_interleave(to, frames, values.depth, values.outer, values.inner)
         else:
+            if fetches and k + 1 < stop:
+                for i in range(values.depth, 2 * values.depth):
+                    c_prefetch(frames[i])
+                    c_prefetch(frames[i] + values.inner - 1)
             for i in range(values.depth):  # mostly frames of consecutive rows
                 if placing.streams and values.inner >= STREAMED_NBYTES:
                     c_stream_ahead(to + i * values.inner, frames[i], frames[i], values.inner)
