@@ -79,6 +79,8 @@ cdef class Ring:
     cdef SlotSet out                 # slots in use whose rows are absent
     cdef AbsentRuns runs             # runs of absent rows
     cdef tuple trackers              # objects that record which rows are edited
+    cdef intp_t[::1] edited          # circular log of the slots of edited rows; None until ``Masses`` read it
+    cdef int64_t n_edited            # entries ever written to ``edited``
     cdef int64_t[:, ::1] hidden      # circular log of rows that became absent: first, last, step
     cdef int64_t n_hidden            # entries ever written to ``hidden``
     cdef int64_t rereads             # times that derived state had to read all rows

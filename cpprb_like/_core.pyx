@@ -155,6 +155,7 @@ cdef class Ring:
         self.out = SlotSet(capacity)
         self.runs = AbsentRuns(capacity, n_envs)
         self.trackers = ()
+        self.edited = None
         self.hidden = np.empty((HIDDEN, 3), np.int64)
         if lookahead:
             self.incomplete = IncompleteRows(lookahead, self.size, n_envs, self.out)

@@ -186,8 +186,11 @@ def items_in_use(Ring ring not None):
 
 
 cdef void c_mark_edited(Ring ring, intp_t slot) noexcept:
-    """Tell the trackers that the row in a slot was edited."""
+    """Tell the trackers and ``Masses`` that the row in a slot was edited."""
     cdef Tracker tracker
+    if ring.edited is not None:
+        ring.edited[ring.n_edited & (ring.edited.shape[0] - 1)] = slot
+        ring.n_edited += 1
     for tracker in ring.trackers:
         tracker.c_mark_row(slot)
 

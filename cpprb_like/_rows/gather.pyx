@@ -372,7 +372,7 @@ cdef void c_write_columns(
         for k in range(n):
             if slots[k] >= 0:
                 memcpy(to + slots[k] * stride, values + k * size, size)
-    if ring.trackers:
+    if ring.trackers or ring.edited is not None:
         for k in range(n):
             if slots[k] >= 0:
                 c_mark_edited(ring, slots[k])

@@ -173,7 +173,7 @@ def _why_not(
     if now.starts.tell(slots)[0] == 1:
         return []
     if now.complete.tell(slots)[0] == 1:
-        return ["a condition of the view is false for it"]
+        return ["a rule of the view leaves it out"]
     items = now.items
     wanted = max(now.most - 1, now.after) + (0 if items is None else items.rows - 1)
     if items is not None and before and row // ring.n_envs % items.stride:

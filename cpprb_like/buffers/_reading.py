@@ -25,16 +25,16 @@ from cpprb_like._fields.schema import read_columns, read_names
 from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
-from cpprb_like._rows.gather import new_array
+from cpprb_like._rows.gather import new_array, take
 from cpprb_like.buffers._entry import SampleOptions, check_drawn, take_drawn
 from cpprb_like.buffers._source import Batch, ColumnSpec, MomentSource
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._base import with_handles
 from cpprb_like.samplers._rows import AllRows, Rows
+from cpprb_like.samplers._ruled import Ruled
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
-from cpprb_like.samplers._where import Where, is_true
 from cpprb_like.views._item_layouts import ItemLayout, Padded
 from cpprb_like.views._items_of_batch import LaidItems, RaggedFields, StoredFields, TakeItems
 from cpprb_like.views._layer import IS_PAD, Items, Layer, Steps, ViewedRows, wrong_return
@@ -69,13 +69,13 @@ class OpenLayer:
         before, after = (as_int(f"{self.name}.around", count, 0) for count in around)
         self.around = before, after
         self.reads = self._fields_of("reads", opened.reads(fields), fields)
-        found: Any = opened.condition(fields)
-        self.condition: tuple[str, frozenset[str], Callable[[Batch], Any]] | None = None
+        found: Any = opened.mass(fields)
+        self.mass: tuple[frozenset[str], Callable[[Batch], Any]] | None = None
         if found is not None:
-            names, holds = self._pair_of("condition", "names and a function, or None", found)
-            if not callable(holds):
-                raise self._wrong("condition", "names and a function, or None", found)
-            self.condition = self.name, self._fields_of("condition", names, fields), holds
+            names, function = self._pair_of("mass", "names and a function, or None", found)
+            if not callable(function):
+                raise self._wrong("mass", "names and a function, or None", found)
+            self.mass = self._fields_of("mass", names, fields), function
         self.changes = self._names_of("changes", opened.changes(fields))
         self.columns: dict[str, ColumnSpec] = {}
         self.replaced = self.added = frozenset[str]()
@@ -193,7 +193,11 @@ class Opened:
                 raise ValueError(f"{part.name}: expected one layer that says what an item is")
             self.items = found if found is not None else self.items
         self._open_columns(fields)
-        self.conditions = [part.condition for part in self.parts if part.condition is not None]
+        self.rules = [
+            (part.name, self._reader_of(part.mass[0]), part.mass[1])
+            for part in self.parts
+            if part.mass is not None
+        ]
         self.before = max((part.around[0] for part in self.parts), default=0)
         self.after = max((part.around[1] for part in self.parts), default=0)
         self._open_starts()
@@ -284,7 +288,7 @@ class Opened:
                     raise ValueError(f"{part.name}: {both} are changed by {other.name}")
 
     def _open_starts(self) -> None:
-        """Make ``starts``, the rows to draw from, and ``complete``, those without conditions."""
+        """Make ``starts``, the rows to draw from, and ``complete``, those without rules."""
         items, ring = self.items, self.ring
         self._tries = np.random.default_rng(0)  # for ``has_starts``, which is no draw
         after = max(self.most - 1, self.after)
@@ -308,10 +312,17 @@ class Opened:
         draws_all = items is None and not self.before and after <= ring.lookahead
         self.complete: Rows = AllRows(ring) if draws_all else self._starts_of(rows)
         self.starts = self.complete
-        if self.conditions:
-            self.starts = Where(ring, partial(_hold, self.stored, self.conditions), self.complete)
+        if self.rules:
+            self.starts = Ruled(ring, partial(_weigh, self.rules), self.complete)
         # Whether all rows that the buffer draws can be drawn.
-        self.draws_all = draws_all and not self.conditions
+        self.draws_all = draws_all and not self.rules
+
+    def _reader_of(self, names: frozenset[str]) -> Callable[[Slots], Batch]:
+        """A function that reads some fields of rows, as they were added."""
+        columns = tuple(column for column in self.ring.stored_columns if column.name in names)
+        if len(columns) == len(names) and self.laid is None:
+            return partial(take, self.ring, arrays=None, columns=columns)
+        return partial(self.stored, names=names)
 
     def _starts_of(self, rows: int) -> Rows:
         """Starts: rows around which the ring has all rows that the layers read."""
@@ -534,17 +545,34 @@ class Opened:
         return order[:0], order
 
 
-def _hold(
-    read: Callable[..., Batch],
-    conditions: Iterable[tuple[str, frozenset[str], Callable[[Batch], Any]]],
-    slots: Slots,
-) -> NDArray[np.bool_]:
-    """Whether the conditions of all layers are true, for each of these rows."""
-    found = np.ones(len(slots), np.bool_)
-    for layer, names, holds in conditions:
-        values = read(slots, names)
-        found &= is_true(holds(values), len(slots), f"{layer}.condition")
+def _weigh(
+    rules: Iterable[tuple[str, Callable[[Slots], Batch], Callable[[Batch], Any]]], slots: Slots
+) -> Array:
+    """The product of the masses that all rules give each of these rows."""
+    each = [
+        as_masses(f"{layer}.mass", function(read(slots)), len(slots))
+        for layer, read, function in rules
+    ]
+    found: Array = math.prod(each[1:], start=each[0])
     return found
+
+
+def as_masses(where: str, found: Any, n: int) -> Array:
+    """Checked masses of n rows: bools, or numbers of at least 0. Errors begin with ``where``."""
+    if type(found) is np.ndarray and found.dtype == np.bool_ and found.shape == (n,):
+        return found
+    if isinstance(found, np.ma.MaskedArray):
+        raise TypeError(f"{where}: expected numbers, got a masked array, whose mask would be lost")
+    array = np.asarray(found)
+    if array.dtype.kind not in "biuf" or array.shape != (n,):
+        raise ValueError(
+            f"{where}: expected bools or numbers of shape ({n},), got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    if array.dtype.kind != "b" and not ((array >= 0) & (array < np.inf)).all():  # false for NaN
+        wrong = array[~((array >= 0) & (array < np.inf))][0]
+        raise ValueError(f"{where}: expected finite numbers of at least 0, got {wrong}")
+    return array
 
 
 def ring_names(columns: tuple[Column, ...]) -> list[str]:

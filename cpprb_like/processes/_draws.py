@@ -21,14 +21,10 @@ from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers import Prioritized, Sampler, Uniform
-from cpprb_like.samplers._row_weights import (
-    RowWeights,
-    draw_together,
-    sync_together,
-    update_together,
-)
+from cpprb_like.samplers._row_weights import RowWeights, sync_together, update_together
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
+from cpprb_like.samplers._tree_draws import draw_together
 
 RowNumbers = NDArray[np.intp]
 Rng = np.random.Generator

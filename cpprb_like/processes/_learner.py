@@ -516,7 +516,7 @@ class OpenedShards(Opened):
         self._learner: Learner = learner
         self._shards: FollowedShards = learner._shards
         super().__init__(learner, layers)
-        if self.conditions:
+        if self.rules:
             raise ValueError(
                 f"view: expected layers without a condition such as Among, got {layers!r}: a "
                 "learner draws from the rows of several processes; view the buffer of one"

@@ -29,6 +29,7 @@ from cpprb_like.samplers._base import Extra, FileMemory, Sampler, Slots, reject
 from cpprb_like.samplers._priority_powers import as_indexes, as_priorities, importance, weigh
 from cpprb_like.samplers._row_weights import RowWeights, notes_size
 from cpprb_like.samplers._rows import Rows
+from cpprb_like.samplers._tree_draws import TreeDraws
 from cpprb_like.schedules import Schedule, check, value_at
 
 __all__ = [
@@ -360,15 +361,28 @@ class ByPriority(PrioritySampler):
         slots, indexes, weights, least, total = rows.draw(
             n, rng, replace, self.stratified, self.check_for_update
         )
+        unit = self._unit(weights, least)
+        return slots, self._extra(indexes, weights, unit, exponent, weights, total)
+
+    def _extra(
+        self,
+        indexes: NDArray[np.int64],
+        weights: Floats,
+        unit: float,
+        exponent: float,
+        masses: Floats,
+        total: float,
+    ) -> Extra:
+        """The further columns of a draw, which it counts; drawn in proportion to ``masses``."""
         single = self.weights_dtype.itemsize == 4
         extra: Extra = {
-            "weights": importance(weights, self._unit(weights, least), exponent, single),
+            "weights": importance(weights, unit, exponent, single),
             "indexes": indexes,
         }
         if self.probabilities:
-            extra["probabilities"] = weights if self.as_masses else weights / total
+            extra["probabilities"] = masses if self.as_masses else masses / total
         self.draws += 1
-        return slots, extra
+        return extra
 
     def draw_state(self) -> dict[str, Any]:
         """See ``Sampler.draw_state``: the time of a schedule."""
@@ -399,13 +413,29 @@ class ByPriority(PrioritySampler):
         starts.
         """
         exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
-        rows = self.rows
-        if not replace and n > len(rows.ring):
+        if not replace and n > len(self.rows.ring):
             starts.refuse(n)
+        rows = starts.over(self.rows)
+        if starts.is_exact(rows):
+            slots, indexes, masses, _, total = rows.draw(
+                n, rng, replace, self.stratified, self.check_for_update
+            )
+        else:
+            slots, masses = self._draw_starts(starts, rows, n, rng, replace)
+            indexes = rows.indexes(slots, self.check_for_update)
+            total = 1.0 if self.as_masses or not self.probabilities else starts.weigh(rows)
+        weights = starts.corrected(rows, slots, masses)
+        unit = float(weights.min(initial=math.inf))
+        return slots, self._extra(indexes, weights, unit, exponent, masses, total)
+
+    def _draw_starts(
+        self, starts: Rows, rows: TreeDraws, n: int, rng: np.random.Generator, replace: bool
+    ) -> tuple[Slots, Floats]:
+        """The starts of ``draw_starts``, of what ``rows`` draws, and their weights there."""
         slots, weights = np.empty(0, np.intp), np.empty(0)
         passed: Slots | None = None  # rows that further draws leave out
         tried = 0
-        tries = n
+        tries = n if rows is self.rows or rows.total else 0
         pay = max(TRIES, int(TRIES_PER_ROW * rows.ring.stored / max(n, 1)))
         while len(slots) < n and tries > 0:
             if passed is not None:
@@ -430,26 +460,15 @@ class ByPriority(PrioritySampler):
             left = SPARE_TRIES + TRIES + pay * len(slots) - tried
             tries = min(left, SPARE_TRIES // 8 + 2 * missing * tried // (len(slots) + 1))
         if len(slots) < n:
-            more, weight = self._choose(starts, n - len(slots), rng, None if replace else slots)
+            without = None if replace else slots
+            more, weight = self._choose(starts, rows, n - len(slots), rng, without)
             slots, weights = np.concatenate([slots, more]), np.concatenate([weights, weight])
-        extra: Extra = {
-            "weights": importance(
-                weights,
-                float(weights.min(initial=math.inf)),
-                exponent,
-                self.weights_dtype.itemsize == 4,
-            ),
-            "indexes": rows.indexes(slots, self.check_for_update),
-        }
-        if self.probabilities:
-            total = 1.0 if self.as_masses else starts.weigh(rows)
-            extra["probabilities"] = weights / total
-        self.draws += 1
-        return slots, extra
+        return slots, weights
 
     def _choose(
         self,
         starts: Rows,
+        rows: TreeDraws,
         n: int,
         rng: np.random.Generator,
         without: Slots | None,
@@ -458,7 +477,7 @@ class ByPriority(PrioritySampler):
         among = starts.slots()
         if without is not None:
             among = among[~np.isin(among, without)]
-        weights = self.rows.get(among)
+        weights = rows.get(among)
         if without is not None:
             places = np.flatnonzero(weights > 0.0)
             if len(places) < n:

@@ -2,8 +2,8 @@
 
 from numpy cimport ndarray
 
-from cpprb_like._core cimport Beside, DerivedState
-from cpprb_like._segment_tree cimport MinTree, SumTree
+from cpprb_like._core cimport Beside
+from cpprb_like.samplers._tree_draws cimport TreeDraws
 from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t, uint8_t
 
 
@@ -13,15 +13,12 @@ cdef class NewWeights(Beside):
     cdef readonly ndarray weights    # float64, shape (n,)
 
 
-cdef class RowWeights(DerivedState):
-    cdef readonly SumTree tree
-    cdef MinTree minima
+cdef class RowWeights(TreeDraws):
     cdef readonly float64_t first    # weight of new rows before any weight was set
     cdef float64_t newest_weight     # weight of new rows: the greatest so far
     cdef float64_t greatest_priority  # greatest priority so far
     cdef readonly int64_t given      # priorities passed to ``update``
     cdef readonly int64_t late       # those whose rows were gone
-    cdef public int64_t drawn        # ``written`` of the ring at the last draw
     # Weights of rows whose n-step window is incomplete: row ids, -1 for a free place, and weights;
     # ``ring.lookahead`` places for each stream.
     cdef int64_t[::1] held_rows
@@ -30,10 +27,11 @@ cdef class RowWeights(DerivedState):
     cdef int64_t filled              # leaves of the rows before this one are set; nodes above: before ``seen``
     cdef float64_t* notes            # in a file: copy of the state beside the leaves; or NULL
     cdef object noted                # owner of the memory of ``notes``
+    cdef intp_t[::1] changes         # circular log of slots whose leaf changed; None until ``Masses`` read it
+    cdef int64_t n_changes           # entries ever written to ``changes``
 
     cdef void c_begin_sync(self) noexcept nogil
     cdef void c_note_down(self) noexcept nogil
-    cdef void c_sync_weights(self) noexcept nogil
     cdef void c_sync_to(self, int64_t stop) noexcept nogil
     cdef void c_set_new(
         self, int64_t first, ndarray priorities, ndarray weights, const uint8_t* present
@@ -46,8 +44,7 @@ cdef class RowWeights(DerivedState):
     cdef void c_set_weights(
         self, intp_t* slots, const float64_t* priorities, float64_t* weights, intp_t n
     ) noexcept nogil
-    cdef void c_lift(self, const intp_t* slots, float64_t* weights, intp_t n) noexcept nogil
-    cdef void c_put_back(self, const intp_t* slots, const float64_t* weights, intp_t n) noexcept nogil
+    cdef void c_note_change(self, intp_t slot) noexcept nogil
     cdef void c_put(self, int64_t row, float64_t weight) noexcept nogil
     cdef void c_sum_rows(self, int64_t row, int64_t stop) noexcept nogil
     cdef void c_take_out_oldest(self) noexcept nogil

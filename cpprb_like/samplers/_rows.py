@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cpprb_like._arguments.arrays import Slots
+from cpprb_like._arguments.arrays import Floats, Slots
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._uniform_draws import draw_uniform
 
@@ -34,8 +34,23 @@ class Rows(Protocol):
     def slots(self) -> Slots:
         """The slots of all of these rows."""
 
+    def over(self, rows: Any) -> Any:
+        """What draws these rows by the weights of all rows: by default these weights.
+
+        What it draws may be other rows, which ``tell`` leaves out.
+        """
+        return rows
+
+    def is_exact(self, rows: Any) -> bool:  # noqa: ARG002 (for subclasses)
+        """Whether ``rows``, which is from ``over``, draws these rows and no others. There is one."""
+        return False
+
+    def corrected(self, rows: Any, slots: Slots, weights: Floats) -> Floats:  # noqa: ARG002
+        """What importance-sampling weights correct, of slots that ``rows`` drew."""
+        return weights
+
     def weigh(self, rows: Any) -> float:
-        """The sum of the weights of these rows; ``rows`` are the weights of all rows."""
+        """The sum of the weights of these rows; ``rows`` is from ``over``."""
 
     def draw(self, n: int, rng: np.random.Generator) -> Slots:
         """Draw n slots, each with the same probability, with replacement.

@@ -235,6 +235,18 @@ cdef class Starts:
         self.c_sync_starts()
         return self.starts.c_list(self.starts.count, False)
 
+    def over(self, rows):
+        """See ``Rows.over``."""
+        return rows
+
+    def is_exact(self, rows):
+        """See ``Rows.is_exact``."""
+        return False
+
+    def corrected(self, rows, slots, weights):
+        """See ``Rows.corrected``."""
+        return weights
+
     def weigh(self, rows not None):
         """The sum of the weights of all slots at which a sequence can start; ``rows`` are ``RowWeights``.
 

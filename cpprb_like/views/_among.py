@@ -10,7 +10,8 @@ from collections.abc import Callable
 from numpy.typing import ArrayLike
 
 from cpprb_like._arguments.arrays import Batch
-from cpprb_like.views._layer import Condition, Fields, Layer
+from cpprb_like.samplers._where import is_true
+from cpprb_like.views._layer import Fields, Layer, RowMass
 
 
 class Among(Layer):
@@ -75,14 +76,14 @@ class Among(Layer):
         self.by = condition
         self.fields = fields
 
-    def condition(self, fields: Fields) -> Condition:
+    def mass(self, fields: Fields) -> RowMass:
         condition = self.by
         names = (condition,) if isinstance(condition, str) else self.fields
         for name in names:
             if name not in fields:
                 raise ValueError(f"Among: expected some of the fields {list(fields)}, got {name!r}")
         if not isinstance(condition, str):
-            return names, condition
+            return names, lambda rows: is_true(condition(rows), len(rows[names[0]]))
         spec = fields[condition]
         if spec.shape not in ((), (1,)) or spec.dtype.kind not in "biuf":
             raise ValueError(

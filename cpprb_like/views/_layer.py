@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 IS_PAD = "_is_pad"  # last part of the names of masks, as in LeRobot
 
 Fields = Mapping[str, ColumnSpec]
-Condition = tuple[Iterable[str], Callable[[Batch], Any]]
+RowMass = tuple[Iterable[str], Callable[[Batch], Any]]
 
 
 @dataclass(frozen=True)
@@ -153,14 +153,17 @@ class Layer:
         """
         return 0, 0
 
-    def condition(self, fields: Fields) -> Condition | None:  # noqa: ARG002 (for subclasses)
-        """Condition for drawing a row; None, the default: all rows that other layers allow.
+    def mass(self, fields: Fields) -> RowMass | None:  # noqa: ARG002 (for subclasses)
+        """How rows are drawn by what they say; None, the default: all alike. See ``Among``.
 
         Returns
         -------
-        (names, holds) or None
-            ``holds(values)`` gives a bool for each of n rows, shape ``(n,)``. ``values`` are the
-            values of the fields ``names`` in these rows, as they were added.
+        (names, function) or None
+            ``function(values)`` gives the mass of each of n rows, shape ``(n,)``: bools, or finite
+            numbers of at least 0. ``values`` are the values of the fields ``names`` in these rows,
+            as they were added. A row is drawn in proportion to its mass times the sampler's
+            weight, and never with mass 0. The function is called for rows that were added or edited
+            since the last draw, so it may depend on nothing else.
         """
         return None
 

@@ -339,8 +339,8 @@ class Speed(Layer):
 @pytest.mark.parametrize(
     "hook",
     [
-        *("steps", "open", "items", "around", "condition", "reads", "changes", "columns", "fill"),
-        *("a late function", "a condition"),
+        *("steps", "open", "items", "around", "mass", "reads", "changes", "columns", "fill"),
+        *("a late function", "masses"),
     ],
 )
 def test_what_a_hook_returns_is_refused_with_the_names_of_layer_and_hook(
@@ -351,10 +351,10 @@ def test_what_a_hook_returns_is_refused_with_the_names_of_layer_and_hook(
     if hook == "a late function":
         hook = "fill"
         hooks = {"changes": lambda *_: ["rew"], "fill": lambda *_: lambda: wrong}
-    elif hook == "a condition":
-        hook = "condition"
-        hooks = {"condition": lambda *_: (["rew"], lambda _: wrong)}
-    elif wrong is None and hook in ("steps", "items", "condition"):
+    elif hook == "masses":
+        hook = "mass"
+        hooks = {"mass": lambda *_: (["rew"], lambda _: wrong)}
+    elif wrong is None and hook in ("steps", "items", "mass"):
         pytest.skip("None is the default")
     layer = type("Mine", (Speed,), hooks)()
     rb = ReplayBuffer(20, FIELDS, seed=0)

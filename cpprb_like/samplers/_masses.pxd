@@ -1,0 +1,18 @@
+"""Attributes of ``Masses``."""
+
+from cpprb_like.samplers._row_weights cimport RowWeights
+from cpprb_like.samplers._tree_draws cimport TreeDraws
+from cpprb_like._c.typedefs cimport float64_t, int64_t, intp_t
+
+
+cdef class Masses(TreeDraws):
+    cdef readonly RowWeights weights  # of the rows; None: each weighs 1
+    cdef readonly bint cuts_only     # whether each mass has been 0 or 1 so far
+    cdef float64_t[::1] masses       # of the rows, by slot
+    cdef int64_t edited              # entries of the ring's log of edits that were applied
+    cdef int64_t rereads             # ``rereads`` of the ring
+    cdef int64_t changes             # entries of the weights' log of changes that were applied
+
+    cdef bint c_has_row(self, intp_t slot) noexcept
+    cdef void c_take_out(self, intp_t slot) noexcept nogil
+    cdef void c_set_leaf(self, intp_t slot) noexcept nogil

@@ -1,0 +1,22 @@
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from cpprb_like._core import Ring
+from cpprb_like._segment_tree import SumTree
+from cpprb_like.samplers._row_weights import RowWeights
+from cpprb_like.samplers._tree_draws import TreeDraws
+
+_Slots: TypeAlias = NDArray[np.intp]
+_Moment: TypeAlias = tuple[int, int, int, int, bool]
+
+@final
+class Masses(TreeDraws):
+    weights: RowWeights | None
+    cuts_only: bool
+    def __new__(cls, ring: Ring, tree: SumTree, weights: RowWeights | None) -> Self: ...
+    def stale(self) -> tuple[_Slots, _Moment] | None: ...
+    def put(self, slots: _Slots, masses: NDArray[np.float64], moment: _Moment) -> bool: ...
+    def at(self, slots: _Slots) -> NDArray[np.float64]: ...

@@ -1,0 +1,150 @@
+"""``Ruled``: rows of a ring with a mass by what their values say, for draws by any sampler.
+
+A rule gives each row a mass by its values: the row is drawn in proportion to the sampler's weight
+times the mass, and never with mass 0. Masses are kept in a sum tree (``_masses``), so a draw costs
+the same however few rows have one. Not here: rules (``views``), and conditions on slots
+(``_where``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.arrays import Floats, Slots
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._masses import Masses
+from cpprb_like.samplers._prioritized import new_sum_tree
+from cpprb_like.samplers._row_weights import RowWeights
+from cpprb_like.samplers._rows import AllRows, Rows
+
+CHUNK = 1 << 14  # rows whose masses are computed at a time
+TRIES = 64  # most tries for each drawn row, before all rows with a mass are listed
+LEAST = 32  # least rows tried at a time
+
+
+class Ruled(Rows):
+    """The rows of a ring that have a mass, out of ``complete``.
+
+    ``weigh(slots)`` gives the masses of rows: float64, finite and at least 0. It is called for rows
+    that were added or edited since the last draw, none of them absent.
+    """
+
+    def __init__(self, ring: Any, weigh: Callable[[Slots], Floats], complete: Rows) -> None:
+        self._ring = ring
+        self._weigh = weigh
+        self.complete = complete
+        # Whether each row with a mass can be drawn, unless its n-step window is incomplete.
+        self._is_of_all = isinstance(complete, AllRows)
+        self._masses: Masses | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def ring(self) -> Any:
+        """The ring."""
+        return self._ring
+
+    def over(self, weights: RowWeights | None) -> Masses:
+        """The masses of now, times these weights of the rows."""
+        with self._lock:
+            masses = self._masses
+            if masses is None or masses.weights is not weights:
+                masses = Masses(self._ring, new_sum_tree(self._ring.capacity), weights)
+                self._masses = masses
+            while (stale := masses.stale()) is not None:
+                slots, moment = stale
+                found = np.empty(len(slots))
+                for k in range(0, len(slots), CHUNK):
+                    found[k : k + CHUNK] = self._weigh(slots[k : k + CHUNK])
+                masses.put(slots, found, moment)
+            return masses
+
+    def _now(self) -> Masses:
+        """The masses of now, over the weights of the last draw."""
+        masses = self._masses
+        return self.over(None if masses is None else masses.weights)
+
+    def tell(self, slots: Slots) -> NDArray[np.int8]:
+        """State of each slot, all in use: 1 if its row has a mass, else 0 or -1."""
+        states = self.complete.tell(slots)
+        states[(states == 1) & (self._now().at(slots) == 0)] = 0
+        return states
+
+    def slots(self) -> Slots:
+        """The slots of all of these rows, ascending. Cost: a look at all masses."""
+        found = np.flatnonzero(self._now().at(np.arange(self._ring.stored)))
+        there: Slots = found[self.complete.tell(found) == 1]
+        return there
+
+    @property
+    def count(self) -> int:
+        """Number of these rows. Cost: a look at all masses."""
+        return len(self.slots())
+
+    def is_exact(self, rows: Masses) -> bool:
+        """See ``Rows.is_exact``: a row whose n-step window is incomplete weighs nothing."""
+        waits = self._ring.lookahead and rows.weights is None
+        return self._is_of_all and not waits and rows.total > 0.0
+
+    def corrected(self, rows: Masses, slots: Slots, weights: Floats) -> Floats:
+        """See ``Rows.corrected``: priorities, and not the masses of rules, which are no bias."""
+        assert rows.weights is not None
+        rows.weights.drawn = rows.drawn
+        return weights if rows.cuts_only else rows.weights.get(slots)
+
+    def weigh(self, rows: Masses) -> float:
+        """The sum of weights times masses. Cost: that of ``slots`` where windows matter."""
+        return rows.total if self.is_exact(rows) else float(rows.get(self.slots()).sum())
+
+    def draw(self, n: int, rng: np.random.Generator) -> Slots:
+        """Draw n slots in proportion to their masses, with replacement.
+
+        Raises ``NotEnoughDataError`` if no row has a mass.
+        """
+        masses = self._now()
+        if self.is_exact(masses):
+            return masses.draw(n, rng, True, False, False)[0]
+        found = [np.empty(0, np.intp)]
+        missing, tries = n, TRIES * max(n, LEAST) if masses.total else 0
+        while missing and tries > 0:
+            wanted = max(2 * missing, LEAST)
+            tries -= wanted
+            slots = masses.draw(wanted, rng, True, False, False)[0]
+            found.append(slots[self.complete.tell(slots) == 1][:missing])
+            missing -= len(found[-1])
+        if missing:
+            every = self.slots()
+            if len(every) == 0:
+                self.refuse()
+            shares = masses.get(every)
+            found.append(rng.choice(every, missing, p=shares / shares.sum()))
+        return np.concatenate(found)
+
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
+        """Draw n different slots, one after another in proportion to their masses.
+
+        Raises ``NotEnoughDataError`` if there are fewer rows.
+        """
+        masses, found = self._now(), np.empty(0, np.intp)
+        passed = found
+        while len(found) < n:
+            wanted = min(max(n, 2 * len(passed)), masses.count(self._ring.stored) - len(passed))
+            if wanted <= 0:
+                self.refuse(n)
+            slots = masses.draw(wanted, rng, False, False, False, passed)[0]
+            passed = np.concatenate([passed, slots])
+            found = np.concatenate([found, slots[self.complete.tell(slots) == 1]])[:n]
+        return found
+
+    def refuse(self, distinct: int | None = None) -> NoReturn:
+        """Raise ``NotEnoughDataError``: no row, or fewer than ``distinct``, can be drawn."""
+        wanted = "" if distinct is None else f" {distinct} distinct rows"
+        count = self.count if len(self._ring) else 0
+        raise NotEnoughDataError(
+            f"cannot sample{wanted}: the buffer holds {len(self._ring)} rows, of which "
+            f"{count or 'none'} can be drawn: the condition must be true"
+        )

@@ -1,0 +1,42 @@
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._core import DerivedState
+from cpprb_like._segment_tree import SumTree
+
+_Floats: TypeAlias = NDArray[np.float64]
+_Slots: TypeAlias = NDArray[np.intp]
+
+class TreeDraws(DerivedState):
+    tree: SumTree
+    drawn: int
+    def draw(
+        self,
+        n: int,
+        rng: np.random.Generator,
+        replace: bool,
+        stratified: bool,
+        as_handles: bool,
+        without: _Slots | None = None,
+    ) -> tuple[_Slots, NDArray[np.int64], _Floats, float, float]: ...
+    @property
+    def least(self) -> float: ...
+    @property
+    def total(self) -> float: ...
+    @property
+    def largest(self) -> float: ...
+    def count(self, n: int) -> int: ...
+    def check_draw(self, n: int, replace: bool) -> None: ...
+    def get(self, slots: _Slots) -> _Floats: ...
+    def indexes(self, slots: _Slots, as_handles: bool) -> NDArray[np.int64]: ...
+
+def draw_together(
+    parts: Sequence[tuple[int, TreeDraws]],
+    bits: int,
+    n: int,
+    rng: np.random.Generator,
+    stratified: bool,
+) -> tuple[_Slots, _Floats, float, float]: ...

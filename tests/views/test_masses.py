@@ -1,0 +1,178 @@
+"""Masses of rows by what they say, against a loop over all rows, after random histories."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributions import chi_square, chi_square_limit
+from helpers import Array
+from rewound import KINDS, History, Kind
+from scale import LONG
+
+from cpprb_like import NotEnoughDataError, ReplayBuffer
+from cpprb_like.samplers import Prioritized, RankBased, Uniform
+from cpprb_like.views import Among, Layer, NStep, Sequences
+
+HISTORIES = int(os.environ.get("CPPRB_LIKE_MASS_HISTORIES", "60" if LONG else "2"))
+ACTIONS = 40
+
+
+def mass_of(rows: Any) -> Array:
+    """0 for a third of the rows, and three other masses; an update of ``mark`` changes it."""
+    found: Array = np.array([0.0, 0.5, 1.0, 3.0])[(rows["mark"] * 7 + rows["t"]) % 4]
+    return found
+
+
+class Marked(Layer):
+    """A rule with masses of its own."""
+
+    def mass(self, fields: Any) -> Any:
+        del fields
+        return ("mark", "t"), mass_of
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_random_histories(tmp_path: Path, kind: Kind) -> None:
+    """Leaves are weights times masses of the values of now, and draws are of these rows."""
+    for seed in range(HISTORIES):
+        (tmp_path / str(seed)).mkdir()
+        chance = random.Random(f"masses {kind.name} {seed}")
+        history = History(kind, tmp_path / str(seed), chance)
+        views = [history.rb.view(Marked())]
+        if kind.capacity >= 4 * kind.n_envs:
+            views.append(history.rb.view(Marked(), Sequences(3)))
+        for _ in range(ACTIONS):
+            history._act()  # and the file stays open
+            if chance.random() < 0.6:
+                for view in views:
+                    compare(view)
+
+
+def compare(view: Any) -> None:
+    """Compare the masses of a view, and a draw, with all rows one by one."""
+    rb, now = view.buffer, view._now
+    slots = rb.ring.present_slots()
+    masses = mass_of(now.stored(slots, ("mark", "t"))) if len(slots) else np.zeros(0)
+    weights = rb.sampler.row_weights(slots)
+    rows = now.starts.over(rb.sampler.rows if rb.has_priorities else None)
+    expected = masses if weights is None else weights * masses
+    np.testing.assert_allclose(rows.get(slots), expected, rtol=1e-12)
+    np.testing.assert_array_equal(now.starts.tell(slots) == 1, masses_can_be_drawn(now, masses))
+    others = np.flatnonzero(rb.ring.flags() & 8)
+    assert not rows.get(others).any()
+    if rb.ring.lookahead == 0 or rb.has_priorities:
+        np.testing.assert_allclose(rows.total, expected.sum(), rtol=1e-9)
+    drawable = slots[(now.complete.tell(slots) == 1) & (expected > 0)] if len(slots) else slots
+    if len(drawable):
+        drawn, _ = rb.sampler.draw_starts(now.starts, 20, np.random.default_rng(0), replace=True)
+        assert set(drawn.tolist()) <= set(drawable.tolist())
+        n = len(drawable)
+        drawn, _ = rb.sampler.draw_starts(now.starts, n, np.random.default_rng(0), replace=False)
+        assert sorted(drawn.tolist()) == sorted(drawable.tolist())
+    else:
+        with pytest.raises(NotEnoughDataError):
+            view.sample(1)
+
+
+def masses_can_be_drawn(now: Any, masses: Array) -> Array:
+    """Which of the present rows the view can draw, apart from priorities of 0."""
+    found: Array = (now.complete.tell(now.ring.present_slots()) == 1) & (masses > 0)
+    return found
+
+
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized, RankBased])
+@pytest.mark.parametrize("layers", [(), (Sequences(3),), (NStep(3, rew="x"),)])
+def test_draws_are_in_proportion(sampler: Callable[[], Any], layers: Any) -> None:
+    """To masses times weights, with replacement; weights correct the priorities alone."""
+    rb = ReplayBuffer(50, {"x": {"shape": ()}, "done": {"shape": ()}}, sampler=sampler(), seed=0)
+    rb.add(x=np.arange(50) % 4, done=np.arange(50) % 10 == 9)
+
+    class Weighted(Layer):
+        def mass(self, fields: Any) -> Any:
+            del fields
+            return ["x"], lambda rows: rows["x"] / 2
+
+    view = rb.view(Weighted(), *layers)
+    slots = np.arange(50)
+    if rb.has_priorities:
+        rb.update_priorities(slots, 0.1 + np.random.default_rng(0).random(50))
+        view.sample(1)  # ranks are sorted at a draw
+    now = view._now
+    weights = rb.sampler.row_weights(slots)
+    masses = (slots % 4) / 2 * (now.complete.tell(slots) == 1)
+    chances = masses if weights is None else masses * weights
+    chances = chances / chances.sum()
+    options: dict[str, Any] = {"beta": 0.7} if rb.has_priorities else {}
+    rng = np.random.default_rng(1)
+    drawn, extra = rb.sampler.draw_starts(now.starts, 40_000, rng, replace=True, **options)
+    counts = np.bincount(drawn, minlength=50)
+    there = chances > 0
+    assert not counts[~there].any()
+    limit = chi_square_limit(int(there.sum()) - 1)
+    assert chi_square(counts[there], 40_000 * chances[there]) < limit
+    if weights is not None:
+        np.testing.assert_allclose(
+            extra["weights"], (weights[drawn] / weights[drawn].min()) ** -0.7, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("masses", "error", "match"),
+    [
+        (lambda n: np.full(n, np.nan), ValueError, "finite numbers of at least 0, got nan"),
+        (lambda n: np.full(n, -1.0), ValueError, "finite numbers of at least 0, got -1"),
+        (lambda n: np.full(n, np.inf), ValueError, "finite numbers of at least 0, got inf"),
+        (lambda n: np.ones(n + 1), ValueError, "bools or numbers of shape"),
+        (lambda n: ["a"] * n, ValueError, "bools or numbers of shape"),
+        (lambda n: np.ma.masked_array(np.ones(n), [True] * n), TypeError, "masked array"),
+    ],
+)
+def test_masses_that_are_none_are_refused(
+    masses: Callable[[int], Any], error: type[Exception], match: str
+) -> None:
+    """By the draw; later ones work once the function does."""
+    rb = ReplayBuffer(9, {"x": {"shape": ()}}, seed=0)
+    rb.add(x=range(9))
+    is_wrong = True
+
+    class Rule(Layer):
+        def mass(self, fields: Any) -> Any:
+            del fields
+            return ["x"], lambda rows: masses(9) if is_wrong else rows["x"]
+
+    view = rb.view(Rule())
+    for _ in range(2):
+        with pytest.raises(error, match=match):
+            view.sample(4)
+    is_wrong = False
+    assert view.sample(50)["x"].min() > 0
+
+
+def test_a_condition_is_computed_of_new_and_edited_rows_alone() -> None:
+    """Whatever is drawn: once for each row, and again after an update of it."""
+    rb = ReplayBuffer(1000, {"x": {"shape": ()}, "y": {"shape": ()}}, seed=0)
+    rb.add(x=np.arange(1000), y=np.zeros(1000))
+    seen: list[float] = []
+
+    def condition(rows: Any) -> Array:
+        seen.extend(rows["x"].tolist())
+        found: Array = rows["x"] >= 999
+        return found
+
+    view = rb.view(Among(condition, "x"))
+    assert view.sample(5)["x"].tolist() == [999] * 5
+    assert sorted(seen) == list(range(1000))
+    seen.clear()
+    view.sample(5, replace=True)
+    rb.update([7], x=[2000])
+    assert set(view.sample(50)["x"].tolist()) == {999, 2000}
+    rb.add(x=[3000], y=[0])
+    assert 3000 in view.sample(50)["x"]
+    assert seen == [2000, 3000]
