@@ -313,9 +313,13 @@ class Opened:
         self.complete: Rows = AllRows(ring) if draws_all else self._starts_of(rows)
         self.starts = self.complete
         if self.rules:
-            self.starts = Ruled(ring, partial(_weigh, self.rules), self.complete)
+            self.starts = self._ruled()
         # Whether all rows that the buffer draws can be drawn.
         self.draws_all = draws_all and not self.rules
+
+    def _ruled(self) -> Rows:
+        """The rows to which the rules of all layers give a mass."""
+        return Ruled(self.ring, partial(masses_of, self.rules), self.complete)
 
     def _reader_of(self, names: frozenset[str]) -> Callable[[Slots], Batch]:
         """A function that reads some fields of rows, as they were added."""
@@ -545,7 +549,7 @@ class Opened:
         return order[:0], order
 
 
-def _weigh(
+def masses_of(
     rules: Iterable[tuple[str, Callable[[Slots], Batch], Callable[[Batch], Any]]], slots: Slots
 ) -> Array:
     """The product of the masses that all rules give each of these rows."""

@@ -23,6 +23,7 @@ from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers import Prioritized, Sampler, Uniform
 from cpprb_like.samplers._row_weights import RowWeights, sync_together, update_together
 from cpprb_like.samplers._rows import Rows
+from cpprb_like.samplers._ruled import Ruled, RuledRows
 from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
 from cpprb_like.samplers._tree_draws import draw_together
 
@@ -247,6 +248,73 @@ class WeightsTogether:
         late = update_together(self.members, self.ring.bits, indexes, priorities, weights)
         self.given += len(indexes)
         self.late += late
+
+
+class MassesTogether(WeightsTogether):
+    """Weights times masses of the rows of several rings, as ``Masses`` for one ring.
+
+    ``of(number)`` returns the rows with a mass of a ring. ``weights`` are those of rows, or None.
+    """
+
+    def __init__(
+        self, ring: Followers, of: Callable[[int], Ruled], weights: WeightsTogether | None
+    ) -> None:
+        super().__init__(ring)
+        self.of, self.weights = of, weights
+
+    def parts(self) -> list[tuple[int, Any]]:
+        known: dict[int, RowWeights] = {} if self.weights is None else dict(self.weights.parts())
+        found = []
+        for number, _ in self.ring.usable_rings:
+            if self.weights is None or number in known:
+                one = self.of(number).over(known.get(number))
+                if one.total > 0.0:
+                    found.append((number, one))
+        return found
+
+
+class RuledTogether(RuledRows):
+    """The rows of several rings that have a mass: see ``Ruled``.
+
+    ``find(number)`` returns those of a ring that exists.
+    """
+
+    def __init__(self, ring: Followers, complete: Rows, find: Callable[[int], Ruled]) -> None:
+        super().__init__(ring, complete)
+        self.of = cache(find)  # ``of(number)`` returns the same rows at each call
+        self._weights: WeightsTogether | None = None
+
+    def over(self, weights: WeightsTogether | None) -> MassesTogether:
+        """The masses of now, times these weights of the rows."""
+        self._weights = weights
+        return MassesTogether(self.ring, self.of, weights)
+
+    def _now(self) -> MassesTogether:
+        return self.over(self._weights)
+
+    def tell(self, rows: RowNumbers) -> NDArray[np.int8]:
+        found = np.empty(len(rows), np.int8)
+        for number, places, slots in self.ring.split(rows):
+            found[places] = self.of(number).tell(slots)
+        return found
+
+    def slots(self) -> RowNumbers:
+        """The numbers of all of these rows."""
+        found = [
+            self.ring.name(number, self.of(number).slots()) for number, _ in self.ring.usable_rings
+        ]
+        return np.concatenate([np.empty(0, np.intp), *found])
+
+    def is_exact(self, rows: MassesTogether) -> bool:
+        """See ``Rows.is_exact``."""
+        parts = rows.parts()
+        return bool(parts) and all(self.of(number).is_exact(one) for number, one in parts)
+
+    def corrected(self, rows: MassesTogether, slots: RowNumbers, weights: Floats) -> Floats:
+        """See ``Rows.corrected``."""
+        assert rows.weights is not None
+        cuts_only = all(one.cuts_only for _, one in rows.parts())
+        return weights if cuts_only else rows.weights.get(slots)
 
 
 def check_sampler(sampler: Sampler) -> None:

@@ -26,11 +26,11 @@ from cpprb_like._rows.column import Column
 from cpprb_like.buffers import View
 from cpprb_like.buffers._draw_counts import DrawCounts
 from cpprb_like.buffers._entry import SampleOptions
-from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
+from cpprb_like.buffers._reading import Choose, Opened, ReadPlan, masses_of
 from cpprb_like.buffers._source import Batch, ColumnSpec, ModelledSource, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.limiters._gates import stats
-from cpprb_like.processes._draws import RowNumbers, StartsTogether
+from cpprb_like.processes._draws import RowNumbers, RuledTogether, StartsTogether
 from cpprb_like.processes._folder import Closing, FileLock, Folder
 from cpprb_like.processes._followed import FollowedShards
 from cpprb_like.processes._followers import Followers, consistently
@@ -40,7 +40,8 @@ from cpprb_like.processes._saving import SavedLearner, copy_of
 from cpprb_like.processes._shards import stats_of_items
 from cpprb_like.processes._words import GIVEN, LATE, Words
 from cpprb_like.samplers import Extra, Sampler, Uniform
-from cpprb_like.samplers._rows import Rows
+from cpprb_like.samplers._rows import AllRows, Rows
+from cpprb_like.samplers._ruled import Ruled
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.views._items_of_batch import LaidItems, PaddedItems, RaggedFields, TakeItems
 from cpprb_like.views._rows import RowReader
@@ -516,11 +517,11 @@ class OpenedShards(Opened):
         self._learner: Learner = learner
         self._shards: FollowedShards = learner._shards
         super().__init__(learner, layers)
-        if self.rules:
-            raise ValueError(
-                f"view: expected layers without a condition such as Among, got {layers!r}: a "
-                "learner draws from the rows of several processes; view the buffer of one"
-            )
+
+    def _ruled(self) -> Rows:
+        complete = self.complete.of if isinstance(self.complete, StartsTogether) else None
+        find = partial(_ruled_of, self._shards, self.rules, complete)
+        return RuledTogether(self._shards.group, self.complete, find)
 
     def _splitter(self, **options: Any) -> Callable[[RowNumbers], PartsOfBatch]:
         return partial(_split, self._shards, self._learner._starts(**options))
@@ -541,6 +542,19 @@ class OpenedShards(Opened):
         """See ``Opened.all_drawable``; overwritten rows are left out first."""
         self._shards.leave_out_lost()
         return super().all_drawable(slots)
+
+
+def _ruled_of(
+    shards: FollowedShards, rules: Any, complete: Callable[[int], Rows] | None, number: int
+) -> Ruled:
+    """The rows of a shard to which rules give a mass."""
+    reader = shards.reader(number)
+
+    def weigh(slots: NDArray[np.intp]) -> NDArray[Any]:
+        return masses_of(rules, shards.group.name(number, slots))
+
+    rows = AllRows(reader.ring) if complete is None else complete(number)
+    return Ruled(reader.ring, weigh, rows, reader.edits)
 
 
 def _split(shards: FollowedShards, shapes: StartsTogether, rows: RowNumbers) -> PartsOfBatch:

@@ -44,13 +44,14 @@ def mass_of(shards: FollowedShards, starts: Rows | None) -> Mass:
     with shards.lock:
         shards.follow()
         rows, weights = len(shards.group), shards.weights
+        masses = None if starts is None else starts.over(weights)
         total, least, greatest = float(rows), 1.0, 1.0
         if weights is not None:
             greatest = weights.largest_priority
             if starts is not None:
-                total, least = starts.weigh(weights), math.inf
+                total, least = starts.weigh(masses), math.inf
             else:
                 total, least = weights.total, weights.least
         elif starts is not None:
-            total = float(starts.count)
+            total = float(starts.count) if masses is None else starts.weigh(masses)
     return Mass(rows, total, least, greatest, time.monotonic())

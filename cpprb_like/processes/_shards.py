@@ -372,6 +372,7 @@ class Reader(ReplayBuffer):
         )
         self._open(layout, files.arena, ring, sampler, rng=rng, _files=None)
         self._have_writers_ask()
+        self._added = files._map_time()
         self.follower = Follower(
             ring,
             layout.state(files.arena),
@@ -379,6 +380,10 @@ class Reader(ReplayBuffer):
             files.changes,
             files.gone,
         )
+
+    def edits(self) -> tuple[int, int]:
+        """Numbers that change when the writer replaces values of rows."""
+        return int(self._added[1]), int(self._added[2])
 
     @property
     def lost(self) -> int:

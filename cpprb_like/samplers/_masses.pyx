@@ -113,6 +113,10 @@ cdef class Masses(TreeDraws):
         self.seen, self.clears, self.edited, self.rereads = written, clears, edited, rereads
         return True
 
+    def forget(self):
+        """Have ``stale`` return all rows."""
+        self.clears = -1
+
     def at(self, cnp.ndarray slots not None):
         """The masses of slots, as ``put`` set them: without weights. 0 for rows that the ring leaves out."""
         return np.asarray(self.masses)[slots]

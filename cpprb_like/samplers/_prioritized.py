@@ -592,7 +592,7 @@ class Prioritized(ByPriority):
     Cost: n times the logarithm of the capacity for a draw or an update of n rows, amortised. If
     many rows had the least priority and the last of these got a greater one, the next draw reads
     all rows, a millisecond for a million. ``probabilities`` in a view take up to 1 ns more for each
-    stored row; beside ``Among``, the condition of all rows. New rows cost nothing until the next
+    stored row; beside ``Among`` less. New rows cost nothing until the next
     draw. Memory: 10 bytes a row. Each float64 sum is recomputed from its parts, so rounding errors
     do not grow.
 

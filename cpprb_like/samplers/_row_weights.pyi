@@ -8,7 +8,6 @@ from cpprb_like._segment_tree import MinTree, SumTree
 from cpprb_like.samplers._tree_draws import TreeDraws
 
 _Floats: TypeAlias = NDArray[np.float64]
-_Slots: TypeAlias = NDArray[np.intp]
 
 @final
 class NewWeights(Beside):

@@ -42,7 +42,7 @@ class Rows(Protocol):
         return rows
 
     def is_exact(self, rows: Any) -> bool:  # noqa: ARG002 (for subclasses)
-        """Whether ``rows``, which is from ``over``, draws these rows and no others. There is one."""
+        """Whether ``rows``, from ``over``, draws these rows and no others, and there are some."""
         return False
 
     def corrected(self, rows: Any, slots: Slots, weights: Floats) -> Floats:  # noqa: ARG002

@@ -27,26 +27,106 @@ TRIES = 64  # most tries for each drawn row, before all rows with a mass are lis
 LEAST = 32  # least rows tried at a time
 
 
-class Ruled(Rows):
-    """The rows of a ring that have a mass, out of ``complete``.
+class RuledRows(Rows):
+    """Rows that have a mass, out of ``complete``, over one ring or several.
 
-    ``weigh(slots)`` gives the masses of rows: float64, finite and at least 0. It is called for rows
-    that were added or edited since the last draw, none of them absent.
+    A subclass has ``over``, ``tell`` and ``slots``.
     """
 
-    def __init__(self, ring: Any, weigh: Callable[[Slots], Floats], complete: Rows) -> None:
+    def __init__(self, ring: Any, complete: Rows) -> None:
         self._ring = ring
-        self._weigh = weigh
         self.complete = complete
+
+    @property
+    def ring(self) -> Any:
+        """The ring, or the rings."""
+        return self._ring
+
+    def _now(self) -> Any:
+        """The masses of now, over the weights of the last draw."""
+        raise NotImplementedError
+
+    @property
+    def count(self) -> int:
+        """Number of these rows. Cost: a look at all masses."""
+        return len(self.slots())
+
+    def weigh(self, rows: Any) -> float:
+        """The sum of weights times masses. Cost: that of ``slots`` where windows matter."""
+        return float(rows.total if self.is_exact(rows) else rows.get(self.slots()).sum())
+
+    def draw(self, n: int, rng: np.random.Generator) -> Slots:
+        """Draw n slots in proportion to their masses, with replacement.
+
+        Raises ``NotEnoughDataError`` if no row has a mass.
+        """
+        rows, found = self._now(), [np.empty(0, np.intp)]
+        if self.is_exact(rows):
+            drawn: Slots = rows.draw(n, rng, True, False, False)[0]
+            return drawn
+        missing, tries = n, TRIES * max(n, LEAST) if rows.total else 0
+        while missing and tries > 0:
+            wanted = max(2 * missing, LEAST)
+            tries -= wanted
+            slots = rows.draw(wanted, rng, True, False, False)[0]
+            found.append(slots[self.tell(slots) == 1][:missing])
+            missing -= len(found[-1])
+        if missing:
+            every = self.slots()
+            shares = rows.get(every)
+            if not shares.any():
+                self.refuse()
+            found.append(rng.choice(every, missing, p=shares / shares.sum()))
+        return np.concatenate(found)
+
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
+        """Draw n different slots, one after another in proportion to their masses.
+
+        Raises ``NotEnoughDataError`` if there are fewer rows.
+        """
+        rows, found = self._now(), np.empty(0, np.intp)
+        passed = found
+        while len(found) < n:
+            wanted = rows.count(max(n, 3 * len(passed))) - len(passed)
+            if wanted <= 0:
+                self.refuse(n)
+            slots = rows.draw(wanted, rng, False, False, False, passed)[0]
+            passed = np.concatenate([passed, slots])
+            found = np.concatenate([found, slots[self.tell(slots) == 1]])[:n]
+        return found
+
+    def refuse(self, distinct: int | None = None) -> NoReturn:
+        """Raise ``NotEnoughDataError``: no row, or fewer than ``distinct``, can be drawn."""
+        wanted = "" if distinct is None else f" {distinct} distinct rows"
+        count = self.count if len(self._ring) else 0
+        raise NotEnoughDataError(
+            f"cannot sample{wanted}: the buffer holds {len(self._ring)} rows, of which "
+            f"{count or 'none'} can be drawn: the condition must be true"
+        )
+
+
+class Ruled(RuledRows):
+    """The rows of a ring that have a mass, out of ``complete``.
+
+    ``weigh(slots)`` gives the masses of rows: bools, or numbers of at least 0. It is called for
+    rows that were added or edited since the last draw, none of them absent. ``edits()`` changes
+    when another process edits rows: then all masses are computed.
+    """
+
+    def __init__(
+        self,
+        ring: Any,
+        weigh: Callable[[Slots], NDArray[Any]],
+        complete: Rows,
+        edits: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(ring, complete)
+        self._weigh = weigh
+        self._edits, self._seen = edits, edits()
         # Whether each row with a mass can be drawn, unless its n-step window is incomplete.
         self._is_of_all = isinstance(complete, AllRows)
         self._masses: Masses | None = None
         self._lock = threading.RLock()
-
-    @property
-    def ring(self) -> Any:
-        """The ring."""
-        return self._ring
 
     def over(self, weights: RowWeights | None) -> Masses:
         """The masses of now, times these weights of the rows."""
@@ -55,6 +135,10 @@ class Ruled(Rows):
             if masses is None or masses.weights is not weights:
                 masses = Masses(self._ring, new_sum_tree(self._ring.capacity), weights)
                 self._masses = masses
+            edits = self._edits()
+            if edits != self._seen:
+                masses.forget()
+                self._seen = edits
             while (stale := masses.stale()) is not None:
                 slots, moment = stale
                 found = np.empty(len(slots))
@@ -64,7 +148,6 @@ class Ruled(Rows):
             return masses
 
     def _now(self) -> Masses:
-        """The masses of now, over the weights of the last draw."""
         masses = self._masses
         return self.over(None if masses is None else masses.weights)
 
@@ -80,11 +163,6 @@ class Ruled(Rows):
         there: Slots = found[self.complete.tell(found) == 1]
         return there
 
-    @property
-    def count(self) -> int:
-        """Number of these rows. Cost: a look at all masses."""
-        return len(self.slots())
-
     def is_exact(self, rows: Masses) -> bool:
         """See ``Rows.is_exact``: a row whose n-step window is incomplete weighs nothing."""
         waits = self._ring.lookahead and rows.weights is None
@@ -95,56 +173,3 @@ class Ruled(Rows):
         assert rows.weights is not None
         rows.weights.drawn = rows.drawn
         return weights if rows.cuts_only else rows.weights.get(slots)
-
-    def weigh(self, rows: Masses) -> float:
-        """The sum of weights times masses. Cost: that of ``slots`` where windows matter."""
-        return rows.total if self.is_exact(rows) else float(rows.get(self.slots()).sum())
-
-    def draw(self, n: int, rng: np.random.Generator) -> Slots:
-        """Draw n slots in proportion to their masses, with replacement.
-
-        Raises ``NotEnoughDataError`` if no row has a mass.
-        """
-        masses = self._now()
-        if self.is_exact(masses):
-            return masses.draw(n, rng, True, False, False)[0]
-        found = [np.empty(0, np.intp)]
-        missing, tries = n, TRIES * max(n, LEAST) if masses.total else 0
-        while missing and tries > 0:
-            wanted = max(2 * missing, LEAST)
-            tries -= wanted
-            slots = masses.draw(wanted, rng, True, False, False)[0]
-            found.append(slots[self.complete.tell(slots) == 1][:missing])
-            missing -= len(found[-1])
-        if missing:
-            every = self.slots()
-            if len(every) == 0:
-                self.refuse()
-            shares = masses.get(every)
-            found.append(rng.choice(every, missing, p=shares / shares.sum()))
-        return np.concatenate(found)
-
-    def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
-        """Draw n different slots, one after another in proportion to their masses.
-
-        Raises ``NotEnoughDataError`` if there are fewer rows.
-        """
-        masses, found = self._now(), np.empty(0, np.intp)
-        passed = found
-        while len(found) < n:
-            wanted = min(max(n, 2 * len(passed)), masses.count(self._ring.stored) - len(passed))
-            if wanted <= 0:
-                self.refuse(n)
-            slots = masses.draw(wanted, rng, False, False, False, passed)[0]
-            passed = np.concatenate([passed, slots])
-            found = np.concatenate([found, slots[self.complete.tell(slots) == 1]])[:n]
-        return found
-
-    def refuse(self, distinct: int | None = None) -> NoReturn:
-        """Raise ``NotEnoughDataError``: no row, or fewer than ``distinct``, can be drawn."""
-        wanted = "" if distinct is None else f" {distinct} distinct rows"
-        count = self.count if len(self._ring) else 0
-        raise NotEnoughDataError(
-            f"cannot sample{wanted}: the buffer holds {len(self._ring)} rows, of which "
-            f"{count or 'none'} can be drawn: the condition must be true"
-        )

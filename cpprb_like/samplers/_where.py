@@ -28,7 +28,8 @@ class Where(Rows):
     """The rows of a ring for which a condition is true.
 
     ``sampler.draw_starts(Where(ring, holds), n, rng, replace=True)`` draws from these rows with any
-    sampler, in the sampler's proportions. ``views.Among`` does the same as a layer of a view.
+    sampler, in the sampler's proportions. The condition may depend on anything. One on the
+    values of rows is a layer, ``views.Among``, which costs less where few rows fit.
 
     Parameters
     ----------

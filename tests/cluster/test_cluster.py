@@ -33,7 +33,7 @@ from cpprb_like.processes import Actor
 from cpprb_like.ray import ClusterActor, ClusterReplay
 from cpprb_like.ray._calls import Unknown
 from cpprb_like.samplers import Prioritized, Uniform
-from cpprb_like.views import Advantages, FrameStacks, NStep, Offsets, Sequences
+from cpprb_like.views import Advantages, Among, FrameStacks, NStep, Offsets, Sequences
 
 
 def test_an_actor_adds_and_a_learner_draws() -> None:
@@ -129,6 +129,7 @@ def compare_views(learner: Any) -> None:
     layers: list[tuple[Any, ...]] = [
         (NStep(3, gamma=0.5, rew="rew"),),
         (Sequences(4),),
+        (Among("done"), NStep(2, gamma=0.5, rew="rew")),
         (FrameStacks({"obs": 3}),),
         (NStep(2, gamma=0.5, rew="rew"), FrameStacks({"obs": 2})),
         (Offsets({"obs": (-2, 0, 1)}), Advantages(0.5, 1.0, value=None, rew="rew")),

@@ -21,7 +21,7 @@ from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.ray import ClusterActor, ClusterReplay
 from cpprb_like.ray._drawing import stacked_pairs
 from cpprb_like.samplers import Prioritized, Uniform
-from cpprb_like.views import Among, Hindsight, Layer, NStep, Sequences, Windows
+from cpprb_like.views import Advantages, Hindsight, Layer, NStep, Sequences, Windows
 
 OLD = {1: [3000], 3: [200, 2500, 700], 7: [50, 900, 150, 600, 100, 1000, 250]}  # rows of each host
 BINS = 120
@@ -243,8 +243,8 @@ def test_a_view_that_is_refused_is_not_opened_at_hosts_that_come_later() -> None
             with replay.learner(Uniform(), seed=0) as learner:
                 learner.sample(1)
                 before = {*learner._directory.views}
-                with pytest.raises(ValueError, match="Among"):
-                    learner.view(Among("done"))
+                with pytest.raises(ValueError, match="store its values with each step"):
+                    learner.view(Advantages(0.9, 0.9, value=len, rew="rew"))
                 assert {*learner._directory.views} == before
                 assert len(learner.sample(5)["id"]) == 5
 

@@ -193,10 +193,6 @@ NOT_RANDOM = (
 )
 
 
-NO_CONDITION = (
-    "the rows of several processes are drawn together, and a condition is computed of the rows of "
-    "one buffer"
-)
 NO_ORDER = (
     "the rows of several processes have no common order of age or rank, and a draw of its own is "
     "not known there: a `SharedReplay` draws with `Uniform` or `Prioritized`"
@@ -224,8 +220,6 @@ def reason(cell: Cell) -> str | None:
         return NOT_RANDOM
     if cell.option == "shared" and cell.sampler in UNORDERED:
         return NO_ORDER
-    if cell.option == "shared" and CHOSEN in VIEWS[cell.view]:
-        return NO_CONDITION
     return None
 
 

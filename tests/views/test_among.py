@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pytest
 
 from cpprb_like import Mixture, NotEnoughDataError, ReplayBuffer
-from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import LegacyUniform, Prioritized, RankBased, Recency, Uniform, Where
 from cpprb_like.views import Among, NStep, Sequences
 
@@ -178,14 +177,6 @@ def test_a_condition_is_never_computed_for_no_rows() -> None:
     for _ in range(50):
         assert view.sample(1)["x"][0, 0] < 56
     assert min(sizes) > 0
-
-
-def test_a_learner_of_several_processes_refuses_it() -> None:
-    """With a sentence that names it."""
-    with SharedReplay(40, FIELDS, writers=2) as replay:
-        replay.actor(0).add(x=1, tag=1, done=0)
-        with pytest.raises(ValueError, match="without a condition such as Among"):
-            replay.learner(Uniform(), seed=0).view(Among("tag"))
 
 
 def test_rows_go_away_with_the_view() -> None:

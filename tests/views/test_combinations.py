@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from combinations import CHOSEN, OPTIONS, SAMPLERS, UNORDERED, VIEWS, Cell, build, reason
+from combinations import OPTIONS, SAMPLERS, VIEWS, Cell, build, reason
 from helpers import check_arrays
 from reference_layers import History, Reading, items
 
@@ -203,13 +203,6 @@ def refusal(cell: Cell) -> None:
     elif cell.option == "updates":
         with pytest.raises(AttributeError, match="rows have priorities where"):
             view.update_priorities([0], [1.0])
-    elif cell.option == "shared" and cell.sampler not in UNORDERED:
-        fields: dict[str, Any] = {name: {"shape": ()} for name in view.fields}
-        with (
-            SharedReplay(60, fields, writers=2) as replay,
-            pytest.raises(ValueError, match="condition"),
-        ):
-            replay.learner(SAMPLERS[cell.sampler]()).view(CHOSEN)
     elif cell.option == "shared":
         with (
             SharedReplay(10, {"x": {}}, writers=2) as replay,
