@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._rows.row_handles import handles, public_slots, public_stored, slots_of
-from cpprb_like.buffers._reading import Opened
+from cpprb_like.buffers._reading import Opened, as_masses
 from cpprb_like.samplers._base import priorities_of, weights_of
+from cpprb_like.samplers._ruled import Ruled
 
 FAR = 10_000  # most rows of an episode that are looked at on each side
 TERMINATED, TRUNCATED, ENDED = 2, 4, 1  # flags of ``Ring.windows``
@@ -98,19 +99,26 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
         found["reads"] = _reads(now, ids, before)
         reasons += _why_not(now, slots, before, after, ended=bool(ends[0] & ENDED))
     weights, priorities = weights_of(sampler, slots), priorities_of(sampler, slots)
+    ruled = now.starts if isinstance(now.starts, Ruled) else None
+    if ruled is not None:
+        found["mass"] = float(ruled.masses(slots)[0])
     if priorities is not None:
         found["priority"] = float(priorities[0])
     if weights is not None:
         among = now.starts.slots()
         every = weights_of(sampler, among)
+        chance = float(weights[0])
+        if ruled is not None and every is not None:
+            every, chance = every * ruled.masses(among), chance * found["mass"]
         total = 0.0 if every is None else float(every.sum())
         found["weight"] = float(weights[0])
-        found["probability"] = 0.0 if reasons or not total else float(weights[0]) / total
+        found["probability"] = 0.0 if reasons or not total else chance / total
         if weights[0] == 0 and not reasons:
             reasons.append("its priority is 0")
     elif sampler._is_uniform and len(ring) and not is_absent:
-        count = now.starts.count
-        found["probability"] = 0.0 if reasons or not count else 1 / count
+        among = now.starts.slots()
+        total = float(len(among) if ruled is None else ruled.masses(among).sum())
+        found["probability"] = 0.0 if reasons or not total else found.get("mass", 1.0) / total
     found["can_be_drawn"] = not reasons
     found["reasons"] = reasons or ["all rows that are read of it are there"]
     return found
@@ -173,7 +181,11 @@ def _why_not(
     if now.starts.tell(slots)[0] == 1:
         return []
     if now.complete.tell(slots)[0] == 1:
-        return ["a rule of the view leaves it out"]
+        return [
+            f"{name} leaves it out"
+            for name, read, mass in now.rules
+            if not as_masses(name, mass(read(slots)), 1).all()
+        ]
     items = now.items
     wanted = max(now.most - 1, now.after) + (0 if items is None else items.rows - 1)
     if items is not None and before and row // ring.n_envs % items.stride:

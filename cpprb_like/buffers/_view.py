@@ -172,8 +172,9 @@ class View(Source):
             ``slot``; ``index``, its permanent handle; ``environment``; ``age``, rows added since;
             ``episode``, rows of its episode in the buffer; ``step_of_episode``, number of earlier
             rows of the episode; ``end``; ``reads``, the rows that a draw reads, with purpose;
-            ``priority``, ``weight`` and ``probability``, if known; ``can_be_drawn``; and
-            ``reasons``. For a lost row only index, ``can_be_drawn`` and reason.
+            ``mass``, with ``Among`` or another rule; ``priority``, ``weight`` and ``probability``,
+            if known; ``can_be_drawn``; and ``reasons``. For a lost row only index, ``can_be_drawn``
+            and reason.
 
         Raises
         ------

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Floats, Slots
+from cpprb_like._machine.forks import INNERMOST, watch
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._masses import Masses
 from cpprb_like.samplers._prioritized import new_sum_tree
@@ -126,7 +127,8 @@ class Ruled(RuledRows):
         # Whether each row with a mass can be drawn, unless its n-step window is incomplete.
         self._is_of_all = isinstance(complete, AllRows)
         self._masses: Masses | None = None
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # of the computation of masses
+        watch(self._lock, INNERMOST)
 
     def over(self, weights: RowWeights | None) -> Masses:
         """The masses of now, times these weights of the rows."""
@@ -156,6 +158,10 @@ class Ruled(RuledRows):
         states = self.complete.tell(slots)
         states[(states == 1) & (self._now().at(slots) == 0)] = 0
         return states
+
+    def masses(self, slots: Slots) -> Floats:
+        """The masses of rows."""
+        return self._now().at(slots)
 
     def slots(self) -> Slots:
         """The slots of all of these rows, ascending. Cost: a look at all masses."""

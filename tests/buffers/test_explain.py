@@ -183,7 +183,7 @@ def test_the_reason_is_the_one_that_holds() -> None:
     oldest = rb.ring.written - 25
     base = rb.ring.handle_base + rb.ring.span
     cases: list[tuple[list[Any], int, str]] = [
-        ([Among("done")], 22, "a condition of the view is false for it"),
+        ([Among("done")], 22, "Among leaves it out"),
         ([Among("done"), Sequences(3)], 36, "the view needs 2 rows behind it; 1 follow so far"),
         ([FrameStacks({"obs": 3})], oldest + 1, "needs 2 rows before it; 1 are left"),
         ([Sequences(3, stride=4), FrameStacks({"obs": 3})], 21, "start at each 4th row"),

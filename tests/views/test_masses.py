@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from distributions import chi_square, chi_square_limit
 from helpers import Array
 from rewound import KINDS, History, Kind
-from scale import LONG
+from scale import LONG, repeats
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
 from cpprb_like.samplers import Prioritized, RankBased, Uniform
@@ -176,3 +177,59 @@ def test_a_condition_is_computed_of_new_and_edited_rows_alone() -> None:
     rb.add(x=[3000], y=[0])
     assert 3000 in view.sample(50)["x"]
     assert seen == [2000, 3000]
+
+
+def test_threads_that_update_and_draw() -> None:
+    """A drawn row fits at the moment of its read, whatever other threads do meanwhile."""
+    rb = ReplayBuffer(500, {"x": {"shape": ()}, "tag": {"shape": ()}}, seed=0)
+    rb.add(x=np.zeros(500), tag=np.arange(500) % 5 == 0)
+    view, over = rb.view(Among("tag")), threading.Event()
+
+    def change(seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        while not over.is_set():
+            slots = chance.choice(400, 3, replace=False) + 100  # some of the others stay tagged
+            if seed:
+                rb.update(slots, tag=chance.integers(0, 2, 3))
+            else:
+                rb.add(x=[1], tag=[1])
+
+    wrong: list[Any] = []
+
+    def draw() -> None:
+        try:
+            for _ in range(repeats(400, 60)):
+                tags = view.sample(32)["tag"]
+                wrong.extend(tags[tags == 0].tolist())
+        except BaseException as error:
+            wrong.append(error)
+
+    changers = [threading.Thread(target=change, args=(seed,)) for seed in range(3)]
+    drawers = [threading.Thread(target=draw) for _ in range(2)]
+    for thread in changers + drawers:
+        thread.start()
+    for thread in drawers:
+        thread.join()
+    over.set()
+    for thread in changers:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized])
+def test_explain_says_the_mass_and_who_leaves_a_row_out(sampler: Callable[[], Any]) -> None:
+    """The probability is that of a draw."""
+    rb = ReplayBuffer(9, {"x": {"shape": ()}}, sampler=sampler(), seed=0)
+    rb.add(x=[0, 1, 3, 0])
+    view = rb.view(ByX())
+    found = view.explain(2)
+    assert (found["mass"], found["probability"]) == (3.0, pytest.approx(0.75))
+    assert view.explain(0)["reasons"] == ["ByX leaves it out"]
+
+
+class ByX(Layer):
+    """A rule whose mass is a field."""
+
+    def mass(self, fields: Any) -> Any:
+        del fields
+        return ["x"], lambda rows: rows["x"]
