@@ -48,16 +48,16 @@ def rollouts(steps: int, envs: int, batch: int) -> Iterator[Case]:
     rng, n, names = np.random.default_rng(0), steps * envs, ("rew", "value", "next_value")
     rows: dict[str, Any] = {name: rng.normal(size=n).astype(np.float32) for name in names}
     rows |= {"done": rng.random(n) < 0.005, "obs": rng.normal(size=(n, 4)).astype(np.float32)}
-    fields = {name: {"shape": one.shape[1:], "dtype": one.dtype} for name, one in rows.items()}
+    fields: Any = {name: {"shape": one.shape[1:], "dtype": one.dtype} for name, one in rows.items()}
     rb = ReplayBuffer(n, fields, n_envs=envs, seed=0)
     rb.add(**{name: one.reshape(steps, envs, *one.shape[1:]) for name, one in rows.items()})
     step = {name: one[:envs] for name, one in rows.items()}
     view, (advantages, returns) = rb.view(Advantages()), np.empty((2, n), np.float32)
 
-    def loop() -> None:
+    def loop() -> Any:
         given = [rows[name] for name in (*names, "done")]
         results = np.zeros(envs), advantages, returns
-        call(build(GAE).gae, *given, steps, envs, 0.99, 0.95, *results)
+        return call(build(GAE).gae, *given, steps, envs, 0.99, 0.95, *results)
 
     def take() -> Any:
         slots, columns = rng.integers(n, size=batch), (*rows.values(), advantages, returns)
@@ -77,7 +77,7 @@ def windows(what: str, sizes: dict[str, Any], rows: int, batch: int) -> Iterator
     rng, data = np.random.default_rng(0), {"done": np.arange(1, rows + 1) % 200 == 0}
     for name, (shape, kind, _) in sizes.items():
         data[name] = rng.integers(99, size=(rows, *shape), dtype=np.uint8).astype(kind)
-    fields = {name: {"shape": one.shape[1:], "dtype": one.dtype} for name, one in data.items()}
+    fields: Any = {name: {"shape": one.shape[1:], "dtype": one.dtype} for name, one in data.items()}
     rb = ReplayBuffer(rows, fields, seed=0)
     rb.add(**data)
     offsets = {name: found for name, (*_, found) in sizes.items()}
