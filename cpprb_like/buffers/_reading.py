@@ -54,6 +54,7 @@ __all__ = ["Choose", "Opened", "ReadPlan", "Reading", "chunks"]
 
 Array = NDArray[Any]
 NO_SLOTS = np.empty(0, np.intp)
+MOST_MASS = 1e150  # a sum of weights times masses stays finite
 Choose = Callable[[], tuple[Slots, Extra]]
 
 
@@ -553,12 +554,13 @@ def masses_of(
     rules: Iterable[tuple[str, Callable[[Slots], Batch], Callable[[Batch], Any]]], slots: Slots
 ) -> Array:
     """The product of the masses that all rules give each of these rows."""
-    each = [
-        as_masses(f"{layer}.mass", function(read(slots)), len(slots))
-        for layer, read, function in rules
-    ]
-    found: Array = math.prod(each[1:], start=each[0])
-    return found
+    found: Any = None
+    for layer, read, function in rules:
+        masses = as_masses(f"{layer}.mass", function(read(slots)), len(slots))
+        found = masses if found is None else np.multiply(found, masses, dtype=np.float64)
+    if found.dtype.kind != "b" and float(found.max(initial=0)) > MOST_MASS:
+        raise ValueError(f"mass: expected at most 1e150, got {found.max()}")
+    return np.asarray(found)
 
 
 def as_masses(where: str, found: Any, n: int) -> Array:

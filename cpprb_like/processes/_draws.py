@@ -23,7 +23,7 @@ from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers import Prioritized, Sampler, Uniform
 from cpprb_like.samplers._row_weights import RowWeights, sync_together, update_together
 from cpprb_like.samplers._rows import Rows
-from cpprb_like.samplers._ruled import Ruled, RuledRows
+from cpprb_like.samplers._ruled import Ruled, RuledRows, without_masses
 from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
 from cpprb_like.samplers._tree_draws import draw_together
 
@@ -262,6 +262,11 @@ class MassesTogether(WeightsTogether):
         super().__init__(ring)
         self.of, self.weights = of, weights
 
+    @property
+    def cuts_only(self) -> bool:
+        """Whether each mass has been 0 or 1 so far."""
+        return all(one.cuts_only for _, one in self.parts())
+
     def parts(self) -> list[tuple[int, Any]]:
         known: dict[int, RowWeights] = {} if self.weights is None else dict(self.weights.parts())
         found = []
@@ -294,12 +299,19 @@ class RuledTogether(RuledRows):
 
     def tell(self, rows: RowNumbers) -> NDArray[np.int8]:
         found = np.empty(len(rows), np.int8)
+        self._sync()
         for number, places, slots in self.ring.split(rows):
             found[places] = self.of(number).tell(slots)
         return found
 
+    def _sync(self) -> None:
+        """Give new rows the greatest weight of all rings, before a ring is looked at by itself."""
+        if self._weights is not None:
+            self._weights._sync()
+
     def slots(self) -> RowNumbers:
         """The numbers of all of these rows."""
+        self._sync()
         found = [
             self.ring.name(number, self.of(number).slots()) for number, _ in self.ring.usable_rings
         ]
@@ -313,8 +325,7 @@ class RuledTogether(RuledRows):
     def corrected(self, rows: MassesTogether, slots: RowNumbers, weights: Floats) -> Floats:
         """See ``Rows.corrected``."""
         assert rows.weights is not None
-        cuts_only = all(one.cuts_only for _, one in rows.parts())
-        return weights if cuts_only else rows.weights.get(slots)
+        return weights if rows.cuts_only else without_masses(rows.weights.get(slots), weights)
 
 
 def check_sampler(sampler: Sampler) -> None:

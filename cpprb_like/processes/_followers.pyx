@@ -617,7 +617,8 @@ def consistently(Followers group not None, shards, attempt):
             except NotEnoughDataError:
                 if not margins and group.follows == follows:
                     raise
-                margins, passes = {}, False  # all known rows were overwritten by newer rows
+                margins, passes = {}, False  # all rows beyond the margins were overwritten, or left out by rules
+                shards.leave_out_lost()
             except (ValueError, IndexError):
                 # The error may come from rows that were overwritten; then the attempt is repeated.
                 if (

@@ -49,6 +49,12 @@ def mass_of(shards: FollowedShards, starts: Rows | None) -> Mass:
         if weights is not None:
             greatest = weights.largest_priority
             if starts is not None:
+                if not starts.cuts_only:
+                    raise ValueError(
+                        "view: expected masses of 0 and 1, as of Among, got others: where several "
+                        "learners draw as one by priorities, importance-sampling weights would "
+                        "correct the masses too"
+                    )
                 total, least = starts.weigh(masses), math.inf
             else:
                 total, least = weights.total, weights.least

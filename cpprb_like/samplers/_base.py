@@ -216,8 +216,9 @@ class Sampler:
         ----------
         starts : Rows
             The rows that may be drawn. ``starts.tell(slots)`` is 1 for starts. ``starts.slots()``
-            returns all starts. ``starts.draw(n, rng)`` draws n, each with the same probability, and
-            ``starts.draw_distinct(n, rng)`` n different ones.
+            returns all starts. ``starts.draw(n, rng)`` draws n, each with the same probability or
+            in proportion to the masses of the view, and ``starts.draw_distinct(n, rng)`` n
+            different ones.
         n, rng, replace
             As for ``draw``.
 
@@ -308,6 +309,15 @@ def _by_row(sampler: Sampler, hook: str, values: Any, n: int) -> Floats | None:
     raise TypeError(f"{sampler!r}.{hook}: expected float64 of shape ({n},) or None, got {found}")
 
 
+def expect_cuts(sampler: Sampler, starts: Rows) -> None:
+    """Raise ``ValueError`` if starts have masses, for a sampler that draws them all alike."""
+    if not starts.cuts_only:
+        raise ValueError(
+            f"view: expected masses of 0 and 1, as of Among, got others: {sampler!r} draws rows in "
+            "no proportion; Uniform and prioritized samplers do"
+        )
+
+
 def reject(
     sampler: Sampler,
     starts: Rows,
@@ -318,6 +328,7 @@ def reject(
 ) -> tuple[Slots, Extra]:
     """Draw n starts with ``draw`` by rejection sampling: see ``Sampler.draw_starts``."""
     ring = starts.ring
+    expect_cuts(sampler, starts)
     if not replace and n > len(ring):
         starts.refuse(n)
     tries, spare = n, TRIES * n + SPARE_TRIES

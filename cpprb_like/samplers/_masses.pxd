@@ -10,7 +10,7 @@ cdef class Masses(TreeDraws):
     cdef readonly bint cuts_only     # whether each mass has been 0 or 1 so far
     cdef float64_t[::1] masses       # of the rows, by slot
     cdef int64_t edited              # entries of the ring's log of edits that were applied
-    cdef int64_t rereads             # ``rereads`` of the ring
+    cdef int64_t hidden              # entries of the ring's log of hidden rows that were applied
     cdef int64_t changes             # entries of the weights' log of changes that were applied
 
     cdef bint c_has_row(self, intp_t slot) noexcept

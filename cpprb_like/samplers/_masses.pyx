@@ -51,24 +51,33 @@ cdef class Masses(TreeDraws):
         cdef int64_t written = ring.state[WRITTEN], edits = ring.n_edited - self.edited
         cdef int64_t row, first = max(self.seen, written - c_stored(ring))
         cdef intp_t k, count = 0, n
+        cdef const int64_t* entry
         cdef bint all_rows = (
-            self.clears != ring.state[CLEARS] or self.rereads != ring.rereads
-            or edits > ring.edited.shape[0]
+            self.clears != ring.state[CLEARS] or edits > ring.edited.shape[0]
+            or ring.n_hidden - self.hidden > ring.hidden.shape[0]
         )
         if all_rows:
             first, edits = written - c_stored(ring), 0
-        elif first == written and edits == 0:
+        elif first == written and edits == 0 and self.hidden == ring.n_hidden:
             return None
         n = <intp_t> (written - first + edits)
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
         cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(found)
-        for row in range(max(first, ring.c_first()), written):
+        for row in range(first, written):
             slots[count] = <intp_t> (row % ring.capacity)
-            count += self.c_has_row(slots[count])
+            if row < ring.c_first():
+                self.c_take_out(slots[count])
+            else:
+                count += self.c_has_row(slots[count])
         for k in range(edits):
             slots[count] = ring.edited[(self.edited + k) & (ring.edited.shape[0] - 1)]
             count += self.c_has_row(slots[count])
-        moment = written, ring.state[CLEARS], ring.n_edited, ring.rereads, all_rows
+        while not all_rows and self.hidden < ring.n_hidden:  # a follower logs no edits
+            entry = &ring.hidden[self.hidden & (ring.hidden.shape[0] - 1), 0]
+            for row in range(max(entry[0], written - c_stored(ring)), min(entry[1], written - 1) + 1):
+                self.c_has_row(<intp_t> (row % ring.capacity))
+            self.hidden += 1
+        moment = written, ring.state[CLEARS], ring.n_edited, ring.n_hidden, all_rows
         return found[:count], moment
 
     cdef bint c_has_row(self, intp_t slot) noexcept:
@@ -95,7 +104,7 @@ cdef class Masses(TreeDraws):
         c_check_array(masses, "masses", cnp.NPY_FLOAT64, n)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(masses)
-        cdef int64_t written = moment[0], clears = moment[1], edited = moment[2], rereads = moment[3]
+        cdef int64_t written = moment[0], clears = moment[1], edited = moment[2], hidden = moment[3]
         cdef bint all_rows = moment[4]
         if ring.state[CLEARS] != clears:
             return False
@@ -110,7 +119,7 @@ cdef class Masses(TreeDraws):
             self.c_set_leaf(values[k])
         if n:
             self.tree.c_set(values, NULL, n)
-        self.seen, self.clears, self.edited, self.rereads = written, clears, edited, rereads
+        self.seen, self.clears, self.edited, self.hidden = written, clears, edited, hidden
         return True
 
     def forget(self):

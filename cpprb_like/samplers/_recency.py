@@ -8,7 +8,7 @@ import numpy as np
 
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import Ring
-from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._base import Extra, Sampler, Slots, expect_cuts
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._uniform_draws import draw_uniform
 from cpprb_like.schedules import Schedule, check, value_at
@@ -126,6 +126,7 @@ class Recency(Sampler):
         newest rows have few starts, proportional to the rows back to the last needed start.
         """
         ring = starts.ring
+        expect_cuts(self, starts)
         newest = self._newest(ring)
         slots: Slots = np.empty(0, np.intp)
         for tries in (2 * n + SPARE_TRIES, TRIES * (n + SPARE_TRIES)) if n and len(ring) else ():

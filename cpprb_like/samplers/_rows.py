@@ -49,6 +49,11 @@ class Rows(Protocol):
         """What importance-sampling weights correct, of slots that ``rows`` drew."""
         return weights
 
+    @property
+    def cuts_only(self) -> bool:
+        """Whether these rows have no masses but 0 and 1."""
+        return True
+
     def weigh(self, rows: Any) -> float:
         """The sum of the weights of these rows; ``rows`` is from ``over``."""
 

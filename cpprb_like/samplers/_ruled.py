@@ -22,10 +22,17 @@ from cpprb_like.samplers._masses import Masses
 from cpprb_like.samplers._prioritized import new_sum_tree
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.samplers._rows import AllRows, Rows
+from cpprb_like.samplers._starts import distinct_of
 
 CHUNK = 1 << 14  # rows whose masses are computed at a time
 TRIES = 64  # most tries for each drawn row, before all rows with a mass are listed
 LEAST = 32  # least rows tried at a time
+FEW = 8  # rows for each one that has a mass, above which these are few
+
+
+def without_masses(weights: Floats, products: Floats) -> Floats:
+    """Weights of rows as of now; where another thread has set one to 0, the product by mass."""
+    return np.where(weights > 0.0, weights, products)
 
 
 class RuledRows(Rows):
@@ -48,6 +55,10 @@ class RuledRows(Rows):
         raise NotImplementedError
 
     @property
+    def cuts_only(self) -> bool:
+        return bool(self._now().cuts_only)
+
+    @property
     def count(self) -> int:
         """Number of these rows. Cost: a look at all masses."""
         return len(self.slots())
@@ -66,10 +77,15 @@ class RuledRows(Rows):
             drawn: Slots = rows.draw(n, rng, True, False, False)[0]
             return drawn
         missing, tries = n, TRIES * max(n, LEAST) if rows.total else 0
+        # Rows that a window allows are tried first, where each mass is 1; then rows with a mass.
+        of_complete = rows.cuts_only and FEW * rows.total > len(self._ring)
         while missing and tries > 0:
             wanted = max(2 * missing, LEAST)
             tries -= wanted
-            slots = rows.draw(wanted, rng, True, False, False)[0]
+            if of_complete:
+                slots = self.complete.draw(wanted, rng)
+            else:
+                slots = rows.draw(wanted, rng, True, False, False)[0]
             found.append(slots[self.tell(slots) == 1][:missing])
             missing -= len(found[-1])
         if missing:
@@ -86,6 +102,9 @@ class RuledRows(Rows):
         Raises ``NotEnoughDataError`` if there are fewer rows.
         """
         rows, found = self._now(), np.empty(0, np.intp)
+        if rows.cuts_only:
+            distinct: Slots = distinct_of(self, n, rng)
+            return distinct
         passed = found
         while len(found) < n:
             wanted = rows.count(max(n, 3 * len(passed))) - len(passed)
@@ -141,12 +160,14 @@ class Ruled(RuledRows):
             if edits != self._seen:
                 masses.forget()
                 self._seen = edits
+            # Once: rows that change meanwhile are of the next draw. A read tells if they matter.
             while (stale := masses.stale()) is not None:
                 slots, moment = stale
                 found = np.empty(len(slots))
                 for k in range(0, len(slots), CHUNK):
                     found[k : k + CHUNK] = self._weigh(slots[k : k + CHUNK])
-                masses.put(slots, found, moment)
+                if masses.put(slots, found, moment):  # not after a clear
+                    break
             return masses
 
     def _now(self) -> Masses:
@@ -165,8 +186,12 @@ class Ruled(RuledRows):
 
     def slots(self) -> Slots:
         """The slots of all of these rows, ascending. Cost: a look at all masses."""
-        found = np.flatnonzero(self._now().at(np.arange(self._ring.stored)))
-        there: Slots = found[self.complete.tell(found) == 1]
+        masses = self._now()
+        found: Slots = np.flatnonzero(masses.at(np.arange(self._ring.stored)))
+        if self._is_of_all or FEW * len(found) < self._ring.stored:
+            return found[self.complete.tell(found) == 1]
+        found = self.complete.slots()
+        there: Slots = found[masses.at(found) > 0]
         return there
 
     def is_exact(self, rows: Masses) -> bool:
@@ -178,4 +203,4 @@ class Ruled(RuledRows):
         """See ``Rows.corrected``: priorities, and not the masses of rules, which are no bias."""
         assert rows.weights is not None
         rows.weights.drawn = rows.drawn
-        return weights if rows.cuts_only else rows.weights.get(slots)
+        return weights if rows.cuts_only else without_masses(rows.weights.get(slots), weights)

@@ -243,6 +243,11 @@ cdef class Starts:
         """See ``Rows.is_exact``."""
         return False
 
+    @property
+    def cuts_only(self):
+        """See ``Rows.cuts_only``."""
+        return True
+
     def corrected(self, rows, slots, weights):
         """See ``Rows.corrected``."""
         return weights

@@ -17,7 +17,14 @@ from rewound import KINDS, History, Kind
 from scale import LONG, repeats
 
 from cpprb_like import NotEnoughDataError, ReplayBuffer
-from cpprb_like.samplers import Prioritized, RankBased, Uniform
+from cpprb_like.samplers import (
+    LegacyUniform,
+    Prioritized,
+    RankBased,
+    Recency,
+    Reverse,
+    Uniform,
+)
 from cpprb_like.views import Among, Layer, NStep, Sequences
 
 HISTORIES = int(os.environ.get("CPPRB_LIKE_MASS_HISTORIES", "60" if LONG else "2"))
@@ -233,3 +240,74 @@ class ByX(Layer):
     def mass(self, fields: Any) -> Any:
         del fields
         return ["x"], lambda rows: rows["x"]
+
+
+class Twice(Layer):
+    """Another rule, with masses of one byte."""
+
+    def mass(self, fields: Any) -> Any:
+        del fields
+        return ["x"], lambda rows: np.full(len(rows["x"]), 16, np.uint8)
+
+
+class Small(Twice):
+    """As ``Twice``; for the rows below 3."""
+
+    def mass(self, fields: Any) -> Any:
+        del fields
+        return ["x"], lambda rows: (16 * (rows["x"] < 3)).astype(np.uint8)
+
+
+def test_masses_of_several_rules_are_multiplied_as_float64() -> None:
+    """In bytes 16 times 16 is 0: such rows were never drawn."""
+    rb = ReplayBuffer(9, {"x": {"shape": ()}}, seed=0)
+    rb.add(x=range(9))
+    assert set(rb.view(Twice(), Small()).sample(100)["x"].tolist()) == {0, 1, 2}
+
+
+def test_masses_are_refused_where_they_would_be_ignored_or_overflow() -> None:
+    """By samplers that draw all rows alike, and above 1e150."""
+    for sampler in (Recency(), LegacyUniform(), Reverse()):
+        rb = ReplayBuffer(9, {"x": {"shape": ()}}, sampler=sampler, seed=0)
+        rb.add(x=range(9))
+        with pytest.raises(ValueError, match="expected masses of 0 and 1, as of Among"):
+            rb.view(ByX()).sample(3)
+        assert rb.view(Small()).buffer is rb
+    rb = ReplayBuffer(9, {"x": {"shape": (), "dtype": "f8"}}, seed=0)
+    rb.add(x=[1.0, 1e200])
+    with pytest.raises(ValueError, match="expected at most 1e150, got 1e\\+200"):
+        rb.view(ByX()).sample(3)
+
+
+def test_rows_that_left_early_are_not_drawn() -> None:
+    """Also where an absent row took the slot of one with a mass, and left before the next draw."""
+    fields: dict[str, Any] = {
+        "x": {"shape": (), "dtype": "i8"},
+        "ids": {"shape": ("T",), "dtype": "i4"},
+    }
+    rb = ReplayBuffer(8, fields, n_envs=2, room={"T": 20}, seed=0)
+    view = rb.view(Among(lambda rows: rows["x"] % 2 == 0, "x"))
+    lengths = [(1, 1)] * 6 + [(1, 1), (10, 10)]
+    for t, (one, other) in enumerate(lengths):
+        present = [t != 6, True]
+        rb.add_where(present, x=[2 * t, 2 * t + 1], ids=[np.arange(one), np.arange(other)])
+        if t < 6:
+            view.sample(5)
+    assert set(view.sample(50)["x"].tolist()) == {14}
+
+
+def test_a_draw_ends_while_rows_are_added_in_its_condition() -> None:
+    """The condition is computed of the rows of one moment: it went on for ever."""
+    rb = ReplayBuffer(50, {"x": {"shape": ()}}, seed=0)
+    rb.add(x=range(20))
+    calls = 0
+
+    def condition(rows: Any) -> Array:
+        nonlocal calls
+        calls += 1
+        if calls < 200:
+            rb.add(x=[1])
+        return np.ones(len(rows["x"]), bool)
+
+    assert len(rb.view(Among(condition, "x")).sample(3)["x"]) == 3
+    assert calls < 200

@@ -7,7 +7,7 @@ import numpy as np
 from cpprb_like._core import Ring
 from cpprb_like._rows.row_handles import ordered_at
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._base import Extra, Sampler, Slots, expect_cuts
 from cpprb_like.samplers._rows import Rows
 
 
@@ -49,6 +49,7 @@ class LegacyUniform(Sampler):
         replace: bool,
     ) -> tuple[Slots, Extra]:
         """See ``Sampler.draw_starts``. Cost: a look at all rows, as ``starts.slots``."""
+        expect_cuts(self, starts)
         among = starts.slots()
         if n and n > len(among) * (n if replace else 1):
             starts.refuse(None if replace else n)

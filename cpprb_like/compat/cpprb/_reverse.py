@@ -10,7 +10,7 @@ from cpprb_like._arguments.checks import as_int, as_whole
 from cpprb_like._core import Ring
 from cpprb_like._rows.row_handles import at_or_before
 from cpprb_like.errors import NotEnoughDataError
-from cpprb_like.samplers._base import Extra, Sampler, Slots
+from cpprb_like.samplers._base import Extra, Sampler, Slots, expect_cuts
 from cpprb_like.samplers._rows import Rows
 
 
@@ -106,6 +106,7 @@ class Reverse(Sampler):
         Cost: a look at all rows, as ``starts.slots``.
         """
         ring = starts.ring
+        expect_cuts(self, starts)
         newest, ages, following = self._ages(ring, n)
         among = starts.slots()
         if len(among) == 0 or (not replace and n > len(among)):
