@@ -223,7 +223,8 @@ class Source(Protocol):
 class Decoder:
     """Makes values of JSON.
 
-    ``replace`` has all external values by path, and values that replace saved ones.
+    ``replace`` has all external values by path, and values that replace saved ones. After a missing
+    external value no object gets its state, as its checks would refuse it; then ``finish`` raises.
     """
 
     def __init__(
@@ -314,7 +315,7 @@ class Decoder:
 
     def _shared(self, kind: str, saved: dict[str, Any], path: str, depth: int) -> Any:
         number = saved["number"]
-        value: Any
+        value: Any = None
         if kind == "generator":
             value = self._generator(saved, path, depth)
         elif kind == "random state":
@@ -330,7 +331,8 @@ class Decoder:
             cls = self._class(saved["class"])
             if not (issubclass(cls, Savable) and cls.HOLDS_ROWS):
                 raise DamagedError(f"{path}: a {cls.__name__} holds no rows")
-            value = self._source.holder(cls, saved["ring"], path, state)
+            if not self._missing:
+                value = self._source.holder(cls, saved["ring"], path, state)
         elif kind == "object":
             value = self._object(saved, path, depth)
         else:
@@ -347,7 +349,8 @@ class Decoder:
         if not isinstance(state, dict):
             raise DamagedError(f"{path}: expected attributes, got {type(state).__name__}")
         value = cls.__new__(cls)
-        give_state(value, state)
+        if not self._missing:
+            give_state(value, state)
         return value
 
     def _generator(self, saved: dict[str, Any], path: str, depth: int) -> np.random.Generator:

@@ -458,6 +458,8 @@ class SharedReplay(Closing):
         -----
         A killed process may have rewound some shards: then call this again.
         """
+        if not isinstance(rows, (Sequence, np.ndarray)):
+            raise TypeError(f"rows: expected {self.writers} integers in a sequence, got {rows!r}")
         if len(rows) != self.writers:
             raise ValueError(f"rows: expected one for each of {self.writers} writers, got {rows}")
         written = self.rows

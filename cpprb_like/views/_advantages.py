@@ -21,7 +21,7 @@ from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED, Ring
 from cpprb_like._fields.derived import REWARD_NAMES
 from cpprb_like._fields.field import NEXT
 from cpprb_like._rows.column import Column
-from cpprb_like.views._layer import Fields, Layer, ViewedRows
+from cpprb_like.views._layer import Fields, Layer, ViewedRows, set_options
 from cpprb_like.views._reverse_pass import reverse_pass
 from cpprb_like.views._rows import read_fields
 from cpprb_like.views._windows import Windows
@@ -153,7 +153,7 @@ class Advantages(Layer):
         self.batch_size = as_int("batch_size", batch_size, 1)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        set_options(self, Advantages, state)
 
     def open(self, rows: ViewedRows) -> Layer:
         return _OfRows(self, rows)

@@ -17,7 +17,7 @@ from cpprb_like._core import Ring
 from cpprb_like._fields.derived import MOST_FRAMES
 from cpprb_like._fields.field import NEXT
 from cpprb_like._machine.aligned import empty
-from cpprb_like.views._layer import Fields, Layer, ViewedRows
+from cpprb_like.views._layer import Fields, Layer, ViewedRows, set_options
 from cpprb_like.views._stacking import read_stacks, take_stacks
 from cpprb_like.views._windows import Windows
 
@@ -93,9 +93,7 @@ class FrameStacks(Layer):
         self.padding = padding
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        depths, axis, padding = (state[name] for name in ("depths", "axis", "padding"))
-        FrameStacks.__init__(self, depths, axis=axis, padding=padding)
+        set_options(self, FrameStacks, state)
 
     def open(self, rows: ViewedRows) -> Layer:
         return _Stacks(self, rows.ring)

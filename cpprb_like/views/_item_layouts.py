@@ -17,7 +17,7 @@ from cpprb_like._arguments.narrow_dtypes import kind_of
 from cpprb_like._fields import casting
 from cpprb_like._fields.field import Field
 from cpprb_like.views._items_of_batch import LaidItems, PackedItems, PaddedItems, RaggedFields
-from cpprb_like.views._layer import Layer, as_names
+from cpprb_like.views._layer import Layer, as_names, set_options
 
 Side = Literal["left", "right"]
 ByAxis = int | Mapping[str, int]  # one number for all axes, or numbers by axis
@@ -36,9 +36,6 @@ class ItemLayout(Layer):
     def lay(self, ragged: RaggedFields) -> LaidItems:
         """The layout over the fields of a ring; ``ValueError`` if an option does not fit them."""
         raise NotImplementedError
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
 
     def _refuse(self, option: str, expected: str, found: object) -> ValueError:
         return ValueError(f"{type(self).__name__}: {option}: expected {expected}, got {found!r}")
@@ -184,6 +181,9 @@ class Padded(ItemLayout):
         self.length = None if length is None else _read_by_axis("length", length, 0)
         self.dtypes = _read_dtypes(dtypes)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        set_options(self, Padded, state)
+
     def lay(self, ragged: RaggedFields) -> LaidItems:
         axes = self._axes(ragged)
         dtypes = self._dtypes(self.dtypes, ragged, [f"{axis}_mask" for axis in axes])
@@ -302,6 +302,9 @@ class Packed(ItemLayout):
             raise ValueError(f"offsets: expected int32 or int64, got {offsets!r}")
         self.offsets = offsets
         self.dtypes = _read_dtypes(dtypes)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        set_options(self, Packed, state)
 
     def lay(self, ragged: RaggedFields) -> LaidItems:
         valued = {

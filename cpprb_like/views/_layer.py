@@ -241,6 +241,16 @@ class Layer:
         return f"{type(self).__name__}({', '.join(options)})"
 
 
+def set_options(layer: Layer, cls: type[Layer], state: Mapping[str, Any]) -> None:
+    """Set the attributes of a saved layer; the constructor of ``cls`` checks its options.
+
+    Further attributes, of a subclass of ``cls``, are set as they are.
+    """
+    layer.__dict__.update(state)
+    make: Any = cls.__init__
+    make(layer, **{name: state[name] for name in inspect.signature(cls).parameters})
+
+
 def wrong_return(hook: str, expected: str, found: object) -> TypeError:
     """The error for a hook, such as ``Speed.fill``, that returned something else."""
     got = f"an array of shape {found.shape}" if isinstance(found, np.ndarray) else repr(found)

@@ -12,7 +12,7 @@ from typing import Any
 from cpprb_like._arguments.checks import as_discount, as_int
 from cpprb_like._fields.derived import NStepReturns, read_nstep
 from cpprb_like._fields.schema import Schema
-from cpprb_like.views._layer import Layer, Steps, as_names
+from cpprb_like.views._layer import Layer, Steps, as_names, set_options
 
 
 class NStep(Layer):
@@ -92,7 +92,7 @@ class NStep(Layer):
         self.discount = discount
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        set_options(self, NStep, state)
 
     def steps(self, schema: Schema, default: NStepReturns | None) -> Steps:
         """See ``Layer.steps``; ``default`` is ``Nstep`` of the buffer."""

@@ -17,7 +17,7 @@ from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._fields.field import NEXT
 from cpprb_like.views._gather_windows import places_at
-from cpprb_like.views._layer import IS_PAD, Fields, Layer, ViewedRows
+from cpprb_like.views._layer import IS_PAD, Fields, Layer, ViewedRows, set_options
 from cpprb_like.views._rows import read_fields
 from cpprb_like.views._stacking import read_stacks
 from cpprb_like.views._windows import Windows
@@ -96,7 +96,7 @@ class Offsets(Layer):
         self.padding = padding
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        Offsets.__init__(self, state["offsets"], padding=state["padding"])
+        set_options(self, Offsets, state)
 
     def open(self, rows: ViewedRows) -> Layer:
         return _Windows(self, rows)

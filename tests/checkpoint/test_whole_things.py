@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from cpprb_like.buffers import Mixture
 from cpprb_like.checkpoint import load
 from cpprb_like.compat import coax, cpprb, dqn, keras_gym
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
-from cpprb_like.samplers import Prioritized, Sampler
+from cpprb_like.samplers import Prioritized, Recency, Sampler
 from cpprb_like.schedules import Linear
-from cpprb_like.views import Layer, Packed, Padded
+from cpprb_like.views import Advantages, Layer, Packed, Padded
 
 FIELDS: dict[str, Any] = {
     "obs": {"shape": 2},
@@ -150,6 +151,42 @@ def test_functions_are_handed_over_again(tmp_path: Path) -> None:
     same(drawn, view.sample(8))
     with pytest.raises(ValueError, match=r"nothing was saved at .'nowhere'"):
         load(tmp_path, replace={**functions, "nowhere": 1})
+
+
+MISSING: dict[str, Callable[[], Any]] = {
+    "layers.0.value": lambda: small().view(Advantages(0.9, 0.8, value=one_each)),
+    "sampler.beta": lambda: small(Prioritized(beta=half)),
+    "sampler.eta": lambda: small(Recency(half)),
+}
+
+
+def one_each(rows: Any) -> Any:
+    """A value of 1 for each row."""
+    return np.ones(len(rows["rew"]))
+
+
+def half(t: float, /) -> float:
+    """A schedule of 0.5."""
+    del t
+    return 0.5
+
+
+def small(sampler: Sampler | None = None) -> ReplayBuffer:
+    """A buffer of three rows."""
+    rb = ReplayBuffer(10, FIELDS, next_of="obs", sampler=sampler, seed=0)
+    rb.add(obs=np.zeros((3, 2)), next_obs=np.zeros((3, 2)), rew=[1, 2, 3], done=[0, 0, 1])
+    return rb
+
+
+@pytest.mark.parametrize("path", MISSING)
+def test_a_missing_function_is_named_before_options_are_checked(path: str, tmp_path: Path) -> None:
+    """``lam`` without a value was refused, and a file of a function as ``beta`` was damaged."""
+    saved = MISSING[path]()
+    saved.save(tmp_path)
+    with pytest.raises(ValueError, match=rf"missing here: \['{re.escape(path)} \(function\)'\]"):
+        load(tmp_path)
+    function = one_each if path.startswith("layers") else half
+    same(saved.sample(8), load(tmp_path, replace={path: function}).sample(8))
 
 
 def test_schedules_are_replaced_by_their_path(tmp_path: Path) -> None:

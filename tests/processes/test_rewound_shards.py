@@ -115,6 +115,7 @@ def test_a_replay_without_actors_goes_back_to_a_checkpoint(tmp_path: Any) -> Non
         actor.close()
         bad: Any
         for bad, error, what in [
+            (5, TypeError, "rows: expected 3 integers in a sequence, got 5"),
             ((20, 21), ValueError, "rows: expected one for each of 3 writers"),
             ((20, 21, 1), ValueError, r"rows\[2\]: expected at most 0, got 1"),
             ((20, -1, 0), ValueError, r"rows\[1\]: expected at least 0, got -1"),

@@ -14,7 +14,7 @@ import pytest
 from helpers import check_arrays
 from own_layers import FIELDS, Advantages, ReturnsToGo
 
-from cpprb_like import ReplayBuffer
+from cpprb_like import ReplayBuffer, checkpoint, views
 from cpprb_like.buffers import Mixture
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
@@ -22,6 +22,8 @@ from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences, Wi
 from cpprb_like.views._layer import stacks_of
 
 Array = npt.NDArray[Any]
+TOKENS: dict[str, Any] = {"ids": {"shape": ("T",)}, "obs": {"shape": 4}, "rew": {"shape": ()}}
+TOKENS |= {"value": {"shape": ()}, "next_value": {"shape": ()}, "done": {"shape": ()}}
 GAMMA, LAMBDA, HORIZON = 0.9, 0.7, 6
 
 
@@ -721,6 +723,43 @@ def test_another_row_of_the_episode_is_read_late() -> None:
     assert ((batch["rew"] >= number) & (batch["rew"] // 7 == number // 7)).all()
     assert rb.view(Another(meddle)).sample(50)["rew"].shape == (50,)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        views.Advantages(0.9, 0.8),
+        FrameStacks({"obs": 3}, padding="zeros"),
+        NStep((2, 3), discount=True),
+        views.Offsets({"obs": (-1, 0)}),
+        views.Packed(segments=True),
+        views.Padded(value=3),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_a_subclass_keeps_its_attributes(layer: Layer, tmp_path: Path) -> None:
+    """They were dropped or given to its constructor, which has other parameters.
+
+    What is saved of the options of the base class is checked all the same.
+    """
+    cls = type(layer)
+
+    class Own(cls):  # type: ignore[misc, valid-type]
+        """With an attribute, and without parameters."""
+
+        def __init__(self) -> None:
+            super().__init__(**vars(layer))
+            self.scale = 3.0
+
+    view = ReplayBuffer(10, TOKENS, room={"T": 9}).view(Own())
+    view.save(tmp_path)
+    found = checkpoint.load(tmp_path, classes=[Own]).layers[0]
+    for one in (found, copy.copy(view.layers[0])):
+        assert type(one) is Own
+        assert vars(one) == vars(layer) | {"scale": 3.0}
+    option = min(vars(layer))
+    with pytest.raises(KeyError, match=option):
+        Own().__setstate__({name: one for name, one in vars(layer).items() if name != option})
 
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
