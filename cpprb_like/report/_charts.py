@@ -50,7 +50,7 @@ def curve(title: str, points: Sequence[Sequence[float]]) -> str:
     values = np.array(points)
     n, low, high = len(values), float(values.min()), float(values.max())
     if low == high:
-        low, high = low - 1, high + 1
+        low, high = low - max(1, abs(low)), high + max(1, abs(low))
     x = LEFT + (WIDTH - LEFT - 6) * (np.arange(n) / max(1, n - 1) if n > 1 else np.array([0.5]))
     y = TOP + (HEIGHT - TOP - BOTTOM) * (1 - (values - low) / (high - low))
 

@@ -27,6 +27,7 @@ from cpprb_like.report._page import page
 
 PROGRAM = "program"
 POINTS = 200  # most points of a curve over the episodes
+LARGE = 1e290  # greatest return that is shown: means of many are finite
 Progress = Callable[[int, int], None]
 
 
@@ -221,6 +222,7 @@ def _shown(progress: Progress | None) -> Iterator[Progress]:
         yield show
 
 
+@np.errstate(all="ignore")  # infinite values, and sums beyond the greatest float
 def _described(
     rows: RowsToReport,
     reward: str | None,
@@ -284,7 +286,8 @@ def _series(facts: Facts) -> dict[str, Any]:
 
 def _curve(values: list[float]) -> list[list[float]]:
     """For each of a few stretches of episodes the mean, the least and the greatest value."""
-    parts = np.array_split(np.nan_to_num(np.array(values, np.float64)), min(POINTS, len(values)))
+    shown = np.clip(np.nan_to_num(np.array(values, np.float64)), -LARGE, LARGE)
+    parts = np.array_split(shown, min(POINTS, len(values)))
     return [[float(part.mean()), float(part.min()), float(part.max())] for part in parts]
 
 

@@ -598,6 +598,8 @@ def _clipped(facts: Facts) -> Found:
         if one.dtype.kind != "f" or len(one.rows) < FEW or one.nan or one.inf:
             continue
         moves = one.least < one.greatest
+        if not moves.any():
+            continue
         values = one.sampled[:, moves]
         at_bound = (values == one.least[moves]) | (values == one.greatest[moves])
         share = float(at_bound.mean())
@@ -799,8 +801,10 @@ def _empty(facts: Facts) -> Found:
 
 
 def _same_length(facts: Facts) -> Found:
+    texts = {one.axis for one in facts.rows.buffer.schema.declared if one.is_text}  # as one task
     for one in facts.fields.values():
-        if one.axis and one.is_constant and len(one.rows) >= FEW and one.least > 0:
+        is_judged = one.axis and one.axis not in texts and len(one.rows) >= FEW
+        if is_judged and one.is_constant and one.least > 0:
             message = f"all {len(one.rows):,} rows have {int(one.least)} items of axis {one.axis!r}"
             yield one.name, message, "whether rows are padded, or cut, before they are added"
 

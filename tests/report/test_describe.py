@@ -418,6 +418,21 @@ def test_only_nan_and_a_field_without_bytes(tmp_path: Path) -> None:
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "value"), [("act", 1, 0.5), ("rew", (), np.inf), ("image", (20, 20), np.inf)]
+)
+def test_values_without_a_mean_give_no_warning(
+    name: str, shape: Any, value: float, tmp_path: Path
+) -> None:
+    """NumPy's warnings about empty slices, sums and differences were those of ``describe``."""
+    rb = ReplayBuffer(200, {name: {"shape": shape}, "rew": {"shape": ()}, "done": {"shape": ()}})
+    values: dict[str, Any] = {"rew": np.zeros(200), "done": np.ones(200)}
+    rb.add(**values | {name: np.full((200, *rb.columns[name].shape), value)})
+    found = rb.describe()
+    page_of(found, tmp_path)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
 def test_names_of_strangers_are_text(tmp_path: Path) -> None:
     """Neither markup nor escape sequences."""
     rb = ReplayBuffer(200, {"<b>\x1b[2J": {"shape": (), "dtype": "f4"}})

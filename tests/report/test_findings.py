@@ -335,6 +335,17 @@ def test_a_constant_field_is_named() -> None:
     ]
 
 
+def test_one_instruction_for_all_rows_is_no_padding() -> None:
+    """Its length was an alarm: a robot is taught one task. Lists of one length stay an alarm."""
+    fields: dict[str, Any] = {"task": {"shape": (), "dtype": str}, "ids": {"shape": ("T",)}}
+    rb = ReplayBuffer(200, fields, next_of="task", room={"task": 9999, "T": 9999})
+    for number in range(150):
+        rb.add(task="fold", next_task="fold", ids=np.full(8, number))
+    assert [(one.name, one.field) for one in rb.describe().findings] == [
+        ("same-length", "length of T")
+    ]
+
+
 def test_values_beyond_their_range_are_named() -> None:
     """The caller says the range."""
     rb = filled(rows_of("Pendulum-v1", 300))
