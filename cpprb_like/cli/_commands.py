@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +49,35 @@ def _line(error: BaseException) -> str:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Add the name of the file to an error."""
+def _naming(path: Path, source: Path | None = None) -> Iterator[None]:
+    """Add the name of the file to an error, or that of a ``source`` that is damaged."""
     try:
         yield
     except (BrokenPipeError, ImportError):
         raise
     except EXPECTED as error:
+        if source is not None and isinstance(error, checkpoint.DamagedError):
+            path = source
         text = _line(error)
         name = texts.clean(path.name)
         raise click.ClickException(text if name in text else f"{path}: {text}") from None
+
+
+@contextmanager
+def _whole_or_nothing(folder: Path) -> Iterator[None]:
+    """Remove the folder of a new checkpoint, and parents made for it, if the checkpoint fails."""
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        yield
+    except BlockingIOError:
+        raise  # another program saves to this folder
+    except BaseException:
+        with suppress(OSError):
+            if new and not checkpoint.states(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                for parent in new[1:]:
+                    parent.rmdir()
+        raise
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -212,9 +232,10 @@ def convert(
         else:
             buffer, warned = _convert.read_dataset(source, kind, size, split, strict=strict)
         about = _convert.about_of(source, kind, written, split)
-    with _naming(new):
+    with _naming(new, source):
         if written == _convert.CHECKPOINT:
-            buffer.save(new, sync=not no_sync, beside=beside)
+            with _whole_or_nothing(new):
+                buffer.save(new, sync=not no_sync, beside=beside)
         elif written == _convert.CPPRB:
             new = _convert.write_transitions(buffer, new)
         else:
@@ -269,7 +290,7 @@ def copy(
     chosen = None if codec in (None, "none") else codec
     if size is None and fields is None:
         stored = checkpoint.AS_IT_IS if codec is None else chosen
-        with _naming(folder):
+        with _naming(folder), _whole_or_nothing(new):
             checkpoint.copy(folder, new, state=state, codec=stored, level=level, sync=not no_sync)
     else:
         _expect_none(new)
@@ -279,7 +300,7 @@ def copy(
             found = checkpoint.load(folder, size=size, fields=names, state=state, decode=bytes)
             beside = checkpoint.beside_of(folder, state)
         options: dict[str, Any] = {"codec": chosen, "level": level, "beside": beside}
-        with _naming(new):
+        with _naming(new, folder), _whole_or_nothing(new):
             found.save(new, sync=not no_sync, encode=bytes, **options)
     files = checkpoint.read_folder(new, lambda opened: opened.state.files)
     nbytes = texts.amount(sum(file.nbytes for file in files))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -23,7 +24,7 @@ from cpprb_like import (
     ReplayBuffer,
     ReplayMemory,
 )
-from cpprb_like.checkpoint import copy, load, open_beside
+from cpprb_like.checkpoint import _manifest, copy, load, open_beside
 from cpprb_like.checkpoint._disk import Disk
 from cpprb_like.checkpoint._manifest import read
 from cpprb_like.processes import SharedReplay
@@ -974,6 +975,31 @@ def test_a_damaged_file_beside_asks_for_another_state(tmp_path: Path) -> None:
     for path in tmp_path.glob("*.npy"):
         path.write_bytes(path.read_bytes()[:-1])
     assert "load(folder, salvage=True) loads the rest" in run("verify", tmp_path, code=1).stdout
+
+
+@pytest.mark.parametrize("words", [["copy"], ["copy", "--size", 7], ["convert"]])
+def test_a_failed_copy_names_its_source_and_leaves_nothing(
+    words: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged file beside the rows named the new folder, in which a lock stayed.
+
+    Other files stayed there as well if the disk was full after them.
+    """
+    source, new = tmp_path / "source", tmp_path / "new" / "folders"
+    filled().save(source, beside={"env.pkl": b"2", "model.pt": b"1" * 5000})
+    with monkeypatch.context() as patched:
+        patched.setattr(_manifest, "commit", _full)
+        assert "No space left" in refused(words[0], source, new, *words[1:])
+    assert [*tmp_path.iterdir()] == [source]
+    (source / "s1-beside-model.pt").write_bytes(b"2" * 5000)
+    said = refused(words[0], source, new, *words[1:])
+    assert f"{source}: s1-beside-model.pt: checksum" in said
+    assert "folders" not in said
+    assert [*tmp_path.iterdir()] == [source]
+
+
+def _full(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.parametrize("words", [["copy"], ["copy", "--size", 7], ["convert"]])
