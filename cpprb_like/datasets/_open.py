@@ -194,16 +194,14 @@ def _reading(
 ) -> Iterator[tuple[str, Path, Reader]]:
     """Yield the format, the path and a loaded reader of a data set, or of one of its splits."""
     place = _place(path, format, download=download)
-    if format is None and not place.exists():
-        raise _missing(path, None)
-    name = detect_format(place) if format is None else format
-    found = None if name is None else _format(name)
-    if found is not None and not place.exists():
-        raise _missing(path, name)
-    hidden = {}  # data sets of this name, where the path is another folder
-    if (found is None or not found.matches(place)) and not Path(path).is_absolute():
+    if not place.exists():
+        raise _missing(path, format)
+    detected = detect_format(place)
+    hidden = {}  # data sets of this name, where the path has none of any format
+    if detected is None and not Path(path).is_absolute():
         hidden = {one: it for one, it in _named(path, format).items() if it != place}
-    if found is None or hidden:
+    name = detected if format is None else format
+    if name is None or hidden:
         also = "".join(
             f"; {_format(one).library.partition('.')[0]} has a data set of this name: {where}"
             for one, where in hidden.items()
@@ -212,11 +210,11 @@ def _reading(
         raise ValueError(
             f"{place}: expected a data set of one of {known}, found none of them{also}"
         )
-    reader = found.open_reader(place, split)
+    reader = _format(name).open_reader(place, split)
     try:
         with reading(place):
             reader.load()
-        yield found.name, place, reader
+        yield name, place, reader
     finally:
         reader.close()
 

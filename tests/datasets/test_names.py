@@ -148,6 +148,19 @@ def test_a_path_that_exists_stays_a_path(roots: dict[str, Path], tmp_path: Path)
         describe((tmp_path / "a" / "a").absolute(), "lerobot")
 
 
+def test_a_copy_of_a_data_set_is_read_whatever_its_storage(
+    roots: dict[str, Path], tmp_path: Path
+) -> None:
+    """A path is no name: one with Arrow was refused as "minari" if Minari has its name."""
+    for one, other in ("minari", "minari-arrow"), ("minari-arrow", "minari"):
+        name = f"a/{one}-v0"
+        put(roots["minari"] / name, one, 5)
+        put(tmp_path / name, other, 3)
+        for given in (None, "minari", "minari-arrow"):
+            assert describe(name, given).path == tmp_path / name
+            assert len(ReplayBuffer.from_dataset(name, given)) == 3
+
+
 def test_metadata_alone_are_no_data_set(
     roots: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
