@@ -83,7 +83,7 @@ cdef class Ring:
     cdef int64_t n_edited            # entries ever written to ``edited``
     cdef int64_t[:, ::1] hidden      # circular log of rows that became absent: first, last, step
     cdef int64_t n_hidden            # entries ever written to ``hidden``
-    cdef int64_t rereads             # times that derived state had to read all rows
+    cdef readonly int64_t rereads    # times that derived state had to read all rows
     cdef IncompleteRows incomplete   # rows without their n-step window; None without lookahead
 
     cdef uint8_t* c_record(self, intp_t slot) noexcept nogil

@@ -61,6 +61,7 @@ class Ring:
         flags: NDArray[np.uint8] | None = None,
     ) -> Self: ...
     left_before: int
+    rereads: int
     @property
     def written(self) -> int: ...
     @property

@@ -138,7 +138,8 @@ class RingReader:
         self._fill_header(layout, arena, first, missing)
         end_before(layout, arena, first + np.flatnonzero(missing))
         found = Found(first, missing | leaving, self)
-        if found.is_whole and has_same_capacity:
+        # The open episode may be among rows of any length that were deleted during the save.
+        if found.is_whole and has_same_capacity and not ring.items:
             layout.state(arena)[WORD_ABSENT_ROWS] = saved.absent
         else:
             derive(layout, arena)

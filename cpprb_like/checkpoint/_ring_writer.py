@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Bytes
-from cpprb_like._core import FLAG_ABSENT, WORD_ABSENT_ROWS, Ring
+from cpprb_like._core import FLAG_ABSENT, FLAG_TRUNCATED, WORD_ABSENT_ROWS, Ring
 from cpprb_like._rows.edits import Tracker
 from cpprb_like.checkpoint import _arrays, _beside, _manifest, _segments
 from cpprb_like.checkpoint._arrays import CHUNK_NBYTES
@@ -175,7 +175,7 @@ class RingWriter:
         beside = sum(column.nbytes for column in objects)
         beside += item_nbytes(ring) if ring.items and tracker is None else 0
         self._plan = _segments.plan(ring, self._parts, beside, known, tracker)
-        self._moment = ring.now()
+        self._moment, self._rereads, self._left_before = ring.now(), ring.rereads, ring.left_before
         self._is_still = is_still
         self._items: dict[int, list[SegmentItems]] = {}  # if rows may change during the save
         self._items_nbytes = self._note_items()
@@ -340,10 +340,12 @@ class RingWriter:
                 "as it was"
             )
         oldest = max(self._first, ring.written - ring.capacity, self._oldest_intact())
+        if ring.left_before != self._left_before:
+            oldest = max(oldest, ring.left_before)
         if ring.written != moment.written and oldest >= moment.written:
             raise RuntimeError(
-                "all rows were overwritten while they were saved; the folder is as it was. "
-                "save() keeps writers waiting, save_async() does not"
+                "all rows were overwritten, or left as the room was full, while they were saved; "
+                "the folder is as it was. save() keeps writers waiting, save_async() does not"
             )
         self._oldest = oldest
         slots = self._tracker.slots()
@@ -355,7 +357,8 @@ class RingWriter:
                 self._objects[column.name][edited - self._first] = now[edited % ring.capacity]
         changed = set((edited // self._plan.segment_rows).tolist()) & {*self._plan.write}
         if ring.items:
-            self._leave_out_hidden(edited, changed)
+            changed |= self._leave_out_deleted(edited)
+            self._items |= {number: self._items_of(number) for number in changed}
         segments = tuple(
             self._write_segment(segment.number, files, encode)
             if segment.number in changed
@@ -364,27 +367,27 @@ class RingWriter:
         )
         self.saved = replace(self.saved, oldest=oldest, segments=segments)
 
-    def _leave_out_hidden(self, edited: NDArray[np.int64], changed: set[int]) -> None:
-        """Leave out rows that were hidden since the snapshot: their items may be overwritten.
+    def _leave_out_deleted(self, edited: NDArray[np.int64]) -> set[int]:
+        """Leave out rows that were deleted since the snapshot: their items may be overwritten.
 
-        Rows of segments that were written earlier stay.
+        Returns the segments of these rows, also of those that were written earlier: without only
+        some of its rows, an episode would go on in the next one. A rewind deletes parts of
+        episodes.
         """
-        ring = self._ring
-        flags = self._layout.flags(self._arena)
-        hidden = edited[flags[edited % ring.capacity] & FLAG_ABSENT != 0]
-        for number in changed:
-            frozen = self._frozen["flags", number].memory
-            own = hidden[hidden // self._plan.segment_rows == number] % len(frozen)
-            count = np.count_nonzero(frozen[own] & FLAG_ABSENT == 0)
-            self.saved = replace(self.saved, absent=self.saved.absent + int(count))
-            frozen[own] |= FLAG_ABSENT
-            self._items[number] = self._items_of(number)
-        rows = np.arange(self._oldest, self._moment.written)
-        if len(hidden) and (flags[rows % ring.capacity] & FLAG_ABSENT != 0).all():
+        ring, rows = self._ring, self._plan.segment_rows
+        deleted = edited[self._layout.flags(self._arena)[edited % ring.capacity] & FLAG_ABSENT != 0]
+        if len(deleted) and ring.rereads != self._rereads:
             raise RuntimeError(
-                "all rows left, as the room was full, or were deleted while they were saved; the "
-                "folder is as it was. save() keeps writers waiting, save_async() does not"
+                "the buffer was rewound while it was saved; the folder is as it was. save() keeps "
+                "writers waiting, save_async() does not"
             )
+        for number in self._plan.write:
+            own = deleted[deleted // rows == number]
+            if len(own):
+                flags = self._frozen["flags", number].memory
+                flags[own % len(flags)] = FLAG_ABSENT | FLAG_TRUNCATED
+        self.saved = replace(self.saved, absent=self.saved.absent + len(deleted))
+        return set((deleted // rows).tolist())
 
     def commit(self, state: str, previous: str) -> None:
         """End a save that made the state of this id; ``previous`` is the id of the state before."""

@@ -138,7 +138,8 @@ class Checkpointed(Savable):
         bytes a row, and the rows too if at most 16 MiB of rows are written. Writers wait only for
         this copy. The save has the state of this moment. If there are more rows, the oldest rows
         may be overwritten before they are on the disk; the save then omits them. Rows that
-        ``update`` changes before they are on the disk have their new values.
+        ``update`` changes before they are on the disk have their new values. The save also omits
+        rows with values of any length that leave or are deleted before its end.
 
         Parameters
         ----------
@@ -156,7 +157,8 @@ class Checkpointed(Savable):
         ------
         TypeError, ValueError, BlockingIOError, OSError
             As for ``save``. ``result()`` raises later errors, such as ``RuntimeError`` if the
-            buffer was cleared or all rows were overwritten before the save ended.
+            buffer was cleared, all rows were overwritten, or ``rewind`` forgot saved rows with
+            values of any length, before the save ended.
 
         Examples
         --------

@@ -58,6 +58,6 @@ cdef class RowWeights(TreeDraws):
     ) noexcept nogil
     cdef int c_check_greatest(self, float64_t weight, float64_t priority) except -1
     cdef dict c_left_behind(self, float64_t[::1] notes, dict held, bint positive)
-    cdef int c_check_saved(self, dict saved, ndarray there) except -1
+    cdef int c_check_saved(self, dict saved, bint is_same) except -1
     cdef object c_slots(self, int64_t first)
     cdef int c_put_all(self, int64_t first, float64_t[::1] values) except -1

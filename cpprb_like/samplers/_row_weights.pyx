@@ -434,10 +434,11 @@ cdef class RowWeights(TreeDraws):
     def restore(self, dict saved not None, bint later=False):
         """Restore a state that ``save`` returned over the same rows.
 
-        Rows are found by their ids. NaN in ``values`` stands for the weight of a new row. A ``capacity``
-        of None means that the ring had another capacity, or that rows are missing. With ``later`` rows
-        may have been added since, and nothing happens if the ring was cleared. Raises ``ValueError``
-        for a ring of other rows, and for a state that ``save`` cannot return.
+        Rows are found by their ids, and absent ones get weight 0. NaN in ``values`` stands for the weight
+        of a new row. A ``capacity`` of None means that the ring had another capacity, or that rows are
+        missing. With ``later`` rows may have been added since, and nothing happens if the ring was
+        cleared. Raises ``ValueError`` for a ring of other rows, and for a state that ``save`` cannot
+        return.
         """
         cdef Ring ring = self.ring
         cdef int64_t written = saved["written"], drawn = saved["drawn"]
@@ -453,7 +454,7 @@ cdef class RowWeights(TreeDraws):
         if not 0 <= drawn <= written:
             raise ValueError(f"rows at the last draw: expected 0 to {written}, got {drawn}")
         self.c_check_greatest(newest, saved["greatest"])
-        self.c_check_saved(saved, None if later or not is_whole else ring.flags() & ABSENT == 0)
+        self.c_check_saved(saved, is_whole and not later)
         values = np.array(saved["values"])
         values[np.isnan(values)] = newest
         self.c_put_all(written - len(values), values)
@@ -505,26 +506,19 @@ cdef class RowWeights(TreeDraws):
             raise ValueError(f"weight and priority of new rows: got {weight} and {priority}")
         return 0
 
-    cdef int c_check_saved(self, dict saved, cnp.ndarray there) except -1:
+    cdef int c_check_saved(self, dict saved, bint is_same) except -1:
         """Raise unless ``save`` of an object of this kind can have returned this state.
 
-        ``there`` says which slots hold a step; None if the ring differs from that of ``save``.
+        ``is_same`` says that the ring is that of ``save``, but for rows that have become absent.
         """
-        values, newest = saved["values"], saved["newest"]
+        values, newest, stored = saved["values"], saved["newest"], c_stored(self.ring)
         if values.dtype != np.float64 or values.ndim != 1 or len(values) > saved["written"]:
             raise ValueError(f"weights: expected up to {saved['written']} of float64, got {values!r}")
-        most = self.tree.largest if there is None else newest  # over several rings ``newest`` may be less
+        most = newest if is_same else self.tree.largest  # over several rings ``newest`` may be less
         if not (np.isnan(values) | (values >= 0.0) & (values <= most)).all():
             raise ValueError(f"weights: expected 0 to {most}")
-        if there is None:
-            return 0
-        if len(values) != len(there):
-            raise ValueError(f"weights: expected {len(there)}, got {len(values)}")
-        if there.all():
-            return 0
-        slots = self.c_slots(saved["written"] - len(values))
-        if ((values > 0.0) & ~there[slots]).any():
-            raise ValueError("weights: expected none where there is no step")
+        if is_same and len(values) != stored:
+            raise ValueError(f"weights: expected {stored}, got {len(values)}")
         return 0
 
     # ------------------------------------------------------------------ in a file
