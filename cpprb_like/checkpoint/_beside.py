@@ -47,8 +47,8 @@ def write(
     with _arrays.created(disk, name) as new:
         with io.BufferedWriter(_Bytes(new, watch), _arrays.CHUNK_NBYTES) as file:
             answer = content(file) if callable(content) else _write_bytes(file, content)
-        # 0 is the answer of ``file.write(b"")``.
-        if not new.nbytes and not (isinstance(answer, int) and answer == 0):
+        # 0 is the answer of ``file.write(b"")``; False is another one.
+        if not new.nbytes and not (type(answer) is int and answer == 0):
             raise TypeError(
                 f"beside[{label!r}]: expected a function that writes to its file, got one that "
                 f"wrote nothing and returned a {type(answer).__name__}; what wraps the file, such "

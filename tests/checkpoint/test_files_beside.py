@@ -263,6 +263,11 @@ def _keeps_a_wrapper(file: BinaryIO) -> None:
         ({"model": "text"}, TypeError, r"beside\['model'\]: expected bytes, .* got str"),
         ({"model": {}}, TypeError, r"beside\['model'\]: expected bytes, .* got dict"),
         ({"model": lambda _: b"1"}, TypeError, r"\['model'\]: .* wrote nothing and returned a byt"),
+        (
+            {"model": lambda _: False},
+            TypeError,
+            r"\['model'\]: .* wrote nothing and returned a bool",
+        ),
         ({"ok": b"1", "model": _fails}, KeyError, "of the callable"),
         ({"ok": b"1", "model": lambda: 1}, TypeError, "positional argument"),
         (
