@@ -7,6 +7,7 @@ which draw. Not here: locks of processes (``_folder``), rows (``_shards``), batc
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import time
@@ -23,6 +24,7 @@ from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import (
     WORD_ABSENT_ROWS,
     WORD_CLEARED,
+    WORD_EDITS,
     WORD_EPISODES,
     WORD_WRITTEN,
 )
@@ -32,7 +34,7 @@ from cpprb_like._fields.schema import read_size
 from cpprb_like._files.json_codec import from_json, to_json
 from cpprb_like._machine.generators import Seed
 from cpprb_like._machine.opening import read_bytes
-from cpprb_like._machine.waiting import wait_until
+from cpprb_like._machine.waiting import EDIT_PATIENCE, wait_until
 from cpprb_like.buffers import Source
 from cpprb_like.buffers._draw_counts import stats_of
 from cpprb_like.checkpoint import Beside, Codec, SaveOptions
@@ -51,6 +53,7 @@ from cpprb_like.processes._folder import (
     said_by,
     while_open,
 )
+from cpprb_like.processes._followers import read_header
 from cpprb_like.processes._learner import Learner
 from cpprb_like.processes._limits import (
     LimitedActor,
@@ -423,12 +426,32 @@ class SharedReplay(Closing):
     @property
     @while_open
     def rows(self) -> tuple[int, ...]:
-        """The number of rows ever written to each shard: see ``ReplayBuffer.rows``."""
-        states = map(self._state_of, range(self.writers))
-        return tuple(
-            0 if state is None else int(state[WORD_CLEARED] + state[WORD_WRITTEN])
-            for state in states
+        """The number of rows ever written to each shard: see ``ReplayBuffer.rows``.
+
+        ``BlockingIOError`` if a process was killed or stopped while it changed rows. The next actor
+        of its shard repairs them.
+        """
+        return tuple(map(self._rows_ever, range(self.writers)))
+
+    def _rows_ever(self, number: int) -> int:
+        """The number of rows ever written to a shard. A clear changes two words of its header."""
+        state = self._state_of(number)
+        if state is None:
+            return 0
+
+        def look() -> list[NDArray[np.int64]]:
+            header = read_header(state)
+            return [] if header is None or header[WORD_EDITS] & 1 else [header]
+
+        (header,) = wait_until(
+            look,
+            EDIT_PATIENCE,
+            lambda: BlockingIOError(
+                f"writer {number} was killed or stopped while it changed rows; the next actor of "
+                "its shard repairs them"
+            ),
         )
+        return int(header[WORD_CLEARED] + header[WORD_WRITTEN])
 
     @while_open
     def rewind(self, rows: Sequence[int]) -> int:
@@ -462,10 +485,14 @@ class SharedReplay(Closing):
             raise TypeError(f"rows: expected {self.writers} integers in a sequence, got {rows!r}")
         if len(rows) != self.writers:
             raise ValueError(f"rows: expected one for each of {self.writers} writers, got {rows}")
-        written = self.rows
+        states = [self._state_of(number) for number in range(self.writers)]
+        numbers = [  # a clear writes the number of cleared rows before that of written ones
+            number
+            for number, state in enumerate(states)
+            if state is not None and (state[WORD_WRITTEN] or state[WORD_CLEARED])
+        ]
         for number, row in enumerate(rows):
-            as_int(f"rows[{number}]", row, 0, written[number])
-        numbers = [number for number in range(self.writers) if written[number]]
+            as_int(f"rows[{number}]", row, 0, math.inf if number in numbers else 0)
         with ExitStack() as stack:
             actors = [stack.enter_context(self.actor(number)) for number in numbers]
             for actor in actors:
@@ -775,10 +802,12 @@ class SharedReplay(Closing):
         for number in range(self.writers):
             state = self._state_of(number)
             if state is not None:
-                written, absent = int(state[WORD_WRITTEN]), int(state[WORD_ABSENT_ROWS])
+                copy = read_header(state)
+                header = state if copy is None else copy
+                written, absent = int(header[WORD_WRITTEN]), int(header[WORD_ABSENT_ROWS])
                 rows += min(written, self._options.size) - absent
                 adds += written
-                episodes += int(state[WORD_EPISODES])
+                episodes += int(header[WORD_EPISODES])
         given, late = self._words.learners.sum(0).tolist()
         layout = Layout.of(self._options)
         found: dict[str, float] = {

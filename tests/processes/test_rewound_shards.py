@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,61 @@ def test_an_actor_that_added_nothing_since_ends_its_episode() -> None:
             joined = [*ids(number, 3, 4), *ids(number, 10, 11)]
             assert joined not in pairs.sample(200)["id"].tolist()
         assert replay.stats()["episodes"] == 2
+
+
+@forking
+def test_rows_beside_an_actor_that_clears() -> None:
+    """They never go back: the two words that a clear changes were read one after the other."""
+    with SharedReplay(100, {"x": {"shape": ()}}, writers=1) as replay:
+        replay.actor(0).close()
+        until = time.monotonic() + 0.5
+
+        def job() -> None:
+            with replay.actor(0) as actor:
+                while time.monotonic() < until:
+                    actor.add(x=np.zeros(50))
+                    actor.clear()
+
+        def read() -> None:
+            last = 0
+            while time.monotonic() < until:
+                (rows,) = replay.rows
+                assert last <= rows
+                last = rows
+            assert last > 1000
+
+        pid = os.fork()
+        if pid == 0:
+            try:
+                job()
+            finally:
+                os._exit(0)
+        try:
+            read()
+        finally:
+            os.waitpid(pid, 0)
+
+
+@forking
+def test_rows_of_an_actor_that_was_killed_within_a_change() -> None:
+    """Their number is not known before its shard is repaired. ``rewind`` repairs it."""
+    with SharedReplay(60, FIELDS, writers=2) as replay:
+        with replay.actor(0) as actor:
+            actor.add(**plain(ids(0, 0, 40)))
+
+        def job() -> None:
+            actor = replay.actor(0)
+            stop_at("rewinding", signal.SIGKILL, 5)
+            actor.rewind(30)
+
+        assert outcome(job) == -signal.SIGKILL
+        with pytest.raises(BlockingIOError, match="writer 0 was killed or stopped while"):
+            _ = replay.rows
+        assert replay.stats()["adds"] == 40
+        with pytest.raises(ValueError, match=r"rows\[0\]: expected at most 40"):
+            replay.rewind((41, 0))
+        assert replay.rewind((20, 0)) == 10
+        assert replay.rows == (40, 0)
 
 
 @forking
