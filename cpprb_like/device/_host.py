@@ -128,14 +128,10 @@ def blocks(rows: Rows, buffer: ReplayBuffer) -> Iterator[tuple[Batch, Any]]:
             f"from_host: expected {n} environments and the fields {described}, got "
             f"{buffer.n_envs} and {found}"
         )
-    written = ring.written
-    steps = min(ring.stored, plan.size) // n
-    for start, stop in _pieces(plan, steps):
-        ids = np.arange(written - (steps - start) * n, written - (steps - stop) * n)
-        slots = (ids % ring.capacity).astype(np.intp)
+    written, steps = ring.written, _steps(buffer)
+    for start, stop in _pieces(plan, len(steps)):
+        slots = steps[start:stop].reshape(-1)
         flags = ring.flags_at(slots)
-        if (flags & FLAG_ABSENT).any():
-            raise ValueError("from_host: expected a step of all environments, got absent rows")
         values = read_fields(ring, slots, frozenset(plan.names))
         if ring.written != written:
             raise RuntimeError("from_host: rows were added meanwhile")
@@ -148,6 +144,25 @@ def blocks(rows: Rows, buffer: ReplayBuffer) -> Iterator[tuple[Batch, Any]]:
         yield block, xp.from_host(kept)
 
 
+def _steps(buffer: ReplayBuffer) -> NDArray[np.intp]:
+    """The slots of the newest steps of a buffer, oldest first, without absent steps."""
+    ring, n = buffer.ring, buffer.n_envs
+    ids = np.arange(ring.written - ring.stored, ring.written)
+    slots = (ids % ring.capacity).astype(np.intp).reshape(-1, n)
+    there = (ring.flags_at(slots.reshape(-1)) & FLAG_ABSENT == 0).reshape(-1, n)
+    is_step = there.any(1)
+    lacking = np.argwhere(is_step[:, None] & ~there)
+    if len(lacking):
+        step, env = lacking[0]
+        raise ValueError(
+            "from_host: expected steps of all environments, got absent rows, such as slot "
+            f"{slots[step, env]} of environment {env}. to_host leaves out rows whose next values "
+            "are lost or unknown: to load such rows on a device, save state_dict() there, or the "
+            "state of a JaxReplay. add_where and episodes.delete make absent rows too"
+        )
+    return slots[is_step][-(buffer.capacity // n) :]
+
+
 def with_priorities(rows: Rows, state: State, buffer: ReplayBuffer) -> State:
     """The state with the weights of the rows of a buffer, after all ``blocks`` were added."""
     lost = int(rows.stats(state).get("lost", 0))
@@ -157,9 +172,9 @@ def with_priorities(rows: Rows, state: State, buffer: ReplayBuffer) -> State:
         )
     if rows.weights is None or not buffer.has_priorities:
         return state
-    xp, ring = rows.xp, buffer.ring
+    xp = rows.xp
     stored = int(rows.stats(state)["stored"])
-    slots = (np.arange(ring.written - stored, ring.written) % ring.capacity).astype(np.intp)
+    slots = _steps(buffer).reshape(-1)
     weights: Any = buffer.sampler.row_weights(slots)
     first = int(state["written"]) - stored
     places = (first + np.arange(stored)) % rows.plan.size

@@ -374,7 +374,8 @@ class DeviceReplay(DeviceView):
         """A ``ReplayBuffer`` with the same rows, for ``save``, ``report``, ``export`` and the like.
 
         Rows whose next values are lost or unknown are absent, and the row before such a row ends
-        its episode as truncated. Priorities are those of the rows to rounding.
+        its episode as truncated. With several environments ``from_host`` refuses absent rows;
+        ``state_dict`` has all rows. Priorities are those of the rows to rounding.
 
         ``options`` are those of ``ReplayBuffer``: ``seed``, ``mmap_prefix``, ``mmap_mode``. Raises
         ``ImportError`` if a dtype that NumPy lacks, such as bfloat16, needs ml_dtypes.
@@ -397,10 +398,12 @@ class DeviceReplay(DeviceView):
     ) -> DeviceReplay:
         """A replay with the rows of a ``ReplayBuffer``, its fields and its sampler.
 
-        Episodes end where they end in the buffer. By default ``finals`` has also room for an end in
-        each row that has one. Raises ``ValueError`` for absent rows, for fields that have no fixed
-        shape or no dtype of PyTorch, for a capacity that is no multiple of ``n_envs``, and if
-        ``finals`` has too little room; ``RuntimeError`` if rows are added meanwhile.
+        Episodes end where they end in the buffer. Steps that are absent in all environments, as
+        after ``rewind``, are left out. By default ``finals`` has also room for an end in each row
+        that has one. Raises ``ValueError`` for steps that are absent in some environments, for
+        fields that have no fixed shape or no dtype of PyTorch, for a capacity that is no multiple
+        of ``n_envs``, and if ``finals`` has too little room; ``RuntimeError`` if rows are added
+        meanwhile.
         """
         from cpprb_like.device._host import blocks, declaration, with_priorities  # noqa: PLC0415
 

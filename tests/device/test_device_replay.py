@@ -377,13 +377,41 @@ def test_the_host_refuses_what_a_device_cannot_hold() -> None:
     """Absent rows, values of any length, and sizes that are no multiple."""
     rb = ReplayBuffer(8, {"x": {"shape": ()}}, n_envs=2)
     rb.add_where([True, False], x=[1, 2])
-    with pytest.raises(ValueError, match="absent rows"):
+    with pytest.raises(ValueError, match=r"absent rows, such as slot 1 of env.* state_dict\(\)"):
         DeviceReplay.from_host(rb)
     with pytest.raises(ValueError, match="multiple"):
         DeviceReplay.from_host(ReplayBuffer(7, {"x": {"shape": ()}}, n_envs=2))
     ragged = ReplayBuffer(8, {"x": {"shape": ("T",)}}, room={"T": 8})
     with pytest.raises(ValueError, match="fixed shape"):
         DeviceReplay.from_host(ragged)
+
+
+@pytest.mark.parametrize("sampler", [None, Prioritized(1.0, eps=0.0)])
+def test_a_host_form_that_was_rewound_comes_back(sampler: Any) -> None:
+    """Steps that are absent in all environments are left out: their rows were refused."""
+    need("ml_dtypes")
+    replay = replay_of(sampler=sampler)
+    replay.add(**steps_from(0, 6))
+    if sampler is not None:
+        batch = replay.sample(8)
+        replay.update_priorities(batch["indexes"], 1 + torch.rand(8))
+    host = replay.to_host(seed=0)
+    assert host.rewind(4 * N) == 2 * N
+    later = steps_from(6, 3)
+    exact = {name: later[name].float() for name in ("obs", "next_obs")}
+    host.add(**{name: values.numpy() for name, values in (later | exact).items()})
+    back = DeviceReplay.from_host(host)
+    again = back.to_host(seed=0)
+    assert len(back) == len(again) == 6 * N  # the oldest step is overwritten
+    expected, found = host.get_all_transitions(), again.get_all_transitions()
+    orders = np.argsort(expected["act"]), np.argsort(found["act"])
+    for name in ("act", "obs", "next_obs"):
+        np.testing.assert_array_equal(expected[name][orders[0]], found[name][orders[1]])
+    batch = back.view(Sequences(2)).sample(500)  # none goes from a step before to one after
+    assert not ((batch["act"] // N == 3).any(1) & (batch["act"] // N == 6).any(1)).any()
+    if sampler is not None:
+        weights: Any = [rb.sampler.row_weights(rb.ring.present_slots()) for rb in (host, again)]
+        np.testing.assert_allclose(np.sort(weights[0]), np.sort(weights[1]), rtol=1e-5)
 
 
 def test_next_values_from_the_host_have_room() -> None:

@@ -116,6 +116,9 @@ def test_rows_go_to_the_host_and_back() -> None:
     for name, values in host.get_all_transitions().items():
         np.testing.assert_array_equal(values, again.get_all_transitions()[name])
     assert host.get_all_transitions()["rew"].dtype == jnp.bfloat16
+    host.rewind(host.rows - 2 * N)  # steps that are absent in all environments are left out
+    other, back = JaxReplay.from_host(host, finals=2 * N)
+    assert len(other.to_host(back)) == len(host) == (STEPS - 2) * N
 
 
 @pytest.mark.parametrize(
