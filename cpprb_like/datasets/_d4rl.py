@@ -137,6 +137,7 @@ class D4rlReader(Reader):
         """The rows at which a time limit ended an episode, by observations and next observations.
 
         Rows that ``ended`` marks are left out. Warns of these rows, or that none can be found.
+        ``ValueError`` if they are most rows: next observations then tell no time limits.
         """
         header, cut = self.header, np.zeros(self._n, np.bool_)
         pairs = [(name, f"next_{name}") for name in header.observations]
@@ -155,6 +156,13 @@ class D4rlReader(Reader):
                 cut[start:stop] |= ~follow(before, after)
         is_known = cut.any()  # some next observations are not those of the row after
         cut &= ~ended
+        n_cut, n = np.count_nonzero(cut), np.count_nonzero(~ended[:-1])
+        if 2 * n_cut > n:
+            raise ValueError(
+                "without a data set timeouts expected next_observations that are the observations "
+                f"of the row after, but for ends of episodes; got others in {n_cut} of {n} rows, "
+                "as if values were rounded, or rows in another order: add timeouts"
+            )
         if not pairs:
             warn(
                 f"{self.path}: without a data set timeouts nothing tells where a time limit ended "
@@ -168,10 +176,10 @@ class D4rlReader(Reader):
                 "and the one after it are read as one",
                 UserWarning,
             )
-        elif cut.any():
+        elif n_cut:
             warn(
-                f"{self.path}: without a data set timeouts {np.count_nonzero(cut)} episodes are "
-                "truncated where next_observations are not the observations of the row after",
+                f"{self.path}: without a data set timeouts {n_cut} episodes are truncated "
+                "where next_observations are not the observations of the row after",
                 UserWarning,
             )
         return cut

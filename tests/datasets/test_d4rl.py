@@ -244,6 +244,38 @@ def test_without_time_outs_next_observations_show_where_episodes_end(
     assert set(rewards.tolist()) <= {0.0, 100.0, 150.0, 175.0}
 
 
+@pytest.mark.parametrize("kind", ["rounded", "shuffled"])
+def test_next_observations_that_seldom_follow_are_refused(kind: str, tmp_path: Path) -> None:
+    """A file whose values differ by rounding was read as episodes of one step, with a warning.
+
+    With ``timeouts`` it is read. Up to half of the rows may end an episode.
+    """
+    steps = np.r_[np.arange(10.0), np.arange(500.0, 510.0)]
+    data = {"observations": steps, "next_observations": steps + 1}
+    if kind == "rounded":
+        data["next_observations"] = np.float32(steps + 1) * np.float32(1 + 1e-7)
+    else:
+        order = np.random.default_rng(0).permutation(20)
+        data = {name: values[order] for name, values in data.items()}
+    path = seamed(tmp_path / "x.hdf5", **data)
+    for call in describe, ReplayBuffer.from_dataset:
+        with pytest.raises(ValueError, match=r"x\.hdf5: without .* got others in 1\d of 19 rows"):
+            call(path)
+    path = seamed(tmp_path / "y.hdf5", **data, timeouts=np.arange(20) == 9)
+    assert [one.length for one in describe(path).episodes] == [10, 10]
+    steps = np.r_[0.0, 1, 100, 200, 201]
+    path = seamed(
+        tmp_path / "z.hdf5",
+        observations=steps,
+        next_observations=steps + 1,
+        actions=np.zeros((5, 1)),
+        rewards=np.ones(5),
+        terminals=np.zeros(5),
+    )
+    with pytest.warns(UserWarning, match="timeouts 2 episodes are truncated where"):
+        assert [one.length for one in describe(path).episodes] == [2, 1, 2]
+
+
 def test_no_episode_ends_where_next_observations_follow(tmp_path: Path) -> None:
     """Without a seam nothing is cut; with ``timeouts`` they alone count.
 
