@@ -160,7 +160,8 @@ def _steps(buffer: ReplayBuffer) -> NDArray[np.intp]:
             "are lost or unknown: to load such rows on a device, save state_dict() there, or the "
             "state of a JaxReplay. add_where and episodes.delete make absent rows too"
         )
-    return slots[is_step][-(buffer.capacity // n) :]
+    steps: NDArray[np.intp] = slots[is_step][-(buffer.capacity // n) :]
+    return steps
 
 
 def with_priorities(rows: Rows, state: State, buffer: ReplayBuffer) -> State:

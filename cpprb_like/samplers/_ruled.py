@@ -189,9 +189,10 @@ class Ruled(RuledRows):
         masses = self._now()
         found: Slots = np.flatnonzero(masses.at(np.arange(self._ring.stored)))
         if self._is_of_all or FEW * len(found) < self._ring.stored:
-            return found[self.complete.tell(found) == 1]
-        found = self.complete.slots()
-        there: Slots = found[masses.at(found) > 0]
+            there: Slots = found[self.complete.tell(found) == 1]
+        else:
+            found = self.complete.slots()
+            there = found[masses.at(found) > 0]
         return there
 
     def is_exact(self, rows: Masses) -> bool:
