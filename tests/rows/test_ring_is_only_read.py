@@ -58,7 +58,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 ATTRIBUTES = {
     *("absent", "capacity", "chains", "cleared", "clears", "columns", "first", "handle_base"),
     *("n_envs", "row_nbytes", "rows", "size", "span", "stop", "stored", "stored_columns"),
-    *("index_nbytes", "items", "left_before", "lookahead", "written"),
+    *("index_nbytes", "items", "left_before", "lookahead", "rereads", "written"),
 }
 
 
