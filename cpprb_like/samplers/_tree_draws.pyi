@@ -3,6 +3,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 from cpprb_like._core import DerivedState
 from cpprb_like._segment_tree import SumTree
@@ -10,6 +11,7 @@ from cpprb_like._segment_tree import SumTree
 _Floats: TypeAlias = NDArray[np.float64]
 _Slots: TypeAlias = NDArray[np.intp]
 
+@disjoint_base
 class TreeDraws(DerivedState):
     tree: SumTree
     drawn: int
