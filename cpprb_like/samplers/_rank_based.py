@@ -44,7 +44,7 @@ SCALE = 2.0**-64  # of kept priorities: their sum stays finite, and no bit is lo
 LEAST = 5e-324  # the kept priority 0, as 0 stands for a row that cannot be drawn
 NONE = 0xFFFF  # the group of a slot without a rank
 SAVED = ("bottoms", "ordered", "changes", "pending")  # of ``Ranks``
-NOT_SAVED = ("_rows", "_kept", "_ranks", "_sums", "_lock", "_hints", "_hinted")
+NOT_SAVED = ("_rows", "_kept", "_ranks", "_sums", "_lock", "_hints", "_hinted", "_updating")
 NO_FLOATS, NO_SLOTS = np.empty(0), np.empty(0, np.intp)
 
 
@@ -173,6 +173,7 @@ class RankBased(ByPriority):
         self._ranks: Ranks | None = None  # None during a change, and after one that was interrupted
         self._hints: deque[Slots] = deque()  # slots whose priorities may have changed
         self._hinted = 0  # slots of these since they were merged, roughly
+        self._updating: dict[int, Slots] = {}  # slots of updates that are not hinted after yet
         self._sums = NO_FLOATS, NO_FLOATS  # see ``sums_of``
         self._lock = threading.RLock()  # of the ranks
         watch(self._lock, INNERMOST)
@@ -396,9 +397,13 @@ class RankBased(ByPriority):
         values = read_priorities(priorities)
         given = read_indexes(indexes, len(values))
         hint, _ = find_rows(self.kept.ring, given)
-        self._hint(hint)
-        self.kept.update(given, values, self._weigh(values), self.check_for_update)
-        self._hint(hint)
+        self._updating[id(hint)] = hint
+        try:
+            self._hint(hint)
+            self.kept.update(given, values, self._weigh(values), self.check_for_update)
+            self._hint(hint)
+        finally:
+            del self._updating[id(hint)]
 
     def _hint(self, slots: Slots) -> None:
         """Have slots looked at: before a change, as it may be interrupted, and after it.
@@ -437,10 +442,10 @@ class RankBased(ByPriority):
         super().check_rows(ring, slots)
         check_weights(self.kept, ring.capacity, slots)
         with self._lock:
-            given = self.kept.given
+            given, is_updated = self.kept.given, bool(self._updating)
             self._follow()
             ranks, kept = self._ranks, self.kept.get(np.arange(ring.capacity))
-            if self.kept.given != given or ranks is None:
+            if is_updated or self.kept.given != given or ranks is None:
                 return
             groups = ranks.groups_of(kept)
             wrong = np.flatnonzero(ranks.groups != groups)[:1]

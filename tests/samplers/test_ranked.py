@@ -945,3 +945,25 @@ def test_priorities_that_change_during_a_sort_are_ranked_after_it() -> None:
 
     np.testing.assert_array_equal(expected, rb.sampler.row_priorities(np.arange(capacity)))
     rb.check()
+
+
+def test_a_check_between_an_update_and_its_second_hint_finds_nothing() -> None:
+    """A draw may have taken the first hint before the update: the groups are old for a moment."""
+    sampler = RankBased()
+    rb = PrioritizedReplayBuffer(20, {"x": {"shape": ()}}, sampler=sampler, seed=0)
+    rb.add(x=np.arange(20), priorities=np.arange(20) + 1.0)
+    rb.sample(1)
+    hint = sampler._hint
+    calls = []
+
+    def hint_late(slots: Any) -> None:
+        calls.append(len(slots))
+        if len(calls) == 2:
+            rb.check()
+        hint(slots)
+        rb.sample(1)  # takes the hint
+
+    sampler._hint = hint_late  # type: ignore[method-assign]
+    rb.update_priorities([0, 1], [100.0, 1e-3])
+    assert calls == [2, 2]
+    rb.check()
