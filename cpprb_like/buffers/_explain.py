@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._core import FLAG_ABSENT
 from cpprb_like._rows.row_handles import handles, public_slots, public_stored, slots_of
-from cpprb_like.buffers._reading import Opened, as_masses
+from cpprb_like.buffers._reading import Opened
 from cpprb_like.samplers._base import priorities_of, weights_of
-from cpprb_like.samplers._ruled import Ruled
 
 FAR = 10_000  # most rows of an episode that are looked at on each side
 TERMINATED, TRUNCATED, ENDED = 2, 4, 1  # flags of ``Ring.windows``
@@ -99,7 +98,7 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
         found["reads"] = _reads(now, ids, before)
         reasons += _why_not(now, slots, before, after, ended=bool(ends[0] & ENDED))
     weights, priorities = weights_of(sampler, slots), priorities_of(sampler, slots)
-    ruled = now.starts if isinstance(now.starts, Ruled) else None
+    ruled: Any = None if now.rules is None else now.starts
     if ruled is not None:
         found["mass"] = float(ruled.masses(slots)[0])
     if priorities is not None:
@@ -107,9 +106,9 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
     if weights is not None:
         among = now.starts.slots()
         every = weights_of(sampler, among)
-        chance = float(weights[0])
+        chance = float(weights[0]) * found.get("mass", 1.0)
         if ruled is not None and every is not None:
-            every, chance = every * ruled.masses(among), chance * found["mass"]
+            every = every * ruled.masses(among)
         total = 0.0 if every is None else float(every.sum())
         found["weight"] = float(weights[0])
         found["probability"] = 0.0 if reasons or not total else chance / total
@@ -181,11 +180,8 @@ def _why_not(
     if now.starts.tell(slots)[0] == 1:
         return []
     if now.complete.tell(slots)[0] == 1:
-        return [
-            f"{name} leaves it out"
-            for name, read, mass in now.rules
-            if not as_masses(name, mass(read(slots)), 1).all()
-        ]
+        assert now.rules is not None  # nothing else leaves out a complete row
+        return now.rules.left_out_by(int(slots[0]))
     items = now.items
     wanted = max(now.most - 1, now.after) + (0 if items is None else items.rows - 1)
     if items is not None and before and row // ring.n_envs % items.stride:

@@ -26,6 +26,7 @@ from cpprb_like._machine.aligned import aligned
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES, require
 from cpprb_like._rows.column import Column
 from cpprb_like._rows.gather import new_array, take
+from cpprb_like._rows.row_handles import handles, public_slots
 from cpprb_like.buffers._entry import SampleOptions, check_drawn, take_drawn
 from cpprb_like.buffers._source import Batch, ColumnSpec, MomentSource
 from cpprb_like.errors import NotEnoughDataError
@@ -33,12 +34,14 @@ from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._base import with_handles
 from cpprb_like.samplers._rows import AllRows, Rows
 from cpprb_like.samplers._ruled import Ruled
+from cpprb_like.samplers._rules import Rules
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.views._item_layouts import ItemLayout, Padded
 from cpprb_like.views._items_of_batch import LaidItems, RaggedFields, StoredFields, TakeItems
 from cpprb_like.views._layer import IS_PAD, Items, Layer, Steps, ViewedRows, wrong_return
 from cpprb_like.views._rows import RowReader, read_fields
+from cpprb_like.views._rule import Rule
 from cpprb_like.views._sequences import (
     ROW_INDEXES,
     PartOfBatch,
@@ -54,7 +57,6 @@ __all__ = ["Choose", "Opened", "ReadPlan", "Reading", "chunks"]
 
 Array = NDArray[Any]
 NO_SLOTS = np.empty(0, np.intp)
-MOST_MASS = 1e150  # a sum of weights times masses stays finite
 Choose = Callable[[], tuple[Slots, Extra]]
 
 
@@ -70,13 +72,9 @@ class OpenLayer:
         before, after = (as_int(f"{self.name}.around", count, 0) for count in around)
         self.around = before, after
         self.reads = self._fields_of("reads", opened.reads(fields), fields)
-        found: Any = opened.mass(fields)
-        self.mass: tuple[frozenset[str], Callable[[Batch], Any]] | None = None
-        if found is not None:
-            names, function = self._pair_of("mass", "names and a function, or None", found)
-            if not callable(function):
-                raise self._wrong("mass", "names and a function, or None", found)
-            self.mass = self._fields_of("mass", names, fields), function
+        self.follows = frozenset[str]()
+        if isinstance(opened, Rule):
+            self.follows = self._fields_of("follows", opened.follows(fields), fields)
         self.changes = self._names_of("changes", opened.changes(fields))
         self.columns: dict[str, ColumnSpec] = {}
         self.replaced = self.added = frozenset[str]()
@@ -172,6 +170,8 @@ class OpenLayer:
 class Opened:
     """The layers of a view over the rows of one ring, or of a shard of a learner."""
 
+    _bits = 0  # low bits of the number of a row, which are the number of its ring
+
     def __init__(self, buffer: MomentSource, layers: tuple[Layer, ...]) -> None:
         self.buffer = buffer
         self.ring = ring = buffer.ring
@@ -194,11 +194,12 @@ class Opened:
                 raise ValueError(f"{part.name}: expected one layer that says what an item is")
             self.items = found if found is not None else self.items
         self._open_columns(fields)
-        self.rules = [
-            (part.name, self._reader_of(part.mass[0]), part.mass[1])
+        rules = [
+            (part.name, self._reader_of(part.follows), part.layer)
             for part in self.parts
-            if part.mass is not None
+            if isinstance(part.layer, Rule)
         ]
+        self.rules = Rules(rules, self._bits) if rules else None
         self.before = max((part.around[0] for part in self.parts), default=0)
         self.after = max((part.around[1] for part in self.parts), default=0)
         self._open_starts()
@@ -313,14 +314,14 @@ class Opened:
         draws_all = items is None and not self.before and after <= ring.lookahead
         self.complete: Rows = AllRows(ring) if draws_all else self._starts_of(rows)
         self.starts = self.complete
-        if self.rules:
-            self.starts = self._ruled()
+        if self.rules is not None:
+            self.starts = self._ruled(self.rules)
         # Whether all rows that the buffer draws can be drawn.
-        self.draws_all = draws_all and not self.rules
+        self.draws_all = draws_all and self.rules is None
 
-    def _ruled(self) -> Rows:
+    def _ruled(self, rules: Rules) -> Rows:
         """The rows to which the rules of all layers give a mass."""
-        return Ruled(self.ring, partial(masses_of, self.rules), self.complete)
+        return Ruled(self.ring, self.complete, rules)
 
     def _reader_of(self, names: frozenset[str]) -> Callable[[Slots], Batch]:
         """A function that reads some fields of rows, as they were added."""
@@ -448,6 +449,8 @@ class Opened:
         """
         if self.items is not None or self.before or self.makers or self.least < self.most:
             return None
+        if self.rules is not None and self.rules.shape_draws:
+            return None
         return self.rows.take_of_rows()
 
     def plan(self, columns: tuple[Column, ...] | None) -> ReadPlan:
@@ -498,6 +501,25 @@ class Opened:
             extra = with_handles(sampler, ring, slots, extra)
         return slots, extra
 
+    def draw_shaped(self, rules: Rules, n: int, options: SampleOptions) -> tuple[Slots, Extra]:
+        """``draw`` where rules draw groups, or count draws; in their turn."""
+        if rules.counts:
+            options = options.but(replace=False)
+        slots, extra = self.draw(rules.groups_of(n), options)
+        if rules.group is not None:
+            slots = rules.members(slots)
+            extra = {name: np.repeat(one, rules.group_size, 0) for name, one in extra.items()}
+            if "indexes" in extra:
+                extra["indexes"] = self._indexes(slots)
+        rules.chosen = slots
+        return slots, extra
+
+    def _indexes(self, slots: Slots) -> NDArray[np.int64]:
+        """What ``update_priorities`` takes for these rows."""
+        names = handles if getattr(self.sampler, "check_for_update", True) else public_slots
+        found: NDArray[np.int64] = names(self.ring, slots)
+        return found
+
     def draw_steps(self, n: int) -> Slots | None:
         """Random numbers of steps of n rows; None if the number is fixed."""
         if self.nstep is None or self.least == self.most:
@@ -539,6 +561,8 @@ class Opened:
         """A function that returns the next n rows of an epoch of all rows that can be drawn."""
         if self.draws_all:
             return Epoch(self.ring, rng).take
+        if self.rules is not None and self.rules.shape_draws:
+            raise ValueError("epoch: rows that come in groups, or so many times, have no epoch")
         order = self.buffer.consistently(self._list_starts)
         if rng is not None:
             order = rng.permutation(order)
@@ -548,37 +572,6 @@ class Opened:
         """All starts. ``drawable`` leaves out rows that are overwritten later."""
         order = self.starts.slots()
         return order[:0], order
-
-
-def masses_of(
-    rules: Iterable[tuple[str, Callable[[Slots], Batch], Callable[[Batch], Any]]], slots: Slots
-) -> Array:
-    """The product of the masses that all rules give each of these rows."""
-    found: Any = None
-    for layer, read, function in rules:
-        masses = as_masses(f"{layer}.mass", function(read(slots)), len(slots))
-        found = masses if found is None else np.multiply(found, masses, dtype=np.float64)
-    if found.dtype.kind != "b" and float(found.max(initial=0)) > MOST_MASS:
-        raise ValueError(f"mass: expected at most 1e150, got {found.max()}")
-    return np.asarray(found)
-
-
-def as_masses(where: str, found: Any, n: int) -> Array:
-    """Checked masses of n rows: bools, or numbers of at least 0. Errors begin with ``where``."""
-    if type(found) is np.ndarray and found.dtype == np.bool_ and found.shape == (n,):
-        return found
-    if isinstance(found, np.ma.MaskedArray):
-        raise TypeError(f"{where}: expected numbers, got a masked array, whose mask would be lost")
-    array = np.asarray(found)
-    if array.dtype.kind not in "biuf" or array.shape != (n,):
-        raise ValueError(
-            f"{where}: expected bools or numbers of shape ({n},), got {array.dtype} of shape "
-            f"{array.shape}"
-        )
-    if array.dtype.kind != "b" and not ((array >= 0) & (array < np.inf)).all():  # false for NaN
-        wrong = array[~((array >= 0) & (array < np.inf))][0]
-        raise ValueError(f"{where}: expected finite numbers of at least 0, got {wrong}")
-    return array
 
 
 def ring_names(columns: tuple[Column, ...]) -> list[str]:

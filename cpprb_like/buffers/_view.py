@@ -134,8 +134,15 @@ class View(Source):
             return batch
         if options.indexes:
             now.check_indexes()
-        draw = partial(now.draw, n, options)
-        batch = self._draw(plan, draw, n, arrays, options.indexes)
+        rules = now.rules
+        if rules is None or not rules.shape_draws:
+            draw = partial(now.draw, n, options)
+            batch = self._draw(plan, draw, n, arrays, options.indexes)
+        else:
+            with rules.turn:
+                draw = partial(now.draw_shaped, rules, n, options)
+                batch = self._draw(plan, draw, n, arrays, options.indexes)
+                rules.drawn()
         if out is None or arrays is None:
             return batch
         out.update({name: values for name, values in batch.items() if name not in arrays})
@@ -318,11 +325,16 @@ class View(Source):
         return len(self.buffer)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"buffer": self.buffer, "layers": self.layers, "draws": self.draws}
+        state = {"buffer": self.buffer, "layers": self.layers, "draws": self.draws}
+        rules = self._now.rules
+        return state if rules is None else state | {"rules": rules.state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["buffer"], state["layers"])  # type: ignore[misc]
         self.draws = as_int("draws", state["draws"], 0)
+        rules = self._now.rules
+        if rules is not None:
+            rules.restore(state.get("rules", {}))
 
     def __repr__(self) -> str:
         layers = ", ".join(map(repr, self.layers))

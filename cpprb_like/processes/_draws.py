@@ -24,6 +24,7 @@ from cpprb_like.samplers import Prioritized, Sampler, Uniform
 from cpprb_like.samplers._row_weights import RowWeights, sync_together, update_together
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._ruled import Ruled, RuledRows, without_masses
+from cpprb_like.samplers._rules import Rules
 from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
 from cpprb_like.samplers._tree_draws import draw_together
 
@@ -57,6 +58,10 @@ class StartsTogether(Rows):
             self._found = [(number, self.of(number)) for number, _ in rings]
             self._rings = rings
         return self._found
+
+    def in_ring(self, number: int, ring: Ring) -> Starts:  # noqa: ARG002
+        """See ``AllRows.in_ring``."""
+        return self.of(number)
 
     @property
     def count(self) -> int:
@@ -268,14 +273,15 @@ class MassesTogether(WeightsTogether):
         return all(one.cuts_only for _, one in self.parts())
 
     def parts(self) -> list[tuple[int, Any]]:
-        known: dict[int, RowWeights] = {} if self.weights is None else dict(self.weights.parts())
-        found = []
-        for number, _ in self.ring.usable_rings:
-            if self.weights is None or number in known:
-                one = self.of(number).over(known.get(number))
-                if one.total > 0.0:
-                    found.append((number, one))
-        return found
+        known: dict[int, RowWeights] = {} if self.weights is None else self.weights.members
+        if self.weights is not None:
+            self.weights._sync()
+        numbers = [number for number, _ in self.ring.usable_rings]
+        for number in numbers:
+            self.of(number).over(known.get(number))
+        # Once more: what one ring has may change masses of the rows of others.
+        found = [(number, self.of(number).over(known.get(number))) for number in numbers]
+        return [(number, one) for number, one in found if one.total > 0.0]
 
 
 class RuledTogether(RuledRows):
@@ -284,8 +290,10 @@ class RuledTogether(RuledRows):
     ``find(number)`` returns those of a ring that exists.
     """
 
-    def __init__(self, ring: Followers, complete: Rows, find: Callable[[int], Ruled]) -> None:
-        super().__init__(ring, complete)
+    def __init__(
+        self, ring: Followers, complete: Rows, rules: Rules, find: Callable[[int], Ruled]
+    ) -> None:
+        super().__init__(ring, complete, rules)
         self.of = cache(find)  # ``of(number)`` returns the same rows at each call
         self._weights: WeightsTogether | None = None
 
@@ -297,23 +305,24 @@ class RuledTogether(RuledRows):
     def _now(self) -> MassesTogether:
         return self.over(self._weights)
 
-    def tell(self, rows: RowNumbers) -> NDArray[np.int8]:
+    def has_mass(self, rows: RowNumbers) -> NDArray[np.int8]:
+        """See ``RuledRows.has_mass``."""
         found = np.empty(len(rows), np.int8)
         self._sync()
         for number, places, slots in self.ring.split(rows):
-            found[places] = self.of(number).tell(slots)
+            found[places] = self.of(number).has_mass(slots)
         return found
 
     def _sync(self) -> None:
-        """Give new rows the greatest weight of all rings, before a ring is looked at by itself."""
-        if self._weights is not None:
-            self._weights._sync()
+        """Have all rings follow: new rows get the greatest weight of all rings."""
+        self._now().parts()
 
-    def slots(self) -> RowNumbers:
-        """The numbers of all of these rows."""
+    def with_mass(self) -> RowNumbers:
+        """The numbers of the complete rows that have a mass."""
         self._sync()
         found = [
-            self.ring.name(number, self.of(number).slots()) for number, _ in self.ring.usable_rings
+            self.ring.name(number, self.of(number).with_mass())
+            for number, _ in self.ring.usable_rings
         ]
         return np.concatenate([np.empty(0, np.intp), *found])
 

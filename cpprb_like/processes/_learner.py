@@ -26,7 +26,7 @@ from cpprb_like._rows.column import Column
 from cpprb_like.buffers import View
 from cpprb_like.buffers._draw_counts import DrawCounts
 from cpprb_like.buffers._entry import SampleOptions
-from cpprb_like.buffers._reading import Choose, Opened, ReadPlan, masses_of
+from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
 from cpprb_like.buffers._source import Batch, ColumnSpec, ModelledSource, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.limiters._gates import stats
@@ -40,8 +40,9 @@ from cpprb_like.processes._saving import SavedLearner, copy_of
 from cpprb_like.processes._shards import stats_of_items
 from cpprb_like.processes._words import GIVEN, LATE, Words
 from cpprb_like.samplers import Extra, Sampler, Uniform
-from cpprb_like.samplers._rows import AllRows, Rows
+from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._ruled import Ruled
+from cpprb_like.samplers._rules import Rules
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.views._items_of_batch import LaidItems, PaddedItems, RaggedFields, TakeItems
 from cpprb_like.views._rows import RowReader
@@ -516,18 +517,29 @@ class OpenedShards(Opened):
     def __init__(self, learner: Any, layers: tuple[Layer, ...]) -> None:
         self._learner: Learner = learner
         self._shards: FollowedShards = learner._shards
+        self._bits = self._shards.group.bits
         super().__init__(learner, layers)
 
-    def _ruled(self) -> Rows:
-        complete = self.complete.of if isinstance(self.complete, StartsTogether) else None
-        find = partial(_ruled_of, self._shards, self.rules, complete)
-        return RuledTogether(self._shards.group, self.complete, find)
+    def _ruled(self, rules: Rules) -> Rows:
+        find = partial(self._ruled_of, self._shards, self.complete, rules)
+        return RuledTogether(self._shards.group, self.complete, rules, find)
+
+    @staticmethod
+    def _ruled_of(shards: FollowedShards, complete: Any, rules: Rules, number: int) -> Ruled:
+        """The rows of a shard to which rules give a mass."""
+        reader = shards.reader(number)
+        return Ruled(
+            reader.ring, complete.in_ring(number, reader.ring), rules, number, reader.edits
+        )
 
     def _splitter(self, **options: Any) -> Callable[[RowNumbers], PartsOfBatch]:
         return partial(_split, self._shards, self._learner._starts(**options))
 
     def draw(self, n: int, options: SampleOptions) -> tuple[RowNumbers, Extra]:
         return self._shards.choose(None if self.draws_all else self.starts, n, options)
+
+    def _indexes(self, slots: RowNumbers) -> NDArray[np.int64]:
+        return self._shards.group.handles(slots)
 
     def others(self, slots: RowNumbers, rng: np.random.Generator, strategy: int) -> RowNumbers:
         """See ``Opened.others``: rows of the same shard."""
@@ -542,19 +554,6 @@ class OpenedShards(Opened):
         """See ``Opened.all_drawable``; overwritten rows are left out first."""
         self._shards.leave_out_lost()
         return super().all_drawable(slots)
-
-
-def _ruled_of(
-    shards: FollowedShards, rules: Any, complete: Callable[[int], Rows] | None, number: int
-) -> Ruled:
-    """The rows of a shard to which rules give a mass."""
-    reader = shards.reader(number)
-
-    def weigh(slots: NDArray[np.intp]) -> NDArray[Any]:
-        return masses_of(rules, shards.group.name(number, slots))
-
-    rows = AllRows(reader.ring) if complete is None else complete(number)
-    return Ruled(reader.ring, weigh, rows, reader.edits)
 
 
 def _split(shards: FollowedShards, shapes: StartsTogether, rows: RowNumbers) -> PartsOfBatch:

@@ -11,8 +11,12 @@ cdef class Masses(TreeDraws):
     cdef float64_t[::1] masses       # of the rows, by slot
     cdef int64_t edited              # entries of the ring's log of edits that were applied
     cdef int64_t hidden              # entries of the ring's log of hidden rows that were applied
+    cdef int64_t told                # rows before this one were said to have gone, where they had a mass
+    cdef intp_t known                # slots that have held a row
     cdef int64_t changes             # entries of the weights' log of changes that were applied
 
+    cdef int64_t c_first_hidden(self, int64_t entry) noexcept
+    cdef int64_t c_last_hidden(self, int64_t entry) noexcept
     cdef bint c_has_row(self, intp_t slot) noexcept
     cdef void c_take_out(self, intp_t slot) noexcept nogil
     cdef void c_set_leaf(self, intp_t slot) noexcept nogil

@@ -42,43 +42,74 @@ cdef class Masses(TreeDraws):
         self.clears = -1
 
     def stale(self):
-        """Slots of the present rows whose masses have to be computed, and a moment for ``put``.
+        """Slots whose masses have to be computed, slots without a row, and a moment for ``put``.
 
-        Slots are those of rows that were added or edited since the last ``put``, in no order; an edited
-        row may come twice. Without any the result is None.
+        The first are those of rows that were added, oldest first, and then of rows that were edited, since
+        the last ``put``; an edited row may come twice. The second are those whose rows have gone since.
+        Without any the result is None.
         """
         cdef Ring ring = self.ring
         cdef int64_t written = ring.state[WRITTEN], edits = ring.n_edited - self.edited
-        cdef int64_t row, first = max(self.seen, written - c_stored(ring))
-        cdef intp_t k, count = 0, n
-        cdef const int64_t* entry
+        cdef int64_t oldest = written - c_stored(ring), kept = ring.c_first()
+        cdef int64_t row, entry, first = max(self.seen, oldest), left = max(self.told, oldest)
+        cdef intp_t k, count = 0, gone = 0, size, n
         cdef bint all_rows = (
             self.clears != ring.state[CLEARS] or edits > ring.edited.shape[0]
             or ring.n_hidden - self.hidden > ring.hidden.shape[0]
         )
         if all_rows:
-            first, edits = written - c_stored(ring), 0
-        elif first == written and edits == 0 and self.hidden == ring.n_hidden:
+            first, edits = oldest, 0
+        elif first == written and edits == 0 and self.hidden == ring.n_hidden and left >= kept:
             return None
         n = <intp_t> (written - first + edits)
+        size = n + <intp_t> max(min(kept, first) - left, 0)
+        if all_rows:
+            size += max(self.known - c_stored(ring), 0)
+        else:
+            for entry in range(self.hidden, ring.n_hidden):
+                size += <intp_t> max(self.c_last_hidden(entry) + 1 - self.c_first_hidden(entry), 0)
         cdef cnp.ndarray found = c_numbers(1, &n, cnp.NPY_INTP)
+        cdef cnp.ndarray lost = c_numbers(1, &size, cnp.NPY_INTP)
         cdef intp_t* slots = <intp_t*> cnp.PyArray_DATA(found)
-        for row in range(first, written):
-            slots[count] = <intp_t> (row % ring.capacity)
-            if row < ring.c_first():
-                self.c_take_out(slots[count])
+        cdef intp_t* others = <intp_t*> cnp.PyArray_DATA(lost)
+        for row in range(left, min(kept, first)):
+            others[gone] = <intp_t> (row % ring.capacity)
+            self.c_take_out(others[gone])
+            gone += 1
+        for k in range(n):
+            if k < n - edits:
+                row = first + k
+                slots[count] = <intp_t> (row % ring.capacity)
             else:
-                count += self.c_has_row(slots[count])
-        for k in range(edits):
-            slots[count] = ring.edited[(self.edited + k) & (ring.edited.shape[0] - 1)]
-            count += self.c_has_row(slots[count])
-        while not all_rows and self.hidden < ring.n_hidden:  # a follower logs no edits
-            entry = &ring.hidden[self.hidden & (ring.hidden.shape[0] - 1), 0]
-            for row in range(max(entry[0], written - c_stored(ring)), min(entry[1], written - 1) + 1):
-                self.c_has_row(<intp_t> (row % ring.capacity))
-            self.hidden += 1
-        moment = written, ring.state[CLEARS], ring.n_edited, ring.n_hidden, all_rows
-        return found[:count], moment
+                row = kept
+                slots[count] = ring.edited[(ring.n_edited - n + k) & (ring.edited.shape[0] - 1)]
+            if row >= kept and self.c_has_row(slots[count]):
+                count += 1
+                continue
+            others[gone] = slots[count]
+            self.c_take_out(slots[count])
+            gone += 1
+        if all_rows:
+            for k in range(c_stored(ring), self.known):
+                others[gone] = k
+                gone += 1
+        else:  # a follower logs no edits
+            for entry in range(self.hidden, ring.n_hidden):
+                for row in range(self.c_first_hidden(entry), self.c_last_hidden(entry) + 1):
+                    others[gone] = <intp_t> (row % ring.capacity)
+                    gone += not self.c_has_row(others[gone])
+        moment = written, ring.state[CLEARS], ring.n_edited, ring.n_hidden, kept, all_rows
+        return found[:count], lost[:gone], moment
+
+    cdef int64_t c_first_hidden(self, int64_t entry) noexcept:
+        """The first row in the ring that an entry of the log of hidden rows is about."""
+        cdef int64_t first = self.ring.hidden[entry & (self.ring.hidden.shape[0] - 1), 0]
+        return max(first, self.ring.state[WRITTEN] - c_stored(self.ring))
+
+    cdef int64_t c_last_hidden(self, int64_t entry) noexcept:
+        """The last row that an entry of the log of hidden rows is about."""
+        cdef int64_t last = self.ring.hidden[entry & (self.ring.hidden.shape[0] - 1), 1]
+        return min(last, self.ring.state[WRITTEN] - 1)
 
     cdef bint c_has_row(self, intp_t slot) noexcept:
         """Whether a slot has a row; if not, its mass becomes 0."""
@@ -94,22 +125,23 @@ cdef class Masses(TreeDraws):
             self.c_set_leaf(slot)
             self.tree.c_sum_above(slot, slot)
 
-    def put(self, cnp.ndarray slots not None, cnp.ndarray masses not None, tuple moment not None):
+    def put(self, cnp.ndarray slots not None, cnp.ndarray masses not None, tuple moment):
         """Set the masses of rows; ``slots`` and ``moment`` are from ``stale``.
 
-        Returns false, and changes nothing, if the ring was cleared since.
+        Returns false, and changes nothing, if the ring was cleared since. Without a moment, masses of rows
+        that were set before change.
         """
         cdef Ring ring = self.ring
         cdef intp_t k, n = cnp.PyArray_DIM(slots, 0)
+        c_check_array(slots, "slots", cnp.NPY_INTP, n)
         c_check_array(masses, "masses", cnp.NPY_FLOAT64, n)
         cdef const intp_t* values = <const intp_t*> cnp.PyArray_DATA(slots)
         cdef const float64_t* given = <const float64_t*> cnp.PyArray_DATA(masses)
-        cdef int64_t written = moment[0], clears = moment[1], edited = moment[2], hidden = moment[3]
-        cdef bint all_rows = moment[4]
+        cdef int64_t clears = self.clears if moment is None else moment[1]
         if ring.state[CLEARS] != clears:
             return False
         self.c_sync_weights()
-        if all_rows:
+        if moment is not None and moment[5]:
             self.masses[:] = 0.0
             self.cuts_only = True
             self.tree.c_clear_first(self.tree.capacity)
@@ -119,7 +151,9 @@ cdef class Masses(TreeDraws):
             self.c_set_leaf(values[k])
         if n:
             self.tree.c_set(values, NULL, n)
-        self.seen, self.clears, self.edited, self.hidden = written, clears, edited, hidden
+        if moment is not None:
+            self.seen, self.clears, self.edited, self.hidden, self.told, _ = moment
+            self.known = max(self.known, c_stored(ring))
         return True
 
     def forget(self):

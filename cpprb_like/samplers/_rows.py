@@ -105,6 +105,10 @@ class AllRows(Rows):
     def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
         return draw_uniform(self._ring, n, rng, False)
 
+    def in_ring(self, number: int, ring: Any) -> AllRows:  # noqa: ARG002
+        """Of the rows of several rings, those of the ring of this number."""
+        return AllRows(ring)
+
     def refuse(self, distinct: int | None = None) -> NoReturn:
         wanted = "" if distinct is None else f" {distinct} distinct rows"
         raise NotEnoughDataError(f"cannot sample{wanted}: the buffer holds {self.count} rows")

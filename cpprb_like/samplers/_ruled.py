@@ -1,14 +1,13 @@
 """``Ruled``: rows of a ring with a mass by what their values say, for draws by any sampler.
 
-A rule gives each row a mass by its values: the row is drawn in proportion to the sampler's weight
-times the mass, and never with mass 0. Masses are kept in a sum tree (``_masses``), so a draw costs
-the same however few rows have one. Not here: rules (``views``), and conditions on slots
-(``_where``).
+A row is drawn in proportion to the sampler's weight times its mass, and never with mass 0. Masses
+are kept in a sum tree (``_masses``), so a draw costs the same however few rows have one. Not here:
+what says the masses (``_rules``), and conditions on slots (``_where``).
 """
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -16,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpprb_like._arguments.arrays import Floats, Slots
-from cpprb_like._machine.forks import INNERMOST, watch
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._masses import Masses
 from cpprb_like.samplers._prioritized import new_sum_tree
 from cpprb_like.samplers._row_weights import RowWeights
 from cpprb_like.samplers._rows import AllRows, Rows
+from cpprb_like.samplers._rules import Rules
 from cpprb_like.samplers._starts import distinct_of
 
-CHUNK = 1 << 14  # rows whose masses are computed at a time
 TRIES = 64  # most tries for each drawn row, before all rows with a mass are listed
 LEAST = 32  # least rows tried at a time
 FEW = 8  # rows for each one that has a mass, above which these are few
@@ -38,12 +36,14 @@ def without_masses(weights: Floats, products: Floats) -> Floats:
 class RuledRows(Rows):
     """Rows that have a mass, out of ``complete``, over one ring or several.
 
-    A subclass has ``over``, ``tell`` and ``slots``.
+    A subclass has ``over``, ``has_mass`` and ``with_mass``, which do not look at groups.
     """
 
-    def __init__(self, ring: Any, complete: Rows) -> None:
+    def __init__(self, ring: Any, complete: Rows, rules: Rules) -> None:
         self._ring = ring
         self.complete = complete
+        self.rules = rules
+        self._starved: float | None = None  # when a draw was refused first, by ``time.monotonic``
 
     @property
     def ring(self) -> Any:
@@ -53,6 +53,33 @@ class RuledRows(Rows):
     def _now(self) -> Any:
         """The masses of now, over the weights of the last draw."""
         raise NotImplementedError
+
+    def has_mass(self, slots: Slots) -> NDArray[np.int8]:
+        """State of each slot, all in use: 1 if its row is complete and has a mass, else 0 or -1."""
+        raise NotImplementedError
+
+    def with_mass(self) -> Slots:
+        """The slots of these rows."""
+        raise NotImplementedError
+
+    def tell(self, slots: Slots) -> NDArray[np.int8]:
+        """See ``Rows.tell``: of a row that stands for a group, all rows must be complete."""
+        states = self.has_mass(slots)
+        there = np.flatnonzero(states == 1)
+        if self.rules.group is not None and len(there):
+            states[there[~self._is_whole(slots[there])]] = 0
+        return states
+
+    def slots(self) -> Slots:
+        """The slots of all of these rows. Cost: a look at all masses."""
+        found = self.with_mass()
+        return found if self.rules.group is None else found[self._is_whole(found)]
+
+    def _is_whole(self, leaders: Slots) -> NDArray[np.bool_]:
+        members: Slots = self.rules.group.members(leaders)
+        states = self.complete.tell(members.ravel()).reshape(members.shape)
+        whole: NDArray[np.bool_] = (states == 1).all(axis=1)
+        return whole
 
     @property
     def cuts_only(self) -> bool:
@@ -118,40 +145,45 @@ class RuledRows(Rows):
     def refuse(self, distinct: int | None = None) -> NoReturn:
         """Raise ``NotEnoughDataError``: no row, or fewer than ``distinct``, can be drawn."""
         wanted = "" if distinct is None else f" {distinct} distinct rows"
-        count = self.count if len(self._ring) else 0
+        slots = self.slots() if len(self._ring) else np.empty(0, np.intp)
+        every = self.complete.slots() if len(self._ring) else slots
+        now = time.monotonic()
+        since = ""
+        if self._starved is None:
+            self._starved = now
+        else:
+            since = f", for {now - self._starved:.1f} seconds now"
         raise NotEnoughDataError(
             f"cannot sample{wanted}: the buffer holds {len(self._ring)} rows, of which "
-            f"{count or 'none'} can be drawn: the condition must be true"
+            f"{len(slots) or 'none'} can be drawn{since}: {self.rules.leave(every, len(slots))}"
         )
 
 
 class Ruled(RuledRows):
     """The rows of a ring that have a mass, out of ``complete``.
 
-    ``weigh(slots)`` gives the masses of rows: bools, or numbers of at least 0. It is called for
-    rows that were added or edited since the last draw, none of them absent. ``edits()`` changes
-    when another process edits rows: then all masses are computed.
+    ``number`` is that of the ring for the rules. ``edits()`` changes when another process edits
+    rows: then all masses are computed.
     """
 
     def __init__(
         self,
         ring: Any,
-        weigh: Callable[[Slots], NDArray[Any]],
         complete: Rows,
+        rules: Rules,
+        number: int = 0,
         edits: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(ring, complete)
-        self._weigh = weigh
+        super().__init__(ring, complete, rules)
+        self._number = number
         self._edits, self._seen = edits, edits()
         # Whether each row with a mass can be drawn, unless its n-step window is incomplete.
         self._is_of_all = isinstance(complete, AllRows)
         self._masses: Masses | None = None
-        self._lock = threading.RLock()  # of the computation of masses
-        watch(self._lock, INNERMOST)
 
     def over(self, weights: RowWeights | None) -> Masses:
         """The masses of now, times these weights of the rows."""
-        with self._lock:
+        with self.rules.lock:
             masses = self._masses
             if masses is None or masses.weights is not weights:
                 masses = Masses(self._ring, new_sum_tree(self._ring.capacity), weights)
@@ -162,30 +194,31 @@ class Ruled(RuledRows):
                 self._seen = edits
             # Once: rows that change meanwhile are of the next draw. A read tells if they matter.
             while (stale := masses.stale()) is not None:
-                slots, moment = stale
-                found = np.empty(len(slots))
-                for k in range(0, len(slots), CHUNK):
-                    found[k : k + CHUNK] = self._weigh(slots[k : k + CHUNK])
+                slots, lost, moment = stale
+                bits, number = self.rules.bits, self._number
+                found = self.rules.take_in(slots << bits | number, lost << bits | number)
                 if masses.put(slots, found, moment):  # not after a clear
                     break
+            for rows, found in self.rules.changed(self._number):
+                masses.put(rows >> self.rules.bits, found, None)
             return masses
 
     def _now(self) -> Masses:
         masses = self._masses
         return self.over(None if masses is None else masses.weights)
 
-    def tell(self, slots: Slots) -> NDArray[np.int8]:
+    def has_mass(self, slots: Slots) -> NDArray[np.int8]:
         """State of each slot, all in use: 1 if its row has a mass, else 0 or -1."""
         states = self.complete.tell(slots)
         states[(states == 1) & (self._now().at(slots) == 0)] = 0
         return states
 
     def masses(self, slots: Slots) -> Floats:
-        """The masses of rows."""
+        """The masses of rows; of a group that of the row that stands for it, else 0."""
         return self._now().at(slots)
 
-    def slots(self) -> Slots:
-        """The slots of all of these rows, ascending. Cost: a look at all masses."""
+    def with_mass(self) -> Slots:
+        """The slots of the complete rows with a mass, ascending. Cost: a look at all masses."""
         masses = self._now()
         found: Slots = np.flatnonzero(masses.at(np.arange(self._ring.stored)))
         if self._is_of_all or FEW * len(found) < self._ring.stored:
@@ -197,7 +230,8 @@ class Ruled(RuledRows):
 
     def is_exact(self, rows: Masses) -> bool:
         """See ``Rows.is_exact``: a row whose n-step window is incomplete weighs nothing."""
-        waits = self._ring.lookahead and rows.weights is None
+        is_grouped = rows.weights is None or self.rules.group is not None
+        waits = self._ring.lookahead and is_grouped
         return self._is_of_all and not waits and rows.total > 0.0
 
     def corrected(self, rows: Masses, slots: Slots, weights: Floats) -> Floats:

@@ -7,6 +7,7 @@ from cpprb_like.views._item_layouts import Padded as Padded
 from cpprb_like.views._layer import Layer as Layer
 from cpprb_like.views._nstep import NStep as NStep
 from cpprb_like.views._offsets import Offsets as Offsets
+from cpprb_like.views._rule import Rule as Rule
 from cpprb_like.views._sequences import Sequences as Sequences
 from cpprb_like.views._sequences import sequence_priorities as sequence_priorities
 from cpprb_like.views._windows import Windows as Windows

@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from numpy.typing import ArrayLike
 
-from cpprb_like._arguments.arrays import Batch
+from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like.samplers._where import is_true
-from cpprb_like.views._layer import Fields, Layer, RowMass
+from cpprb_like.views._layer import Fields
+from cpprb_like.views._rule import Rule, check_number
 
 
-class Among(Layer):
+class Among(Rule):
     """Draws among the rows for which a condition is true.
 
     Parameters
@@ -77,21 +78,21 @@ class Among(Layer):
         self.by = condition
         self.fields = fields
 
-    def mass(self, fields: Fields) -> RowMass:
+    def follows(self, fields: Fields) -> tuple[str, ...]:
         condition = self.by
         names = (condition,) if isinstance(condition, str) else self.fields
         for name in names:
             if name not in fields:
                 raise ValueError(f"Among: expected some of the fields {list(fields)}, got {name!r}")
-        if not isinstance(condition, str):
-            return names, lambda rows: is_true(condition(rows), len(rows[names[0]]))
-        spec = fields[condition]
-        if spec.shape not in ((), (1,)) or spec.dtype.kind not in "biuf":
-            raise ValueError(
-                f"Among: expected a field of one bool or number a row, got {condition!r} of shape "
-                f"{spec.shape} and {spec.dtype}"
-            )
-        return names, lambda rows: rows[condition].reshape(-1) != 0
+        if isinstance(condition, str):
+            check_number("Among", condition, fields)
+        return names
+
+    def masses(self, rows: Batch, slots: Slots) -> Array:
+        if isinstance(self.by, str):
+            found: Array = rows[self.by].reshape(-1) != 0
+            return found
+        return is_true(self.by(rows), len(slots))
 
     def __repr__(self) -> str:
         return f"Among({', '.join(map(repr, (self.by, *self.fields)))})"

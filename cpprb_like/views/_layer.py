@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from cpprb_like._arguments.arrays import Array, Batch
+from cpprb_like._arguments.arrays import Array
 from cpprb_like._fields.derived import NStepReturns
 from cpprb_like._fields.schema import ColumnSpec, Schema
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 IS_PAD = "_is_pad"  # last part of the names of masks, as in LeRobot
 
 Fields = Mapping[str, ColumnSpec]
-RowMass = tuple[Iterable[str], Callable[[Batch], Any]]
 
 
 @dataclass(frozen=True)
@@ -152,20 +151,6 @@ class Layer:
         A row can be drawn if these rows are there, or if the episode begins or has ended earlier.
         """
         return 0, 0
-
-    def mass(self, fields: Fields) -> RowMass | None:  # noqa: ARG002 (for subclasses)
-        """How rows are drawn by what they say; None, the default: all alike. See ``Among``.
-
-        Returns
-        -------
-        (names, function) or None
-            ``function(values)`` gives the mass of each of n rows, shape ``(n,)``: bools, or finite
-            numbers of at least 0. ``values`` are the values of the fields ``names`` in these rows,
-            as they were added. A row is drawn in proportion to its mass times the sampler's
-            weight, and never with mass 0. The function is called for rows that were added or edited
-            since the last draw, so it may depend on nothing else.
-        """
-        return None
 
     def reads(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
         """Names of the fields that the layer reads; by default none.

@@ -16,7 +16,7 @@ from cpprb_like import NotEnoughDataError
 from cpprb_like._core import WORD_RESERVED
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, Uniform
-from cpprb_like.views import Among, Layer, Sequences
+from cpprb_like.views import Among, Rule, Sequences
 
 FIELDS: dict[str, Any] = {
     "x": {"shape": (), "dtype": "i8"},
@@ -73,12 +73,16 @@ class Shards:
         }
 
 
-class ByTag(Layer):
+class ByTag(Rule):
     """A rule with masses of its own."""
 
-    def mass(self, fields: Any) -> Any:
+    def follows(self, fields: Any) -> Any:
         del fields
-        return ["tag"], lambda rows: rows["tag"] / 2
+        return ["tag"]
+
+    def masses(self, rows: Any, slots: Any) -> Any:
+        del slots
+        return rows["tag"] / 2
 
 
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized])

@@ -18,7 +18,7 @@ from cpprb_like import ReplayBuffer, checkpoint, views
 from cpprb_like.buffers import Mixture
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, RankBased, Sampler, Uniform
-from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Sequences, Windows
+from cpprb_like.views import FrameStacks, Hindsight, Layer, NStep, Rule, Sequences, Windows
 from cpprb_like.views._layer import stacks_of
 
 Array = npt.NDArray[Any]
@@ -341,8 +341,8 @@ class Speed(Layer):
 @pytest.mark.parametrize(
     "hook",
     [
-        *("steps", "open", "items", "around", "mass", "reads", "changes", "columns", "fill"),
-        *("a late function", "masses"),
+        *("steps", "open", "items", "around", "reads", "changes", "columns", "fill"),
+        *("a late function", "follows", "masses"),
     ],
 )
 def test_what_a_hook_returns_is_refused_with_the_names_of_layer_and_hook(
@@ -353,12 +353,9 @@ def test_what_a_hook_returns_is_refused_with_the_names_of_layer_and_hook(
     if hook == "a late function":
         hook = "fill"
         hooks = {"changes": lambda *_: ["rew"], "fill": lambda *_: lambda: wrong}
-    elif hook == "masses":
-        hook = "mass"
-        hooks = {"mass": lambda *_: (["rew"], lambda _: wrong)}
-    elif wrong is None and hook in ("steps", "items", "mass"):
+    elif wrong is None and hook in ("steps", "items"):
         pytest.skip("None is the default")
-    layer = type("Mine", (Speed,), hooks)()
+    layer = type("Mine", (Rule,) if hook in ("follows", "masses") else (Speed,), hooks)()
     rb = ReplayBuffer(20, FIELDS, seed=0)
     rb.add(**steps(0, 10))
     with pytest.raises((TypeError, ValueError), match=rf"^Mine\.{hook}: expected .*, got "):

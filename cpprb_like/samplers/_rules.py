@@ -1,0 +1,244 @@
+"""``Rules``: the rules of a view, which give rows masses by what they say, over a ring or several.
+
+Masses of several rules are multiplied. A rule may change masses of rows that did not change, such
+as those of an older version. Rows have numbers: their slots, or with several rings those of
+``Rings``. Not here: the sum tree (``_masses``), draws (``_ruled``), and the rules (``views``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from cpprb_like._arguments.arrays import Array, Batch, Floats, Slots
+from cpprb_like._machine.forks import EPOCH, INNERMOST, watch
+
+CHUNK = 1 << 14  # rows whose masses are computed at a time
+MOST_MASS = 1e150  # a sum of weights times masses stays finite
+# Of each rule: its name, a function that reads the fields that it follows, and the rule itself.
+Parts = Sequence[tuple[str, Callable[[Slots], Batch], Any]]
+
+
+class Rules:
+    """The rules of a view.
+
+    ``lock`` is held while masses are computed. ``turn`` is held from a draw until its rows are
+    read, where rules count draws or draw groups; it is taken before any lock of a buffer.
+    The low ``bits`` of the number of a row are that of its ring.
+    """
+
+    def __init__(self, parts: Parts, bits: int = 0) -> None:
+        self.parts = parts
+        self.bits = bits
+        self._waiting: dict[int, list[tuple[Slots, Floats]]] = {}  # masses that moved, by ring
+        # The mass by each rule of each row, if there are several rules.
+        self._by_rule = [ByNumber(np.float64) for _ in parts] if len(parts) > 1 else []
+        self.group: Any = None  # the rule that draws groups
+        for name, _, rule in parts:
+            if rule.group_size > 1 and self.group is not None:
+                raise ValueError(f"{name}: expected one rule that draws groups")
+            self.group = rule if rule.group_size > 1 else self.group
+        self.group_size = 1 if self.group is None else self.group.group_size
+        # Rules that count draws: a batch then has no row twice.
+        self._counting = [rule for *_, rule in parts if defines(rule, "drawn")]
+        self.counts = bool(self._counting)
+        self.shape_draws = self.counts or self.group is not None
+        self.chosen = np.empty(0, np.intp)  # rows that were drawn last, in the present turn
+        self.lock, self.turn = threading.RLock(), threading.RLock()
+        watch(self.lock, INNERMOST)
+        watch(self.turn, EPOCH)
+
+    def take_in(self, rows: Slots, lost: Slots) -> Floats:
+        """The masses of rows that were added or edited; ``lost`` are numbers without a row.
+
+        Masses of other rows may change: see ``changed``.
+        """
+        for _, _, rule in self.parts:
+            rule.leave(lost)
+        for by_rule in self._by_rule:
+            by_rule.room(lost)[lost] = 0.0
+        found = np.empty(len(rows))
+        for k in range(0, len(rows), CHUNK):
+            chunk = rows[k : k + CHUNK]
+            product: Any = 1.0
+            for number, (name, read, rule) in enumerate(self.parts):
+                given = rule.masses(read(chunk), chunk)
+                masses = as_masses(f"{name}.masses", given, len(chunk))
+                if self._by_rule:
+                    self._by_rule[number].room(chunk)[chunk] = masses
+                product = np.multiply(product, masses, dtype=np.float64)
+            found[k : k + CHUNK] = product
+        check_most(found)
+        if self.group is not None:
+            self._note(rows)
+            return np.zeros(len(rows))  # the masses of groups follow
+        return found
+
+    def changed(self, ring: int) -> list[tuple[Slots, Floats]]:
+        """Rows of a ring whose masses have changed although they were not edited, and masses."""
+        for number, (name, _, rule) in enumerate(self.parts):
+            moved = rule.moved()
+            if moved is None:
+                continue
+            rows, given = moved
+            masses = as_masses(f"{name}.moved", given, len(rows))
+            if self._by_rule:
+                self._by_rule[number].room(rows)[rows] = masses
+            if self._by_rule or self.group is not None:
+                self._note(rows)
+            else:
+                check_most(masses)
+                self._wait(rows, masses.astype(np.float64))
+        return self._waiting.pop(ring, [])
+
+    def _note(self, rows: Slots) -> None:
+        """Compute the masses of rows anew: of the groups that they are in, if groups are drawn."""
+        if self.group is None:
+            self._wait(rows, self._product(rows))
+            return
+        leaders = np.unique(self.group.leaders(rows))
+        leaders = leaders[leaders >= 0]
+        members = self.group.members(leaders)
+        least = self._product(members.ravel()).reshape(members.shape).min(axis=1, initial=np.inf)
+        others = np.setdiff1d(rows, leaders)
+        self._wait(np.append(others, leaders), np.append(np.zeros(len(others)), least))
+
+    def _product(self, rows: Slots) -> Floats:
+        found = np.ones(len(rows))
+        for (_, _, rule), masses in zip(self.parts, self._by_rule, strict=False):
+            if rule is not self.group:
+                found *= masses.room(rows)[rows]
+        check_most(found)
+        return found
+
+    def _wait(self, rows: Slots, masses: Floats) -> None:
+        """Have rings take in masses."""
+        if not self.bits:
+            self._waiting.setdefault(0, []).append((rows, masses))
+            return
+        rings = rows & (1 << self.bits) - 1
+        for ring in np.unique(rings).tolist():
+            own = rings == ring
+            self._waiting.setdefault(ring, []).append((rows[own], masses[own]))
+
+    # ------------------------------------------------------------------ draws
+
+    def groups_of(self, n: int) -> int:
+        """How many groups have n rows."""
+        size = self.group_size
+        groups, left = divmod(n, size)
+        if left:
+            raise ValueError(
+                f"batch_size: expected a multiple of {size}, the rows of a group, got {n}"
+            )
+        return groups
+
+    def members(self, leaders: Slots) -> Slots:
+        """The rows of groups, group by group, of the rows that stand for them."""
+        with self.lock:
+            found: Slots = self.group.members(leaders).ravel()
+        return found
+
+    def drawn(self) -> None:
+        """Tell the rules that count draws that a batch has been made of the rows ``chosen``."""
+        with self.lock:
+            for rule in self._counting:
+                rule.drawn(self.chosen)
+
+    # ------------------------------------------------------------------ state
+
+    def state(self) -> dict[str, Any]:
+        """What rules say of rows that the rows do not, by the name of the rule."""
+        with self.lock:
+            found = {name: rule.state() for name, _, rule in self.parts}
+        return {name: state for name, state in found.items() if state is not None}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state`` returned, before a draw."""
+        for name, _, rule in self.parts:
+            if name in state:
+                rule.restore(state[name])
+
+    # ------------------------------------------------------------------ explanations
+
+    def left_out_by(self, row: int) -> list[str]:
+        """Why the rules leave a row out that has no mass."""
+        rows = np.array([row], np.intp)
+        others = [row]
+        if self.group is not None:
+            leader = self.group.leaders(rows)
+            if leader[0] < 0:
+                return [self.group.reason(row)]
+            others = self.group.members(leader)[0].tolist()
+        found = [self._refusals(one) for one in (row, *others)]
+        if found[0]:
+            return found[0]
+        return next((["of its group, " + why for why in one] for one in found if one), [])
+
+    def _refusals(self, row: int) -> list[str]:
+        """What each rule that gives a row mass 0 says; of a single rule, without a look."""
+        rows = np.array([row], np.intp)
+        refusing = [masses.room(rows)[row] == 0 for masses in self._by_rule] or [True]
+        return [
+            rule.reason(row)
+            for (_, _, rule), refuses in zip(self.parts, refusing, strict=True)
+            if refuses and rule is not self.group
+        ]
+
+    def leave(self, rows: Slots, present: int) -> str:
+        """How many of ``rows``, all that are there, each rule leaves, for an error."""
+        if not self._by_rule:
+            return f"{self.parts[0][0]} leaves {present}"
+        return ", ".join(
+            f"{name} leaves {np.count_nonzero(masses.room(rows)[rows])}"
+            for (name, _, _), masses in zip(self.parts, self._by_rule, strict=True)
+        )
+
+
+class ByNumber:
+    """A value for each number, in memory that grows: 0 at first."""
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self._values: Array = np.zeros(0, dtype)
+
+    def room(self, numbers: Slots) -> Array:
+        """The values, with memory for these numbers."""
+        last = int(numbers.max(initial=-1))
+        if last >= len(self._values):
+            more = np.zeros(max(last + 1, 2 * len(self._values)) - len(self._values), np.intp)
+            self._values = np.append(self._values, more.astype(self._values.dtype))
+        return self._values
+
+
+def defines(rule: Any, hook: str) -> bool:
+    """Whether a rule has a method of its own, and not that of its base class."""
+    base: Any = next(one for one in type(rule).__mro__ if one.__name__ == "Rule")
+    return getattr(type(rule), hook) is not getattr(base, hook)
+
+
+def check_most(masses: Array) -> None:
+    """Raise ``ValueError`` for masses so large that sums with weights may be infinite."""
+    if masses.dtype.kind != "b" and float(masses.max(initial=0)) > MOST_MASS:
+        raise ValueError(f"masses: expected at most 1e150, got {masses.max()}")
+
+
+def as_masses(where: str, found: Any, n: int) -> Array:
+    """Checked masses of n rows: bools, or numbers of at least 0. Errors begin with ``where``."""
+    if type(found) is np.ndarray and found.dtype == np.bool_ and found.shape == (n,):
+        return found
+    if isinstance(found, np.ma.MaskedArray):
+        raise TypeError(f"{where}: expected numbers, got a masked array, whose mask would be lost")
+    array = np.asarray(found)
+    if array.dtype.kind not in "biuf" or array.shape != (n,):
+        raise ValueError(
+            f"{where}: expected bools or numbers of shape ({n},), got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    if array.dtype.kind != "b" and not ((array >= 0) & (array < np.inf)).all():  # false for NaN
+        wrong = array[~((array >= 0) & (array < np.inf))][0]
+        raise ValueError(f"{where}: expected finite numbers of at least 0, got {wrong}")
+    return array
