@@ -102,6 +102,7 @@ class RuledRows(Rows):
         rows, found = self._now(), [np.empty(0, np.intp)]
         if self.is_exact(rows):
             drawn: Slots = rows.draw(n, rng, True, False, False)[0]
+            self._starved = None
             return drawn
         missing, tries = n, TRIES * max(n, LEAST) if rows.total else 0
         # Rows that a window allows are tried first, where each mass is 1; then rows with a mass.
@@ -121,6 +122,7 @@ class RuledRows(Rows):
             if not shares.any():
                 self.refuse()
             found.append(rng.choice(every, missing, p=shares / shares.sum()))
+        self._starved = None
         return np.concatenate(found)
 
     def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
@@ -131,6 +133,7 @@ class RuledRows(Rows):
         rows, found = self._now(), np.empty(0, np.intp)
         if rows.cuts_only:
             distinct: Slots = distinct_of(self, n, rng)
+            self._starved = None
             return distinct
         passed = found
         while len(found) < n:
@@ -140,6 +143,7 @@ class RuledRows(Rows):
             slots = rows.draw(wanted, rng, False, False, False, passed)[0]
             passed = np.concatenate([passed, slots])
             found = np.concatenate([found, slots[self.tell(slots) == 1]])[:n]
+        self._starved = None
         return found
 
     def refuse(self, distinct: int | None = None) -> NoReturn:
@@ -176,31 +180,33 @@ class Ruled(RuledRows):
     ) -> None:
         super().__init__(ring, complete, rules)
         self._number = number
-        self._edits, self._seen = edits, edits()
+        self._edits, self._seen = edits, (edits(), rules.begun)
         # Whether each row with a mass can be drawn, unless its n-step window is incomplete.
         self._is_of_all = isinstance(complete, AllRows)
         self._masses: Masses | None = None
 
     def over(self, weights: RowWeights | None) -> Masses:
         """The masses of now, times these weights of the rows."""
-        with self.rules.lock:
+        rules = self.rules
+        with rules.lock, rules.told():
             masses = self._masses
             if masses is None or masses.weights is not weights:
                 masses = Masses(self._ring, new_sum_tree(self._ring.capacity), weights)
                 self._masses = masses
-            edits = self._edits()
-            if edits != self._seen:
+            seen = self._edits(), rules.begun
+            if seen != self._seen:
                 masses.forget()
-                self._seen = edits
+                self._seen = seen
             # Once: rows that change meanwhile are of the next draw. A read tells if they matter.
             while (stale := masses.stale()) is not None:
                 slots, lost, moment = stale
-                bits, number = self.rules.bits, self._number
-                found = self.rules.take_in(slots << bits | number, lost << bits | number)
+                found = rules.take_in(
+                    slots << rules.bits | self._number, lost << rules.bits | self._number
+                )
                 if masses.put(slots, found, moment):  # not after a clear
                     break
-            for rows, found in self.rules.changed(self._number):
-                masses.put(rows >> self.rules.bits, found, None)
+            for rows, found in rules.changed(self._number):
+                masses.put(rows >> rules.bits, found, None)
             return masses
 
     def _now(self) -> Masses:
@@ -237,5 +243,6 @@ class Ruled(RuledRows):
     def corrected(self, rows: Masses, slots: Slots, weights: Floats) -> Floats:
         """See ``Rows.corrected``: priorities, and not the masses of rules, which are no bias."""
         assert rows.weights is not None
+        self._starved = None
         rows.weights.drawn = rows.drawn
         return weights if rows.cuts_only else without_masses(rows.weights.get(slots), weights)

@@ -8,7 +8,8 @@ as those of an older version. Rows have numbers: their slots, or with several ri
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,23 @@ class Rules:
         self.counts = bool(self._counting)
         self.shape_draws = self.counts or self.group is not None
         self.chosen = np.empty(0, np.intp)  # rows that were drawn last, in the present turn
+        self._is_sound = True  # whether no call of the rules was interrupted
+        self.begun = 0  # how often the rules have begun anew
         self.lock, self.turn = threading.RLock(), threading.RLock()
         watch(self.lock, INNERMOST)
         watch(self.turn, EPOCH)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Tell rules of rows, within; after an interrupt all rules begin anew, with all rows."""
+        if not self._is_sound:
+            self._waiting.clear()
+            for _, _, rule in self.parts:
+                rule.begin()
+            self.begun += 1
+        self._is_sound = False
+        yield
+        self._is_sound = True
 
     def take_in(self, rows: Slots, lost: Slots) -> Floats:
         """The masses of rows that were added or edited; ``lost`` are numbers without a row.
@@ -145,7 +160,7 @@ class Rules:
 
     def drawn(self) -> None:
         """Tell the rules that count draws that a batch has been made of the rows ``chosen``."""
-        with self.lock:
+        with self.lock, self.told():
             for rule in self._counting:
                 rule.drawn(self.chosen)
 

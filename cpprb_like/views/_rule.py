@@ -76,6 +76,9 @@ class Rule(Layer):
         """
         raise NotImplementedError
 
+    def begin(self) -> None:
+        """Forget all rows: ``masses`` is called for all of them next. An interrupt is a reason."""
+
     def leave(self, slots: Slots) -> None:
         """Note that these slots hold no row: it was deleted, is too old, or was never told of."""
 
