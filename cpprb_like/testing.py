@@ -1,6 +1,6 @@
-"""``check_sampler`` and ``check_layer``: tests of the promises of your sampler or layer.
+"""``check_sampler``, ``check_layer``, ``check_rule``: tests of what your own parts promise.
 
-The distribution of a sampler and the values of a layer need separate tests.
+The distribution of a sampler, and the values of a layer or rule, need separate tests.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gc
 import pickle
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,16 +24,17 @@ from cpprb_like._fields.axes import axes_of
 from cpprb_like._fields.field import Field
 from cpprb_like._fields.schema import ColumnSpec, read_env_dict
 from cpprb_like._rows.episode_index import EpisodeIndex
-from cpprb_like._rows.row_handles import handles
+from cpprb_like._rows.row_handles import find_rows, handles, public_slots
 from cpprb_like.buffers import PrioritizedReplayBuffer, ReplayBuffer, View
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, PrioritySampler, Sampler, Slots
+from cpprb_like.samplers._rules import Rules, as_masses, defines
 from cpprb_like.samplers._starts import Starts
 from cpprb_like.typing import FieldSpec
-from cpprb_like.views import Layer, Windows
+from cpprb_like.views import Layer, Rule, Windows
 from cpprb_like.views._windows import WalkedRows
 
-__all__ = ["check_layer", "check_sampler"]
+__all__ = ["check_layer", "check_rule", "check_sampler"]
 
 MOST_ITEMS = 5  # rows of ``check_layer`` have fewer items on each axis
 Draw = tuple[Slots, Extra]
@@ -712,6 +713,146 @@ def check_layer(
             _LayerStage(make_layer, history.rb, where).check()
 
 
+MASSES = "masses works, and gives bools or finite numbers of at least 0"
+BY_ROW = "the mass of a row follows from its values, unless the rule defines moved"
+FOLLOWED = "the masses of rows that were followed are those of a view that is made now"
+RULE_COPIED = "a copy of a view, or a pickled one, has the same masses"
+NEVER = "a row of mass 0 is never drawn"
+
+
+def check_rule(
+    make_rule: Callable[[], Rule],
+    fields: Mapping[str, FieldSpec] | None = None,
+    *,
+    seed: int = 0,
+) -> None:
+    """Test that a rule keeps the promises of ``views.Rule``, on random buffers of many kinds.
+
+    The buffers are those of ``check_layer``; between draws, values of the fields that the rule
+    follows are updated too.
+
+    Parameters
+    ----------
+    make_rule : callable
+        Function that returns a new rule from each call, always with the same parameters.
+    fields, seed
+        As for ``check_layer``.
+
+    Raises
+    ------
+    AssertionError
+        A promise is broken. The message names the promise and the buffer.
+    TypeError, ValueError
+        ``make_rule`` is not callable or returns no rule, or the rule does not fit the fields.
+
+    Notes
+    -----
+    The test cannot know whether the masses are those that you want. Cost: some seconds.
+
+    Examples
+    --------
+    >>> from cpprb_like.testing import check_rule
+    >>> from cpprb_like.views import Among, Rule
+    >>> check_rule(lambda: Among(lambda rows: rows["rew"] > 0, "rew"))
+    >>> class Better(Rule):
+    ...     def follows(self, fields):
+    ...         return ["rew"]
+    ...     def masses(self, rows, slots):
+    ...         return rows["rew"] > rows["rew"].mean()
+    >>> check_rule(Better)
+    Traceback (most recent call last):
+    AssertionError: Better(), 5 rows: the mass of a row follows from its values, unless the rule
+    defines moved; that of slot 0 is False alone, and True among others
+    """
+    if not callable(make_rule):
+        raise TypeError(f"make_rule: expected a callable, got {make_rule!r}")
+    if not isinstance(make_rule(), Rule):
+        raise TypeError(f"make_rule: expected a callable that makes a Rule, got {make_rule()!r}")
+    for n_envs in (1, 3):
+        history = _LayerHistory(dict(FIELDS if fields is None else fields), n_envs, None, seed)
+        view = history.rb.view(make_rule())
+        for where in history.stages():
+            stage = _RuleStage(make_rule, view, f"{make_rule()!r}, {where}")
+            stage.check()
+            history.update(view._now.parts[0].follows)
+            stage.check()
+
+
+class _RuleStage:
+    """A view with a rule, at one stage of a history."""
+
+    def __init__(self, make_rule: Callable[[], Rule], view: View, where: str) -> None:
+        self.make, self.view, self.where = make_rule, view, where
+
+    def check(self) -> None:
+        """Check masses, and a draw."""
+        slots = self.view.buffer.ring.present_slots()
+        self._check_rows(slots)
+        masses = self._masses_of(self.view, slots)
+        self._check_same(masses, self.view, slots, MASSES)
+        if not self._rules(self.view).state():
+            fresh = self.view.buffer.view(self.make())
+            self._check_same(masses, fresh, slots, FOLLOWED)
+        copied = cast("View", _copied(self.view, self.where))
+        self._check_same(masses, copied, slots, RULE_COPIED)
+        n = min(8, len(np.flatnonzero(masses)))
+        if n and self._rules(copied).group is None:
+            batch = copied.sample(n, indexes=True)  # of a copy, as some rules count draws
+            drawn, _ = find_rows(copied.buffer.ring, batch["indexes"])
+            wrong = drawn[~np.isin(drawn, slots[masses > 0])]
+            if wrong.size:
+                raise _broken(self.where, NEVER, f"slot {wrong[0]} was drawn")
+
+    def _rules(self, view: View) -> Rules:
+        rules = view._now.rules
+        assert rules is not None
+        return rules
+
+    def _check_rows(self, slots: Slots) -> None:
+        """Check that a row has the same mass alone, for a rule of values only."""
+        part = self.view._now.parts[0]
+        rule = part.layer
+        assert isinstance(rule, Rule)
+        if defines(rule, "moved") or not len(slots):
+            return
+        read = self.view._now._reader_of(part.follows)
+        every = self._try(rule, read(slots), slots)
+        for k, slot in enumerate(slots.tolist()):
+            one = slots[k : k + 1]
+            alone = self._try(rule, read(one), one)
+            if alone[0] != every[k]:
+                where = f"that of slot {slot} is {alone[0]} alone, and {every[k]} among others"
+                raise _broken(self.where, BY_ROW, where)
+
+    def _try(self, rule: Rule, values: dict[str, NDArray[Any]], slots: Slots) -> NDArray[Any]:
+        try:
+            return as_masses("masses", rule.masses(values, slots), len(slots))
+        except Exception as error:
+            raise _broken(
+                self.where, MASSES, f"it raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _masses_of(self, view: View, slots: Slots) -> NDArray[np.float64]:
+        try:
+            ruled: Any = view._now.starts
+            return np.asarray(ruled.masses(slots), np.float64)
+        except Exception as error:
+            raise _broken(
+                self.where, MASSES, f"it raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _check_same(
+        self, masses: NDArray[np.float64], view: View, slots: Slots, promise: str
+    ) -> None:
+        other = self._masses_of(view, slots)
+        masses, other = (one / max(one.max(initial=0.0), 1e-300) for one in (masses, other))
+        wrong = np.flatnonzero(~np.isclose(masses, other))
+        if wrong.size:
+            k = int(wrong[0])
+            found = f"that of slot {slots[k]} is {masses[k]:g} of the greatest, and {other[k]:g}"
+            raise _broken(self.where, promise, found)
+
+
 class _LayerHistory:
     """A buffer of random steps, in stages."""
 
@@ -776,6 +917,19 @@ class _LayerHistory:
                 items %= lengths[field.counts][row]
             found.append(np.moveaxis(items, 0, field.axis_at))
         return ["a" * len(items) for items in found] if field.is_text else found
+
+    def update(self, names: Collection[str]) -> None:
+        """Update some rows: the fields of these names that have a fixed size."""
+        slots = self.rb.ring.present_slots()
+        chosen = np.unique(self.rng.choice(slots, 4)) if len(slots) else slots
+        specs = {field.name: field for field in self.rb.schema.declared if not field.is_ragged}
+        values = {
+            name: self._values(name, len(chosen), specs[name].dtype, specs[name].shape)
+            for name in sorted(names)
+            if name in specs and name not in ("done", "terminated", "truncated")
+        }
+        if values and len(chosen):
+            self.rb.update(public_slots(self.rb.ring, chosen), **values)
 
     def stages(self) -> Iterator[str]:
         """Yield a name of each stage, after the steps of the stage were added."""
