@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -583,6 +583,10 @@ class LearnerView(View):
         """The mass of all items of the view: see ``Learner.mass``."""
         now = self._now
         return mass_of(self.buffer._shards, None if now.draws_all else now.starts)
+
+    def explain(self, index: int) -> NoReturn:
+        """Refused, as a learner has no places of rows; a view of a buffer has this method."""
+        raise TypeError(f"explain: a learner knows rows of shards by handles alone, got {index!r}")
 
     def _check_epoch(self) -> None:
         self.buffer._check_epoch()

@@ -345,6 +345,12 @@ class ClusterView(ModelledSource):
     def __init__(self, learner: ClusterLearner, layers: tuple[Layer, ...]) -> None:
         self.buffer, self.layers, self.sampler = learner, layers, learner.sampler
         self._model = learner._model.view(*layers)
+        rules = self._model._now.rules
+        if rules is not None and rules.shape_draws:
+            raise TypeError(
+                "view: rules that draw groups, shares or each row so many times are not for a "
+                f"cluster, whose hosts draw apart; got {layers}"
+            )
         self._view = learner._open_view(self._model, layers)
 
     def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
