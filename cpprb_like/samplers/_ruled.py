@@ -188,7 +188,8 @@ class Ruled(RuledRows):
     def over(self, weights: RowWeights | None) -> Masses:
         """The masses of now, times these weights of the rows."""
         rules = self.rules
-        with rules.lock, rules.told():
+        with rules.lock:
+            rules.begin_call()
             masses = self._masses
             if masses is None or masses.weights is not weights:
                 masses = Masses(self._ring, new_sum_tree(self._ring.capacity), weights)
@@ -200,13 +201,13 @@ class Ruled(RuledRows):
             # Once: rows that change meanwhile are of the next draw. A read tells if they matter.
             while (stale := masses.stale()) is not None:
                 slots, lost, moment = stale
-                found = rules.take_in(
-                    slots << rules.bits | self._number, lost << rules.bits | self._number
-                )
+                rows = rules.number(slots, self._number)
+                found = rules.take_in(rows, rules.number(lost, self._number))
                 if masses.put(slots, found, moment):  # not after a clear
                     break
             for rows, found in rules.changed(self._number):
                 masses.put(rows >> rules.bits, found, None)
+            rules.is_sound = True
             return masses
 
     def _now(self) -> Masses:

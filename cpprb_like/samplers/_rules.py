@@ -8,8 +8,7 @@ as those of an older version. Rows have numbers: their slots, or with several ri
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,56 +45,67 @@ class Rules:
         self.group_size = 1 if self.group is None else self.group.group_size
         # Rules that count draws: a batch then has no row twice.
         self._counting = [rule for *_, rule in parts if defines(rule, "drawn")]
+        self._leaving = [rule for *_, rule in parts if defines(rule, "leave")]
+        self._moving = [
+            (number, name, rule)
+            for number, (name, _, rule) in enumerate(parts)
+            if defines(rule, "moved")
+        ]
         self.counts = bool(self._counting)
         self.shape_draws = self.counts or self.group is not None
         self.chosen = np.empty(0, np.intp)  # rows that were drawn last, in the present turn
-        self._is_sound = True  # whether no call of the rules was interrupted
+        self.is_sound = True  # whether no call of the rules was interrupted
         self.begun = 0  # how often the rules have begun anew
         self.lock, self.turn = threading.RLock(), threading.RLock()
         watch(self.lock, INNERMOST)
         watch(self.turn, EPOCH)
 
-    @contextmanager
-    def told(self) -> Iterator[None]:
-        """Tell rules of rows, within; after an interrupt all rules begin anew, with all rows."""
-        if not self._is_sound:
+    def begin_call(self) -> None:
+        """Begin to tell the rules of rows: ``is_sound`` is set when that is done.
+
+        After an interrupt meanwhile all rules begin anew, with all rows.
+        """
+        if not self.is_sound:
             self._waiting.clear()
             for _, _, rule in self.parts:
                 rule.begin()
             self.begun += 1
-        self._is_sound = False
-        yield
-        self._is_sound = True
+        self.is_sound = False
 
     def take_in(self, rows: Slots, lost: Slots) -> Floats:
         """The masses of rows that were added or edited; ``lost`` are numbers without a row.
 
         Masses of other rows may change: see ``changed``.
         """
-        for _, _, rule in self.parts:
+        for rule in self._leaving:
             rule.leave(lost)
         for by_rule in self._by_rule:
             by_rule.room(lost)[lost] = 0.0
-        found = np.empty(len(rows))
-        for k in range(0, len(rows), CHUNK):
-            chunk = rows[k : k + CHUNK]
-            product: Any = 1.0
-            for number, (name, read, rule) in enumerate(self.parts):
-                given = rule.masses(read(chunk), chunk)
-                masses = as_masses(f"{name}.masses", given, len(chunk))
-                if self._by_rule:
-                    self._by_rule[number].room(chunk)[chunk] = masses
-                product = np.multiply(product, masses, dtype=np.float64)
-            found[k : k + CHUNK] = product
-        check_most(found)
+        chunks = [self._masses_of(rows[k : k + CHUNK]) for k in range(0, len(rows), CHUNK)]
         if self.group is not None:
             self._note(rows)
             return np.zeros(len(rows))  # the masses of groups follow
+        found = chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0), *chunks])
+        return found.astype(np.float64, copy=False)
+
+    def number(self, slots: Slots, ring: int) -> Slots:
+        """The numbers of the rows of a ring."""
+        return slots << self.bits | ring if self.bits else slots
+
+    def _masses_of(self, rows: Slots) -> Array:
+        product: Any = None
+        for number, (name, read, rule) in enumerate(self.parts):
+            masses = as_masses(f"{name}.masses", rule.masses(read(rows), rows), len(rows))
+            if self._by_rule:
+                self._by_rule[number].room(rows)[rows] = masses
+            product = masses if product is None else np.multiply(product, masses, dtype=np.float64)
+        check_most(product)
+        found: Array = product
         return found
 
     def changed(self, ring: int) -> list[tuple[Slots, Floats]]:
         """Rows of a ring whose masses have changed although they were not edited, and masses."""
-        for number, (name, _, rule) in enumerate(self.parts):
+        for number, name, rule in self._moving:
             moved = rule.moved()
             if moved is None:
                 continue
@@ -108,7 +118,7 @@ class Rules:
             else:
                 check_most(masses)
                 self._wait(rows, masses.astype(np.float64))
-        return self._waiting.pop(ring, [])
+        return self._waiting.pop(ring, []) if self._waiting else []
 
     def _note(self, rows: Slots) -> None:
         """Compute the masses of rows anew: of the groups that they are in, if groups are drawn."""
@@ -160,9 +170,13 @@ class Rules:
 
     def drawn(self) -> None:
         """Tell the rules that count draws that a batch has been made of the rows ``chosen``."""
-        with self.lock, self.told():
+        if not self.counts:
+            return
+        with self.lock:
+            self.begin_call()
             for rule in self._counting:
                 rule.drawn(self.chosen)
+            self.is_sound = True
 
     # ------------------------------------------------------------------ state
 
