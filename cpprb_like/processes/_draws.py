@@ -9,7 +9,7 @@ draws from several rings (``Followers.draw_each``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
@@ -21,12 +21,13 @@ from cpprb_like._core import Ring
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.processes._followers import Followers
 from cpprb_like.samplers import Prioritized, Sampler, Uniform
+from cpprb_like.samplers._masses import Masses
 from cpprb_like.samplers._row_weights import RowWeights, sync_together, update_together
 from cpprb_like.samplers._rows import Rows
 from cpprb_like.samplers._ruled import Ruled, RuledRows, without_masses
 from cpprb_like.samplers._rules import Rules
 from cpprb_like.samplers._starts import Starts, distinct_of, draw_starts
-from cpprb_like.samplers._tree_draws import draw_together
+from cpprb_like.samplers._tree_draws import TreeDraws, draw_together
 
 RowNumbers = NDArray[np.intp]
 Rng = np.random.Generator
@@ -106,49 +107,18 @@ class StartsTogether(Rows):
         )
 
 
-class WeightsTogether:
-    """The weights of the rows of several rings, as ``RowWeights`` for one ring.
+class TreesTogether:
+    """Draws by the trees of several rings: ``parts`` gives those of now.
 
-    New rows get the greatest weight of all rings. ``indexes`` are handles.
+    ``indexes`` are handles.
     """
 
     def __init__(self, ring: Followers) -> None:
         self.ring = ring
-        self.members: dict[int, RowWeights] = {}  # weights of each ring that exists: see ``put``
-        self.largest = LARGEST  # greatest weight that a row may have
-        self.given = self.late = 0  # priorities passed to ``update``; those whose rows were gone
-        self._floor = 0.0, 0.0  # least priority of new rows, and its weight
 
-    def put(self, number: int, weights: RowWeights) -> None:
-        """Add the weights of the ring with this number."""
-        self.members[number] = weights
-        self.largest = min(self.largest, weights.largest / self.ring.width)
-
-    def raise_largest(self, priority: float, weight: float) -> None:
-        """Raise the priority of new rows to this one, of this weight, if it is the greatest."""
-        if priority > self._floor[0]:
-            self._floor = priority, weight
-            self._sync()
-
-    def _sync(self) -> None:
-        sync_together(list(self.members.values()), *self._floor)
-
-    def parts(self) -> list[tuple[int, RowWeights]]:
-        """The rings with a positive total: number, and weights."""
-        self._sync()
-        found = []
-        for number, _ in self.ring.usable_rings:
-            one = self.members[number]
-            if one.total > 0.0:
-                found.append((number, one))
-        return found
-
-    @property
-    def largest_priority(self) -> float:
-        """The greatest priority of any row so far, 1.0 at first."""
-        self._sync()
-        found = (one.largest_priority for one in self.members.values())
-        return max(found, default=max(1.0, self._floor[0]))
+    def parts(self) -> Sequence[tuple[int, TreeDraws]]:
+        """The rings with a positive total: number, and what draws their rows."""
+        raise NotImplementedError
 
     @property
     def total(self) -> float:
@@ -231,6 +201,51 @@ class WeightsTogether:
         """The handles of rows, for ``update``."""
         return self.ring.handles(rows)
 
+
+class WeightsTogether(TreesTogether):
+    """The weights of the rows of several rings, as ``RowWeights`` for one ring.
+
+    New rows get the greatest weight of all rings.
+    """
+
+    def __init__(self, ring: Followers) -> None:
+        super().__init__(ring)
+        self.members: dict[int, RowWeights] = {}  # weights of each ring that exists: see ``put``
+        self.largest = LARGEST  # greatest weight that a row may have
+        self.given = self.late = 0  # priorities passed to ``update``; those whose rows were gone
+        self._floor = 0.0, 0.0  # least priority of new rows, and its weight
+
+    def put(self, number: int, weights: RowWeights) -> None:
+        """Add the weights of the ring with this number."""
+        self.members[number] = weights
+        self.largest = min(self.largest, weights.largest / self.ring.width)
+
+    def raise_largest(self, priority: float, weight: float) -> None:
+        """Raise the priority of new rows to this one, of this weight, if it is the greatest."""
+        if priority > self._floor[0]:
+            self._floor = priority, weight
+            self._sync()
+
+    def _sync(self) -> None:
+        sync_together(list(self.members.values()), *self._floor)
+
+    def parts(self) -> list[tuple[int, RowWeights]]:
+        """See ``TreesTogether.parts``."""
+        self._sync()
+        found = []
+        for number, _ in self.ring.usable_rings:
+            one = self.members[number]
+            if one.total > 0.0:
+                found.append((number, one))
+        return found
+
+    @property
+    def largest_priority(self) -> float:
+        """The greatest priority of any row so far, 1.0 at first."""
+        self._sync()
+        found = (one.largest_priority for one in self.members.values())
+        return max(found, default=max(1.0, self._floor[0]))
+
     def save(self) -> None:
         """None: a copy of a sampler of several rings begins without priorities."""
 
@@ -255,7 +270,7 @@ class WeightsTogether:
         self.late += late
 
 
-class MassesTogether(WeightsTogether):
+class MassesTogether(TreesTogether):
     """Weights times masses of the rows of several rings, as ``Masses`` for one ring.
 
     ``of(number)`` returns the rows with a mass of a ring. ``weights`` are those of rows, or None.
@@ -272,7 +287,7 @@ class MassesTogether(WeightsTogether):
         """Whether each mass has been 0 or 1 so far."""
         return all(one.cuts_only for _, one in self.parts())
 
-    def parts(self) -> list[tuple[int, Any]]:
+    def parts(self) -> list[tuple[int, Masses]]:
         known: dict[int, RowWeights] = {} if self.weights is None else self.weights.members
         if self.weights is not None:
             self.weights._sync()
