@@ -418,6 +418,9 @@ class Mixture(Source):
     def _item_plan(self, names: tuple[str, ...] | None) -> ItemPlan | None:
         return next(iter(self._sources.values()))._item_plan(names)
 
+    def _weighs_by_batch(self) -> bool:
+        return any(source._weighs_by_batch() for source in self._sources.values())
+
     def _further_specs(self) -> dict[str, ColumnSpec]:
         found = next(iter(self._sources.values()))._further_specs()
         found = {name: spec for name, spec in found.items() if name not in OWN_NAMES}

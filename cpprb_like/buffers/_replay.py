@@ -936,6 +936,9 @@ class ReplayBuffer(BufferBase, Source):
     def _item_plan(self, names: tuple[str, ...] | None) -> ItemPlan | None:
         return None if self._laid is None else self._laid.plan(names or self.fields)
 
+    def _weighs_by_batch(self) -> bool:
+        return self.sampler._weighs_by_batch
+
     def _check_indexes(self) -> None:
         sampler: Any = self.sampler
         if self.has_priorities and not sampler.check_for_update:

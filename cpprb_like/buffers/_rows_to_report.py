@@ -11,6 +11,8 @@ from cpprb_like._arguments.arrays import Batch
 from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED
 from cpprb_like.samplers._base import weights_of
 
+CHUNK = 1 << 14  # rows whose masses are computed at a time
+
 
 class RowsToReport:
     """The rows of a buffer to which no thread writes meanwhile, oldest first, also absent ones."""
@@ -81,6 +83,16 @@ class RowsToReport:
             "no start for the layers of the view": outside,
         }
         return {reason: n for reason, n in found.items() if n}
+
+    def left_by_rules(self, view: Any) -> dict[str, int]:
+        """Numbers of rows to which each rule of a view gives a mass, of those with a step."""
+        from cpprb_like.buffers._reading import masses_of  # noqa: PLC0415 (on demand)
+
+        left: dict[str, int] = {}
+        for rule in () if view is None else view._now.rules:
+            slots = np.array_split(self.slots[self.present], len(self) // CHUNK + 1)
+            left[rule[0]] = sum(int((masses_of([rule], some) > 0).sum()) for some in slots)
+        return left
 
     def draws(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts of each row among handles or slots of drawn rows."""

@@ -7,7 +7,16 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from copy import copy, deepcopy
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypedDict, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Protocol,
+    SupportsIndex,
+    TypedDict,
+    TypeVar,
+    overload,
+)
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -56,6 +65,7 @@ if TYPE_CHECKING:
         fields: str | Iterable[str] | None
         device: Any
         prefetch: int
+        items: Mapping[str, int] | None
 
     class EpochOptions(TypedDict, total=False):
         """Options of ``Source.epoch``, for its overloads."""
@@ -215,24 +225,29 @@ class Source(Checkpointed):
 
     @overload
     def batches(
-        self, batch_size: int, *, to: None = None, **options: Unpack[BatchesOptions]
+        self, batch_size: int | None = None, *, to: None = None, **options: Unpack[BatchesOptions]
     ) -> Batches[Batch]: ...
     @overload
     def batches(
-        self, batch_size: int, *, to: ToName, **options: Unpack[BatchesOptions]
+        self, batch_size: int | None = None, *, to: ToName, **options: Unpack[BatchesOptions]
     ) -> Batches[TensorBatch]: ...
     @overload
     def batches(
-        self, batch_size: int, *, to: Callable[[Batch], Made], **options: Unpack[BatchesOptions]
+        self,
+        batch_size: int | None = None,
+        *,
+        to: Callable[[Batch], Made],
+        **options: Unpack[BatchesOptions],
     ) -> Batches[Made]: ...
     @overload
     def batches(
-        self, batch_size: int, *, to: To | None, **options: Unpack[BatchesOptions]
+        self, batch_size: int | None = None, *, to: To | None, **options: Unpack[BatchesOptions]
     ) -> Batches[Any]: ...
     def batches(
         self,
-        batch_size: int,
+        batch_size: int | None = None,
         *,
+        items: Mapping[str, int] | None = None,
         beta: float | Schedule | None = None,
         replace: bool = True,
         indexes: bool = False,
@@ -246,7 +261,12 @@ class Source(Checkpointed):
         Parameters
         ----------
         batch_size : int
-            Items of a batch, at least 1.
+            Items of a batch, at least 1. With ``items`` optional: the most rows of a batch.
+        items : dict of str to int, optional
+            Budget of a batch, for values of any length: by named axis the most items, at least 1,
+            such as ``{"T": 65_536}``. Rows are drawn until the next one does not fit. It is the
+            first one of the next batch. A row with more items is a batch by itself. Padded rows
+            count as often as the longest of the batch has items; see the notes.
         beta, replace, indexes, fields
             As for ``sample``.
         to : {"numpy", "torch", "jax"} or callable, optional
@@ -272,7 +292,9 @@ class Source(Checkpointed):
         ------
         TypeError, ValueError
             ``batch_size`` is not an integer of at least 1; ``fields`` as for ``sample``; ``beta``
-            without priorities; or ``to``, ``device`` or ``prefetch`` is invalid.
+            without priorities; or ``to``, ``device`` or ``prefetch`` is invalid. Or ``items`` names
+            no axis of the fields; or comes with ``replace=False``, or with importance-sampling
+            weights that are relative to those of their batch.
         ImportError
             The package of ``to`` is not installed.
 
@@ -291,6 +313,13 @@ class Source(Checkpointed):
         A save, pickle or copy while batches wait has the state before the draw of the first one,
         with the current rows and priorities. So no batch is lost.
 
+        With ``items`` the source draws about as many rows as the last batches had, and keeps those
+        that did not fit for the next batch, as they were when drawn. So each drawn row comes once,
+        long ones too. Packed rows count by their items, without a filler; padded ones by the padded
+        length; of a sequence all rows count; an item of the batch counts as 1 at least. ``stats``,
+        limiters and times of schedules count the draws. Rows that were kept are not in a save or a
+        copy of the source; ``reseed``, a restored state and the end of the iterator drop them.
+
         Examples
         --------
         >>> from cpprb_like import ReplayBuffer
@@ -302,10 +331,20 @@ class Source(Checkpointed):
         (0, (4,))
         (1, (4,))
         """
-        n, names = self._read_epoch_size(batch_size, fields)
+        if batch_size is None and items is None:
+            raise TypeError("batch_size: expected the items of a batch, or a budget items=")
+        n, names = self._read_epoch_size(1 if batch_size is None else batch_size, fields)
         ahead, made = _read_prefetch(prefetch), _conversion(to, device)
         self._check_beta(beta)
         options = SampleOptions(beta, bool(replace), None, bool(indexes), names)
+        if items is not None:
+            from cpprb_like.buffers._budget import BudgetDraws  # noqa: PLC0415 (on demand)
+
+            drawn = BudgetDraws(self, options, items, None if batch_size is None else n)
+            draws = drawn.next_ahead if ahead else drawn.next
+            found = self._iterator(partial(_endless, draws), made, ahead, drawn.forget)
+            drawn.end_with(found)
+            return found
         draw = partial(self.sample, n, **options.keywords)
         if made is not None and self._item_plan(names) is None:
             draw = partial(_into_room, draw, made)
@@ -634,6 +673,13 @@ class Source(Checkpointed):
         """Plan of the values of any length in batches of some fields; None if no field has any."""
         return None
 
+    # Whether draws of one size are requested ahead, and lost when the size changes.
+    _asks_ahead: ClassVar[bool] = False
+
+    def _weighs_by_batch(self) -> bool:
+        """Whether importance-sampling weights are relative to the others of their draw."""
+        raise NotImplementedError
+
     describe = _reported.describe
     report = _reported.report
 
@@ -787,6 +833,9 @@ class ModelledSource(Source):
 
     def _item_plan(self, names: tuple[str, ...] | None) -> ItemPlan | None:
         return self._model._item_plan(names)
+
+    def _weighs_by_batch(self) -> bool:
+        return self.sampler._weighs_by_batch
 
 
 def _read_prefetch(prefetch: object) -> int:

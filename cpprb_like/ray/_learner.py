@@ -136,6 +136,8 @@ class ClusterLearner(Closing, ModelledSource):
 
     # ------------------------------------------------------------------ sampling
 
+    _asks_ahead = True
+
     def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
         return self._draw("", self._model, batch_size, options)
 
@@ -352,6 +354,11 @@ class ClusterView(ModelledSource):
                 f"cluster, whose hosts draw apart; got {layers}"
             )
         self._view = learner._open_view(self._model, layers)
+
+    _asks_ahead = True
+
+    def _weighs_by_batch(self) -> bool:
+        return self.has_priorities
 
     def _sample(self, batch_size: int, options: SampleOptions) -> Batch:
         return self.buffer._draw(self._view, self._model, batch_size, options)

@@ -240,7 +240,8 @@ def _described(
         progress(done, total)
 
     structure = rows.structure()
-    facts = read_facts(rows, structure, checkpoint.statistics, reward, dict(ranges or {}), count)
+    known = dict(ranges or {})
+    facts = read_facts(rows, structure, checkpoint.statistics, reward, known, count, view)
     numbers = {name: one.numbers() for name, one in facts.fields.items() if one.is_number}
     found = facts.statistics | {
         "fields": [

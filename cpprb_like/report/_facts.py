@@ -121,6 +121,7 @@ class Facts:
     statistics: dict[str, Any]  # result of ``statistics``
     weights: Array | None  # weight by which each row that can be drawn is drawn
     ranges: dict[str, tuple[float, float]]  # expected ranges of values
+    rules: dict[str, int]  # rows that each rule of the view leaves, such as ``Among``
 
     @property
     def pairs(self) -> Iterator[tuple[FieldFacts, FieldFacts]]:
@@ -213,8 +214,9 @@ def read_facts(
     reward: str | None,
     ranges: dict[str, tuple[float, float]],
     count: Callable[[int], None],
+    view: Any,
 ) -> Facts:
-    """Read the rows of a buffer. ``count`` is called with bytes."""
+    """Read the rows of a buffer. ``count`` is called with bytes. ``view`` has rules, or is None."""
     buffer = rows.buffer
     known = {one.name: one for one in buffer.schema.declared if not one.is_ragged}
     reward = reward_of({name: (one.dtype, one.shape) for name, one in known.items()}, reward)
@@ -233,7 +235,8 @@ def read_facts(
     weights = rows.weights()
     found = statistics(buffer, reward, episodes)
     ends = structure["ends"]
-    return Facts(rows, fields, episodes, reward, ends, structure, found, weights, ranges)
+    rules = rows.left_by_rules(view)
+    return Facts(rows, fields, episodes, reward, ends, structure, found, weights, ranges, rules)
 
 
 def nbytes_read(rows: Rows) -> int:

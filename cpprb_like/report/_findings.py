@@ -820,6 +820,14 @@ def _left(facts: Facts) -> Found:
             yield LENGTH + items.axis, message, f"room={{{items.axis!r}: {items.room:,}}}"
 
 
+def _few_by_rule(facts: Facts) -> Found:
+    n = int(facts.rows.present.sum())
+    for rule, left in facts.rules.items():
+        if 100 * left < n:
+            message = f"{rule} leaves {left:,} of {n:,} rows, less than a hundredth"
+            yield "", message, "whether so few are meant: a batch has the same rows many times"
+
+
 _CHECKS: dict[str, Callable[[Facts], Found]] = {
     "not-finite": _not_finite,
     "constant": _constant,
@@ -845,6 +853,7 @@ _CHECKS: dict[str, Callable[[Facts], Found]] = {
     "empty-rows": _empty,
     "same-length": _same_length,
     "rows-leave-early": _left,
+    "few-rows-by-rule": _few_by_rule,
 }
 CHECKS = tuple(_CHECKS)
 BECAUSE = {  # what a finding explains

@@ -81,6 +81,7 @@ class Sampler:
     maps_rows: ClassVar[bool] = False
     _is_uniform: ClassVar[bool] = False  # of the class itself: each draw is uniform over all rows
     has_priorities: ClassVar[bool] = False
+    _weighs_by_batch = False  # whether ``weights`` are relative to the others of their draw
 
     @property
     def columns(self) -> Mapping[str, ColumnSpec]:

@@ -636,6 +636,10 @@ class Prioritized(ByPriority):
         _read_normalizer(weights)
         self.weights = weights
 
+    @property
+    def _weighs_by_batch(self) -> bool:  # type: ignore[override]
+        return self.weights == "batch"
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         _number("eps", state["eps"])
         _read_normalizer(state["weights"])

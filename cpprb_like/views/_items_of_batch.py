@@ -8,10 +8,12 @@ layouts (``_item_layouts``), the copies (``_rows.item_copies``), and the rows (`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -45,6 +47,7 @@ __all__ = [
     "RaggedFields",
     "StoredFields",
     "TakeItems",
+    "drawing_pieces",
 ]
 
 Counts = NDArray[np.int64]
@@ -57,6 +60,27 @@ PLANS = 8  # sets of fields whose plans are kept
 TEXT_NBYTES = 4  # memory for a byte of a text: read, joined, as a string, and in an array
 LARGE_NBYTES = 2**16  # least array that uses memory of the ring's pool
 BYTE = Column("bytes", np.dtype(np.uint8), (), 0, 0, 1)
+
+
+class _Here(threading.local):
+    room: Mapping[str, int] | None = None
+
+
+_here = _Here()
+
+
+@contextmanager
+def drawing_pieces(room: Mapping[str, int]) -> Iterator[None]:
+    """Let this thread draw pieces of packed batches, for ``ItemPlan.join_pieces``.
+
+    They have no filler, and numbers of items in place of offsets. Their arrays have at least as
+    many places by axis as ``room`` has, so that rows can be put behind theirs without a copy.
+    """
+    _here.room = room
+    try:
+        yield
+    finally:
+        _here.room = None
 
 
 class RaggedFields:
@@ -195,8 +219,25 @@ class LaidItems:
         """The value of a field at places without items."""
         return self.values[name]
 
-    def join(self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch) -> Batch:
+    def join(
+        self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch, *, are_pieces: bool = False
+    ) -> Batch:
         """Items and further columns of a batch of several parts: see ``ItemPlan.join``."""
+        raise NotImplementedError
+
+    def counts_in(self, axis: str, batch: Batch) -> Counts:
+        """Numbers of items of the rows of a batch without filler."""
+        raise NotImplementedError
+
+    def places_of(self, axis: str, counts: Counts) -> Counts:
+        """Places along an axis that the first item of a batch takes, the first two, and so on.
+
+        ``counts`` has the shape (items of the batch, rows of each).
+        """
+        raise NotImplementedError
+
+    def cut(self, plan: ItemPlan, batch: Batch, n: int, start: int, stop: int) -> Batch:
+        """Values of any length of some of the n items of a batch: see ``ItemPlan.cut``."""
         raise NotImplementedError
 
     @property
@@ -301,11 +342,45 @@ class PaddedItems(LaidItems):
         dtype = self.marks[name].dtype
         return {name: mask if dtype == mask.dtype else aligned(mask.astype(dtype))}
 
+    def counts_in(self, axis: str, batch: Batch) -> Counts:
+        (name,) = self.names_of_marks[axis]
+        counts: Counts = batch[name].sum(axis=-1, dtype=np.int64).reshape(-1)
+        return counts
+
+    def places_of(self, axis: str, counts: Counts) -> Counts:
+        longest, multiple = np.maximum.accumulate(counts.max(axis=1)), self.multiples.get(axis, 1)
+        length = self.lengths.get(axis, -(-longest // multiple) * multiple)
+        rows = counts.shape[1] * np.arange(1, len(counts) + 1)
+        places: Counts = np.maximum(rows * length, rows)
+        return places
+
+    def cut(self, plan: ItemPlan, batch: Batch, n: int, start: int, stop: int) -> Batch:
+        ends: dict[str, int] = {
+            field.name: field.axis_at - len(field.shape) for field in plan.items
+        }
+        ends |= dict.fromkeys(plan.marks, -1)
+        axes = {field.name: str(field.axis) for field in plan.items}
+        axes |= {name: str(spec.shape[0]) for name, spec in plan.marks.items()}
+        lengths = {}
+        for axis in {*axes.values()}:
+            counts = self.counts_in(axis, batch).reshape(n, -1)[start:stop]
+            lengths[axis] = self.place(axis, (), counts.reshape(-1)).length
+        found: Batch = {}
+        for name, axis in axes.items():
+            values, length = batch[name][start:stop], lengths[axis]
+            at = values.ndim + ends[name]
+            first = values.shape[at] - length if axis in self.left else 0
+            found[name] = within(values, at, first, first + length)
+            found[name] = found[name].copy() if start else found[name]
+        return found
+
     def join(
         self,
         plan: ItemPlan,
         parts: Sequence[Batch],
         batch: Batch,  # noqa: ARG002 (of packed rows)
+        *,
+        are_pieces: bool = False,  # noqa: ARG002
     ) -> Batch:
         found: Batch = {}
         for field in plan.items:
@@ -377,7 +452,7 @@ class PackedItems(LaidItems):
         return found | {f"{axis}_longest": ColumnSpec(np.dtype(np.int64), ())}
 
     def _has_filler(self, axis: str) -> bool:
-        return axis in self.totals or self.multiples.get(axis, 1) > 1
+        return _here.room is None and (axis in self.totals or self.multiples.get(axis, 1) > 1)
 
     def place(
         self,
@@ -395,6 +470,8 @@ class PackedItems(LaidItems):
                     "give a greater total"
                 )
             items.bounds, items.length = np.append(items.bounds, length), length
+        elif _here.room is not None:
+            items.length = max(items.used, _here.room.get(axis, 0))
         self._check_length(axis, items.length)
         return items
 
@@ -407,6 +484,8 @@ class PackedItems(LaidItems):
 
     def mark(self, axis: str, items: PlacedItems) -> Batch:
         first, *numbers, last = self.names_of_marks[axis]
+        if _here.room is not None:
+            return {first: items.counts}
         offsets = empty(items.bounds.shape, self.marks[first].dtype)
         offsets[...] = items.bounds
         found: dict[str, Any] = {first: offsets}
@@ -423,28 +502,69 @@ class PackedItems(LaidItems):
         others = placed[self.counted[name]]  # the first item of the filler, if there is one
         return np.asarray(others.used if others.used < others.length else 0)
 
-    def join(self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch) -> Batch:
+    def counts_in(self, axis: str, batch: Batch) -> Counts:
+        return batch[self.names_of_marks[axis][0]]
+
+    def places_of(self, axis: str, counts: Counts) -> Counts:  # noqa: ARG002
+        items = counts[:, 0] if counts.shape[1] == 1 else counts.sum(axis=1)
+        places: Counts = np.maximum(items, 1).cumsum()
+        return places
+
+    def cut(self, plan: ItemPlan, batch: Batch, n: int, start: int, stop: int) -> Batch:
+        found: Batch = {}
+        ends: dict[str | None, tuple[int, int]] = {}  # places of the items
+        for axis in plan.axes:
+            counts = self.counts_in(axis, batch)
+            rows = len(counts) // n  # of each item
+            part = found[self.names_of_marks[axis][0]] = counts[start * rows : stop * rows]
+            if start:
+                last = int(counts[: stop * rows].sum())
+                ends[axis] = last - int(part.sum()), last
+        for field in plan.items:
+            values = found[field.name] = batch[field.name]
+            if start:  # else places behind the rows stay, for those of other pieces
+                found[field.name] = within(values, field.axis_at, *ends[field.axis]).copy()
+                if field.name in self.counted:
+                    found[field.name] -= values.dtype.type(ends[self.counted[field.name]][0])
+        for field in plan.moved if start else ():
+            axis = self.counted[field.name]
+            values = found[field.name] = batch[field.name][start:stop].copy()
+            counts = self.counts_in(axis, found)
+            move(values, field, counts, np.full(len(counts), -ends[axis][0]))
+        return found
+
+    def join(
+        self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch, *, are_pieces: bool = False
+    ) -> Batch:
         found: Batch = {}
         placed: dict[str, PlacedItems] = {}
         ends: dict[str, list[int]] = {}  # by axis: ends of the parts, from 0 on
-        for axis in plan.entries:
-            if axis not in self.ragged.texts:
-                each = [np.diff(part[f"{axis}_offsets"]) for part in parts]
+        are_pieces = are_pieces or _here.room is not None
+        for axis in plan.axes:
+            each = [part[self.names_of_marks[axis][0]] for part in parts]
+            if not are_pieces:
+                each = [np.diff(offsets) for offsets in each]
                 each = [counts[:-1] for counts in each] if self._has_filler(axis) else each
-                ends[axis] = [0, *np.cumsum([counts.sum() for counts in each]).tolist()]
-                placed[axis] = self.place(axis, (), np.concatenate(each, dtype=np.int64))
+            items = placed[axis] = self.place(axis, (), np.concatenate(each, dtype=np.int64))
+            ends[axis] = items.bounds[[0, *accumulate(map(len, each))]].tolist()
         plan.check_moves(placed)
         for field in plan.items:
             items, at = placed[str(field.axis)], field.axis_at
             shape = *field.shape[:at], items.length, *field.shape[at + 1 :]
-            array = new_items(self.ragged.ring, shape, self.dtypes[field.name])
-            within(array, at, items.used, items.length)[...] = self.blank(field.name, placed)
+            array = parts[0][field.name][: items.length] if are_pieces and at == 0 else None
+            is_there = array is not None and len(array) == items.length
+            if array is None or not is_there:
+                array = new_items(self.ragged.ring, shape, self.dtypes[field.name])
+            if items.used < items.length:
+                within(array, at, items.used, items.length)[...] = self.blank(field.name, placed)
             for k, (start, stop) in enumerate(pairwise(ends[str(field.axis)])):
+                if is_there and k == 0:
+                    continue
                 rows = within(array, at, start, stop)
                 rows[...] = within(parts[k][field.name], at, 0, stop - start)
                 if field.name in self.counted:
                     rows += ends[self.counted[field.name]][k]
-            found[field.name] = array
+            found[field.name] = aligned(array)  # as that of a piece may not be
         for field in plan.moved:
             axis = self.counted[field.name]
             number = np.searchsorted(ends[axis], placed[axis].starts, "right") - 1
@@ -532,6 +652,9 @@ class ItemPlan:
         self.marks = {
             name: laid.marks[name] for axis in self.entries for name in laid.names_of_marks[axis]
         }
+        self.axes = [axis for axis in self.entries if axis not in ragged.texts]
+        # Columns of a batch that are not one value for each item of it.
+        self._ragged = {*self.marks} | {field.name for field in self.items}
         # By axis: bytes of a place in all arrays.
         self.item_nbytes = {axis: laid.mark_nbytes[axis] for axis in self.entries}
         for name, field in self.fields.items():
@@ -569,9 +692,27 @@ class ItemPlan:
         found |= batch
         return found
 
-    def join(self, parts: Sequence[Batch], batch: Batch) -> Batch:
+    def cut(self, batch: Batch, n: int, start: int, stop: int) -> Batch:
+        """Some items of a piece of n items: the first ones in its memory, or a copy of others."""
+        found = {}
+        for name, values in batch.items():
+            if name not in self._ragged:
+                found[name] = values[start:stop].copy() if start else values[start:stop]
+        return found | self.laid.cut(self, batch, n, start, stop)
+
+    def join_pieces(self, parts: Sequence[Batch]) -> Batch:
+        """A batch of pieces. It has the memory of the first piece if that has room for all."""
+        fixed = {
+            name: aligned(np.concatenate([part[name] for part in parts]))
+            for name in parts[0]
+            if name not in self._ragged and name not in self.fields
+        }
+        joined = self.join(parts, fixed, are_pieces=True)
+        return joined | {name: fixed[name] for name in fixed if name not in joined}
+
+    def join(self, parts: Sequence[Batch], batch: Batch, *, are_pieces: bool = False) -> Batch:
         """The whole batch of some parts. ``batch`` has its fixed fields, whose values may move."""
-        found = self.laid.join(self, parts, batch)
+        found = self.laid.join(self, parts, batch, are_pieces=are_pieces)
         for field in self.texts:
             found[field.name] = np.concatenate([part[field.name] for part in parts])
         names = [name for name in self.order if name in batch or name in found]

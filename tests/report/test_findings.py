@@ -17,6 +17,7 @@ from scale import LONG
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.report import CHECKS, _facts
+from cpprb_like.views import Among
 
 
 @pytest.mark.once
@@ -35,6 +36,23 @@ def test_a_planted_fault_is_named(name: str) -> None:
     assert {one.name: one.field for one in found} == expected
     assert len(found) == len(expected)
     assert all(one.message and one.look_at for one in found)
+
+
+def test_a_rule_is_named_where_it_leaves_less_than_a_hundredth() -> None:
+    """Rules are judged one by one, on rows with a step; and no rule by itself is a finding."""
+    fields: dict[str, Any] = {"x": {"shape": ()}, "task": {"shape": (), "dtype": np.int64}}
+    rb = ReplayBuffer(2000, fields)
+    rb.add(x=np.arange(1000.0), task=np.arange(1000) % 100)
+    messages = {}
+    for name, condition in {
+        "a hundredth": lambda rows: rows["task"] == 7,
+        "less": lambda rows: (rows["task"] == 7) & (rows["x"] > 100),
+        "none": lambda rows: rows["task"] > 100,
+    }.items():
+        found = rb.view(Among(condition, "x", "task")).describe().findings
+        messages[name] = [one.message for one in found if one.name == "few-rows-by-rule"]
+    less = "Among leaves {} of 1,000 rows, less than a hundredth"
+    assert messages == {"a hundredth": [], "less": [less.format(9)], "none": [less.format(0)]}
 
 
 def test_each_check_has_a_planted_fault() -> None:

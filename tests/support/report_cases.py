@@ -11,6 +11,7 @@ import numpy as np
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.integrations.gymnasium import GymnasiumRecorder
 from cpprb_like.samplers import Prioritized
+from cpprb_like.views import Among
 
 CAPACITY = 30_000
 Policy = Callable[[Any], Any]
@@ -307,6 +308,13 @@ def a_full_room() -> ReplayBuffer:
     return _tokens((1 + number % 10 for number in range(150)), room=300)
 
 
+def few_rows_by_a_rule() -> Any:
+    """A view of a few rows of a sound run."""
+    rb = filled(rows_of("CartPole-v1"))
+    greatest = np.sort(rb.get_all_transitions()["obs"][:, 1])[-20]
+    return rb.view(Among(lambda rows: rows["obs"][:, 1] >= greatest, "obs"))
+
+
 FAULTY: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "swapped axes": (swapped_axes, {"order-of-rows": "next_obs"}),
     "axes of images": (reshaped_images, {"swapped-axes": "obs"}),
@@ -338,4 +346,5 @@ FAULTY: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "rows without tokens": (rows_without_tokens, {"empty-rows": "length of T"}),
     "padded tokens": (padded_tokens, {"same-length": "length of T"}),
     "a room that is too small": (a_full_room, {"rows-leave-early": "length of T"}),
+    "few rows by a rule": (few_rows_by_a_rule, {"few-rows-by-rule": ""}),
 }
