@@ -58,8 +58,8 @@ class BudgetDraws(PrefetchState):
         self._mean: float | None = None  # rows of a batch
         self._room: dict[str, int] = {}  # places of a batch along each axis
         self._one = threading.RLock()  # one caller at a time
-        for lock in (self._one, self.turn):
-            watch(lock, EPOCH)
+        watch(self._one, EPOCH - 1)  # taken before the turn
+        watch(self.turn, EPOCH)
 
     def end_with(self, batches: object) -> None:
         """Let this object leave the table of ``opened`` draws with the iterator."""
@@ -99,10 +99,14 @@ class BudgetDraws(PrefetchState):
             for piece, rows in pieces:
                 stop = min(left, rows)
                 left -= stop
-                if stop:
-                    taken.append(piece if stop == rows else plan.cut(piece, rows, 0, stop))
-                if stop < rows:
-                    kept.append((plan.cut(piece, rows, stop, rows) if stop else piece, rows - stop))
+                if stop == rows:
+                    taken.append(piece)
+                elif stop == 0:
+                    kept.append((piece, rows))
+                else:
+                    first, rest = plan.split(piece, rows, stop)
+                    taken.append(first)
+                    kept.append((rest, rows - stop))
             self._pieces = kept
             batch = plan.join_pieces(taken[::-1])  # the largest one has room for the others
             self._mean = n if self._mean is None else self._mean + NEW * (n - self._mean)

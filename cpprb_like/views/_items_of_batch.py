@@ -236,8 +236,8 @@ class LaidItems:
         """
         raise NotImplementedError
 
-    def cut(self, plan: ItemPlan, batch: Batch, n: int, start: int, stop: int) -> Batch:
-        """Values of any length of some of the n items of a batch: see ``ItemPlan.cut``."""
+    def split(self, plan: ItemPlan, batch: Batch, n: int, stop: int) -> tuple[Batch, Batch]:
+        """Values of any length of two pieces: see ``ItemPlan.split``."""
         raise NotImplementedError
 
     @property
@@ -354,7 +354,7 @@ class PaddedItems(LaidItems):
         places: Counts = np.maximum(rows * length, rows)
         return places
 
-    def cut(self, plan: ItemPlan, batch: Batch, n: int, start: int, stop: int) -> Batch:
+    def split(self, plan: ItemPlan, batch: Batch, n: int, stop: int) -> tuple[Batch, Batch]:
         ends: dict[str, int] = {
             field.name: field.axis_at - len(field.shape) for field in plan.items
         }
@@ -363,16 +363,17 @@ class PaddedItems(LaidItems):
         axes |= {name: str(spec.shape[0]) for name, spec in plan.marks.items()}
         lengths = {}
         for axis in {*axes.values()}:
-            counts = self.counts_in(axis, batch).reshape(n, -1)[start:stop]
-            lengths[axis] = self.place(axis, (), counts.reshape(-1)).length
-        found: Batch = {}
+            counts = self.counts_in(axis, batch).reshape(n, -1)
+            parts = counts[:stop], counts[stop:]
+            lengths[axis] = [self.place(axis, (), part.reshape(-1)).length for part in parts]
+        pieces: tuple[Batch, Batch] = {}, {}
         for name, axis in axes.items():
-            values, length = batch[name][start:stop], lengths[axis]
-            at = values.ndim + ends[name]
-            first = values.shape[at] - length if axis in self.left else 0
-            found[name] = within(values, at, first, first + length)
-            found[name] = found[name].copy() if start else found[name]
-        return found
+            values = batch[name][:stop], batch[name][stop:].copy()
+            for piece, part, length in zip(pieces, values, lengths[axis], strict=True):
+                at = part.ndim + ends[name]
+                begin = part.shape[at] - length if axis in self.left else 0
+                piece[name] = within(part, at, begin, begin + length)
+        return pieces
 
     def join(
         self,
@@ -510,28 +511,30 @@ class PackedItems(LaidItems):
         places: Counts = np.maximum(items, 1).cumsum()
         return places
 
-    def cut(self, plan: ItemPlan, batch: Batch, n: int, start: int, stop: int) -> Batch:
-        found: Batch = {}
-        ends: dict[str | None, tuple[int, int]] = {}  # places of the items
+    def split(self, plan: ItemPlan, batch: Batch, n: int, stop: int) -> tuple[Batch, Batch]:
+        first: Batch = {}
+        rest: Batch = {}
+        ends: dict[str | None, tuple[int, int]] = {}  # of the places of the rest
         for axis in plan.axes:
-            counts = self.counts_in(axis, batch)
-            rows = len(counts) // n  # of each item
-            part = found[self.names_of_marks[axis][0]] = counts[start * rows : stop * rows]
-            if start:
-                last = int(counts[: stop * rows].sum())
-                ends[axis] = last - int(part.sum()), last
+            name, counts = self.names_of_marks[axis][0], self.counts_in(axis, batch)
+            row = stop * (len(counts) // n)
+            first[name], rest[name] = counts[:row], counts[row:]
+            begin = int(first[name].sum())
+            ends[axis] = begin, begin + int(rest[name].sum())
         for field in plan.items:
-            values = found[field.name] = batch[field.name]
-            if start:  # else places behind the rows stay, for those of other pieces
-                found[field.name] = within(values, field.axis_at, *ends[field.axis]).copy()
-                if field.name in self.counted:
-                    found[field.name] -= values.dtype.type(ends[self.counted[field.name]][0])
-        for field in plan.moved if start else ():
+            # With the places behind its rows, for those of other pieces.
+            first[field.name] = batch[field.name]
+            values = within(batch[field.name], field.axis_at, *ends[field.axis]).copy()
+            if field.name in self.counted:
+                values -= values.dtype.type(ends[self.counted[field.name]][0])
+            rest[field.name] = values
+        for field in plan.moved:
             axis = self.counted[field.name]
-            values = found[field.name] = batch[field.name][start:stop].copy()
-            counts = self.counts_in(axis, found)
+            first[field.name] = batch[field.name][:stop]
+            values = rest[field.name] = batch[field.name][stop:].copy()
+            counts = self.counts_in(axis, rest)
             move(values, field, counts, np.full(len(counts), -ends[axis][0]))
-        return found
+        return first, rest
 
     def join(
         self, plan: ItemPlan, parts: Sequence[Batch], batch: Batch, *, are_pieces: bool = False
@@ -692,13 +695,13 @@ class ItemPlan:
         found |= batch
         return found
 
-    def cut(self, batch: Batch, n: int, start: int, stop: int) -> Batch:
-        """Some items of a piece of n items: the first ones in its memory, or a copy of others."""
-        found = {}
+    def split(self, batch: Batch, n: int, stop: int) -> tuple[Batch, Batch]:
+        """The first items of a piece of n items, in its memory, and a copy of the others."""
+        first, rest = self.laid.split(self, batch, n, stop)
         for name, values in batch.items():
-            if name not in self._ragged:
-                found[name] = values[start:stop].copy() if start else values[start:stop]
-        return found | self.laid.cut(self, batch, n, start, stop)
+            if name not in self._ragged and name not in first:
+                first[name], rest[name] = values[:stop], values[stop:].copy()
+        return first, rest
 
     def join_pieces(self, parts: Sequence[Batch]) -> Batch:
         """A batch of pieces. It has the memory of the first piece if that has room for all."""
@@ -816,7 +819,9 @@ def named_axis(shape: tuple[Any, ...]) -> int | None:
 
 def within(array: Array, at: int, start: int, stop: int) -> Array:
     """A view of places along an axis."""
-    part: Array = array[(slice(None),) * at + (slice(start, stop),)]
+    part: Array = (
+        array[start:stop] if at == 0 else array[(slice(None),) * at + (slice(start, stop),)]
+    )
     return part
 
 
