@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,30 @@ def check_draws(learner: ClusterLearner, rows: list[dict[str, Any]]) -> None:
             check_batch(next(batches), rows, Expected())
 
 
+def check_budgets(learner: ClusterLearner, rows: list[dict[str, Any]]) -> None:
+    """Draw batches by a budget, by draws that are nearly all of one size."""
+    for layers, expected in LAYOUTS[:3]:
+        sizes = Counter[int]()
+        source = learner.view(*layers) if layers else learner
+        batches = source.batches(items={"T": 120})
+        draw = source.sample
+
+        def counted(
+            n: int, sizes: Counter[int] = sizes, draw: Any = draw, **options: Any
+        ) -> dict[str, Any]:
+            sizes[n] += 1
+            return draw(n, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(source, "sample", counted)
+            for _ in range(30):
+                batch = next(batches)
+                check_batch(batch, rows, expected)
+                assert len(batch["id"]) > 5
+                assert max(batch["T_mask"].size if "T_mask" in batch else 0, 120) == 120
+        assert max(sizes.values()) > 0.8 * sum(sizes.values())
+
+
 def check_refusals(learner: ClusterLearner, actor: ClusterActor, row: dict[str, Any]) -> None:
     """A batch beyond its ``total`` is gone; a wrong value is refused by name, and nothing added."""
     small, lengths = learner.view(Packed(total={"N": 20})), list[int]()
@@ -118,6 +143,8 @@ def test_batches_have_the_values_of_their_rows() -> None:
         for _ in each_place():
             with replay.learner(sampler, seed=0) as learner:
                 check_draws(learner, history.rows)
+                with replay.learner(seed=0) as uniform:
+                    check_budgets(uniform, history.rows)
                 handles = learner.sample(2000)
                 assert set(handles["id"].tolist()) == set(range(80))
                 learner.update_priorities(handles["indexes"], handles["id"] // 40 * 1.0)
