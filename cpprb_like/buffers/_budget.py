@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cpprb_like.buffers._source import Source
 
 NEW = 1 / 8  # share of a batch in the mean number of rows
-DECAY = 15 / 16  # of the room for the rows of a batch, from one batch to the next
+MORE, LESS = 17 / 16, 15 / 16  # room for a batch: of the places of the last one, and at least
 
 
 class BudgetDraws(PrefetchState):
@@ -104,15 +104,15 @@ class BudgetDraws(PrefetchState):
                 elif stop == 0:
                     kept.append((piece, rows))
                 else:
-                    first, rest = plan.split(piece, rows, stop)
+                    first, rest = plan.split(piece, stop)
                     taken.append(first)
                     kept.append((rest, rows - stop))
             self._pieces = kept
             batch = plan.join_pieces(taken[::-1])  # the largest one has room for the others
             self._mean = n if self._mean is None else self._mean + NEW * (n - self._mean)
             for axis in plan.axes if plan.laid.is_packed else ():
-                used = int(batch[f"{axis}_offsets"][-1])
-                self._room[axis] = max(used, int(DECAY * self._room.get(axis, 0)))
+                used = int(MORE * batch[f"{axis}_offsets"][-1])
+                self._room[axis] = max(used, int(LESS * self._room.get(axis, 0)))
             return batch
 
     def _fit(self, pieces: list[tuple[Batch, int]]) -> tuple[int, bool]:

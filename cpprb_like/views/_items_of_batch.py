@@ -71,10 +71,11 @@ _here = _Here()
 
 @contextmanager
 def drawing_pieces(room: Mapping[str, int]) -> Iterator[None]:
-    """Let this thread draw pieces of packed batches, for ``ItemPlan.join_pieces``.
+    """Let this thread draw pieces of batches, for ``ItemPlan.join_pieces``.
 
-    They have no filler, and numbers of items in place of offsets. Their arrays have at least as
-    many places by axis as ``room`` has, so that rows can be put behind theirs without a copy.
+    For each axis they have one column, numbers of items in place of masks or offsets. Packed pieces
+    have no filler, and arrays with at least as many places by axis as ``room`` has, so that rows
+    can be put behind theirs without a copy.
     """
     _here.room = room
     try:
@@ -225,9 +226,15 @@ class LaidItems:
         """Items and further columns of a batch of several parts: see ``ItemPlan.join``."""
         raise NotImplementedError
 
-    def counts_in(self, axis: str, batch: Batch) -> Counts:
-        """Numbers of items of the rows of a batch without filler."""
-        raise NotImplementedError
+    def counts_in(self, axis: str, piece: Batch) -> Counts:
+        """Numbers of items of the rows of a piece."""
+        return piece[self.names_of_marks[axis][0]]
+
+    def mark_rows(self, axis: str, items: PlacedItems, lead: tuple[int, ...]) -> Batch:
+        """The further columns of an axis, or its column of a piece, of the shape ``lead``."""
+        if _here.room is None:
+            return self.mark(axis, items)
+        return {self.names_of_marks[axis][0]: items.counts.reshape(lead)}
 
     def places_of(self, axis: str, counts: Counts) -> Counts:
         """Places along an axis that the first item of a batch takes, the first two, and so on.
@@ -236,8 +243,8 @@ class LaidItems:
         """
         raise NotImplementedError
 
-    def split(self, plan: ItemPlan, batch: Batch, n: int, stop: int) -> tuple[Batch, Batch]:
-        """Values of any length of two pieces: see ``ItemPlan.split``."""
+    def split(self, plan: ItemPlan, piece: Batch, stop: int) -> tuple[Batch, Batch]:
+        """The columns of two pieces of a piece that are not one value for each item of it."""
         raise NotImplementedError
 
     @property
@@ -342,11 +349,6 @@ class PaddedItems(LaidItems):
         dtype = self.marks[name].dtype
         return {name: mask if dtype == mask.dtype else aligned(mask.astype(dtype))}
 
-    def counts_in(self, axis: str, batch: Batch) -> Counts:
-        (name,) = self.names_of_marks[axis]
-        counts: Counts = batch[name].sum(axis=-1, dtype=np.int64).reshape(-1)
-        return counts
-
     def places_of(self, axis: str, counts: Counts) -> Counts:
         longest, multiple = np.maximum.accumulate(counts.max(axis=1)), self.multiples.get(axis, 1)
         length = self.lengths.get(axis, -(-longest // multiple) * multiple)
@@ -354,26 +356,8 @@ class PaddedItems(LaidItems):
         places: Counts = np.maximum(rows * length, rows)
         return places
 
-    def split(self, plan: ItemPlan, batch: Batch, n: int, stop: int) -> tuple[Batch, Batch]:
-        ends: dict[str, int] = {
-            field.name: field.axis_at - len(field.shape) for field in plan.items
-        }
-        ends |= dict.fromkeys(plan.marks, -1)
-        axes = {field.name: str(field.axis) for field in plan.items}
-        axes |= {name: str(spec.shape[0]) for name, spec in plan.marks.items()}
-        lengths = {}
-        for axis in {*axes.values()}:
-            counts = self.counts_in(axis, batch).reshape(n, -1)
-            parts = counts[:stop], counts[stop:]
-            lengths[axis] = [self.place(axis, (), part.reshape(-1)).length for part in parts]
-        pieces: tuple[Batch, Batch] = {}, {}
-        for name, axis in axes.items():
-            values = batch[name][:stop], batch[name][stop:].copy()
-            for piece, part, length in zip(pieces, values, lengths[axis], strict=True):
-                at = part.ndim + ends[name]
-                begin = part.shape[at] - length if axis in self.left else 0
-                piece[name] = within(part, at, begin, begin + length)
-        return pieces
+    def split(self, plan: ItemPlan, piece: Batch, stop: int) -> tuple[Batch, Batch]:  # noqa: ARG002
+        return {}, {}
 
     def join(
         self,
@@ -381,30 +365,44 @@ class PaddedItems(LaidItems):
         parts: Sequence[Batch],
         batch: Batch,  # noqa: ARG002 (of packed rows)
         *,
-        are_pieces: bool = False,  # noqa: ARG002
+        are_pieces: bool = False,
     ) -> Batch:
         found: Batch = {}
+        marks: Batch = {}
+        lengths: dict[str, int] = {}
+        for axis in plan.axes if are_pieces or _here.room is not None else ():
+            counts = np.concatenate([self.counts_in(axis, part) for part in parts])
+            items = self.place(axis, counts.shape, counts.reshape(-1))
+            lengths[axis], marks = items.length, marks | self.mark_rows(axis, items, counts.shape)
         for field in plan.items:
             at, is_left = field.axis_at - len(field.shape), field.axis in self.left
-            arrays = [part[field.name] for part in parts]
-            found[field.name] = self._join(arrays, at, self.values[field.name], is_left=is_left)
-        for name, spec in plan.marks.items():
-            is_left = spec.shape[0] in self.left
-            found[name] = self._join([part[name] for part in parts], -1, False, is_left=is_left)
-        return found
+            arrays, length = [part[field.name] for part in parts], lengths.get(str(field.axis))
+            blank = self.values[field.name]
+            found[field.name] = self._join(arrays, at, blank, length, is_left=is_left)
+        for name, spec in () if marks else plan.marks.items():
+            arrays, is_left = [part[name] for part in parts], spec.shape[0] in self.left
+            found[name] = self._join(arrays, -1, False, None, is_left=is_left)
+        return found | marks
 
-    def _join(self, arrays: Sequence[Array], at: int, blank: Any, *, is_left: bool) -> Array:
-        """A column of several parts, padded to the longest; the axis counts from the end."""
+    def _join(
+        self, arrays: Sequence[Array], at: int, blank: Any, length: int | None, *, is_left: bool
+    ) -> Array:
+        """A column of several parts, padded to a length; the axis counts from the end.
+
+        The length is that of the longest row if it is None. Parts that are longer end in padding.
+        """
         at += arrays[0].ndim
-        length = max(array.shape[at] for array in arrays)
+        length = max(array.shape[at] for array in arrays) if length is None else length
         shape = (sum(map(len, arrays)), *arrays[0].shape[1:at], length, *arrays[0].shape[at + 1 :])
         joined = new_items(self.ragged.ring, shape, arrays[0].dtype)
         joined[...] = blank
         stop = 0
         for array in arrays:
             start, stop = stop, stop + len(array)
-            first = length - array.shape[at] if is_left else 0
-            within(joined[start:stop], at, first, first + array.shape[at])[...] = array
+            part, whole = joined[start:stop], array.shape[at]
+            n = min(whole, length)
+            to, of = (length - n, whole - n) if is_left else (0, 0)
+            within(part, at, to, to + n)[...] = within(array, at, of, of + n)
         return joined
 
 
@@ -485,8 +483,6 @@ class PackedItems(LaidItems):
 
     def mark(self, axis: str, items: PlacedItems) -> Batch:
         first, *numbers, last = self.names_of_marks[axis]
-        if _here.room is not None:
-            return {first: items.counts}
         offsets = empty(items.bounds.shape, self.marks[first].dtype)
         offsets[...] = items.bounds
         found: dict[str, Any] = {first: offsets}
@@ -503,36 +499,31 @@ class PackedItems(LaidItems):
         others = placed[self.counted[name]]  # the first item of the filler, if there is one
         return np.asarray(others.used if others.used < others.length else 0)
 
-    def counts_in(self, axis: str, batch: Batch) -> Counts:
-        return batch[self.names_of_marks[axis][0]]
-
     def places_of(self, axis: str, counts: Counts) -> Counts:  # noqa: ARG002
         items = counts[:, 0] if counts.shape[1] == 1 else counts.sum(axis=1)
         places: Counts = np.maximum(items, 1).cumsum()
         return places
 
-    def split(self, plan: ItemPlan, batch: Batch, n: int, stop: int) -> tuple[Batch, Batch]:
+    def split(self, plan: ItemPlan, piece: Batch, stop: int) -> tuple[Batch, Batch]:
         first: Batch = {}
         rest: Batch = {}
         ends: dict[str | None, tuple[int, int]] = {}  # of the places of the rest
         for axis in plan.axes:
-            name, counts = self.names_of_marks[axis][0], self.counts_in(axis, batch)
-            row = stop * (len(counts) // n)
-            first[name], rest[name] = counts[:row], counts[row:]
-            begin = int(first[name].sum())
-            ends[axis] = begin, begin + int(rest[name].sum())
+            counts = self.counts_in(axis, piece)
+            begin = int(counts[:stop].sum())
+            ends[axis] = begin, begin + int(counts[stop:].sum())
         for field in plan.items:
             # With the places behind its rows, for those of other pieces.
-            first[field.name] = batch[field.name]
-            values = within(batch[field.name], field.axis_at, *ends[field.axis]).copy()
+            first[field.name] = piece[field.name]
+            values = within(piece[field.name], field.axis_at, *ends[field.axis]).copy()
             if field.name in self.counted:
                 values -= values.dtype.type(ends[self.counted[field.name]][0])
             rest[field.name] = values
         for field in plan.moved:
             axis = self.counted[field.name]
-            first[field.name] = batch[field.name][:stop]
-            values = rest[field.name] = batch[field.name][stop:].copy()
-            counts = self.counts_in(axis, rest)
+            first[field.name] = piece[field.name][:stop]
+            values = rest[field.name] = piece[field.name][stop:].copy()
+            counts = self.counts_in(axis, piece)[stop:].reshape(-1)
             move(values, field, counts, np.full(len(counts), -ends[axis][0]))
         return first, rest
 
@@ -542,14 +533,17 @@ class PackedItems(LaidItems):
         found: Batch = {}
         placed: dict[str, PlacedItems] = {}
         ends: dict[str, list[int]] = {}  # by axis: ends of the parts, from 0 on
+        leads: dict[str, tuple[int, ...]] = {}
         are_pieces = are_pieces or _here.room is not None
         for axis in plan.axes:
             each = [part[self.names_of_marks[axis][0]] for part in parts]
             if not are_pieces:
                 each = [np.diff(offsets) for offsets in each]
                 each = [counts[:-1] for counts in each] if self._has_filler(axis) else each
-            items = placed[axis] = self.place(axis, (), np.concatenate(each, dtype=np.int64))
-            ends[axis] = items.bounds[[0, *accumulate(map(len, each))]].tolist()
+            counts = np.concatenate(each, dtype=np.int64)
+            leads[axis] = counts.shape
+            items = placed[axis] = self.place(axis, (), counts.reshape(-1))
+            ends[axis] = items.bounds[[0, *accumulate(one.size for one in each)]].tolist()
         plan.check_moves(placed)
         for field in plan.items:
             items, at = placed[str(field.axis)], field.axis_at
@@ -574,7 +568,7 @@ class PackedItems(LaidItems):
             shifts = np.array(ends[axis])[np.minimum(number, len(parts) - 1)]
             move(batch[field.name], field, placed[axis].counts, shifts)
         for axis, items in placed.items():
-            found |= self.mark(axis, items)
+            found |= self.mark_rows(axis, items, leads[axis])
         return found
 
 
@@ -691,15 +685,15 @@ class ItemPlan:
         found = {name: found[name] if name in found else batch.pop(name) for name in self.order}
         for axis, items in placed.items():
             if axis not in laid.ragged.texts:
-                found |= laid.mark(axis, items)
+                found |= laid.mark_rows(axis, items, entries[axis].shape[:-1])
         found |= batch
         return found
 
-    def split(self, batch: Batch, n: int, stop: int) -> tuple[Batch, Batch]:
-        """The first items of a piece of n items, in its memory, and a copy of the others."""
-        first, rest = self.laid.split(self, batch, n, stop)
-        for name, values in batch.items():
-            if name not in self._ragged and name not in first:
+    def split(self, piece: Batch, stop: int) -> tuple[Batch, Batch]:
+        """The first items of a piece, in its memory, and a copy of the others."""
+        first, rest = self.laid.split(self, piece, stop)
+        for name, values in piece.items():
+            if name not in first:
                 first[name], rest[name] = values[:stop], values[stop:].copy()
         return first, rest
 
