@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cpprb_like.buffers._source import Source
 
 NEW = 1 / 8  # share of a batch in the mean number of rows
-MORE, LESS = 17 / 16, 15 / 16  # room for a batch: of the places of the last one, and at least
 
 
 class BudgetDraws(PrefetchState):
@@ -110,10 +109,13 @@ class BudgetDraws(PrefetchState):
             self._pieces = kept
             batch = plan.join_pieces(taken[::-1])  # the largest one has room for the others
             self._mean = n if self._mean is None else self._mean + NEW * (n - self._mean)
+            # A little more than the places of this batch, and not much less than before.
             for axis in plan.axes if plan.laid.is_packed else ():
-                used = int(MORE * batch[f"{axis}_offsets"][-1])
-                self._room[axis] = max(used, int(LESS * self._room.get(axis, 0)))
+                used = int(batch[f"{axis}_offsets"][-1])
+                self._room[axis] = max(used + used // 16, self._room.get(axis, 0) * 15 // 16)
             return batch
+
+    # ------------------------------------------------------------------ numbers of rows
 
     def _fit(self, pieces: list[tuple[Batch, int]]) -> tuple[int, bool]:
         """How many of the rows are of the next batch, and whether no further one is."""

@@ -301,8 +301,9 @@ class Source(Checkpointed):
         Notes
         -----
         Cost: ``sample``, and for each column a microsecond for PyTorch on the CPU, or about 25 for
-        JAX, without a copy. With ``prefetch`` the thread and the caller take turns to run Python;
-        copies of large batches run in parallel.
+        JAX, without a copy; with ``items`` also 0.1 to 0.3 ms, and a copy of padded batches. With
+        ``prefetch`` the thread and the caller take turns to run Python; copies of large batches run
+        in parallel.
 
         With ``prefetch`` the batches and their order are the same as without, if nothing is added,
         changed or drawn in between. A batch is drawn up to ``prefetch`` requests before its own. So
