@@ -50,9 +50,13 @@ class BudgetDraws(PrefetchState):
                 'without layers that leave rows out and with Prioritized(weights="all")'
             )
         keywords = options.keywords
-        self._draw: Callable[[int], Batch] = lambda n: source.sample(n, **keywords)
+        # Rows of a group. All numbers of rows below are numbers of groups.
+        self._size = size = source._group_size()
+        if most is not None and most % size:
+            raise ValueError(f"batch_size: expected a multiple of {size}, the rows of a group")
+        self._draw: Callable[[int], Batch] = lambda n: source.sample(n * size, **keywords)
         self._asks_ahead = source._asks_ahead
-        self._most = most or min(self._limits.values())
+        self._most = most // size if most else min(self._limits.values())
         self._pieces: list[tuple[Batch, int]] = []  # drawn and not returned: values, and how many
         self._mean: float | None = None  # rows of a batch
         self._room: dict[str, int] = {}  # places of a batch along each axis
@@ -103,7 +107,7 @@ class BudgetDraws(PrefetchState):
                 elif stop == 0:
                     kept.append((piece, rows))
                 else:
-                    first, rest = plan.split(piece, stop)
+                    first, rest = plan.split(piece, stop * self._size)
                     taken.append(first)
                     kept.append((rest, rows - stop))
             self._pieces = kept

@@ -11,8 +11,6 @@ from cpprb_like._arguments.arrays import Batch
 from cpprb_like._core import FLAG_ABSENT, FLAG_END, FLAG_TERMINATED
 from cpprb_like.samplers._base import weights_of
 
-CHUNK = 1 << 14  # rows whose masses are computed at a time
-
 
 class RowsToReport:
     """The rows of a buffer to which no thread writes meanwhile, oldest first, also absent ones."""
@@ -84,15 +82,15 @@ class RowsToReport:
         }
         return {reason: n for reason, n in found.items() if n}
 
-    def left_by_rules(self, view: Any) -> dict[str, int]:
-        """Numbers of rows to which each rule of a view gives a mass, of those with a step."""
-        from cpprb_like.buffers._reading import masses_of  # noqa: PLC0415 (on demand)
-
-        left: dict[str, int] = {}
-        for rule in () if view is None else view._now.rules:
-            slots = np.array_split(self.slots[self.present], len(self) // CHUNK + 1)
-            left[rule[0]] = sum(int((masses_of([rule], some) > 0).sum()) for some in slots)
-        return left
+    def left_by_rules(self, view: Any) -> tuple[int, str] | None:
+        """How many rows the rules of a view leave, and each by itself; None without rules."""
+        rules = None if view is None else view._now.rules
+        if rules is None:
+            return None
+        slots = self.slots[self.present]
+        masses = view._now.starts.masses(slots)  # those of groups are masses of one of their rows
+        left = int((masses > 0).sum()) * rules.group_size
+        return left, rules.leave(slots, left)
 
     def draws(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts of each row among handles or slots of drawn rows."""

@@ -674,6 +674,10 @@ class Source(Checkpointed):
         """Plan of the values of any length in batches of some fields; None if no field has any."""
         return None
 
+    def _group_size(self) -> int:
+        """Rows that are drawn together: numbers of rows to draw are multiples of it."""
+        return 1
+
     # Whether draws of one size are requested ahead, and lost when the size changes.
     _asks_ahead: ClassVar[bool] = False
 

@@ -320,6 +320,10 @@ class View(Source):
         now = self._now
         return None if now.laid is None else now.laid.plan(names or self.fields, now.replaced_by)
 
+    def _group_size(self) -> int:
+        rules = self._now.rules
+        return 1 if rules is None else rules.group_size
+
     def _weighs_by_batch(self) -> bool:
         is_of_batch = not self._now.draws_all or self.buffer.sampler._weighs_by_batch
         return self.has_priorities and is_of_batch

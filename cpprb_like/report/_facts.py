@@ -121,7 +121,8 @@ class Facts:
     statistics: dict[str, Any]  # result of ``statistics``
     weights: Array | None  # weight by which each row that can be drawn is drawn
     ranges: dict[str, tuple[float, float]]  # expected ranges of values
-    rules: dict[str, int]  # rows that each rule of the view leaves, such as ``Among``
+    # How many rows the rules of the view leave, such as ``Among``, and each by itself.
+    rules: tuple[int, str] | None
 
     @property
     def pairs(self) -> Iterator[tuple[FieldFacts, FieldFacts]]:

@@ -822,10 +822,11 @@ def _left(facts: Facts) -> Found:
 
 def _few_by_rule(facts: Facts) -> Found:
     n = int(facts.rows.present.sum())
-    for rule, left in facts.rules.items():
-        if 100 * left < n:
-            message = f"{rule} leaves {left:,} of {n:,} rows, less than a hundredth"
-            yield "", message, "whether so few are meant: a batch has the same rows many times"
+    left, each = facts.rules or (n, "")
+    if 100 * left < n:
+        together = f"; together {left:,}" if "," in each else ""
+        message = f"of {n:,} rows {each}{together}"
+        yield "", message, "whether so few are meant: a batch has the same rows many times"
 
 
 _CHECKS: dict[str, Callable[[Facts], Found]] = {

@@ -20,7 +20,7 @@ from cpprb_like.buffers import Mixture
 from cpprb_like.limiters import RateLimited, SampleToInsertRatio
 from cpprb_like.processes import SharedReplay
 from cpprb_like.samplers import Prioritized, Sampler
-from cpprb_like.views import Among, Layer, NStep, Packed, Padded, Sequences
+from cpprb_like.views import Among, Layer, NStep, Packed, Padded, Rule, Sequences
 
 Array = npt.NDArray[Any]
 SEQUENCES = (Sequences(3, stride=2, first_only=("ids", "chosen", "text")), Packed())
@@ -171,6 +171,37 @@ def test_rows_without_items_and_rows_above_the_budget() -> None:
     rb.add(ids=range(50), length=50)
     for view in (rb, rb.view(Packed())):
         assert [len(one["length"]) for one in islice(view.batches(items={"T": 7}), 3)] == [1] * 3
+
+
+class Pairs(Rule):
+    """Draws rows of which the first one has an even slot, with the row after it."""
+
+    group_size = 2
+
+    def masses(self, rows: Any, slots: Any) -> Array:
+        return np.ones(len(slots), np.bool_)
+
+    def leaders(self, rows: Array) -> Array:
+        return rows - rows % 2
+
+    def members(self, leaders: Array) -> Array:
+        return leaders[:, None] + np.arange(2)
+
+
+def test_groups_stay_together() -> None:
+    """Where groups are drawn, a batch has whole groups, as many as fit."""
+    view = buffer().view(Pairs(), Packed())
+    sizes = []
+    for batch in islice(view.batches(items={"T": 100}, indexes=True), 30):
+        check(batch, 100)
+        slots = batch["indexes"] % view.buffer.ring.span
+        assert (slots[::2] % 2 == 0).all()
+        np.testing.assert_array_equal(slots[::2] + 1, slots[1::2])
+        sizes.append(batch["T_offsets"][-1])
+    assert min(sizes) > 100 - 60
+    assert len(next(view.batches(4, items={"T": 1000}))["length"]) == 4
+    with pytest.raises(ValueError, match="batch_size: expected a multiple of 2"):
+        view.batches(5, items={"T": 1000})
 
 
 @pytest.mark.once

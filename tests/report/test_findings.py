@@ -17,7 +17,7 @@ from scale import LONG
 
 from cpprb_like import PrioritizedReplayBuffer, ReplayBuffer
 from cpprb_like.report import CHECKS, _facts
-from cpprb_like.views import Among
+from cpprb_like.views import Among, Rule
 
 
 @pytest.mark.once
@@ -39,7 +39,7 @@ def test_a_planted_fault_is_named(name: str) -> None:
 
 
 def test_a_rule_is_named_where_it_leaves_less_than_a_hundredth() -> None:
-    """Rules are judged one by one, on rows with a step; and no rule by itself is a finding."""
+    """With the numbers of rows; the rules of a view are judged together."""
     fields: dict[str, Any] = {"x": {"shape": ()}, "task": {"shape": (), "dtype": np.int64}}
     rb = ReplayBuffer(2000, fields)
     rb.add(x=np.arange(1000.0), task=np.arange(1000) % 100)
@@ -51,8 +51,22 @@ def test_a_rule_is_named_where_it_leaves_less_than_a_hundredth() -> None:
     }.items():
         found = rb.view(Among(condition, "x", "task")).describe().findings
         messages[name] = [one.message for one in found if one.name == "few-rows-by-rule"]
-    less = "Among leaves {} of 1,000 rows, less than a hundredth"
-    assert messages == {"a hundredth": [], "less": [less.format(9)], "none": [less.format(0)]}
+    assert messages == {
+        "a hundredth": [],
+        "less": ["of 1,000 rows Among leaves 9"],
+        "none": ["of 1,000 rows Among leaves 0"],
+    }
+
+    class Late(Rule):
+        def follows(self, fields: Any) -> list[str]:
+            return ["x"]
+
+        def masses(self, rows: Any, slots: Any) -> Any:
+            return rows["x"] >= 850
+
+    both = rb.view(Among(lambda rows: rows["task"] < 5, "task"), Late())
+    (message,) = [one.message for one in both.describe().findings if one.name == "few-rows-by-rule"]
+    assert message == "of 1,000 rows Among leaves 50, Late leaves 150; together 5"
 
 
 def test_each_check_has_a_planted_fault() -> None:
