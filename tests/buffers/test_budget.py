@@ -182,10 +182,12 @@ class Pairs(Rule):
         return np.ones(len(slots), np.bool_)
 
     def leaders(self, rows: Array) -> Array:
-        return rows - rows % 2
+        found: Array = rows - rows % 2
+        return found
 
     def members(self, leaders: Array) -> Array:
-        return leaders[:, None] + np.arange(2)
+        found: Array = leaders[:, None] + np.arange(2)
+        return found
 
 
 def test_groups_stay_together() -> None:

@@ -98,9 +98,7 @@ def check_budgets(learner: ClusterLearner, rows: list[dict[str, Any]]) -> None:
         batches = source.batches(items={"T": 120})
         draw = source.sample
 
-        def counted(
-            n: int, sizes: Counter[int] = sizes, draw: Any = draw, **options: Any
-        ) -> dict[str, Any]:
+        def counted(n: int, sizes: Counter[int] = sizes, draw: Any = draw, **options: Any) -> Any:
             sizes[n] += 1
             return draw(n, **options)
 
