@@ -49,7 +49,7 @@ class Rule(Layer):
     >>> rb.add(rew=[0, 0, 1, 3])
     0
     >>> rb.view(Rewarded()).sample(8)["rew"].tolist()
-    [3.0, 3.0, 1.0, 3.0, 3.0, 3.0, 3.0, 3.0]
+    [3.0, 3.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0]
     """
 
     # Rows of a drawn group; more than 1 for a rule that draws groups: see ``Groups``.
