@@ -409,6 +409,11 @@ cdef class Followers(Rings):
                 count += self.c_ring(number).c_drawable()
         return count
 
+    def present_slots(self):
+        """The numbers of all rows that can be drawn."""
+        rows = [self.name(number, ring.present_slots()) for number, ring in self.usable_rings]
+        return np.concatenate([np.empty(0, np.intp), *rows])
+
     @property
     def stored(self):
         """Number of slots in use, of all usable rings."""

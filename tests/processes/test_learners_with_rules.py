@@ -117,6 +117,16 @@ def by_wide(rows: Any) -> Array:
 
 
 @pytest.mark.parametrize("sampler", [Uniform, Prioritized])
+def test_no_row_for_a_condition_is_an_error_that_says_so(sampler: Any) -> None:
+    """It was an ``AttributeError`` where the buffers of the actors held rows."""
+    with SharedReplay(40, FIELDS, writers=2) as replay:
+        replay.actor(1).add(x=1, tag=0, wide=np.zeros(300), done=True)
+        view = replay.learner(sampler(), seed=0).view(Among("tag"))
+        with pytest.raises(NotEnoughDataError, match="holds 1 rows, of which none can be drawn"):
+            view.sample(1)
+
+
+@pytest.mark.parametrize("sampler", [Uniform, Prioritized])
 @pytest.mark.parametrize("layers", [(), (Sequences(2),)])
 def test_draws_from_all_shards_are_in_proportion(sampler: Any, layers: Any) -> None:
     """To masses times weights, as from one buffer; and ``mass`` of the view is their sum."""
