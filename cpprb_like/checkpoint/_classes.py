@@ -24,6 +24,7 @@ CLASSES = {
     "samplers._rank_based": "RankBased",
     "views._advantages": "Advantages",
     "views._among": "Among",
+    "views._newest": "Newest",
     "views._nstep": "NStep",
     "views._sequences": "Sequences",
     "views._frame_stacks": "FrameStacks",

@@ -5,6 +5,7 @@ from cpprb_like.views._hindsight import Hindsight as Hindsight
 from cpprb_like.views._item_layouts import Packed as Packed
 from cpprb_like.views._item_layouts import Padded as Padded
 from cpprb_like.views._layer import Layer as Layer
+from cpprb_like.views._newest import Newest as Newest
 from cpprb_like.views._nstep import NStep as NStep
 from cpprb_like.views._offsets import Offsets as Offsets
 from cpprb_like.views._rule import Rule as Rule
