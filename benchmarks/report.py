@@ -19,7 +19,7 @@ from reports.processes import processes_tables
 from reports.summary import brief, summary
 from reports.tables import page, table
 from reports.waits import waits_table
-from reports.whole_run import whole_run_table
+from reports.whole_run import rules_table, whole_run_table
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "benchmarks/results"
@@ -33,6 +33,7 @@ PAGES = {
     "docs/benchmarks-processes.md": ("processes.json", processes_tables),
     "docs/benchmarks-device.md": ("device.json", device_tables),
     "docs/examples.md": ("examples.json", examples_table),
+    "docs/benchmarks-rules.md": ("rules.json", rules_table),
     "docs/benchmarks-whole-run.md": ("whole-run.json", whole_run_table),
 }
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"

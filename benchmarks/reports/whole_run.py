@@ -1,4 +1,4 @@
-"""The table of docs/benchmarks-whole-run.md: rollouts, windows and checkpoints beside floors."""
+"""The tables of docs/benchmarks-whole-run.md and docs/benchmarks-rules.md: calls beside others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from .wording import grid, quantity, where
 
 def whole_run_table(results: dict[str, Any]) -> str:
     """What ``whole_run.py`` found, and on what."""
-    rows = [["what", "cpprb_like", "floor", "takes", "ours / floor"]]
+    return _table(results, "floor", "ours / floor")
+
+
+def rules_table(results: dict[str, Any]) -> str:
+    """What ``rules.py`` found, and on what."""
+    return _table(results, "beside", "ours / theirs")
+
+
+def _table(results: dict[str, Any], beside: str, ratio: str) -> str:
+    rows = [["what", "cpprb_like", beside, "takes", ratio]]
     for case in results["cases"]:
         ours, floor = case["seconds"]
         numbers = quantity(floor, "s"), f"{ours / floor:.2f}"

@@ -251,6 +251,19 @@ def test_a_quick_look_at_a_whole_run_measures_each_case(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_quick_look_at_rules_measures_each_case() -> None:
+    """Beside the draws of all rows; and beside TorchRL where that is installed."""
+    command = [sys.executable, str(FOLDER / "rules.py"), "--quick"]
+    table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    assert [table.count(one) for one in ("Among", "Groups(", "Share(", "by priority")] == [
+        6,
+        3,
+        3,
+        18,
+    ]
+
+
+@pytest.mark.slow
 def test_each_cliff_has_a_usual_way(tmp_path: Path) -> None:
     """A case is measured beside the usual work, here and in the checkout of another interpreter."""
     output = tmp_path / "cliffs.json"

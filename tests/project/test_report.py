@@ -154,6 +154,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "processes.json": shared,
     "examples.json": learned,
     "device.json": measured_on_a_device,
+    "rules.json": measured_of_a_run,
     "whole-run.json": measured_of_a_run,
 }
 

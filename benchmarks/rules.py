@@ -1,0 +1,150 @@
+"""Draws by what rows say beside the same draws without a rule: ``python benchmarks/rules.py``.
+
+And beside the samplers of TorchRL that do the same work, where it is installed. Both take turns in
+one process. Not here: single steps and draws (``run``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from environments import this_machine
+from reports.whole_run import rules_table
+from result_files import write
+from whole_run import in_turns
+
+from cpprb_like import ReplayBuffer
+from cpprb_like.samplers import Prioritized
+from cpprb_like.views import Among, AtMost, Groups, Newest, Share
+
+ROOT = Path(__file__).resolve().parent.parent
+BATCH, KEYS = 256, 8
+Case = tuple[str, str, Callable[[], Any], Callable[[], Any]]  # what, beside what, ours, the other
+
+
+def columns(n: int) -> dict[str, Any]:
+    """Values of n rows: of 1,000 rows one version, of eight rows one prompt, three tasks."""
+    rng, numbers = np.random.default_rng(0), np.arange(n)
+    return {
+        "obs": rng.normal(size=(n, 8)).astype(np.float32),
+        "rew": rng.normal(size=n).astype(np.float32),
+        "x": numbers,
+        "version": numbers // 1000,
+        "prompt": numbers // KEYS,
+        "task": rng.choice(3, size=n, p=[0.9, 0.09, 0.01]),
+    }
+
+
+def filled(n: int, sampler: Any = None) -> ReplayBuffer:
+    """A buffer of n such rows, with priorities if the sampler has them."""
+    rows = columns(n)
+    fields: Any = {name: {"shape": one.shape[1:], "dtype": one.dtype} for name, one in rows.items()}
+    rb = ReplayBuffer(n, fields, sampler=sampler, seed=0)
+    rb.add(**rows)
+    if sampler is not None:
+        rb.update_priorities(np.arange(n), 0.1 + np.random.default_rng(0).random(n))
+    return rb
+
+
+def by_priority(n: int) -> Iterator[Case]:
+    """Batches of the rows that a rule leaves, beside batches of all rows."""
+    rb = filled(n, Prioritized())
+    rules: dict[str, Any] = {
+        "`Among`, one row of two": Among(lambda rows: rows["x"] % 2 == 0, "x"),
+        "`Among`, one row of 100,000": Among(lambda rows: rows["x"] % 100_000 == 0, "x"),
+        '`Newest("version", 4)`': Newest("version", 4),
+        '`Groups("prompt", k=8)`': Groups("prompt", k=KEYS),
+        '`Share({"task": "equal"})`': Share({"task": "equal"}),
+    }
+    for what, rule in rules.items():
+        view = rb.view(rule)
+        view.sample(BATCH)
+        ours, other = (lambda view=view: view.sample(BATCH)), (lambda: rb.sample(BATCH))
+        yield f"{what}, {n:,} rows by priority", "the same draw of all rows", ours, other
+    row = {name: one[:1] for name, one in columns(1).items()}
+    view = rb.view(rules['`Newest("version", 4)`'])
+    ours = lambda: (rb.add(**row), view.sample(BATCH))  # noqa: E731
+    other = lambda: (rb.add(**row), rb.sample(BATCH))  # noqa: E731
+    what = f'`add`, then `Newest("version", 4)`, {n:,} rows by priority'
+    yield what, "`add`, then the draw of all rows", ours, other
+
+
+def beside_torchrl(n: int) -> Iterator[Case]:
+    """The samplers of TorchRL for staleness, groups and consumption; uniform, as these are."""
+    import torch  # noqa: PLC0415
+    from tensordict import TensorDict  # noqa: PLC0415
+    from torchrl.data import LazyTensorStorage  # noqa: PLC0415
+    from torchrl.data import ReplayBuffer as Theirs  # noqa: PLC0415
+    from torchrl.data.replay_buffers import samplers  # noqa: PLC0415
+
+    rows = columns(n)
+    torch.set_num_threads(1)
+    tensors = TensorDict({name: torch.from_numpy(one) for name, one in rows.items()}, [n])
+
+    def theirs(sampler: Any) -> Any:
+        buffer = Theirs(storage=LazyTensorStorage(n), sampler=sampler, batch_size=BATCH)
+        buffer.extend(tensors)
+        return buffer
+
+    stale = samplers.StalenessAwareSampler(
+        max_staleness=3, staleness_weight_fn=torch.ones_like, version_key="version"
+    )
+    stale.consumer_version = int(rows["version"][-1])
+    rb, buffer = filled(n), theirs(stale)
+    view = rb.view(Newest("version", 4))
+    what = f'`Newest("version", 4)`, {n:,} rows'
+    yield what, "TorchRL, `StalenessAwareSampler`", lambda: view.sample(BATCH), buffer.sample
+
+    more, new = {name: one[:BATCH] for name, one in rows.items()}, tensors[:BATCH]
+    grouped = theirs(samplers.PromptGroupSampler(samples_per_group=KEYS, group_key="prompt"))
+    of_groups = rb.view(Groups("prompt", k=KEYS))
+    what = f'`Groups("prompt", k=8)`, {n:,} rows'
+    ours, other = (lambda: of_groups.sample(BATCH)), grouped.sample
+    yield what, "TorchRL, `PromptGroupSampler`", ours, other
+    ours = lambda: (rb.add(**more), of_groups.sample(BATCH))  # noqa: E731
+    other = lambda: (grouped.extend(new), grouped.sample())  # noqa: E731
+    yield f"`add` of {BATCH}, then {what}", "TorchRL, `extend`, `PromptGroupSampler`", ours, other
+
+    consumed = theirs(samplers.ConsumingSampler(max_sample_count=1))
+    once = filled(n)
+    queue = once.view(AtMost(1))
+    ours = lambda: (once.add(**more), queue.sample(BATCH))  # noqa: E731
+    other = lambda: (consumed.extend(new), consumed.sample())  # noqa: E731
+    what = f"`add` of {BATCH}, then `AtMost(1)`, {n:,} rows"
+    yield what, "TorchRL, `extend`, `ConsumingSampler`", ours, other
+
+
+def cases(scale: int) -> Iterator[Case]:
+    """All of them, ``scale`` times as small."""
+    for n in (10_000, 1_000_000, 10_000_000):
+        yield from by_priority(n // scale)
+    if importlib.util.find_spec("torchrl") is not None:
+        yield from beside_torchrl(1_000_000 // scale)
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="small, once; writes no results")
+    quick = parser.parse_args().quick
+    scale, turns, seconds = (10, 1, 0.0) if quick else (1, 15, 0.02)
+    measured = [
+        {"case": what, "floor": beside, "seconds": in_turns(calls, turns, seconds)}
+        for what, beside, *calls in cases(scale)
+    ]
+    results = {"machine": this_machine(), "numpy": np.__version__, "cases": measured}
+    print(rules_table(results))
+    if not quick:
+        from report import update_page  # noqa: PLC0415 (its pictures need matplotlib)
+
+        write(ROOT / "benchmarks/results/rules.json", results)
+        update_page(ROOT, "docs/benchmarks-rules.md")
+
+
+if __name__ == "__main__":
+    main()
