@@ -198,6 +198,9 @@ class Ruled(RuledRows):
             if seen != self._seen:
                 masses.forget()
                 self._seen = seen
+            # What other rings changed comes first: it is about the rows before those that are new.
+            for rows, found in rules.waiting(self._number):
+                masses.put(rows >> rules.bits, found, None)
             # Once: rows that change meanwhile are of the next draw. A read tells if they matter.
             while (stale := masses.stale()) is not None:
                 slots, lost, moment = stale

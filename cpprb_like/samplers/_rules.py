@@ -103,6 +103,10 @@ class Rules:
         found: Array = product
         return found
 
+    def waiting(self, ring: int) -> list[tuple[Slots, Floats]]:
+        """Rows of a ring, and masses, that changed when rules were told of rows of other rings."""
+        return self._waiting.pop(ring, [])
+
     def changed(self, ring: int) -> list[tuple[Slots, Floats]]:
         """Rows of a ring whose masses have changed although they were not edited, and masses."""
         for number, name, rule in self._moving:
@@ -118,7 +122,7 @@ class Rules:
             else:
                 check_most(masses)
                 self._wait(rows, masses.astype(np.float64))
-        return self._waiting.pop(ring, []) if self._waiting else []
+        return self.waiting(ring)
 
     def _note(self, rows: Slots) -> None:
         """Compute the masses of rows anew: of the groups that they are in, if groups are drawn."""
