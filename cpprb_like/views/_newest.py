@@ -164,13 +164,12 @@ class Versions(Rule):
             now = given[::-1][last]
         before, was_known = versions[taken], known[taken]
         is_other = (before != now) | ~was_known
-        if is_other.any():
-            versions[taken] = now
-            known[taken] = True
-            self._tally(before[is_other & was_known], -1)
-            now = now[is_other]
-            self._tally(now, 1)
-            self._keep(taken[is_other][now >= self._cut])
+        versions[taken] = now
+        known[taken] = True
+        self._count(before[is_other & was_known & (before >= self._cut)], -1)
+        has_mass = is_other & (now >= self._cut)
+        self._count(now[has_mass], 1)
+        self._keep(taken[has_mass])
         return self._weigh(given if taken is slots else versions[slots])
 
     def _weigh(self, versions: Array) -> Array:
@@ -188,10 +187,11 @@ class Versions(Rule):
             versions, known = self._all(slots)
             slots = np.unique(slots[known[slots]])
             known[slots] = False
-            self._tally(versions[slots], -1)
+            gone = versions[slots]
+            self._count(gone[gone >= self._cut], -1)
 
-    def _tally(self, versions: Array, by: int) -> None:
-        """Note that rows of these versions have come, or with -1 gone."""
+    def _count(self, versions: Array, by: int) -> None:
+        """Note that rows of these versions, from the cut on, have come, or with -1 gone."""
 
     def moved(self) -> Moved | None:
         old, new = self._cut, self._target()
@@ -295,24 +295,15 @@ class NewestVersions(Versions):
     def begin(self) -> None:
         super().begin()
         self._counts: dict[Any, int] = {}  # rows of each version from the cut on
-        self._n_counted = self._n_rows = 0
-
-    def _tally(self, versions: Array, by: int) -> None:
-        if len(versions):
-            self._n_rows += by * len(versions)
-            self._count(versions[versions >= self._cut], by)
 
     def _count(self, versions: Array, by: int) -> None:
-        """Count rows from the cut on."""
         if not len(versions):
             return
-        self._n_counted += by * len(versions)
-        counts = self._counts
-        if versions[0] == versions[-1] and (versions == versions[0]).all():
-            distinct, numbers = versions[:1], np.array([len(versions)])
-        else:
+        counts, distinct = self._counts, versions[:1]
+        numbers: Any = [len(versions)]
+        if len(versions) > 1 and not (versions == versions[0]).all():
             distinct, numbers = np.unique(versions, return_counts=True)
-        for version, number in zip(distinct.tolist(), numbers.tolist(), strict=True):
+        for version, number in zip(distinct.tolist(), numbers, strict=True):
             counts[version] = counts.get(version, 0) + by * number
             if not counts[version]:
                 del counts[version]
@@ -323,8 +314,6 @@ class NewestVersions(Versions):
             return self._dtype.type(sorted(self._counts)[-self._k])
         if missing == 0 or self._cut == EVERY_ROW:
             return self._cut
-        if self._n_counted == self._n_rows:
-            return EVERY_ROW
         versions, known = self._all()
         older = np.unique(versions[known & (versions < self._cut)])
         return older[-missing] if len(older) > missing else EVERY_ROW
@@ -336,7 +325,7 @@ class NewestVersions(Versions):
 
     def _left_out(self, old: Any) -> Slots:
         for version in [version for version in self._counts if version < self._cut]:
-            self._n_counted -= self._counts.pop(version)
+            del self._counts[version]
         return super()._left_out(old)
 
     def _why(self, version: Any) -> str:  # noqa: ARG002
