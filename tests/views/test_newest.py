@@ -16,12 +16,12 @@ from distributions import chi_square, chi_square_limit
 from helpers import Array
 from interruptions import Cut, cut_at, first_and_last
 from reference_newest import newest_masses
-from rewound import KINDS, History, Kind
+from rewound import KINDS, History, Kind, reward_of
 from scale import LONG, repeats
 
 from cpprb_like import Mixture, NotEnoughDataError, ReplayBuffer, load
 from cpprb_like.samplers import LegacyUniform, Prioritized, RankBased, Recency, Reverse, Uniform
-from cpprb_like.views import Among, FrameStacks, Newest, NStep, Sequences
+from cpprb_like.views import Among, FrameStacks, Hindsight, Newest, NStep, Sequences
 
 HISTORIES = int(os.environ.get("CPPRB_LIKE_MASS_HISTORIES", "60" if LONG else "2"))
 BIG = 2**53  # a float64 does not tell it from the next integer
@@ -279,6 +279,17 @@ def test_it_goes_with_other_layers_and_rules(layer: Any) -> None:
     rb.add(x=40, version=4, tag=True, done=True)
     slots = view.sample(100, indexes=True)["indexes"] % 100
     assert set(slots.tolist()) <= {x for x in range(41) if x % 4 == 3 and x % 3 == 0} | {40}
+
+
+def test_steps_of_new_goals_are_of_the_newest_versions(tmp_path: Path) -> None:
+    """With ``Hindsight`` it is about the drawn step, and not about that of its goal."""
+    history = History(KINDS[0], tmp_path, random.Random(0))
+    for _ in range(25):
+        history.add()
+    marks = sorted(history.rb.get_all_transitions()["mark"].tolist())[-5:]
+    relabel = Hindsight(reward_of, achieved="at", goal="goal")
+    batch = history.rb.view(relabel, Newest("mark", 5)).sample(200)
+    assert set(batch["mark"].tolist()) == set(marks)
 
 
 # ---- versions ------------------------------------------------------------------------------
