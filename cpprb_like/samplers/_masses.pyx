@@ -174,7 +174,7 @@ cdef class Masses(TreeDraws):
     cdef void c_sync_weights(self) noexcept nogil:
         """Follow rows that left, and weights that changed, since the last call."""
         cdef intp_t[FETCHED] slots
-        cdef intp_t k, n
+        cdef intp_t k, n, count
         cdef intp_t capacity = self.ring.capacity
         cdef int64_t row, first = max(self.oldest, self.ring.state[WRITTEN] - capacity)
         if self.clears == self.ring.state[CLEARS]:
@@ -191,12 +191,16 @@ cdef class Masses(TreeDraws):
             self.changes = self.weights.n_changes
         while self.changes < self.weights.n_changes:
             n = min(self.weights.n_changes - self.changes, FETCHED)
+            count = 0
             for k in range(n):
                 slots[k] = self.weights.changes[(self.changes + k) & (self.weights.changes.shape[0] - 1)]
                 c_prefetch(&self.masses[slots[k]])
                 c_prefetch(self.weights.tree.c_level(0) + slots[k])
                 c_prefetch(self.tree.c_level(0) + slots[k])
             for k in range(n):
-                self.c_set_leaf(slots[k])
-            self.tree.c_set(slots, NULL, n)
+                if self.masses[slots[k]] != 0.0:  # else the leaf stays 0
+                    slots[count] = slots[k]
+                    self.c_set_leaf(slots[count])
+                    count += 1
+            self.tree.c_set(slots, NULL, count)
             self.changes += n
