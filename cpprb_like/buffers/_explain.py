@@ -99,6 +99,7 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
         reasons += _why_not(now, slots, before, after, ended=bool(ends[0] & ENDED))
     weights, priorities = weights_of(sampler, slots), priorities_of(sampler, slots)
     ruled: Any = None if now.rules is None else now.starts
+    is_shared = now.rules is not None and now.rules.share is not None
     if ruled is not None:
         found["mass"] = float(ruled.masses(slots)[0])
     if priorities is not None:
@@ -111,10 +112,11 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
             every = every * ruled.masses(among)
         total = 0.0 if every is None else float(every.sum())
         found["weight"] = float(weights[0])
-        found["probability"] = 0.0 if reasons or not total else chance / total
+        if not is_shared:
+            found["probability"] = 0.0 if reasons or not total else chance / total
         if weights[0] == 0 and not reasons:
             reasons.append("its priority is 0")
-    elif sampler._is_uniform and len(ring) and not is_absent:
+    elif sampler._is_uniform and len(ring) and not is_absent and not is_shared:
         among = now.starts.slots()
         total = float(len(among) if ruled is None else ruled.masses(among).sum())
         found["probability"] = 0.0 if reasons or not total else found.get("mass", 1.0) / total

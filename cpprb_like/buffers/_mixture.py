@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -27,11 +26,11 @@ from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._source import Batch, ColumnSpec, Source, if_prioritized
 from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers._prioritized import read_indexes, read_priorities
+from cpprb_like.samplers._shares import cut, ends_of
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.views._items_of_batch import ItemPlan
 
 OWN_NAMES = ("source", "weights", "indexes")
-RANDOM_BITS = 53  # random bits of Generator.random: its numbers are multiples of 2 ** -53
 IN_PLACE_NBYTES = 2**16  # least bytes of fields that sources write into the batch; fewer are copied
 
 
@@ -162,8 +161,7 @@ class Mixture(Source):
         ends = self._ends_of_shares()
         number = self._next_number()
         try:
-            offset = int(number * 2**RANDOM_BITS) * ends[-1] >> RANDOM_BITS
-            cuts = [(n * end + offset) // ends[-1] for end in ends]
+            cuts = cut(n, ends, number)
             self._check_parts(cuts, options)
             batch = self._draw(cuts, wanted, to, options, items)
         except DrawCanceledError:  # the source was reseeded: the number is void
@@ -185,7 +183,7 @@ class Mixture(Source):
             return float(self.rng.random())
 
     def _ends_of_shares(self) -> list[int]:
-        """Cumulative shares of the sources that can be drawn from: see ``_ends``."""
+        """Cumulative shares of the sources that can be drawn from: see ``ends_of``."""
         shares = {
             name: share
             if isinstance(share, float)
@@ -201,7 +199,7 @@ class Mixture(Source):
         if not any(held):
             empty = [name for name, share in shares.items() if share]
             raise NotEnoughDataError(f"cannot sample: sources {empty} are empty")
-        return _ends(tuple(held))
+        return ends_of(tuple(held))
 
     def _check_parts(self, cuts: list[int], options: SampleOptions) -> None:
         """Raise errors that draws of the parts are known to raise, before the first draw."""
@@ -571,17 +569,3 @@ def _join(parts: dict[str, Batch]) -> Batch:
     return {
         name: aligned(np.concatenate([part[name] for part in parts.values()])) for name in names
     }
-
-
-@lru_cache(maxsize=64)
-def _ends(shares: tuple[float, ...]) -> list[int]:
-    """Cumulative shares from 0 on, as integers over a common denominator.
-
-    So counts of rows have no rounding errors of sums of floats. A share has the value of its
-    shortest decimal: 1/10 for 0.1.
-    """
-    from fractions import Fraction  # noqa: PLC0415 (imports decimal, and few programs need it)
-
-    parts = [Fraction(repr(share)) for share in shares]
-    unit = math.lcm(*(part.denominator for part in parts))
-    return [0, *accumulate(part.numerator * (unit // part.denominator) for part in parts)]

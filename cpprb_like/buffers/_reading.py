@@ -33,8 +33,9 @@ from cpprb_like.errors import NotEnoughDataError
 from cpprb_like.samplers import Extra, Slots
 from cpprb_like.samplers._base import with_handles
 from cpprb_like.samplers._rows import AllRows, Rows
-from cpprb_like.samplers._ruled import Ruled
+from cpprb_like.samplers._ruled import Ruled, RuledRows
 from cpprb_like.samplers._rules import Rules
+from cpprb_like.samplers._shares import SharedRows
 from cpprb_like.samplers._starts import Starts, choose_rows
 from cpprb_like.samplers._uniform_draws import Epoch
 from cpprb_like.views._item_layouts import ItemLayout, Padded
@@ -315,11 +316,12 @@ class Opened:
         self.complete: Rows = AllRows(ring) if draws_all else self._starts_of(rows)
         self.starts = self.complete
         if self.rules is not None:
-            self.starts = self._ruled(self.rules)
+            ruled = self._ruled(self.rules)
+            self.starts = ruled if self.rules.share is None else SharedRows(ruled)
         # Whether all rows that the buffer draws can be drawn.
         self.draws_all = draws_all and self.rules is None
 
-    def _ruled(self, rules: Rules) -> Rows:
+    def _ruled(self, rules: Rules) -> RuledRows:
         """The rows to which the rules of all layers give a mass."""
         return Ruled(self.ring, self.complete, rules)
 
@@ -561,8 +563,11 @@ class Opened:
         """A function that returns the next n rows of an epoch of all rows that can be drawn."""
         if self.draws_all:
             return Epoch(self.ring, rng).take
-        if self.rules is not None and self.rules.shape_draws:
-            raise ValueError("epoch: rows that come in groups, or so many times, have no epoch")
+        rules = self.rules
+        if rules is not None and (rules.shape_draws or rules.share is not None):
+            raise ValueError(
+                "epoch: rows that come in groups, by shares, or so many times, have no epoch"
+            )
         order = self.buffer.consistently(self._list_starts)
         if rng is not None:
             order = rng.permutation(order)

@@ -113,6 +113,8 @@ class View(Source):
         if plan.now.ring is not buffer.ring:
             plan = self._all
         now = plan.now
+        if now.rules is not None:
+            now.rules.draws = self.draws
         fields, out = options.fields, options.out
         if out is not None and now.laid is not None:
             return self._sample_into(batch_size, options)

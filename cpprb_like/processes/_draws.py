@@ -332,6 +332,16 @@ class RuledTogether(RuledRows):
         """Have all rings follow: new rows get the greatest weight of all rings."""
         self._now().parts()
 
+    def of_value(self, value: int) -> RuledRows:
+        """See ``RuledRows.of_value``."""
+
+        def find(number: int) -> Any:
+            return self.of(number).of_value(value)
+
+        together = RuledTogether(self.ring, self.complete, self.rules, find)
+        together.value = value
+        return together
+
     def with_mass(self) -> RowNumbers:
         """The numbers of the complete rows that have a mass."""
         self._sync()

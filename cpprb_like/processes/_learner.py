@@ -520,7 +520,7 @@ class OpenedShards(Opened):
         self._bits = self._shards.group.bits
         super().__init__(learner, layers)
 
-    def _ruled(self, rules: Rules) -> Rows:
+    def _ruled(self, rules: Rules) -> RuledTogether:
         find = partial(self._ruled_of, self._shards, self.complete, rules)
         return RuledTogether(self._shards.group, self.complete, rules, find)
 

@@ -371,7 +371,7 @@ class ByPriority(PrioritySampler):
         unit: float,
         exponent: float,
         masses: Floats,
-        total: float,
+        total: float | Floats,
     ) -> Extra:
         """The further columns of a draw, which it counts; drawn in proportion to ``masses``."""
         single = self.weights_dtype.itemsize == 4
@@ -413,6 +413,7 @@ class ByPriority(PrioritySampler):
         starts.
         """
         exponent = value_at(self.beta if beta is None else beta, self.draws, "beta", 0)
+        total: float | Floats
         if not replace and n > len(self.rows.ring):
             starts.refuse(n)
         rows = starts.over(self.rows)
@@ -420,11 +421,19 @@ class ByPriority(PrioritySampler):
             slots, indexes, masses, _, total = rows.draw(
                 n, rng, replace, self.stratified, self.check_for_update
             )
+            weights = starts.corrected(rows, slots, masses)
         else:
-            slots, masses = self._draw_starts(starts, rows, n, rng, replace)
+            parts = starts.parts(rows, n, rng)
+            drawn = []
+            for part, by, count, _ in parts:
+                slots, masses = self._draw_starts(part, by, count, rng, replace)
+                drawn.append((slots, masses, part.corrected(by, slots, masses)))
+            slots, masses, weights = map(np.concatenate, zip(*drawn, strict=True))
             indexes = rows.indexes(slots, self.check_for_update)
-            total = 1.0 if self.as_masses or not self.probabilities else starts.weigh(rows)
-        weights = starts.corrected(rows, slots, masses)
+            total = 1.0
+            if self.probabilities and not self.as_masses:
+                totals = [part.weigh(by) / share for part, by, _, share in parts]
+                total = np.repeat(totals, [count for *_, count, _ in parts])
         unit = float(weights.min(initial=math.inf))
         return slots, self._extra(indexes, weights, unit, exponent, masses, total)
 
@@ -432,6 +441,9 @@ class ByPriority(PrioritySampler):
         self, starts: Rows, rows: TreeDraws, n: int, rng: np.random.Generator, replace: bool
     ) -> tuple[Slots, Floats]:
         """The starts of ``draw_starts``, of what ``rows`` draws, and their weights there."""
+        if starts.is_exact(rows) and (replace or rows.count(n) == n):
+            slots, _, weights, _, _ = rows.draw(n, rng, replace, self.stratified, False)
+            return slots, weights
         slots, weights = np.empty(0, np.intp), np.empty(0)
         passed: Slots | None = None  # rows that further draws leave out
         tried = 0

@@ -41,6 +41,18 @@ class Rows(Protocol):
         """
         return rows
 
+    def parts(
+        self,
+        rows: Any,
+        n: int,
+        rng: np.random.Generator,  # noqa: ARG002 (for subclasses)
+    ) -> list[tuple[Rows, Any, int, float]]:
+        """The parts of a draw of n rows, by what ``over`` returned.
+
+        Of each its rows, what draws these, their number, and their share of many draws.
+        """
+        return [(self, rows, n, 1.0)]
+
     def is_exact(self, rows: Any) -> bool:  # noqa: ARG002 (for subclasses)
         """Whether ``rows``, from ``over``, draws these rows and no others, and there are some."""
         return False

@@ -44,6 +44,7 @@ class RuledRows(Rows):
         self.complete = complete
         self.rules = rules
         self._starved: float | None = None  # when a draw was refused first, by ``time.monotonic``
+        self.value: int | None = None  # the number of the value that all these rows have
 
     @property
     def ring(self) -> Any:
@@ -60,6 +61,10 @@ class RuledRows(Rows):
 
     def with_mass(self) -> Slots:
         """The slots of these rows."""
+        raise NotImplementedError
+
+    def of_value(self, value: int) -> RuledRows:
+        """The rows of a value that has a share, as of the last draw of all."""
         raise NotImplementedError
 
     def tell(self, slots: Slots) -> NDArray[np.int8]:
@@ -149,6 +154,8 @@ class RuledRows(Rows):
     def refuse(self, distinct: int | None = None) -> NoReturn:
         """Raise ``NotEnoughDataError``: no row, or fewer than ``distinct``, can be drawn."""
         wanted = "" if distinct is None else f" {distinct} distinct rows"
+        if self.value is not None:
+            wanted += f" of {self.rules.share.name_of(self.value)}"
         slots = self.slots() if len(self._ring) else np.empty(0, np.intp)
         every = self.complete.slots() if len(self._ring) else slots
         now = time.monotonic()
@@ -184,6 +191,7 @@ class Ruled(RuledRows):
         # Whether each row with a mass can be drawn, unless its n-step window is incomplete.
         self._is_of_all = isinstance(complete, AllRows)
         self._masses: Masses | None = None
+        self._by_value: list[Masses] = []  # of the rows of each value that has a share
 
     def over(self, weights: RowWeights | None) -> Masses:
         """The masses of now, times these weights of the rows."""
@@ -192,8 +200,8 @@ class Ruled(RuledRows):
             rules.begin_call()
             masses = self._masses
             if masses is None or masses.weights is not weights:
-                masses = Masses(self._ring, new_sum_tree(self._ring.capacity), weights)
-                self._masses = masses
+                masses = self._masses = self._no_masses(weights)
+                self._by_value = []
             seen = self._edits(), rules.begun
             if seen != self._seen:
                 masses.forget()
@@ -201,17 +209,45 @@ class Ruled(RuledRows):
             # What other rings changed comes first: it is about the rows before those that are new.
             for rows, found in rules.waiting(self._number):
                 masses.put(rows >> rules.bits, found, None)
+                self._put_by_value(rows >> rules.bits, found, rows[:0], None)
             # Once: rows that change meanwhile are of the next draw. A read tells if they matter.
             while (stale := masses.stale()) is not None:
                 slots, lost, moment = stale
                 rows = rules.number(slots, self._number)
                 found = rules.take_in(rows, rules.number(lost, self._number))
                 if masses.put(slots, found, moment):  # not after a clear
+                    self._put_by_value(slots, found, lost, moment)
                     break
             for rows, found in rules.changed(self._number):
                 masses.put(rows >> rules.bits, found, None)
+                self._put_by_value(rows >> rules.bits, found, rows[:0], None)
             rules.is_sound = True
             return masses
+
+    def _no_masses(self, weights: RowWeights | None) -> Masses:
+        return Masses(self._ring, new_sum_tree(self._ring.capacity), weights)
+
+    def _put_by_value(self, slots: Slots, masses: Floats, lost: Slots, moment: Any) -> None:
+        """Set the masses of rows in the trees of values that have shares."""
+        share = self.rules.share
+        if share is None:
+            return
+        if len(lost):
+            slots, masses = np.append(lost, slots), np.append(np.zeros(len(lost)), masses)
+        values = share.values_of(slots << self.rules.bits | self._number)
+        for value in range(share.n_values):
+            self.masses_of(value).put(slots, np.where(values == value, masses, 0.0), moment)
+
+    def masses_of(self, value: int) -> Masses:
+        """The masses of the rows of a value that has a share, as of the last ``over``."""
+        assert self._masses is not None
+        while len(self._by_value) <= value:
+            self._by_value.append(self._no_masses(self._masses.weights))
+        return self._by_value[value]
+
+    def of_value(self, value: int) -> RuledRows:
+        """See ``RuledRows.of_value``."""
+        return RuledOfValue(self, value)
 
     def _now(self) -> Masses:
         masses = self._masses
@@ -250,3 +286,17 @@ class Ruled(RuledRows):
         self._starved = None
         rows.weights.drawn = rows.drawn
         return weights if rows.cuts_only else without_masses(rows.weights.get(slots), weights)
+
+
+class RuledOfValue(Ruled):
+    """The rows of a ring that have a value that has a share, as of the last ``over`` of all."""
+
+    def __init__(self, every: Ruled, value: int) -> None:
+        super().__init__(every.ring, every.complete, every.rules)
+        self._every, self.value, self._of = every, value, value
+
+    def over(self, weights: RowWeights | None) -> Masses:  # noqa: ARG002 (those of all)
+        return self._every.masses_of(self._of)
+
+    def _now(self) -> Masses:
+        return self._every.masses_of(self._of)

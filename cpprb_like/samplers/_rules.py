@@ -42,6 +42,11 @@ class Rules:
             if rule.group_size > 1 and self.group is not None:
                 raise ValueError(f"{name}: expected one rule that draws groups")
             self.group = rule if rule.group_size > 1 else self.group
+        # The rule that gives values of a field their shares of a batch.
+        self.share: Any = next((rule for *_, rule in parts if rule.has_shares), None)
+        if self.share is not None and self.group is not None:
+            raise ValueError("view: expected no rule with shares beside one that draws groups")
+        self.draws = 0  # batches of the view so far: the time of a schedule of a share
         self.group_size = 1 if self.group is None else self.group.group_size
         # Rules that count draws: a batch then has no row twice.
         self._counting = [rule for *_, rule in parts if defines(rule, "drawn")]

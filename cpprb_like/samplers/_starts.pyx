@@ -239,6 +239,10 @@ cdef class Starts:
         """See ``Rows.over``."""
         return rows
 
+    def parts(self, rows, intp_t n, rng):
+        """See ``Rows.parts``."""
+        return [(self, rows, n, 1.0)]
+
     def is_exact(self, rows):
         """See ``Rows.is_exact``."""
         return False

@@ -11,4 +11,5 @@ from cpprb_like.views._offsets import Offsets as Offsets
 from cpprb_like.views._rule import Rule as Rule
 from cpprb_like.views._sequences import Sequences as Sequences
 from cpprb_like.views._sequences import sequence_priorities as sequence_priorities
+from cpprb_like.views._share import Share as Share
 from cpprb_like.views._windows import Windows as Windows

@@ -54,6 +54,8 @@ class Rule(Layer):
 
     # Rows of a drawn group; more than 1 for a rule that draws groups: see ``Groups``.
     group_size = 1
+    # Whether each batch has quotas of rows by the rule: see ``Share``.
+    has_shares = False
 
     def follows(self, fields: Fields) -> Iterable[str]:  # noqa: ARG002 (for subclasses)
         """Names of the fields whose values say the masses; by default none."""

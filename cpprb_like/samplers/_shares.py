@@ -1,0 +1,129 @@
+"""``SharedRows``: draws with quotas by a value of the rows; and how shares become numbers of rows.
+
+Not here: which values have which shares (``views.Share``), and the rows of a value (``_ruled``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, lru_cache
+from itertools import accumulate, pairwise
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpprb_like._arguments.arrays import Floats, Slots
+from cpprb_like.errors import NotEnoughDataError
+from cpprb_like.samplers._rows import Rows
+from cpprb_like.samplers._ruled import RuledRows
+
+RANDOM_BITS = 53  # random bits of Generator.random: its numbers are multiples of 2 ** -53
+
+
+class SharedRows(Rows):
+    """Rows with a mass, of which each value of a field has its share of a batch.
+
+    Values without a row that can be drawn give their share to the others. The parts of a batch are
+    in the order of the values.
+    """
+
+    def __init__(self, every: RuledRows) -> None:
+        self._every, self._rules = every, every.rules
+        self._of: Callable[[int], RuledRows] = cache(every.of_value)
+        self._tries = np.random.default_rng(0)  # for ``_has_rows``, which is no draw
+
+    @property
+    def ring(self) -> Any:
+        """The ring, or the rings."""
+        return self._every.ring
+
+    @property
+    def count(self) -> int:
+        return self._every.count
+
+    @property
+    def cuts_only(self) -> bool:
+        return False
+
+    def tell(self, slots: Slots) -> NDArray[np.int8]:
+        return self._every.tell(slots)
+
+    def slots(self) -> Slots:
+        return self._every.slots()
+
+    def masses(self, slots: Slots) -> Floats:
+        """The masses of rows of a ring."""
+        every: Any = self._every
+        masses: Floats = every.masses(slots)
+        return masses
+
+    def over(self, rows: Any) -> Any:
+        return self._every.over(rows)
+
+    def weigh(self, rows: Any) -> float:
+        return self._every.weigh(rows)
+
+    def refuse(self, distinct: int | None = None) -> NoReturn:
+        self._every.refuse(distinct)
+
+    def parts(
+        self, rows: Any, n: int, rng: np.random.Generator
+    ) -> list[tuple[Rows, Any, int, float]]:
+        """See ``Rows.parts``: the values that have rows."""
+        parts, shares = [], []
+        if not rows.total:  # reads which rows there are
+            self.refuse()
+        for value, share in self._rules.share.shares(self._rules.draws):
+            part = self._of(value)
+            by = part.over(rows.weights)
+            if part.is_exact(by) or self._has_rows(part, by):
+                parts.append((part, by))
+                shares.append(share)
+        if not parts:
+            raise NotEnoughDataError(
+                "cannot sample: no row that can be drawn has a value with a share above 0"
+            )
+        ends = ends_of(tuple(shares))
+        counts = [stop - start for start, stop in pairwise(cut(n, ends, rng.random()))]
+        return [
+            (*part, count, (stop - start) / ends[-1])
+            for part, count, (start, stop) in zip(parts, counts, pairwise(ends), strict=True)
+            if count or not n
+        ]
+
+    def _has_rows(self, part: RuledRows, by: Any) -> bool:
+        """Whether any of these rows can be drawn, where windows matter."""
+        try:
+            return by.total > 0.0 and len(part.draw(1, self._tries)) == 1
+        except NotEnoughDataError:
+            return False
+
+    def draw(self, n: int, rng: np.random.Generator) -> Slots:
+        parts = self.parts(self._every._now(), n, rng)
+        return np.concatenate([part.draw(count, rng) for part, _, count, _ in parts])
+
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> Slots:
+        parts = self.parts(self._every._now(), n, rng)
+        return np.concatenate([part.draw_distinct(count, rng) for part, _, count, _ in parts])
+
+
+@lru_cache(maxsize=64)
+def ends_of(shares: tuple[float, ...]) -> list[int]:
+    """Cumulative shares from 0 on, as integers over a common denominator.
+
+    So counts of rows have no rounding errors of sums of floats. A share has the value of its
+    shortest decimal: 1/10 for 0.1.
+    """
+    from fractions import Fraction  # noqa: PLC0415 (imports decimal, and few programs need it)
+
+    parts = [Fraction(repr(share)) for share in shares]
+    unit = math.lcm(*(part.denominator for part in parts))
+    return [0, *accumulate(part.numerator * (unit // part.denominator) for part in parts)]
+
+
+def cut(n: int, ends: list[int], number: float) -> list[int]:
+    """Where the parts of n rows begin and end, rounded by a random number from 0 to 1."""
+    offset = int(number * 2**RANDOM_BITS) * ends[-1] >> RANDOM_BITS
+    return [(n * end + offset) // ends[-1] for end in ends]
