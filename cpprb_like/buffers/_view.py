@@ -18,7 +18,7 @@ from cpprb_like._fields.schema import check_out
 from cpprb_like._machine.machine_memory import CHECKED_NBYTES
 from cpprb_like.buffers._entry import SampleOptions
 from cpprb_like.buffers._epochs import EpochOrder
-from cpprb_like.buffers._reading import Choose, Opened, ReadPlan
+from cpprb_like.buffers._reading import NO_SLOTS, Choose, Opened, ReadPlan
 from cpprb_like.buffers._source import (
     Batch,
     ColumnSpec,
@@ -223,6 +223,9 @@ class View(Source):
 
     def _stats(self) -> dict[str, float]:
         found: dict[str, float] = self.buffer.stats()
+        now = self._now
+        if now.rules is not None and now.rules.has_stats:
+            found |= self.buffer.consistently(lambda: (NO_SLOTS, now.starts.stats()))
         return found
 
     def read_at(self, slots: Slots, fields: str | Iterable[str] | None) -> Batch | None:

@@ -25,6 +25,7 @@ CLASSES = {
     "views._advantages": "Advantages",
     "views._among": "Among",
     "views._newest": "Newest",
+    "views._at_most": "AtMost",
     "views._nstep": "NStep",
     "views._sequences": "Sequences",
     "views._frame_stacks": "FrameStacks",

@@ -328,6 +328,11 @@ class RuledTogether(RuledRows):
             found[places] = self.of(number).has_mass(slots)
         return found
 
+    def _every(self) -> RowNumbers:
+        usable = self.ring.usable_rings
+        found = [self.ring.name(one, self.of(one).complete.slots()) for one, _ in usable]
+        return np.concatenate([np.empty(0, np.intp), *found])
+
     def _sync(self) -> None:
         """Have all rings follow: new rows get the greatest weight of all rings."""
         self._now().parts()

@@ -418,6 +418,8 @@ class ByPriority(PrioritySampler):
             starts.refuse(n)
         rows = starts.over(self.rows)
         if starts.is_exact(rows):
+            if not replace and rows.count(n) < n:
+                starts.refuse(n)
             slots, indexes, masses, _, total = rows.draw(
                 n, rng, replace, self.stratified, self.check_for_update
             )

@@ -55,6 +55,10 @@ class RuledRows(Rows):
         """The masses of now, over the weights of the last draw."""
         raise NotImplementedError
 
+    def _every(self) -> Slots:
+        """The slots of ``complete``."""
+        return self.complete.slots()
+
     def has_mass(self, slots: Slots) -> NDArray[np.int8]:
         """State of each slot, all in use: 1 if its row is complete and has a mass, else 0 or -1."""
         raise NotImplementedError
@@ -85,6 +89,11 @@ class RuledRows(Rows):
         states = self.complete.tell(members.ravel()).reshape(members.shape)
         whole: NDArray[np.bool_] = (states == 1).all(axis=1)
         return whole
+
+    def stats(self) -> dict[str, float]:
+        """What the rules count of the rows of now."""
+        self.has_mass(np.empty(0, np.intp))  # they are told of all rows
+        return self.rules.stats()
 
     @property
     def cuts_only(self) -> bool:
@@ -157,7 +166,7 @@ class RuledRows(Rows):
         if self.value is not None:
             wanted += f" of {self.rules.share.name_of(self.value)}"
         slots = self.slots() if len(self._ring) else np.empty(0, np.intp)
-        every = self.complete.slots() if len(self._ring) else slots
+        every = self._every() if len(self._ring) else slots
         now = time.monotonic()
         since = ""
         if self._starved is None:

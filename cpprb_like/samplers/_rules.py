@@ -57,6 +57,7 @@ class Rules:
             if defines(rule, "moved")
         ]
         self.counts = bool(self._counting)
+        self.has_stats = any(defines(rule, "stats") for *_, rule in parts)
         self.shape_draws = self.counts or self.group is not None
         self.chosen = np.empty(0, np.intp)  # rows that were drawn last, in the present turn
         self.is_sound = True  # whether no call of the rules was interrupted
@@ -186,6 +187,11 @@ class Rules:
             for rule in self._counting:
                 rule.drawn(self.chosen)
             self.is_sound = True
+
+    def stats(self) -> dict[str, float]:
+        """What the rules count."""
+        with self.lock:
+            return {name: one for *_, rule in self.parts for name, one in rule.stats().items()}
 
     # ------------------------------------------------------------------ state
 

@@ -98,6 +98,10 @@ class Rule(Layer):
         A rule with this method draws no row twice within a batch, as with ``replace=False``.
         """
 
+    def stats(self) -> dict[str, float]:
+        """Counts for ``stats`` of the view, when all rows have been told of; by default none."""
+        return {}
+
     def state(self) -> Any:
         """What a save of the view keeps, of what does not follow from the rows; None: nothing.
 

@@ -1,0 +1,136 @@
+"""``AtMost``: each row is drawn at most so many times by the view.
+
+Not here: when rows are told of, and the draw (``samplers._rules``, ``samplers._ruled``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cpprb_like._arguments.arrays import Array, Batch, Slots
+from cpprb_like._arguments.checks import as_int
+from cpprb_like._rows.row_handles import handles
+from cpprb_like.samplers._rules import ByNumber
+from cpprb_like.views._layer import ViewedRows
+from cpprb_like.views._rule import Moved, Rule
+
+NONE = np.empty(0, np.intp)
+
+
+class AtMost(Rule):
+    """Draws each row at most m times; then the view leaves it out.
+
+    Parameters
+    ----------
+    m : int
+        The most draws of a row by the view, at least 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``m`` is not an integer, or less than 1.
+
+    Notes
+    -----
+    A batch has no row twice, as with ``replace=False``: ``m=1`` gives each row once. If fewer rows
+    are left than a batch needs, ``sample`` raises ``NotEnoughDataError``, and nothing is counted.
+
+    Each view counts its own draws, over all threads: two views, or two learners, draw a row up to
+    ``2 * m`` times. A batch of ``prefetch`` counts when it is made, also for a save while it waits.
+    Draws by the buffer itself and ``get_all_transitions`` do not count. Of ``Sequences`` and n-step
+    returns the drawn first row counts. A row that is updated keeps its count. A new row in the
+    place of another begins at 0. Saves of the view keep the counts.
+
+    ``view.stats()`` has ``rows_used_up``, rows in the buffer that were drawn m times, and
+    ``rows_left``, rows that were not. Cost: that of a draw by priority without replacement, and of
+    ``stats()`` a look at all rows. Memory: 17 bytes a row for each view, and 17 bytes for the
+    masses.
+
+    Examples
+    --------
+    >>> from cpprb_like import ReplayBuffer
+    >>> from cpprb_like.views import AtMost
+    >>> rb = ReplayBuffer(100, {"x": {"shape": ()}}, seed=0)
+    >>> rb.add(x=range(4))
+    0
+    >>> once = rb.view(AtMost(1))
+    >>> sorted(once.sample(3)["x"].tolist() + once.sample(1)["x"].tolist())
+    [0.0, 1.0, 2.0, 3.0]
+    >>> once.stats()["rows_used_up"], once.stats()["rows_left"]
+    (4, 0)
+    """
+
+    def __init__(self, m: int) -> None:
+        self.m = as_int("m", m, 1)
+
+    def open(self, rows: ViewedRows) -> Rule:
+        return _Counts(self.m, rows.ring)
+
+    def __repr__(self) -> str:
+        return f"AtMost({self.m})"
+
+
+class _Counts(Rule):
+    """How often each row was drawn."""
+
+    def __init__(self, m: int, ring: Any) -> None:
+        self.m, self._ring = m, ring
+        self._names = ByNumber(np.int64)  # handle of the row in each slot; 0: none so far
+        self._counts = ByNumber(np.int64)
+        self._there = ByNumber(np.bool_)  # whether the slot has a row
+        self._used: list[Slots] = []  # rows that were drawn since ``moved``
+        self._saved: dict[int, int] = {}  # counts of rows that were not told of so far
+
+    def begin(self) -> None:
+        # Counts go by handle, and stay right.
+        self._there = ByNumber(np.bool_)
+
+    def masses(self, rows: Batch, slots: Slots) -> Array:  # noqa: ARG002
+        names, counts = handles(self._ring, slots), self._counts.room(slots)
+        new = self._names.room(slots)[slots] != names
+        if new.any():
+            given: Any = 0
+            if self._saved:
+                given = [self._saved.get(name, 0) for name in names[new].tolist()]
+            counts[slots[new]] = given
+            self._names.room(slots)[slots] = names
+        self._there.room(slots)[slots] = True
+        return counts[slots] < self.m
+
+    def leave(self, slots: Slots) -> None:
+        self._there.room(slots)[slots] = False
+        self._counts.room(slots)[slots] = 0
+
+    def drawn(self, slots: Slots) -> None:
+        self._counts.room(slots)[slots] += 1
+        self._used.append(slots)
+
+    def moved(self) -> Moved | None:
+        self._saved = {}  # all rows have been told of
+        if not self._used:
+            return None
+        slots = np.concatenate(self._used)
+        self._used.clear()
+        slots = slots[self._there.room(slots)[slots]]
+        return slots, self._counts.room(slots)[slots] < self.m
+
+    def stats(self) -> dict[str, float]:
+        slots = np.flatnonzero(self._there.room(NONE))
+        used = int(np.count_nonzero(self._counts.room(slots)[slots] >= self.m))
+        return {"rows_used_up": used, "rows_left": len(slots) - used}
+
+    def state(self) -> dict[str, Array]:
+        slots = np.flatnonzero(self._counts.room(NONE))
+        names, counts = self._names.room(slots)[slots], self._counts.room(slots)[slots]
+        known = self._saved | dict(zip(names.tolist(), counts.tolist(), strict=True))
+        found = np.array([*known.items()], np.int64).reshape(-1, 2)
+        return {"rows": found[:, 0], "counts": found[:, 1]}
+
+    def restore(self, state: Any) -> None:
+        self._saved = dict(zip(state["rows"].tolist(), state["counts"].tolist(), strict=True))
+
+    def reason(self, slot: int) -> str:
+        count = int(self._counts.room(np.array([slot]))[slot])
+        return f"AtMost leaves it out: it was drawn {count} of {self.m} times"
