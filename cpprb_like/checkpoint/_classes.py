@@ -26,6 +26,7 @@ CLASSES = {
     "views._among": "Among",
     "views._newest": "Newest",
     "views._at_most": "AtMost",
+    "views._groups": "Groups",
     "views._nstep": "NStep",
     "views._sequences": "Sequences",
     "views._frame_stacks": "FrameStacks",

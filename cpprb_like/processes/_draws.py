@@ -333,6 +333,12 @@ class RuledTogether(RuledRows):
         found = [self.ring.name(one, self.of(one).complete.slots()) for one, _ in usable]
         return np.concatenate([np.empty(0, np.intp), *found])
 
+    def _is_complete(self, rows: RowNumbers) -> NDArray[np.int8]:
+        found = np.empty(len(rows), np.int8)
+        for number, places, slots in self.ring.split(rows):
+            found[places] = self.of(number).complete.tell(slots)
+        return found
+
     def _sync(self) -> None:
         """Have all rings follow: new rows get the greatest weight of all rings."""
         self._now().parts()

@@ -59,6 +59,10 @@ class RuledRows(Rows):
         """The slots of ``complete``."""
         return self.complete.slots()
 
+    def _is_complete(self, slots: Slots) -> NDArray[np.int8]:
+        """``complete.tell``."""
+        return self.complete.tell(slots)
+
     def has_mass(self, slots: Slots) -> NDArray[np.int8]:
         """State of each slot, all in use: 1 if its row is complete and has a mass, else 0 or -1."""
         raise NotImplementedError
@@ -86,7 +90,7 @@ class RuledRows(Rows):
 
     def _is_whole(self, leaders: Slots) -> NDArray[np.bool_]:
         members: Slots = self.rules.group.members(leaders)
-        states = self.complete.tell(members.ravel()).reshape(members.shape)
+        states = self._is_complete(members.ravel()).reshape(members.shape)
         whole: NDArray[np.bool_] = (states == 1).all(axis=1)
         return whole
 
@@ -222,6 +226,8 @@ class Ruled(RuledRows):
             # Once: rows that change meanwhile are of the next draw. A read tells if they matter.
             while (stale := masses.stale()) is not None:
                 slots, lost, moment = stale
+                after = self._ring.handle_base + self._ring.span + moment[0]
+                rules.until = after << rules.bits | self._number
                 rows = rules.number(slots, self._number)
                 found = rules.take_in(rows, rules.number(lost, self._number))
                 if masses.put(slots, found, moment):  # not after a clear

@@ -59,6 +59,7 @@ class Rules:
         self.counts = bool(self._counting)
         self.has_stats = any(defines(rule, "stats") for *_, rule in parts)
         self.shape_draws = self.counts or self.group is not None
+        self.until = 0  # rows from this handle on are told of later
         self.chosen = np.empty(0, np.intp)  # rows that were drawn last, in the present turn
         self.is_sound = True  # whether no call of the rules was interrupted
         self.begun = 0  # how often the rules have begun anew
@@ -83,6 +84,8 @@ class Rules:
 
         Masses of other rows may change: see ``changed``.
         """
+        if self.group is not None:
+            self.group.until = self.until
         for rule in self._leaving:
             rule.leave(lost)
         for by_rule in self._by_rule:
@@ -135,12 +138,14 @@ class Rules:
         if self.group is None:
             self._wait(rows, self._product(rows))
             return
-        leaders = np.unique(self.group.leaders(rows))
-        leaders = leaders[leaders >= 0]
-        members = self.group.members(leaders)
-        least = self._product(members.ravel()).reshape(members.shape).min(axis=1, initial=np.inf)
-        others = np.setdiff1d(rows, leaders)
-        self._wait(np.append(others, leaders), np.append(np.zeros(len(others)), least))
+        of_rows = self.group.leaders(rows)
+        others = rows[of_rows != rows]
+        self._wait(others, np.zeros(len(others)))
+        leaders = distinct(of_rows[of_rows >= 0])
+        if len(leaders):
+            members = self.group.members(leaders)
+            masses = self._product(members.ravel()).reshape(members.shape)
+            self._wait(leaders, masses.min(axis=1))
 
     def _product(self, rows: Slots) -> Floats:
         found = np.ones(len(rows))
@@ -262,6 +267,16 @@ def defines(rule: Any, hook: str) -> bool:
     """Whether a rule has a method of its own, and not that of its base class."""
     base: Any = next(one for one in type(rule).__mro__ if one.__name__ == "Rule")
     return getattr(type(rule), hook) is not getattr(base, hook)
+
+
+def distinct(numbers: Slots) -> Slots:
+    """The different numbers out of these, ascending."""
+    if len(numbers) < 2:
+        return numbers
+    ordered: Slots = np.sort(numbers)
+    is_first = np.ones(len(ordered), bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]
 
 
 def check_most(masses: Array) -> None:

@@ -2,6 +2,7 @@ from cpprb_like.views._advantages import Advantages as Advantages
 from cpprb_like.views._among import Among as Among
 from cpprb_like.views._at_most import AtMost as AtMost
 from cpprb_like.views._frame_stacks import FrameStacks as FrameStacks
+from cpprb_like.views._groups import Groups as Groups
 from cpprb_like.views._hindsight import Hindsight as Hindsight
 from cpprb_like.views._item_layouts import Packed as Packed
 from cpprb_like.views._item_layouts import Padded as Padded

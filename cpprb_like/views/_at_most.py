@@ -40,8 +40,8 @@ class AtMost(Rule):
     Each view counts its own draws, over all threads: two views, or two learners, draw a row up to
     ``2 * m`` times. A batch of ``prefetch`` counts when it is made, also for a save while it waits.
     Draws by the buffer itself and ``get_all_transitions`` do not count. Of ``Sequences`` and n-step
-    returns the drawn first row counts. A row that is updated keeps its count. A new row in the
-    place of another begins at 0. Saves of the view keep the counts.
+    returns the drawn first row counts, of ``Groups`` each row. A row that is updated keeps its
+    count. A new row in the place of another begins at 0. Saves of the view keep the counts.
 
     ``view.stats()`` has ``rows_used_up``, rows in the buffer that were drawn m times, and
     ``rows_left``, rows that were not. Cost: that of a draw by priority without replacement, and of

@@ -39,7 +39,10 @@ def test_random_histories(tmp_path: Path, kind: Kind) -> None:
         chance = random.Random(f"at most {kind.name} {seed}")
         history = History(kind, tmp_path / str(seed), chance)
         rb = history.rb
-        views = [(rb.view(AtMost(M)), {}), (rb.view(AtMost(M), Among(any_row, "mark")), {})]
+        views: list[Any] = [
+            (rb.view(AtMost(M)), {}),
+            (rb.view(AtMost(M), Among(any_row, "mark")), {}),
+        ]
         if kind.capacity >= 4 * kind.n_envs:
             views.append((rb.view(AtMost(M), Sequences(3)), {}))
         for _ in range(40):
@@ -162,7 +165,9 @@ def test_threads_share_the_counts() -> None:
     """Of one view: no draw is lost, and none comes beyond m, beside a thread that adds."""
     rb = ReplayBuffer(5000, FIELDS, seed=0)
     rb.add(x=range(600), done=[False] * 600)
-    view, drawn, wrong = rb.view(AtMost(3)), [], []
+    view = rb.view(AtMost(3))
+    drawn: list[Any] = []
+    wrong: list[Any] = []
     over = threading.Event()
 
     def draw() -> None:
