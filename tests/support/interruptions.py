@@ -109,11 +109,19 @@ def first_and_last(
 
 
 def cut_everywhere(
-    make: Callable[[], Any], call: Callable[[Any], object], look: Callable[[Any], Any]
+    make: Callable[[], Any],
+    call: Callable[[Any], object],
+    look: Callable[[Any], Any],
+    *,
+    looks_first: bool = True,
 ) -> int:
-    """Cut a call at each of its lines; the object is then as before the call, or as after it."""
+    """Cut a call at each of its lines; the object is then as before the call, or as after it.
+
+    Without ``looks_first`` no look comes before the call whose lines are counted: for a look that
+    does some of what the call does.
+    """
     done = make()
-    old = look(done)
+    old = look(done if looks_first else make())
     with cut_at(-1) as count:
         call(done)
     new = look(done)
