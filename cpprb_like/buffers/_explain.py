@@ -99,7 +99,8 @@ def _explain(now: Opened, slots: NDArray[np.intp], *, held_step: bool) -> Explan
         reasons += _why_not(now, slots, before, after, ended=bool(ends[0] & ENDED))
     weights, priorities = weights_of(sampler, slots), priorities_of(sampler, slots)
     ruled: Any = None if now.rules is None else now.starts
-    is_shared = now.rules is not None and now.rules.share is not None
+    rules = now.rules  # without shares and groups a row has a probability of its own
+    is_shared = rules is not None and (rules.share is not None or rules.group is not None)
     if ruled is not None:
         found["mass"] = float(ruled.masses(slots)[0])
     if priorities is not None:

@@ -29,6 +29,7 @@ CLASSES = {
     "views._groups": "Groups",
     "views._nstep": "NStep",
     "views._sequences": "Sequences",
+    "views._share": "Share",
     "views._frame_stacks": "FrameStacks",
     "views._offsets": "Offsets",
     "views._hindsight": "Hindsight",

@@ -166,11 +166,14 @@ class RuledRows(Rows):
 
     def refuse(self, distinct: int | None = None) -> NoReturn:
         """Raise ``NotEnoughDataError``: no row, or fewer than ``distinct``, can be drawn."""
-        wanted = "" if distinct is None else f" {distinct} distinct rows"
+        is_grouped = self.rules.group is not None
+        what = "groups" if is_grouped else "rows"
+        wanted = "" if distinct is None else f" {distinct} distinct {what}"
         if self.value is not None:
             wanted += f" of {self.rules.share.name_of(self.value)}"
         slots = self.slots() if len(self._ring) else np.empty(0, np.intp)
         every = self._every() if len(self._ring) else slots
+        found = f"{len(slots)} groups" if is_grouped else str(len(slots) or "none")
         now = time.monotonic()
         since = ""
         if self._starved is None:
@@ -179,7 +182,7 @@ class RuledRows(Rows):
             since = f", for {now - self._starved:.1f} seconds now"
         raise NotEnoughDataError(
             f"cannot sample{wanted}: the buffer holds {len(self._ring)} rows, of which "
-            f"{len(slots) or 'none'} can be drawn{since}: {self.rules.leave(every, len(slots))}"
+            f"{found} can be drawn{since}: {self.rules.leave(every, len(slots))}"
         )
 
 
