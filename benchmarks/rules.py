@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from cpprb_like.views import Among, AtMost, Groups, Newest, Share
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH, KEYS = 256, 8
-Case = tuple[str, str, Callable[[], Any], Callable[[], Any]]  # what, beside what, ours, the other
+Call = Callable[[], Any]
+Case = tuple[str, str, Call, Call]  # what, beside what, ours, the other
 
 
 def columns(n: int) -> dict[str, Any]:
@@ -64,14 +66,16 @@ def by_priority(n: int) -> Iterator[Case]:
     for what, rule in rules.items():
         view = rb.view(rule)
         view.sample(BATCH)
-        ours, other = (lambda view=view: view.sample(BATCH)), (lambda: rb.sample(BATCH))
-        yield f"{what}, {n:,} rows by priority", "the same draw of all rows", ours, other
+        draw = partial(view.sample, BATCH), partial(rb.sample, BATCH)
+        yield f"{what}, {n:,} rows by priority", "the same draw of all rows", *draw
     row = {name: one[:1] for name, one in columns(1).items()}
     view = rb.view(rules['`Newest("version", 4)`'])
-    ours = lambda: (rb.add(**row), view.sample(BATCH))  # noqa: E731
-    other = lambda: (rb.add(**row), rb.sample(BATCH))  # noqa: E731
     what = f'`add`, then `Newest("version", 4)`, {n:,} rows by priority'
-    yield what, "`add`, then the draw of all rows", ours, other
+    yield (
+        *(what, "`add`, then the draw of all rows"),
+        lambda: (rb.add(**row), view.sample(BATCH)),
+        lambda: (rb.add(**row), rb.sample(BATCH)),
+    )
 
 
 def beside_torchrl(n: int) -> Iterator[Case]:
@@ -104,19 +108,22 @@ def beside_torchrl(n: int) -> Iterator[Case]:
     grouped = theirs(samplers.PromptGroupSampler(samples_per_group=KEYS, group_key="prompt"))
     of_groups = rb.view(Groups("prompt", k=KEYS))
     what = f'`Groups("prompt", k=8)`, {n:,} rows'
-    ours, other = (lambda: of_groups.sample(BATCH)), grouped.sample
-    yield what, "TorchRL, `PromptGroupSampler`", ours, other
-    ours = lambda: (rb.add(**more), of_groups.sample(BATCH))  # noqa: E731
-    other = lambda: (grouped.extend(new), grouped.sample())  # noqa: E731
-    yield f"`add` of {BATCH}, then {what}", "TorchRL, `extend`, `PromptGroupSampler`", ours, other
+    yield what, "TorchRL, `PromptGroupSampler`", lambda: of_groups.sample(BATCH), grouped.sample
+    yield (
+        *(f"`add` of {BATCH}, then {what}", "TorchRL, `extend`, `PromptGroupSampler`"),
+        lambda: (rb.add(**more), of_groups.sample(BATCH)),
+        lambda: (grouped.extend(new), grouped.sample()),
+    )
 
     consumed = theirs(samplers.ConsumingSampler(max_sample_count=1))
     once = filled(n)
     queue = once.view(AtMost(1))
-    ours = lambda: (once.add(**more), queue.sample(BATCH))  # noqa: E731
-    other = lambda: (consumed.extend(new), consumed.sample())  # noqa: E731
-    what = f"`add` of {BATCH}, then `AtMost(1)`, {n:,} rows"
-    yield what, "TorchRL, `extend`, `ConsumingSampler`", ours, other
+    yield (
+        f"`add` of {BATCH}, then `AtMost(1)`, {n:,} rows",
+        "TorchRL, `extend`, `ConsumingSampler`",
+        lambda: (once.add(**more), queue.sample(BATCH)),
+        lambda: (consumed.extend(new), consumed.sample()),
+    )
 
 
 def cases(scale: int) -> Iterator[Case]:

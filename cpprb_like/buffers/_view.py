@@ -224,8 +224,9 @@ class View(Source):
     def _stats(self) -> dict[str, float]:
         found: dict[str, float] = self.buffer.stats()
         now = self._now
+        ruled: Any = now.starts
         if now.rules is not None and now.rules.has_stats:
-            found |= self.buffer.consistently(lambda: (NO_SLOTS, now.starts.stats()))
+            found |= self.buffer.consistently(lambda: (NO_SLOTS, ruled.stats()))
         return found
 
     def read_at(self, slots: Slots, fields: str | Iterable[str] | None) -> Batch | None:

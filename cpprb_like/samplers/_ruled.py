@@ -311,10 +311,10 @@ class RuledOfValue(Ruled):
 
     def __init__(self, every: Ruled, value: int) -> None:
         super().__init__(every.ring, every.complete, every.rules)
-        self._every, self.value, self._of = every, value, value
+        self._all, self.value, self._of = every, value, value
 
     def over(self, weights: RowWeights | None) -> Masses:  # noqa: ARG002 (those of all)
-        return self._every.masses_of(self._of)
+        return self._all.masses_of(self._of)
 
     def _now(self) -> Masses:
-        return self._every.masses_of(self._of)
+        return self._all.masses_of(self._of)

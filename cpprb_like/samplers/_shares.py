@@ -59,6 +59,10 @@ class SharedRows(Rows):
         masses: Floats = every.masses(slots)
         return masses
 
+    def stats(self) -> dict[str, float]:
+        """What rules count of the rows."""
+        return self._every.stats()
+
     def over(self, rows: Any) -> Any:
         return self._every.over(rows)
 
