@@ -183,7 +183,8 @@ class Opened:
         self.names = frozenset(fields)
         self.nstep: NStepReturns | None
         self.nstep, self.least = self._read_steps(layers)
-        rows = ViewedRows(ring, buffer.schema, self.nstep)
+        numbers = ring.capacity << self._bits
+        rows = ViewedRows(ring, buffer.schema, self.nstep, numbers)
         self.parts = [OpenLayer(layer, rows, fields) for layer in layers]
         self.most = 1 if self.nstep is None else self.nstep.size
         self.items: Items | None = None
@@ -200,7 +201,7 @@ class Opened:
             for part in self.parts
             if isinstance(part.layer, Rule)
         ]
-        self.rules = Rules(rules, self._bits) if rules else None
+        self.rules = Rules(rules, numbers, self._bits) if rules else None
         self.before = max((part.around[0] for part in self.parts), default=0)
         self.after = max((part.around[1] for part in self.parts), default=0)
         self._open_starts()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from cpprb_like._arguments.arrays import Array, Batch, Floats, Slots
 from cpprb_like._machine.forks import EPOCH, INNERMOST, watch
@@ -28,15 +27,15 @@ class Rules:
 
     ``lock`` is held while masses are computed. ``turn`` is held from a draw until its rows are
     read, where rules count draws or draw groups; it is taken before any lock of a buffer.
-    The low ``bits`` of the number of a row are that of its ring.
+    Rows have numbers below ``numbers``, of which the low ``bits`` are that of their ring.
     """
 
-    def __init__(self, parts: Parts, bits: int = 0) -> None:
+    def __init__(self, parts: Parts, numbers: int, bits: int = 0) -> None:
         self.parts = parts
         self.bits = bits
         self._waiting: dict[int, list[tuple[Slots, Floats]]] = {}  # masses that moved, by ring
         # The mass by each rule of each row, if there are several rules.
-        self._by_rule = [ByNumber(np.float64) for _ in parts] if len(parts) > 1 else []
+        self._by_rule = [np.zeros(numbers) for _ in parts] if len(parts) > 1 else []
         self.group: Any = None  # the rule that draws groups
         for name, _, rule in parts:
             if rule.group_size > 1 and self.group is not None:
@@ -89,7 +88,7 @@ class Rules:
         for rule in self._leaving:
             rule.leave(lost)
         for by_rule in self._by_rule:
-            by_rule.room(lost)[lost] = 0.0
+            by_rule[lost] = 0.0
         chunks = [self._masses_of(rows[k : k + CHUNK]) for k in range(0, len(rows), CHUNK)]
         if self.group is not None:
             self._note(rows)
@@ -106,7 +105,7 @@ class Rules:
         for number, (name, read, rule) in enumerate(self.parts):
             masses = as_masses(f"{name}.masses", rule.masses(read(rows), rows), len(rows))
             if self._by_rule:
-                self._by_rule[number].room(rows)[rows] = masses
+                self._by_rule[number][rows] = masses
             product = masses if product is None else np.multiply(product, masses, dtype=np.float64)
         check_most(product)
         found: Array = product
@@ -125,7 +124,7 @@ class Rules:
             rows, given = moved
             masses = as_masses(f"{name}.moved", given, len(rows))
             if self._by_rule:
-                self._by_rule[number].room(rows)[rows] = masses
+                self._by_rule[number][rows] = masses
             if self._by_rule or self.group is not None:
                 self._note(rows)
             else:
@@ -151,7 +150,7 @@ class Rules:
         found = np.ones(len(rows))
         for (_, _, rule), masses in zip(self.parts, self._by_rule, strict=False):
             if rule is not self.group:
-                found *= masses.room(rows)[rows]
+                found *= masses[rows]
         check_most(found)
         return found
 
@@ -230,8 +229,7 @@ class Rules:
 
     def _refusals(self, row: int) -> list[str]:
         """What each rule that gives a row mass 0 says; of a single rule, without a look."""
-        rows = np.array([row], np.intp)
-        refusing = [masses.room(rows)[row] == 0 for masses in self._by_rule] or [True]
+        refusing = [masses[row] == 0 for masses in self._by_rule] or [True]
         return [
             rule.reason(row)
             for (_, _, rule), refuses in zip(self.parts, refusing, strict=True)
@@ -243,24 +241,9 @@ class Rules:
         if not self._by_rule:
             return f"{self.parts[0][0]} leaves {present}"
         return ", ".join(
-            f"{name} leaves {np.count_nonzero(masses.room(rows)[rows])}"
+            f"{name} leaves {np.count_nonzero(masses[rows])}"
             for (name, _, _), masses in zip(self.parts, self._by_rule, strict=True)
         )
-
-
-class ByNumber:
-    """A value for each number, in memory that grows: 0 at first."""
-
-    def __init__(self, dtype: DTypeLike) -> None:
-        self._values: Array = np.zeros(0, dtype)
-
-    def room(self, numbers: Slots) -> Array:
-        """The values, with memory for these numbers."""
-        last = int(numbers.max(initial=-1))
-        if last >= len(self._values):
-            more = np.zeros(max(last + 1, 2 * len(self._values)) - len(self._values), np.intp)
-            self._values = np.append(self._values, more.astype(self._values.dtype))
-        return self._values
 
 
 def defines(rule: Any, hook: str) -> bool:

@@ -12,7 +12,6 @@ import numpy as np
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._rows.row_handles import handles
-from cpprb_like.samplers._rules import ByNumber
 from cpprb_like.views._layer import ViewedRows
 from cpprb_like.views._rule import Moved, Rule
 
@@ -66,7 +65,7 @@ class AtMost(Rule):
         self.m = as_int("m", m, 1)
 
     def open(self, rows: ViewedRows) -> Rule:
-        return _Counts(self.m, rows.ring)
+        return _Counts(self.m, rows)
 
     def __repr__(self) -> str:
         return f"AtMost({self.m})"
@@ -75,36 +74,36 @@ class AtMost(Rule):
 class _Counts(Rule):
     """How often each row was drawn."""
 
-    def __init__(self, m: int, ring: Any) -> None:
-        self.m, self._ring = m, ring
-        self._names = ByNumber(np.int64)  # handle of the row in each slot; 0: none so far
-        self._counts = ByNumber(np.int64)
-        self._there = ByNumber(np.bool_)  # whether the slot has a row
+    def __init__(self, m: int, rows: ViewedRows) -> None:
+        self.m, self._ring = m, rows.ring
+        # Handle of the row in each slot, 0 if there was none so far; how often it was drawn.
+        self._names, self._counts = np.zeros((2, rows.numbers), np.int64)
+        self._there = np.zeros(rows.numbers, np.bool_)  # whether the slot has a row
         self._used: list[Slots] = []  # rows that were drawn since ``moved``
         self._saved: dict[int, int] = {}  # counts of rows that were not told of so far
 
     def begin(self) -> None:
         # Counts go by handle, and stay right.
-        self._there = ByNumber(np.bool_)
+        self._there[:] = False
 
     def masses(self, rows: Batch, slots: Slots) -> Array:  # noqa: ARG002
-        names, counts = handles(self._ring, slots), self._counts.room(slots)
-        new = self._names.room(slots)[slots] != names
+        names, counts = handles(self._ring, slots), self._counts
+        new = self._names[slots] != names
         if new.any():
             given: Any = 0
             if self._saved:
                 given = [self._saved.get(name, 0) for name in names[new].tolist()]
             counts[slots[new]] = given
-            self._names.room(slots)[slots] = names
-        self._there.room(slots)[slots] = True
+            self._names[slots] = names
+        self._there[slots] = True
         return counts[slots] < self.m
 
     def leave(self, slots: Slots) -> None:
-        self._there.room(slots)[slots] = False
-        self._counts.room(slots)[slots] = 0
+        self._there[slots] = False
+        self._counts[slots] = 0
 
     def drawn(self, slots: Slots) -> None:
-        self._counts.room(slots)[slots] += 1
+        self._counts[slots] += 1
         self._used.append(slots)
 
     def moved(self) -> Moved | None:
@@ -113,17 +112,17 @@ class _Counts(Rule):
             return None
         slots = np.concatenate(self._used)
         self._used.clear()
-        slots = slots[self._there.room(slots)[slots]]
-        return slots, self._counts.room(slots)[slots] < self.m
+        slots = slots[self._there[slots]]
+        return slots, self._counts[slots] < self.m
 
     def stats(self) -> dict[str, float]:
-        slots = np.flatnonzero(self._there.room(NONE))
-        used = int(np.count_nonzero(self._counts.room(slots)[slots] >= self.m))
+        slots = np.flatnonzero(self._there)
+        used = int(np.count_nonzero(self._counts[slots] >= self.m))
         return {"rows_used_up": used, "rows_left": len(slots) - used}
 
     def state(self) -> dict[str, Array]:
-        slots = np.flatnonzero(self._counts.room(NONE))
-        names, counts = self._names.room(slots)[slots], self._counts.room(slots)[slots]
+        slots = np.flatnonzero(self._counts)
+        names, counts = self._names[slots], self._counts[slots]
         known = self._saved | dict(zip(names.tolist(), counts.tolist(), strict=True))
         found = np.array([*known.items()], np.int64).reshape(-1, 2)
         return {"rows": found[:, 0], "counts": found[:, 1]}
@@ -132,5 +131,5 @@ class _Counts(Rule):
         self._saved = dict(zip(state["rows"].tolist(), state["counts"].tolist(), strict=True))
 
     def reason(self, slot: int) -> str:
-        count = int(self._counts.room(np.array([slot]))[slot])
+        count = int(self._counts[slot])
         return f"AtMost leaves it out: it was drawn {count} of {self.m} times"

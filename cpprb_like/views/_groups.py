@@ -12,7 +12,7 @@ import numpy as np
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.checks import as_int
 from cpprb_like._rows.row_handles import find_rows, handles
-from cpprb_like.samplers._rules import ByNumber, distinct
+from cpprb_like.samplers._rules import distinct
 from cpprb_like.views._items_of_batch import TEXT
 from cpprb_like.views._layer import Fields, ViewedRows
 from cpprb_like.views._rule import Moved, Rule
@@ -83,7 +83,7 @@ class Groups(Rule):
             raise ValueError(
                 f"Groups: expected k of at most {rows.ring.capacity}, the capacity, got {self.k}"
             )
-        return _Groups(self.key, self.k, rows.ring)
+        return _Groups(self.key, self.k, rows)
 
     def __repr__(self) -> str:
         return f"Groups({self.key!r}, {self.k})"
@@ -95,13 +95,13 @@ class _Groups(Rule):
     Rows of a group that is complete are linked in a circle, in the order in which they came.
     """
 
-    def __init__(self, key: str, k: int, ring: Any) -> None:
-        self.group_size, self._key, self._ring = k, key, ring
-        self._names = ByNumber(np.int64)  # handle of the row in each slot; 0: none
-        self._keys: Any = None  # ``ByNumber`` of the dtype of keys, from the first rows on
+    def __init__(self, key: str, k: int, rows: ViewedRows) -> None:
+        self.group_size, self._key, self._ring = k, key, rows.ring
+        self._names = np.zeros(rows.numbers, np.int64)  # handle of the row in each slot; 0: none
+        self._keys: Any = None  # of each slot; an array from the first rows on
         # Of each row the slot of the leader of its group plus 1; 0 while the group is not complete.
-        self._leaders = ByNumber(np.intp)
-        self._nexts = ByNumber(np.intp)  # the next row of the group
+        self._leaders = np.zeros(rows.numbers, np.intp)
+        self._nexts = np.zeros(rows.numbers, np.intp)  # the next row of the group
         # Slots of the rows of groups that are not complete, by key; ``GONE`` for those that left.
         self._waiting: dict[Any, list[int]] = {}
         self._moved: list[Slots] = []
@@ -132,9 +132,9 @@ class _Groups(Rule):
         self._recall()
         names, keys = handles(self._ring, slots), as_keys(rows[self._key], len(slots))
         if self._keys is None:
-            self._keys = ByNumber(keys.dtype)
-        known = self._names.room(slots)[slots]
-        is_new = (known != names) | (self._keys.room(slots)[slots] != keys)
+            self._keys = np.zeros(len(self._names), keys.dtype)
+        known = self._names[slots]
+        is_new = (known != names) | (self._keys[slots] != keys)
         # A row that is written meanwhile is told of once more, in its turn.
         places = np.flatnonzero(is_new & (names < self.until))
         if len(places):
@@ -142,13 +142,13 @@ class _Groups(Rule):
                 places = places[np.sort(np.unique(slots[places], return_index=True)[1])]
             known = known[places]
             self._replace(slots[places], names[places], keys[places], slots[places][known > 0])
-        return self._leaders.room(slots)[slots] > 0
+        return self._leaders[slots] > 0
 
     def leave(self, slots: Slots) -> None:
         self._recall()
-        slots = distinct(slots[self._names.room(slots)[slots] > 0])
+        slots = distinct(slots[self._names[slots] > 0])
         if len(slots):
-            names, keys = np.zeros(len(slots), np.int64), self._keys.room(slots)[slots]
+            names, keys = np.zeros(len(slots), np.int64), self._keys[slots]
             self._replace(slots, names, keys, slots)
 
     def moved(self) -> Moved | None:
@@ -156,12 +156,12 @@ class _Groups(Rule):
             return None
         slots = distinct(np.concatenate(self._moved))
         self._moved.clear()
-        slots = slots[self._names.room(slots)[slots] > 0]
-        return slots, self._leaders.room(slots)[slots] > 0
+        slots = slots[self._names[slots] > 0]
+        return slots, self._leaders[slots] > 0
 
     def leaders(self, slots: Slots) -> Slots:
         """The row that stands for the complete group of each row; -1 if there is none."""
-        found: Slots = np.maximum(self._leaders.room(slots)[slots] - 1, -1)
+        found: Slots = np.maximum(self._leaders[slots] - 1, -1)
         return found
 
     def members(self, leaders: Slots) -> Slots:
@@ -169,7 +169,7 @@ class _Groups(Rule):
         found = np.empty((len(leaders), self.group_size), np.intp)
         if not len(leaders):
             return found
-        nexts = self._nexts.room(leaders)
+        nexts = self._nexts
         for place in range(self.group_size):
             leaders = nexts[leaders]
             found[:, place] = leaders
@@ -178,14 +178,14 @@ class _Groups(Rule):
     def reason(self, slot: int) -> str:
         slots, k = np.array([slot], np.intp), self.group_size
         came = self._waiting.get(self._keys_of(slots)[0], [])
-        if self._leaders.room(slots)[slot] == BROKEN or GONE in came:
+        if self._leaders[slot] == BROKEN or GONE in came:
             return "Groups leaves it out: a row of its group left, or got another key"
         return f"Groups leaves it out: its group has {len(came)} of {k} rows so far"
 
     # ------------------------------------------------------------------ changes
 
     def _keys_of(self, slots: Slots) -> list[Any]:
-        found: list[Any] = self._keys.room(slots)[slots].tolist()
+        found: list[Any] = self._keys[slots].tolist()
         return found
 
     def _replace(self, slots: Slots, names: Array, keys: Array, lost: Slots) -> None:
@@ -193,7 +193,7 @@ class _Groups(Rule):
 
         Rows whose handle is 0 are no rows.
         """
-        leaders, k = self._leaders.room(slots)[lost], self.group_size
+        leaders, k = self._leaders[lost], self.group_size
         broken = [self.members(distinct(leaders[leaders > 0]) - 1).ravel()]
         waiting: dict[Any, list[int]] = {}
 
@@ -234,16 +234,16 @@ class _Groups(Rule):
         waiting: dict[Any, list[int]],
     ) -> None:
         """Make a change; once more, it changes nothing."""
-        leaders = self._leaders.room(slots)
+        leaders = self._leaders
         leaders[broken[0]] = BROKEN
         leaders[slots] = 0
         if len(groups):
             leaders[groups] = groups[:, -1:] + 1
-            self._nexts.room(groups)[groups] = np.roll(groups, -1, axis=1)
+            self._nexts[groups] = np.roll(groups, -1, axis=1)
         for rows in broken[1:]:
             leaders[rows] = BROKEN
-        self._names.room(slots)[slots] = names
-        self._keys.room(slots)[slots] = keys
+        self._names[slots] = names
+        self._keys[slots] = keys
         for key, group in waiting.items():
             if group:
                 self._waiting[key] = group
@@ -259,10 +259,10 @@ class _Groups(Rule):
         if self._saved is not None or self._keys is None:
             saved: dict[str, Any] | None = self._saved
             return saved
-        every = self._names.room(NONE)
+        every = self._names
         slots = np.flatnonzero(every)
-        leaders, keys = self._leaders.room(slots)[slots], self._keys.room(slots)[slots]
-        nexts = self._nexts.room(slots)[slots]
+        leaders, keys = self._leaders[slots], self._keys[slots]
+        nexts = self._nexts[slots]
         waiting = np.zeros((len(self._waiting), self.group_size), np.int64)
         for place, group in enumerate(self._waiting.values()):
             waiting[place, : len(group)] = [one if one == GONE else every[one] for one in group]
@@ -291,11 +291,11 @@ class _Groups(Rule):
         is_whole = ((every > 0) & (counts == self.group_size))[group]
         found = [slot_of.get(name, GONE) for name in leaders.tolist()]
         nexts = [slot_of.get(name, GONE) for name in saved["nexts"][there].tolist()]
-        self._keys = ByNumber(keys.dtype)
-        self._names.room(slots)[slots] = names
-        self._keys.room(slots)[slots] = keys
-        self._nexts.room(slots)[slots] = nexts
-        self._leaders.room(slots)[slots] = np.where(
+        self._keys = np.zeros(len(self._names), keys.dtype)
+        self._names[slots] = names
+        self._keys[slots] = keys
+        self._nexts[slots] = nexts
+        self._leaders[slots] = np.where(
             is_whole, np.array(found, np.intp) + 1, np.where(leaders > 0, BROKEN, leaders)
         )
         for row in saved["waiting"].tolist():

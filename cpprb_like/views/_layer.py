@@ -54,6 +54,7 @@ class ViewedRows:
     ring: Any  # ``Ring``, or ``Followers`` for all shards, whose slots are numbers of rows
     schema: Schema
     nstep: NStepReturns | None  # the n-step returns of the view
+    numbers: int  # slots, or numbers of rows, are less than this
 
 
 class Layer:

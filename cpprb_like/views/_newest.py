@@ -15,7 +15,6 @@ import numpy as np
 
 from cpprb_like._arguments.arrays import Array, Batch, Slots
 from cpprb_like._arguments.checks import as_int
-from cpprb_like.samplers._rules import ByNumber
 from cpprb_like.schedules import check
 from cpprb_like.views._layer import Fields, ViewedRows
 from cpprb_like.views._rule import Moved, Rule, check_number
@@ -124,8 +123,8 @@ class Newest(Rule):
         dtypes = {column.name: column.dtype for column in rows.ring.columns}
         dtype = dtypes.get(self.field, np.dtype(float))  # without the field ``follows`` raises
         if self.k is not None:
-            return NewestVersions(self, dtype)
-        return (AtLeast if self.half_life is None else Weighed)(self, dtype)
+            return NewestVersions(self, dtype, rows.numbers)
+        return (AtLeast if self.half_life is None else Weighed)(self, dtype, rows.numbers)
 
 
 class Versions(Rule):
@@ -134,10 +133,12 @@ class Versions(Rule):
     ``moved`` alone changes the cut. A subclass has ``_target``.
     """
 
-    def __init__(self, layer: Newest, dtype: np.dtype[Any]) -> None:
+    def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
         self._layer = layer
         self._name = layer.field
         self._dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # bools as 0 and 1
+        # The version by slot, and whether there is a row.
+        self._versions, self._known = np.zeros(numbers, self._dtype), np.zeros(numbers, np.bool_)
         self.begin()
 
     def follows(self, fields: Fields) -> tuple[str]:
@@ -145,19 +146,15 @@ class Versions(Rule):
 
     def begin(self) -> None:
         self._cut: Any = NO_ROW
-        self._versions, self._known = ByNumber(self._dtype), ByNumber(np.bool_)
+        self._known[:] = False
         self._runs: list[tuple[Array, Slots]] = []  # versions, ascending, and slots
         self._fresh: list[Slots] = []  # slots that are in no run yet
         self._n_fresh = 0
 
-    def _all(self, slots: Slots = NO_SLOTS) -> tuple[Array, Array]:
-        """The version by slot, and whether there is a row; with memory for new slots."""
-        return self._versions.room(slots), self._known.room(slots)
-
     def masses(self, rows: Batch, slots: Slots) -> Array:
         given = rows[self._name].reshape(-1)
         self._check(given)
-        versions, known = self._all(slots)
+        versions, known = self._versions, self._known
         taken, now = slots, given
         if not is_ascending(slots):  # the last of a row that comes twice
             taken, last = np.unique(slots[::-1], return_index=True)
@@ -184,7 +181,7 @@ class Versions(Rule):
 
     def leave(self, slots: Slots) -> None:
         if len(slots):
-            versions, known = self._all(slots)
+            versions, known = self._versions, self._known
             slots = np.unique(slots[known[slots]])
             known[slots] = False
             gone = versions[slots]
@@ -209,7 +206,7 @@ class Versions(Rule):
 
     def _let_in(self, old: Any) -> Slots:
         """The rows between the cut and an older one, which was greater."""
-        versions, known = self._all()
+        versions, known = self._versions, self._known
         slots: Slots = np.flatnonzero(known & (versions >= self._cut) & (versions < old))
         self._keep(slots)
         return slots
@@ -224,7 +221,7 @@ class Versions(Rule):
                 left.append((versions[end:], slots[end:]))
         self._runs = left
         out = np.concatenate(parts)
-        all_versions, known = self._all()
+        all_versions, known = self._versions, self._known
         versions = all_versions[out]  # they may have changed since
         found: Slots = out[known[out] & (versions >= old) & (versions < self._cut)]
         return found
@@ -258,7 +255,7 @@ class Versions(Rule):
         slots = np.concatenate(parts)
         if not is_ascending(slots):
             slots = np.unique(slots)
-        all_versions, known = self._all()
+        all_versions, known = self._versions, self._known
         versions = all_versions[slots]
         has_mass = known[slots] & (versions >= self._cut)
         versions, slots = versions[has_mass], slots[has_mass]
@@ -266,7 +263,7 @@ class Versions(Rule):
         return versions[order], slots[order]
 
     def reason(self, slot: int) -> str:
-        version = self._all(np.array([slot]))[0][slot]
+        version = self._versions[slot]
         return f"Newest leaves it out: {self._name} {version}, {self._why(version)}"
 
     def _why(self, version: Any) -> str:
@@ -288,9 +285,9 @@ class AtLeast(Versions):
 class NewestVersions(Versions):
     """A cut that leaves k versions; without older rows it is ``EVERY_ROW``."""
 
-    def __init__(self, layer: Newest, dtype: np.dtype[Any]) -> None:
+    def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
         self._k = layer.k or 1
-        super().__init__(layer, dtype)
+        super().__init__(layer, dtype, numbers)
 
     def begin(self) -> None:
         super().begin()
@@ -314,13 +311,13 @@ class NewestVersions(Versions):
             return self._dtype.type(sorted(self._counts)[-self._k])
         if missing == 0 or self._cut == EVERY_ROW:
             return self._cut
-        versions, known = self._all()
+        versions, known = self._versions, self._known
         older = np.unique(versions[known & (versions < self._cut)])
         return older[-missing] if len(older) > missing else EVERY_ROW
 
     def _let_in(self, old: Any) -> Slots:
         slots = super()._let_in(old)
-        self._count(self._all(slots)[0][slots], 1)
+        self._count(self._versions[slots], 1)
         return slots
 
     def _left_out(self, old: Any) -> Slots:
@@ -335,9 +332,9 @@ class NewestVersions(Versions):
 class Weighed(NewestVersions):
     """Masses by the distance to a reference, which depends on the newest version alone."""
 
-    def __init__(self, layer: Newest, dtype: np.dtype[Any]) -> None:
+    def __init__(self, layer: Newest, dtype: np.dtype[Any], numbers: int) -> None:
         self._half_life: Any = layer.half_life
-        super().__init__(layer, dtype)
+        super().__init__(layer, dtype, numbers)
 
     def begin(self) -> None:
         super().begin()
@@ -368,7 +365,7 @@ class Weighed(NewestVersions):
         if reference == self._reference:
             return None
         self._reference = reference
-        versions, known = self._all()
+        versions, known = self._versions, self._known
         slots = np.flatnonzero(known)
         return slots, self._weigh(versions[slots])
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 
 from cpprb_like._arguments.arrays import Array, Batch, Slots
-from cpprb_like.samplers._rules import ByNumber
 from cpprb_like.schedules import Schedule, check, value_at
 from cpprb_like.views._layer import Fields, ViewedRows
 from cpprb_like.views._rule import Rule, check_number
@@ -95,8 +94,8 @@ class Share(Rule):
             raise TypeError(f"{where}: expected {{value: share}} or 'equal', got {of_values!r}")
         self.shares: dict[str, Shares] = {field: of_values}
 
-    def open(self, rows: ViewedRows) -> ShareOfRows:  # noqa: ARG002 (``follows`` gets the fields)
-        return ShareOfRows(self.shares)
+    def open(self, rows: ViewedRows) -> ShareOfRows:
+        return ShareOfRows(self.shares, rows.numbers)
 
 
 class ShareOfRows(Rule):
@@ -104,8 +103,10 @@ class ShareOfRows(Rule):
 
     has_shares = True
 
-    def __init__(self, shares: Mapping[str, Shares]) -> None:
+    def __init__(self, shares: Mapping[str, Shares], numbers: int) -> None:
         ((self._field, given),) = shares.items()
+        # 1 more than the number of its value, or 0, by row.
+        self._rows = np.zeros(numbers, np.int8)
         self._shares: dict[Any, float | Schedule] | None = None  # None: equal ones
         if isinstance(given, Mapping):
             self._shares = {
@@ -138,16 +139,16 @@ class ShareOfRows(Rule):
     # ------------------------------------------------------------------ rows
 
     def begin(self) -> None:
-        self._rows = ByNumber(np.int8)  # 1 more than the number of its value, or 0, by row
+        self._rows[:] = 0
         if self._shares is None:
             self._number(self._values[:0])
 
     def leave(self, slots: Slots) -> None:
-        self._rows.room(slots)[slots] = 0
+        self._rows[slots] = 0
 
     def masses(self, rows: Batch, slots: Slots) -> Array:
         values = rows[self._field].reshape(-1)
-        of_rows = self._rows.room(slots)
+        of_rows = self._rows
         if self._shares is None:
             of_rows[slots] = 0
             self._meet(values, of_rows)
@@ -180,7 +181,7 @@ class ShareOfRows(Rule):
 
     def values_of(self, rows: Slots) -> Slots:
         """The number of the value of each row, by the numbers of rows; -1 without a share."""
-        found: Slots = self._rows.room(rows)[rows].astype(np.intp) - 1
+        found: Slots = self._rows[rows].astype(np.intp) - 1
         return found
 
     def shares(self, time: int) -> list[tuple[int, float]]:

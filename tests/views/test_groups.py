@@ -99,7 +99,7 @@ def compare(view: Any, twin: SlowGroups, what: Any, chance: random.Random) -> No
     if len(view.layers) == 3:
         used = now.parts[2].layer._counts
         ts = now.stored(members.ravel(), ("t",))["t"].reshape(members.shape)
-        is_whole &= (ts % 20 > 3).all(1) & (used.room(members)[members] < 2).all(1)
+        is_whole &= (ts % 20 > 3).all(1) & (used[members] < 2).all(1)
     assert can_be_drawn.tolist() == found[is_whole].tolist()
     n, size = len(can_be_drawn), groups.group_size
     if n == 0:

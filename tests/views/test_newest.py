@@ -54,7 +54,7 @@ class Told:
     """A rule that is told of rows at random, the masses that it gave, and the versions."""
 
     def __init__(self, layer: Newest, dtype: str, chance: random.Random) -> None:
-        rb = ReplayBuffer(8, {"version": {"shape": (), "dtype": dtype}})
+        rb = ReplayBuffer(3000, {"version": {"shape": (), "dtype": dtype}})
         view: Any = rb.view(layer)
         self.rule: Any = view._now.parts[0].layer
         self.versions: dict[int, Any] = {}

@@ -100,8 +100,8 @@ def weights_of(sampler: Any, priorities: Array) -> Array:
     """The weights by which a sampler draws."""
     if not sampler.has_priorities:
         return np.ones(ROWS)
-    found: Array = (priorities + sampler.eps) ** sampler.alpha if hasattr(sampler, "eps") else None
-    return found
+    found: Array = (priorities + getattr(sampler, "eps", 0.0)) ** sampler.alpha
+    return found  # of ranks: they have weights of their own
 
 
 def firsts(view: Any, n: int, draws: int = DRAWS) -> Array:
